@@ -1,0 +1,71 @@
+# Every target makes .venv and installs what it needs into it, once: a stamp in .venv records what is installed, and
+# only a newer constraints.txt or pyproject.toml makes pip run again.
+
+PYTHON ?= python3
+
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := $(VENV)/.installed-torch
+PACKAGE := $(VENV)/.installed-package
+TOOLS := $(VENV)/.installed-tools
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest
+# torch 2.13.0 has wheels for Python 3.11 to 3.14.
+SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+
+.PHONY: help demo test test-fast check format clean
+
+help:
+	@echo "make demo       attention's four steps, with the real numbers, in the terminal"
+	@echo "make test       every test, with coverage"
+	@echo "make test-fast  every test that is not slow"
+	@echo "make check      formatting, lint, types, direction of imports"
+	@echo "make format     format the code and mend what lint can mend"
+	@echo "make clean      remove caches and build output (not .venv)"
+
+demo: $(PACKAGE)
+	@$(BIN)/clearhead demo
+
+# tests/plain holds what must run without the shape-checking hook (compile, export, messages for bad input).
+test: $(TOOLS)
+	$(PYTEST) --durations=10 --cov --cov-report=
+	$(PYTEST) --jaxtyping-packages= tests/plain --durations=10 --cov --cov-append --cov-report=term
+
+test-fast: $(TOOLS)
+	$(PYTEST) -m "not slow"
+	$(PYTEST) --jaxtyping-packages= tests/plain -m "not slow"
+
+check: $(TOOLS)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports --no-logo
+
+format: $(TOOLS)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf build dist *.egg-info .coverage .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# torch by itself first: pip reports on the one big download, and the rest finds it there.
+$(TORCH): constraints.txt
+	@$(BIN)/python -c '$(SUPPORTED)' 2>/dev/null && $(BIN)/python -m pip --version >/dev/null 2>&1 && exit 0; \
+	for python in $(PYTHON) python3.14 python3.13 python3.12 python3.11; do \
+		if $$python -c '$(SUPPORTED)' >/dev/null 2>&1; then exec $$python -m venv --clear $(VENV); fi; \
+	done; \
+	echo "Clearhead needs Python 3.11, 3.12, 3.13 or 3.14 with venv and pip, and none of them was found."; \
+	echo "$(PYTHON) is: $$($(PYTHON) --version 2>&1 || true)"; \
+	echo "Install one (on Debian or Ubuntu: python3 and python3-venv), or name it: make PYTHON=/path/to/python3.12"; \
+	exit 1
+	$(INSTALL) torch
+	@touch $@
+
+$(PACKAGE): $(TORCH) pyproject.toml
+	$(INSTALL) --quiet --editable .
+	@touch $@
+
+$(TOOLS): $(TORCH) pyproject.toml
+	$(INSTALL) --quiet --editable '.[test,dev]'
+	@touch $(PACKAGE) $@

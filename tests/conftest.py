@@ -1,0 +1,45 @@
+"""What holds for every test: one hypothesis profile, no display, and which tests run where.
+
+Nothing here may import clearhead: jaxtyping's hook must be in place before that.
+"""
+
+from pathlib import Path
+
+import hypothesis
+import matplotlib
+import pytest
+import torch
+
+PLAIN = Path(__file__).parent / "plain"
+
+matplotlib.use("Agg")
+
+# `too_slow` is a timing, and two busy cores would trip it.
+hypothesis.settings.register_profile(
+    "ci",
+    derandomize=True,
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("ci")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave tests/plain out while shapes are checked: `pytest --jaxtyping-packages= tests/plain` runs it."""
+    hooked = config.getoption("jaxtyping_packages", default=None)
+    return True if hooked and collection_path.is_relative_to(PLAIN) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    """Every test draws the same random numbers, alone or among others."""
+    torch.manual_seed(0)

@@ -1,0 +1,173 @@
+"""What the repository promises about itself: what is in its files, its public names, its versions."""
+
+import ast
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import clearhead
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+PACKAGE_HOST = re.compile(
+    r"""https?://\S+/simple\b
+      | --(extra-)?index-url
+      | "resolved":\s*"https?://
+      | registry\s*=\s*"https?://
+      | files\.pythonhosted\.org""",
+    re.VERBOSE,
+)
+PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+
+
+def machine_path(*folders: Path) -> re.Pattern[str]:
+    """Finds a path under one of these folders, but not where its name is the end of a longer path."""
+    names = {str(folder) for folder in folders} - {"/", tempfile.gettempdir()}
+    return re.compile("|".join(rf"(?<![\w.\-/]){re.escape(name)}(?=[/\s\"'`)]|$)" for name in sorted(names)))
+
+
+def unsafe_names(source: str) -> set[str]:
+    """What in this source reads or writes pickles, torch's own files included."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                found |= {alias.name for alias in names if alias.name.split(".")[0] in PICKLES}
+            case ast.ImportFrom(module=str(module), names=names):
+                used = {f"{module}.{alias.name}" for alias in names}
+                found |= {module} if module.split(".")[0] in PICKLES else used & {"torch.load", "torch.save"}
+            case ast.Attribute(value=ast.Name(id="torch"), attr="load" | "save" as verb):
+                found.add(f"torch.{verb}")
+            case ast.keyword(arg="allow_pickle"):
+                found.add("allow_pickle")
+    return found
+
+
+@pytest.fixture(scope="module")
+def files() -> list[Path]:
+    """What is committed, and what would be: tracked files and new ones that are not ignored."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    present = [ROOT / name for name in names if name and (ROOT / name).is_file()]
+    assert ROOT / "pyproject.toml" in present
+    return present
+
+
+def lines_with(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_no_file_names_a_package_host(files):
+    assert lines_with(PACKAGE_HOST, files) == []
+
+
+def test_no_file_names_a_path_of_this_machine(files):
+    assert lines_with(machine_path(ROOT, ROOT.parent, Path.home()), files) == []
+
+
+# Written in two halves, so that this file is not found by its own search.
+@pytest.mark.parametrize(
+    "line",
+    [
+        "https:" + "//packages.example/simple",
+        "--index" + "-url somewhere",
+        "--extra-index" + "-url=somewhere",
+        '"resolved"' + ': "https:' + '//packages.example/a.tgz"',
+        'source = { registry = "https:' + '//packages.example" }',
+    ],
+)
+def test_a_package_host_would_be_found(line):
+    assert PACKAGE_HOST.search(line)
+
+
+@pytest.mark.parametrize("line", ["https://example.org/simple_models", "a simple index", "https://example.org/guide"])
+def test_an_ordinary_address_is_not_a_package_host(line):
+    assert not PACKAGE_HOST.search(line)
+
+
+def test_a_path_of_a_machine_is_told_from_the_end_of_another():
+    pattern = machine_path(Path("/srv/people"), Path("/"))
+    assert pattern.search("open('/srv/people/notes.txt')")
+    assert pattern.search("cd /srv/people")
+    assert not pattern.search("docs/srv/people/notes.txt")
+    assert not pattern.search("/srv/peoples/notes.txt")
+
+
+def test_the_package_never_pickles():
+    sources = sorted((ROOT / "clearhead").rglob("*.py"))
+    assert ROOT / "clearhead/__init__.py" in sources
+    unsafe = {str(path.relative_to(ROOT)): unsafe_names(path.read_text(encoding="utf-8")) for path in sources}
+    assert {name: found for name, found in unsafe.items() if found} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import pickle as p", {"pickle"}),
+        ("from pickle import loads", {"pickle"}),
+        ("import torch\ntorch.load(path, weights_only=True)", {"torch.load"}),
+        ("import torch\nwrite = torch.save", {"torch.save"}),
+        ("from torch import load, nn", {"torch.load"}),
+        ("numpy.load(path, allow_pickle=True)", {"allow_pickle"}),
+        ("from safetensors.torch import load, save\nimport json\njson.load(file)", set()),
+    ],
+)
+def test_a_pickle_would_be_found(source, found):
+    assert unsafe_names(source) == found
+
+
+def test_public_names_are_sorted_and_exist():
+    names = clearhead.__all__
+    assert names
+    assert names == sorted(set(names))
+    assert [name for name in names if name not in vars(clearhead)] == []
+
+
+def test_readme_maps_every_folder_of_the_package(files):
+    package = ROOT / "clearhead"
+    inside = [path.relative_to(package) for path in files if path.is_relative_to(package)]
+    folders = {path.parts[0] for path in inside if len(path.parts) > 1}
+    assert "attention" in folders
+    _, _, section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Map of files\n")
+    assert {folder for folder in folders if not re.search(rf"(?<!\w){folder}/", section)} == set()
+
+
+def test_the_version_is_in_the_changelog_or_to_come():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.findall(r"^## \[(.+?)\](?: - \d{4}-\d{2}-\d{2})?$", changelog, re.MULTILINE)
+    assert {PYPROJECT["project"]["version"], "Unreleased"} & set(releases)
+
+
+def test_the_installed_version_is_the_one_in_pyproject():
+    assert version("clearhead") == PYPROJECT["project"]["version"]
+
+
+def test_every_dependency_is_pinned():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)] == []
+    project = PYPROJECT["project"]
+    wanted = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
+    assert {re.split(r"[<>=~!]", name)[0] for name in wanted} <= {pin.split("==")[0] for pin in pins}
+
+
+def test_shapes_are_checked_here():
+    finders = [type(finder).__module__ for finder in sys.meta_path]
+    assert [name for name in finders if name.startswith("jaxtyping")], "run pytest with --jaxtyping-packages"
