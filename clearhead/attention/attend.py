@@ -1,0 +1,129 @@
+"""`attend`: attention from any parts, by the fastest kernel that does them exactly. `explain`: every step of it."""
+
+from dataclasses import fields
+
+from torch import Tensor
+
+from clearhead.attention import reference
+from clearhead.attention.kernels import Choice, explain_choice, run
+from clearhead.attention.masks import Mask
+from clearhead.attention.positions import NoPosition, Position
+from clearhead.attention.reference import Steps
+from clearhead.attention.request import make_call
+from clearhead.attention.similarity import Similarity
+from clearhead.attention.weighting import Softmax, Weighting
+
+__all__ = ["attend", "explain", "which_kernel"]
+
+SOFTMAX = Softmax()
+NO_POSITION = NoPosition()
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    similarity: Similarity | None = None,
+    weighting: Weighting = SOFTMAX,
+    position: Position = NO_POSITION,
+    mask: Mask | Tensor | None = None,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+) -> Tensor:
+    """The context of every query: the values, weighted by how well each key fits.
+
+    `query` is `(batch, head, query, d_head)`, `key` and `value` `(batch, head, key, d)`; batch, then head, may be left
+    out. Key and value may have fewer heads than the query, if they divide them. `similarity` defaults to the
+    weighting's own: scaled dot product, or φ(q)·φ(k). Positions are absolute, `(n,)` or `(batch, n)`; by default keys
+    count from 0 and the queries are the last of them, so that new queries on cached keys need nothing more.
+
+    >>> import torch, clearhead as ch
+    >>> q, k, v = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 3)
+    >>> ch.attend(q, k, v, mask=ch.masks.causal()).shape
+    torch.Size([2, 5, 3])
+    """
+    call = make_call(
+        (query, key, value),
+        similarity=similarity,
+        weighting=weighting,
+        position=position,
+        mask=mask,
+        positions=(query_positions, key_positions),
+        dropout=dropout,
+    )
+    context = run(kernel, call)
+    return context if query.ndim == 4 else context.view(*query.shape[:-1], value.shape[-1])
+
+
+def explain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    similarity: Similarity | None = None,
+    weighting: Weighting = SOFTMAX,
+    position: Position = NO_POSITION,
+    mask: Mask | Tensor | None = None,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+) -> Steps:
+    """Every step of the same attention by name: query, key, value, score, scaled, masked, weight, context.
+
+    >>> import torch, clearhead as ch
+    >>> steps = ch.explain(torch.eye(2), torch.eye(2), torch.eye(2), similarity=ch.similarity.Dot())
+    >>> steps.weight
+    tensor([[0.7311, 0.2689],
+            [0.2689, 0.7311]])
+    """
+    call = make_call(
+        (query, key, value),
+        similarity=similarity,
+        weighting=weighting,
+        position=position,
+        mask=mask,
+        positions=(query_positions, key_positions),
+    )
+    made = reference.steps(call)
+    if query.ndim == 4:
+        return made
+    return Steps(**{field.name: without_added_axes(getattr(made, field.name), query.ndim) for field in fields(made)})
+
+
+def which_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    similarity: Similarity | None = None,
+    weighting: Weighting = SOFTMAX,
+    position: Position = NO_POSITION,
+    mask: Mask | Tensor | None = None,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+) -> Choice:
+    """The kernel `attend` would run for these arguments, why, and what it costs that one might not expect.
+
+    >>> import torch, clearhead as ch
+    >>> q = torch.randn(1, 2, 5, 8)
+    >>> print(ch.which_kernel(q, q, q).kernel)
+    fused
+    """
+    call = make_call(
+        (query, key, value),
+        similarity=similarity,
+        weighting=weighting,
+        position=position,
+        mask=mask,
+        positions=(query_positions, key_positions),
+        dropout=dropout,
+    )
+    return explain_choice(kernel, call)
+
+
+def without_added_axes(tensor: Tensor, ndim: int) -> Tensor:
+    return tensor.view(tensor.shape[4 - ndim :])

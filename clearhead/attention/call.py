@@ -1,0 +1,149 @@
+"""One request for attention, checked: what every kernel is given, and the facts a kernel is chosen by."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from clearhead.attention.cells import ALL_ROWS, Cells, Positions, box
+from clearhead.attention.masks import Extent, Mask
+from clearhead.attention.positions import Position
+from clearhead.attention.similarity import Similarity
+from clearhead.attention.weighting import Weighting
+
+__all__ = ["Call", "Facts"]
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the choice of a kernel may depend on."""
+
+    similarity: str
+    weighting: str
+    bias: str
+    masks: frozenset[str]
+    aligned: bool
+    """Positions are the default: keys from 0, queries aligned to the last of them."""
+    device: str
+    dtype: torch.dtype
+    gradients: bool
+    dropout: bool
+    equal_widths: bool
+    """d_value = d_head."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """Queries, keys and values as `(batch, head, n, d)`, already turned by their positions, and the parts."""
+
+    query: Float[Tensor, "batch n_heads query d_head"]
+    key: Float[Tensor, "batch n_kv_heads key d_head"]
+    value: Float[Tensor, "batch n_kv_heads key d_value"]
+    similarity: Similarity
+    weighting: Weighting
+    position: Position
+    mask: Mask
+    given_positions: Positions | None = None
+    dropout: float = 0.0
+
+    @property
+    def n_heads(self) -> int:
+        return self.query.shape[1]
+
+    @property
+    def n_query(self) -> int:
+        return self.query.shape[2]
+
+    @property
+    def n_key(self) -> int:
+        return self.key.shape[2]
+
+    @property
+    def positions(self) -> Positions:
+        return self.given_positions or Positions.aligned(self.n_query, self.n_key, self.query.device)
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self.query.shape[0], self.n_heads, self.n_query, self.n_key, self.query.device)
+
+    @property
+    def scale(self) -> float | Tensor:
+        return self.similarity.scale(self.query.shape[-1])
+
+    @property
+    def complete(self) -> bool:
+        """Known without looking: every query sees a key, and every key is seen."""
+        kinds = self.mask.kinds
+        return kinds == {"none"} or (
+            kinds == {"causal"} and self.given_positions is None and self.n_query <= self.n_key
+        )
+
+    def facts(self) -> Facts:
+        return Facts(
+            similarity=self.similarity.form,
+            weighting=self.weighting.form,
+            bias=self.position.bias_kind,
+            masks=self.mask.kinds,
+            aligned=self.given_positions is None,
+            device=self.query.device.type,
+            dtype=self.query.dtype,
+            gradients=torch.is_grad_enabled() and self.needs_gradient(),
+            dropout=self.dropout > 0,
+            equal_widths=self.query.shape[-1] == self.value.shape[-1],
+        )
+
+    def needs_gradient(self) -> bool:
+        if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
+            return True
+        built = [part for part in (self.similarity, self.position) if isinstance(part, nn.Module)]
+        return any(parameter.requires_grad for part in built for parameter in part.parameters())
+
+    def cells(self, rows: slice = ALL_ROWS) -> Cells:
+        return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows)
+
+    def widened(self) -> "Call":
+        """Half precision as float32, for kernels that compute step by step."""
+        if self.query.dtype not in HALF:
+            return self
+        return replace(self, query=self.query.float(), key=self.key.float(), value=self.value.float())
+
+    def with_every_head(self) -> "Call":
+        """Each query head with a key and a value head of its own: shared ones are repeated."""
+        group = self.n_heads // self.key.shape[1]
+        if group == 1:
+            return self
+        spread = "batch head key d -> batch (head group) key d"
+        return replace(self, key=repeat(self.key, spread, group=group), value=repeat(self.value, spread, group=group))
+
+    def sealed(self, sight: "Sight") -> "Call":
+        """Zeros where nothing can come of it: keys and values no query sees, queries that see no key.
+
+        Whatever stands there (NaN, Inf, memory nobody wrote) then touches neither outputs nor gradients.
+        """
+        unseen = ~rearrange(sight.keys, "b h key -> b h key 1")
+        if unseen.shape[1] > 1:
+            group = self.n_heads // self.key.shape[1]
+            unseen = rearrange(unseen, "b (head group) key 1 -> b head group key 1", group=group).all(2)
+        return replace(
+            self,
+            query=self.query.masked_fill(~rearrange(sight.rows, "b h query -> b h query 1"), 0),
+            key=self.key.masked_fill(unseen, 0),
+            value=self.value.masked_fill(unseen, 0),
+        )
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Which queries see any key, and which keys are seen by any query; `1` where an axis serves every index."""
+
+    rows: Bool[Tensor, "b h query"]
+    keys: Bool[Tensor, "b h key"]
+
+    @staticmethod
+    def of(allowed: Bool[Tensor, "..."]) -> "Sight":
+        whole = allowed.view(*[1] * (4 - allowed.ndim), *allowed.shape)
+        return Sight(rows=whole.any(-1), keys=whole.any(-2))

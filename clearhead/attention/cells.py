@@ -1,0 +1,81 @@
+"""Where in the (batch, head, query, key) box something is: the one argument of every mask and every bias.
+
+A rule such as "the key is not after the query" is written once, over `Cells`, and serves a whole box at a time (the
+reference), a block of rows (the block-wise kernels), a diagonal, or a single cell under `vmap` (flex): the index
+tensors broadcast against each other, whatever their shapes are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Cells", "Positions", "box"]
+
+ALL_ROWS = slice(None)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Absolute positions of queries and keys, each `(n,)` or `(batch, n)`."""
+
+    query: Tensor
+    key: Tensor
+
+    @staticmethod
+    def aligned(n_query: int, n_key: int, device: torch.device) -> "Positions":
+        """Keys from 0; queries aligned to the last keys, so that new queries on a cache need nothing more."""
+        return Positions(
+            query=torch.arange(n_key - n_query, n_key, device=device), key=torch.arange(n_key, device=device)
+        )
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Index tensors that broadcast to the cells they name, and a way to read a table at those cells.
+
+    `query` and `key` are absolute positions; `query_index` and `key_index` count along the tensors.
+    """
+
+    batch: Tensor
+    head: Tensor
+    query_index: Tensor
+    key_index: Tensor
+    query: Tensor
+    key: Tensor
+    n_heads: int
+    lookup: Callable[[Tensor], Tensor]
+    """Reads a `(batch or 1, head or 1, query or 1, key or 1)` tensor at these cells."""
+
+    def row(self, values: Tensor) -> Tensor:
+        """Reads one value a batch row, `(batch,)`; a single value `(1,)` serves every row."""
+        return values[self.batch] if values.shape[0] > 1 else values[0]
+
+
+def box(positions: Positions, *, batch: int, n_heads: int, rows: slice = ALL_ROWS) -> Cells:
+    """The cells of the whole box, or of a block of its query rows."""
+    device = positions.key.device
+    query = positions.query[..., rows]
+    n_query, n_key = query.shape[-1], positions.key.shape[-1]
+    first = rows.start or 0
+
+    def lookup(table: Tensor) -> Tensor:
+        return table if table.shape[-2] == 1 else table[..., rows, :]
+
+    return Cells(
+        batch=torch.arange(batch, device=device).view(batch, 1, 1, 1),
+        head=torch.arange(n_heads, device=device).view(1, n_heads, 1, 1),
+        query_index=torch.arange(first, first + n_query, device=device).view(n_query, 1),
+        key_index=torch.arange(n_key, device=device),
+        query=query.view(-1, 1, n_query, 1),
+        key=positions.key.view(-1, 1, 1, n_key),
+        n_heads=n_heads,
+        lookup=lookup,
+    )
+
+
+def read_at(table: Tensor, *index: Tensor) -> Tensor:
+    """`table[index]`, where an axis of length 1 serves every index."""
+    places = [i if size > 1 else torch.zeros_like(i) for i, size in zip(index, table.shape, strict=True)]
+    return table[tuple(places)]

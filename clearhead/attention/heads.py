@@ -1,0 +1,175 @@
+"""Heads: the learned maps from a source to queries, keys and values, and from contexts back to the model's width.
+
+Two readings of "multi-head", both in use: every head sees the whole input (`Heads`), or head i sees only its own slice
+of it (`SlicedHeads`). The linear step W_O after the concatenation can be left out.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.attention.parts import HeadShape
+from clearhead.errors import OptionError
+
+__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads"]
+
+Source = Float[Tensor, "batch n d_model"]
+PerHead = Float[Tensor, "batch head n d"]
+
+
+class Maps(NamedTuple):
+    """What a layer owns: three maps from a source to per-head vectors, and one from the concatenated contexts."""
+
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module
+    output: nn.Module
+
+
+class HeadLayout(ABC):
+    """How many heads, how wide, and what each of them sees."""
+
+    @abstractmethod
+    def shape(self, d_model: int) -> HeadShape:
+        """The heads at this width; raises where they do not fit it."""
+
+    @abstractmethod
+    def maps(self, d_model: int) -> Maps:
+        """Fresh maps. Entries are normal with variance 1 / inputs: unit variance in, unit variance out."""
+
+
+@final
+@dataclass(frozen=True)
+class Heads(HeadLayout):
+    """`count` heads that each see the whole input.
+
+    `kv`: key and value heads, shared by equal groups of query heads (1: one for all). `d_head` and `d_value` default to
+    d_model / count. `value_rank` r gives the value map as V_down (d_model x r) then V_up (r x d_value) in each head.
+    `output=False` stops at the concatenation.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(512, heads=ch.Heads(8, d_value=512, value_rank=16, output=False))
+    >>> sum(p.numel() for p in layer.value.parameters()) == 8 * 2 * 512 * 16
+    True
+    """
+
+    count: int
+    kv: int | None = None
+    d_head: int | None = None
+    d_value: int | None = None
+    value_rank: int | None = None
+    bias: bool = False
+    output: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("count", "kv", "d_head", "d_value", "value_rank"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise OptionError(f"Heads: {name} must be 1 or more; came {number}")
+        if self.kv is not None and self.count % self.kv:
+            raise OptionError(f"Heads: kv must divide the {self.count} heads; came kv={self.kv}")
+
+    def shape(self, d_model: int) -> HeadShape:
+        if self.d_head is None and d_model % self.count:
+            raise OptionError(
+                f"Heads: {self.count} heads do not divide d_model = {d_model}; choose another count, or give d_head"
+            )
+        return HeadShape(
+            n_heads=self.count, n_kv_heads=self.kv or self.count, d_head=self.d_head or d_model // self.count
+        )
+
+    def maps(self, d_model: int) -> Maps:
+        shape = self.shape(d_model)
+        d_value = self.d_value or shape.d_head
+        width = self.count * d_value
+        return Maps(
+            query=WholeMap(d_model, shape.n_heads, shape.d_head, bias=self.bias),
+            key=WholeMap(d_model, shape.n_kv_heads, shape.d_head, bias=self.bias),
+            value=WholeMap(d_model, shape.n_kv_heads, d_value, bias=self.bias)
+            if self.value_rank is None
+            else LowRankMap(d_model, shape.n_kv_heads, self.value_rank, d_value, bias=self.bias),
+            output=linear(width, d_model, bias=self.bias) if self.output else nn.Identity(),
+        )
+
+
+@final
+@dataclass(frozen=True)
+class SlicedHeads(HeadLayout):
+    """`count` heads; head i sees only slice i of the input, d_model / count wide, through square maps of that width."""
+
+    count: int
+    bias: bool = False
+    output: bool = True
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise OptionError(f"SlicedHeads: count must be 1 or more; came {self.count}")
+
+    def shape(self, d_model: int) -> HeadShape:
+        if d_model % self.count:
+            raise OptionError(
+                f"SlicedHeads: {self.count} slices do not divide d_model = {d_model}; choose another count"
+            )
+        return HeadShape(n_heads=self.count, n_kv_heads=self.count, d_head=d_model // self.count)
+
+    def maps(self, d_model: int) -> Maps:
+        width = self.shape(d_model).d_head
+        query, key, value = (SliceMap(self.count, width, bias=self.bias) for _ in range(3))
+        return Maps(query, key, value, linear(d_model, d_model, bias=self.bias) if self.output else nn.Identity())
+
+
+def linear(d_in: int, d_out: int, *, bias: bool) -> nn.Linear:
+    made = nn.Linear(d_in, d_out, bias=bias)
+    nn.init.normal_(made.weight, std=d_in**-0.5)
+    if bias:
+        nn.init.zeros_(made.bias)
+    return made
+
+
+@final
+class WholeMap(nn.Module):
+    """One linear map from the whole input to every head."""
+
+    def __init__(self, d_model: int, n_heads: int, width: int, *, bias: bool) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.linear = linear(d_model, n_heads * width, bias=bias)
+
+    def forward(self, source: Source) -> PerHead:
+        return rearrange(self.linear(source), "batch n (head d) -> batch head n d", head=self.n_heads)
+
+
+@final
+class LowRankMap(nn.Module):
+    """A map through `rank` numbers in each head: x V_down V_up."""
+
+    def __init__(self, d_model: int, n_heads: int, rank: int, width: int, *, bias: bool) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(n_heads, d_model, rank) * d_model**-0.5)
+        self.up = nn.Parameter(torch.randn(n_heads, rank, width) * rank**-0.5)
+        self.bias = nn.Parameter(torch.zeros(n_heads, 1, width)) if bias else None
+
+    def forward(self, source: Source) -> PerHead:
+        inner = einsum(source, self.down, "batch n d_model, head d_model rank -> batch head n rank")
+        outer = einsum(inner, self.up, "batch head n rank, head rank d -> batch head n d")
+        return outer if self.bias is None else outer + self.bias.to(outer.dtype)
+
+
+@final
+class SliceMap(nn.Module):
+    """A square map for each head, from its own slice of the input."""
+
+    def __init__(self, n_heads: int, width: int, *, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n_heads, width, width) * width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(n_heads, 1, width)) if bias else None
+
+    def forward(self, source: Source) -> PerHead:
+        slices = rearrange(source, "batch n (head d) -> batch head n d", head=self.weight.shape[0])
+        mapped = einsum(slices, self.weight, "batch head n d, head d out -> batch head n out")
+        return mapped if self.bias is None else mapped + self.bias.to(mapped.dtype)

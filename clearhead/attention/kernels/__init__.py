@@ -1,0 +1,76 @@
+"""Kernels: ways to compute attention, one file each, held to the reference. `choose` picks one, and says why."""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+from clearhead.attention.call import Call, Facts
+from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.kernels.blockwise import Blockwise
+from clearhead.attention.kernels.chunked import Chunked
+from clearhead.attention.kernels.flex import Flex
+from clearhead.attention.kernels.fused import Fused
+from clearhead.attention.kernels.recurrent import Recurrent
+from clearhead.attention.kernels.reference import Reference
+from clearhead.errors import OptionError, UnsupportedError
+
+__all__ = ["KERNELS", "Choice", "Kernel", "choose", "explain_choice", "run"]
+
+KERNELS: dict[str, Kernel] = {
+    kernel.name: kernel for kernel in (Fused(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
+}
+"""Every kernel by name, in the order in which `auto` asks them; the reference serves everything, so none after it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kernel that runs, why, what it costs that one might not expect, and why the others do not run."""
+
+    kernel: str
+    reason: str
+    notes: tuple[str, ...]
+    refused: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{self.kernel}: {self.reason}", *(f"  note: {note}" for note in self.notes)]
+        return "\n".join([*lines, *(f"  not {name}: {why}" for name, why in self.refused.items())])
+
+
+def choose(facts: Facts) -> str:
+    """The first kernel, in the table's order, that does not refuse."""
+    return next(kernel.name for kernel in KERNELS.values() if kernel.refusal(facts) is None)
+
+
+remembered = functools.lru_cache(maxsize=4096)(choose)
+
+
+def kernel_for(name: str, call: Call) -> Kernel:
+    """The kernel of that name, or the one `auto` picks."""
+    if name == "auto":
+        return KERNELS[(choose if torch.compiler.is_compiling() else remembered)(call.facts())]
+    if name not in KERNELS:
+        raise OptionError(f"unknown kernel {name!r}; there are auto, {', '.join(KERNELS)}")
+    facts = call.facts()
+    why = KERNELS[name].refusal(facts)
+    if why is not None:
+        able = [kernel.name for kernel in KERNELS.values() if kernel.refusal(facts) is None]
+        raise UnsupportedError(f"kernel {name!r} cannot do this: {why}. These can: auto, {', '.join(able)}")
+    return KERNELS[name]
+
+
+def run(name: str, call: Call) -> Context:
+    """The context by the kernel of that name. Under autocast the inputs have their dtype already: it ends here."""
+    kernel, device = kernel_for(name, call), call.query.device.type
+    if not torch.is_autocast_enabled(device):
+        return kernel.run(call)
+    with torch.autocast(device, enabled=False):
+        return kernel.run(call)
+
+
+def explain_choice(name: str, call: Call) -> Choice:
+    facts = call.facts()
+    kernel = kernel_for(name, call)
+    refused = {other.name: why for other in KERNELS.values() if (why := other.refusal(facts)) is not None}
+    reason = kernel.summary if name == "auto" else f"asked for by name; {kernel.summary}"
+    return Choice(kernel=kernel.name, reason=reason, notes=kernel.notes(facts), refused=refused)

@@ -1,0 +1,230 @@
+"""Chunked: kernelized attention in time and memory linear in n.
+
+Positions are cut into chunks. In a query's own chunk, and where a window ends, scores are formed as in the reference, a
+block of chunk x chunk at a time. A chunk that is seen whole comes as one matrix, the sum of φ(k) vᵀ over its keys: these
+are added up along the sequence, and each query is multiplied with the sum that reaches its chunk.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.attention.call import Call, Facts
+from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.kernels.linear import ORDERED, State, features, in_order, kernelized, seen
+from clearhead.attention.masks import Mask, Window
+
+__all__ = ["Chunked"]
+
+CHUNK = 64
+"""Positions in a chunk: n x CHUNK scores are held, and n / CHUNK sums of features x d_value."""
+
+BEFORE, AFTER = -1, 1
+"""On which side of a query's chunk others lie."""
+
+Parts = Float[Tensor, "batch head chunk row column"]
+Borders = Int[Tensor, "1 1 chunk 1 1"]
+Passed = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""What of the sums may be seen at the first borders, having come from the second ones."""
+
+
+@final
+class Chunked(Kernel):
+    name: ClassVar[str] = "chunked"
+    summary: ClassVar[str] = "kernelized attention with keys and values summed first: time and memory linear in n"
+
+    def refusal(self, facts: Facts) -> str | None:
+        if facts.weighting != "kernelized":
+            return "keys and values can be summed before a query comes only in kernelized attention"
+        if facts.dropout:
+            return "dropout leaves out weights, and here they are never formed"
+        if others := facts.masks - ORDERED - {"none", "padding"}:
+            return f"it has no sums for a mask of this kind: {', '.join(sorted(others))}"
+        if (ordered := facts.masks & ORDERED) and not facts.aligned:
+            return f"{', '.join(sorted(ordered))}: it needs the keys in order, and positions were given"
+        return None
+
+    def run(self, call: Call) -> Context:
+        dtype = call.query.dtype
+        call = features(call.widened().with_every_head())
+        return (in_chunks(call) if in_order(call) else in_one_sum(call)).to(dtype)
+
+
+def in_one_sum(call: Call) -> Context:
+    return State.empty(call.key, call.value).add(call.key, call.value).read(call.query, kernelized(call))
+
+
+def in_chunks(call: Call) -> Context:
+    chunks = Chunks.of(call)
+    mixed = block(chunks, 0)
+    for side, reach in ((BEFORE, reach_back(call)), (AFTER, reach_ahead(call))):
+        furthest = chunks.furthest(side)
+        whole = min(max((reach + 1) // chunks.length - 1, 0), furthest)
+        touched = min((reach + chunks.length - 1) // chunks.length, furthest)
+        for distance in range(whole + 1, touched + 1):
+            mixed = mixed + block(chunks, side * distance)
+        if whole:
+            mixed = mixed + from_sums(chunks, side, whole)
+    rows = rearrange(mixed, "batch head chunk row column -> batch head (chunk row) column")
+    amount, total = rows[:, :, rows.shape[2] - call.n_query :].split([call.value.shape[-1], 1], -1)
+    return kernelized(call).divide(amount, total)
+
+
+def reach_back(call: Call) -> int:
+    """How many positions back a query sees at most."""
+    return min([term.left for term in call.mask.terms if isinstance(term, Window)], default=call.n_query + call.n_key)
+
+
+def reach_ahead(call: Call) -> int:
+    """How many positions ahead a query sees at most."""
+    if "causal" in call.mask.kinds:
+        return 0
+    return min([term.right for term in call.mask.terms if isinstance(term, Window)], default=call.n_query + call.n_key)
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A call cut into chunks from its end, where the last query meets the last key; zeros fill up the front."""
+
+    call: Call
+    query: Float[Tensor, "batch head query_chunk row feature"]
+    key: Float[Tensor, "batch head chunk row feature"]
+    value: Float[Tensor, "batch head chunk row column"]
+    """With a last column of ones, which adds up to the normaliser."""
+
+    @staticmethod
+    def of(call: Call) -> "Chunks":
+        length = min(CHUNK, max(call.n_query, call.n_key))
+        for_queries, for_both = -(-call.n_query // length), -(-max(call.n_query, call.n_key) // length)
+        return Chunks(
+            call=call,
+            query=cut(call.query, for_queries, length),
+            key=cut(call.key, for_both, length),
+            value=cut(F.pad(call.value, (0, 1), value=1.0), for_both, length),
+        )
+
+    @property
+    def length(self) -> int:
+        return self.key.shape[3]
+
+    def furthest(self, side: int) -> int:
+        """How many chunks from a query's own there can be on this side."""
+        return (self.key if side == BEFORE else self.query).shape[2] - 1
+
+    def positions(self, chunks: Parts) -> Int[Tensor, "1 1 chunk row 1"]:
+        """The positions in the chunks of the queries, or in those of the keys."""
+        first = self.call.n_key - chunks.shape[2] * self.length
+        every = torch.arange(first, self.call.n_key, device=chunks.device)
+        return rearrange(every, "(chunk row) -> 1 1 chunk row 1", row=self.length)
+
+    def terms(self, *kinds: str) -> list[Mask]:
+        return [term for term in self.call.mask.terms if term.kind in kinds]
+
+
+def cut(vectors: Float[Tensor, "batch head n column"], n_chunks: int, length: int) -> Parts:
+    missing = n_chunks * length - vectors.shape[2]
+    whole = F.pad(vectors, (0, 0, missing, 0)) if missing else vectors
+    return rearrange(whole, "batch head (chunk row) column -> batch head chunk row column", row=length)
+
+
+def block(chunks: Chunks, shift: int) -> Parts:
+    """What the queries get from the keys `shift` chunks after their own, scored one by one."""
+    key, value = (moved(side, shift, chunks.query.shape[2]) for side in (chunks.key, chunks.value))
+    score = chunks.query @ key.mT
+    return torch.where(block_seen(chunks, shift), score, 0) @ value
+
+
+def block_seen(chunks: Chunks, shift: int) -> Bool[Tensor, "batch_or_1 1 chunk_or_1 row key_row"]:
+    """The mask in these blocks. Padding is left out: such keys are zeros already."""
+    query = chunks.positions(chunks.query)
+    key = rearrange(query, "b h chunk row 1 -> b h chunk 1 row") + shift * chunks.length
+    parts = []
+    if alike := chunks.terms("causal", "window"):  # the same in every chunk, so one will do
+        parts.append(seen(chunks.call, alike, query[:, :, :1], key[:, :, :1]))
+    if differing := chunks.terms("document", "prefix"):
+        parts.append(seen(chunks.call, differing, query, key))
+    return parts[0] & parts[-1]
+
+
+def from_sums(chunks: Chunks, side: int, count: int) -> Parts:
+    """What the queries get from the `count` chunks next to their own on this side, all of which they see whole."""
+    sums = moved(passing_sums(chunks, side, count), side, chunks.query.shape[2])
+    documents = chunks.terms("document")
+    if not documents:
+        return chunks.query @ sums
+    positions = chunks.positions(chunks.query)
+    concerned = seen(chunks.call, documents, positions, border(positions, side))
+    return chunks.query.masked_fill(~concerned, 0) @ sums
+
+
+def passing_sums(chunks: Chunks, side: int, count: int) -> Parts:
+    """At each chunk the sum of φ(k) vᵀ over it and those behind it, `count` in all, as seen from where the next begins.
+
+    With documents that is the sum over the one document which runs on into the next chunk.
+    """
+    positions = chunks.positions(chunks.key)
+    edge = border(positions, side) - side * chunks.length
+    documents = chunks.terms("document")
+    key = chunks.key
+    if limits := documents if side == BEFORE else chunks.terms("document", "prefix"):
+        key = key.masked_fill(~seen(chunks.call, limits, edge, positions), 0)
+    sums = key.mT @ chunks.value
+    if side == AFTER:
+        sums, edge = sums.flip(2), edge.flip(2)
+
+    def passed(sums: Parts, to: Borders, origin: Borders) -> Parts:
+        return sums.masked_fill(~seen(chunks.call, documents, to, origin), 0) if documents else sums
+
+    if count < chunks.furthest(side):
+        sums = sliding(sums, edge, count, passed)
+    else:
+        sums = scanned(sums, edge, passed) if documents else sums.cumsum(2)
+    return sums.flip(2) if side == AFTER else sums
+
+
+def border(positions: Int[Tensor, "1 1 chunk row 1"], side: int) -> Borders:
+    """Where sums from this side come into a chunk: its first position, or its last."""
+    return positions[:, :, :, :1] if side == BEFORE else positions[:, :, :, -1:]
+
+
+def sliding(sums: Parts, edge: Borders, count: int, passed: Passed) -> Parts:
+    """At each chunk the sum over the last `count` chunks, by doubling: nothing is subtracted, so nothing cancels."""
+    if count == 1:
+        return sums
+
+    def with_earlier(later: Parts, earlier: Parts, by: int) -> Parts:
+        return later + passed(moved(earlier, -by, earlier.shape[2]), edge, moved(edge, -by, edge.shape[2]))
+
+    half = sliding(sums, edge, count // 2, passed)
+    even = with_earlier(half, half, count // 2)
+    return with_earlier(sums, even, 1) if count % 2 else even
+
+
+def scanned(sums: Parts, edge: Borders, passed: Passed) -> Parts:
+    """At each chunk the sum over all up to it, in linear time: of pairs of chunks first, then between the pairs."""
+    if sums.shape[2] == 1:
+        return sums
+    pair_edge = edge[:, :, 1::2]
+    pairs = sums[:, :, 1::2] + passed(sums[:, :, :-1:2], pair_edge, edge[:, :, :-1:2])
+    at_odd = scanned(pairs, pair_edge, passed)
+    later = sums[:, :, 2::2]
+    before = slice(later.shape[2])
+    later = later + passed(at_odd[:, :, before], edge[:, :, 2::2], pair_edge[:, :, before])
+    at_even = torch.cat([sums[:, :, :1], later], 2)
+    n_pairs = at_odd.shape[2]
+    both = rearrange([at_even[:, :, :n_pairs], at_odd], "two b h pair row column -> b h (pair two) row column")
+    return torch.cat([both, at_even[:, :, n_pairs:]], 2)
+
+
+def moved(chunks: Tensor, shift: int, count: int) -> Tensor:
+    """The last `count` chunks, each replaced by the one `shift` chunks after it; zeros where there is none."""
+    skipped = chunks.shape[2] - count
+    if shift == 0:
+        return chunks[:, :, skipped:]
+    return F.pad(chunks, (0, 0, 0, 0, -(skipped + shift), shift))

@@ -1,0 +1,135 @@
+"""Flex: torch's flex_attention, which compiles a mask and a bias into the kernel instead of building them.
+
+On a CPU it runs forward in float32 only. Where there is no C++ compiler the fused kernel stands in, eagerly, and
+`which_kernel` says so.
+"""
+
+import functools
+import types
+from collections.abc import Callable
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from clearhead.attention.call import Call, Facts
+from clearhead.attention.cells import Cells, Positions, read_at
+from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.kernels.blockwise import block_rows, sight
+from clearhead.attention.kernels.fused import Fused, scaled_query
+from clearhead.compiling import missing_compiler
+
+__all__ = ["Flex"]
+
+BACKEND = "inductor"
+SIGHT_NUMBERS = 1 << 24
+"""How many cells of the mask are looked at in one go, to find rows that see nothing."""
+
+
+@final
+class Flex(Kernel):
+    name: ClassVar[str] = "flex"
+    summary: ClassVar[str] = "softmax of a dot product with the mask and the bias compiled into the kernel"
+
+    def refusal(self, facts: Facts) -> str | None:
+        if facts.weighting != "softmax":
+            return "flex computes softmax, and no other weighting"
+        if facts.similarity != "dot":
+            return "flex scores by a dot product; this similarity is not one"
+        if facts.dropout:
+            return "flex has no dropout on the weights"
+        if facts.dtype == torch.float64:
+            return "flex has no float64"
+        if facts.device == "cpu" and (facts.gradients or facts.dtype != torch.float32):
+            return "on a CPU flex runs forward only, in float32"
+        return None
+
+    def notes(self, facts: Facts) -> tuple[str, ...]:
+        missing = missing_compiler(facts.device)
+        compiles = "compiles on first use with each kind of mask, which takes seconds"
+        return (
+            (compiles,)
+            if missing is None
+            else (f"runs eagerly, as `fused`, and builds the mask and the bias: {missing}",)
+        )
+
+    def run(self, call: Call) -> Context:
+        if missing_compiler(call.query.device.type):
+            return Fused().run(call)
+        seen = None
+        if not call.complete:
+            seen = sight(call, block_rows(call, SIGHT_NUMBERS))
+            call = call.sealed(seen)
+        query, key, scale = scaled_query(call)
+        context = compiled_flex(structure(call))(
+            (query, key, call.value), score_mod=score_mod(call), block_mask=block_mask(call), scale=scale
+        )
+        return context if seen is None else context.masked_fill(~seen.rows.unsqueeze(-1), 0)
+
+
+def call_flex(
+    tensors: tuple[Tensor, Tensor, Tensor],
+    *,
+    score_mod: Callable[..., Tensor] | None,
+    block_mask: BlockMask | None,
+    scale: float,
+) -> Tensor:
+    query, key, value = tensors
+    grouped = query.shape[1] != key.shape[1]
+    return flex_attention(query, key, value, score_mod, block_mask, scale, grouped)
+
+
+@functools.cache
+def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
+    """Flex compiled for one structure of mask and bias, which has a copy of the code to itself.
+
+    torch keeps what it compiled with the code, and where another mask has other attributes it fails (2.13: an
+    AttributeError) as it looks up why the last one does not fit.
+    """
+    own = types.FunctionType(call_flex.__code__.replace(), call_flex.__globals__, f"flex for {structure}")
+    return torch.compile(own, backend=BACKEND)
+
+
+def structure(call: Call) -> tuple[object, ...]:
+    """What flex is compiled for; only lengths and the batch may vary within it."""
+    given = call.positions
+    heads = (call.n_heads, call.key.shape[1], call.key.shape[3], call.value.shape[3])
+    return (call.mask.structure, type(call.position), given.query.ndim, given.key.ndim, heads, call.query.dtype)
+
+
+def point(positions: Positions, n_heads: int, place: tuple[Tensor, Tensor, Tensor, Tensor]) -> Cells:
+    """A single cell, as flex asks for it."""
+    batch, head, query, key = place
+    return Cells(
+        batch=batch,
+        head=head,
+        query_index=query,
+        key_index=key,
+        query=positions.query[query] if positions.query.ndim == 1 else read_at(positions.query, batch, query),
+        key=positions.key[key] if positions.key.ndim == 1 else read_at(positions.key, batch, key),
+        n_heads=n_heads,
+        lookup=lambda table: read_at(table, batch, head, query, key),
+    )
+
+
+def score_mod(call: Call) -> Callable[..., Tensor] | None:
+    if call.position.bias_kind == "none":
+        return None
+    part, positions, n_heads, temperature = call.position, call.positions, call.n_heads, call.weighting.temperature
+
+    def add_bias(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return score + part.bias(point(positions, n_heads, (batch, head, query, key)), score.dtype) / temperature
+
+    return add_bias
+
+
+def block_mask(call: Call) -> BlockMask | None:
+    if call.mask.kinds == {"none"}:
+        return None
+    mask, positions, n_heads = call.mask, call.positions, call.n_heads
+
+    def may_attend(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return mask.allowed(point(positions, n_heads, (batch, head, query, key)))
+
+    return create_block_mask(may_attend, call.query.shape[0], n_heads, call.n_query, call.n_key, call.query.device)

@@ -1,0 +1,115 @@
+"""What the linear forms of kernelized attention share: features with the unseen taken out, and the running state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import cast
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from clearhead.attention.call import Call, Sight
+from clearhead.attention.cells import Cells, read_at
+from clearhead.attention.kernels.base import Context
+from clearhead.attention.masks import Mask, Padding
+from clearhead.attention.weighting import Kernelized
+
+__all__ = ["ORDERED", "State", "features", "in_order", "kernelized", "seen"]
+
+ORDERED = frozenset({"causal", "document", "prefix", "window"})
+"""The masks that ask where a key stands from the query. Each shows a query one unbroken range of positions, which holds
+the query's own (a negative document id shows none)."""
+
+Keys = Float[Tensor, "batch head key feature"]
+Values = Float[Tensor, "batch head key d_value"]
+
+
+@dataclass(frozen=True)
+class State:
+    """The keys and values so far, in a size that does not grow with their number; float32 or better."""
+
+    total: Float[Tensor, "batch head feature d_value"]
+    """The sum of φ(k) vᵀ."""
+    normaliser: Float[Tensor, "batch head feature"]
+    """The sum of φ(k)."""
+
+    @staticmethod
+    def empty(key: Keys, value: Values) -> "State":
+        """The state before any key, for features of keys and values such as these."""
+        dtype = torch.promote_types(key.dtype, torch.float32)
+        total = torch.zeros(*key.shape[:2], key.shape[-1], value.shape[-1], dtype=dtype, device=key.device)
+        return State(total, total.new_zeros(total.shape[:3]))
+
+    def add(self, key: Keys, value: Values) -> "State":
+        """The state with more keys, as features, and their values."""
+        key, value = key.to(self.total.dtype), value.to(self.total.dtype)
+        return State(self.total + key.mT @ value, self.normaliser + key.sum(2))
+
+    def kept(self, where: Bool[Tensor, "batch_or_1"]) -> "State":
+        """Empty again in the batch rows where it is not kept: what comes next is a new document."""
+        gone = ~rearrange(where, "batch -> batch 1 1 1")
+        return State(self.total.masked_fill(gone, 0), self.normaliser.masked_fill(gone[..., 0], 0))
+
+    def read(self, query: Float[Tensor, "batch head query feature"], weighting: Kernelized) -> Context:
+        """The context of queries, as features, that see everything in it; in the dtype of the state."""
+        query = query.to(self.total.dtype)
+        row_sum = einsum(query, self.normaliser, "batch head query feature, batch head feature -> batch head query")
+        return weighting.divide(query @ self.total, row_sum.unsqueeze(-1))
+
+
+def kernelized(call: Call) -> Kernelized:
+    return cast(Kernelized, call.weighting)
+
+
+def in_order(call: Call) -> bool:
+    """Whether the mask asks where a key stands from the query."""
+    return bool(call.mask.kinds & ORDERED)
+
+
+def features(call: Call) -> Call:
+    """The call with φ(q) and φ(k) for its queries and keys: zeros for keys nobody sees and queries that see none."""
+    if call.complete:
+        return mapped(call)
+    sight = nearest_sight(call) if in_order(call) else Sight.of(call.mask.allowed(call.cells(slice(0, 1))))
+    # Before the map, so that it and its gradient meet no NaN; and after it, since φ(0) need not be 0.
+    return mapped(call.sealed(sight)).sealed(sight)
+
+
+def mapped(call: Call) -> Call:
+    query, key = call.similarity.prepare(call.query, call.key)
+    scaled = isinstance(call.scale, Tensor) or call.scale != 1
+    return replace(call, query=query * call.scale if scaled else query, key=key)
+
+
+def nearest_sight(call: Call) -> Sight:
+    """What is seen in order, by one cell each: whoever sees anything sees what stands nearest to it.
+
+    That is because what a query sees is an unbroken range: see `ORDERED`. Padding leaves the nearest key before it.
+    """
+    query, key = (rearrange(side, "n -> 1 1 n") for side in (call.positions.query, call.positions.key))
+    lengths = [rearrange(term.lengths, "b -> b 1 1") for term in call.mask.terms if isinstance(term, Padding)]
+    nearest_key = reduce(torch.minimum, [length - 1 for length in lengths], query).clamp(min=0)
+    nearest_query = key.clamp(min=call.n_key - call.n_query)
+    terms = call.mask.terms
+    return Sight(rows=seen(call, terms, query, nearest_key), keys=seen(call, terms, nearest_query, key))
+
+
+def seen(
+    call: Call, terms: Sequence[Mask], query: Int[Tensor, "*query_axes"], key: Int[Tensor, "*key_axes"]
+) -> Bool[Tensor, "*axes"]:
+    """Whether these terms let a query at one position see a key at another; positions broadcast, batch axis first."""
+    batch = torch.arange(call.query.shape[0], device=query.device).view(-1, *[1] * (query.ndim - 1))
+    head, query_index = torch.zeros_like(batch), query - (call.n_key - call.n_query)
+    cells = Cells(
+        batch=batch,
+        head=head,
+        query_index=query_index,
+        key_index=key,
+        query=query,
+        key=key,
+        n_heads=call.n_heads,
+        lookup=lambda table: read_at(table, batch, head, query_index, key),
+    )
+    return reduce(torch.logical_and, [term.allowed(cells) for term in terms])

@@ -1,0 +1,73 @@
+"""Recurrent: kernelized attention one position at a time, on a state of fixed size. The form that decoding uses."""
+
+from typing import ClassVar, final
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool
+from torch import Tensor
+
+from clearhead.attention.call import Call, Facts
+from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.kernels.linear import State, features, in_order, kernelized, seen
+
+__all__ = ["Recurrent"]
+
+
+@final
+class Recurrent(Kernel):
+    name: ClassVar[str] = "recurrent"
+    summary: ClassVar[str] = "kernelized attention one position at a time, as in decoding"
+
+    def refusal(self, facts: Facts) -> str | None:
+        if facts.weighting != "kernelized":
+            return "a state of fixed size stands for the keys only in kernelized attention"
+        if facts.dropout:
+            return "dropout leaves out weights, and here they are never formed"
+        if facts.masks <= {"none", "padding"}:
+            return None
+        if others := facts.masks - {"causal", "document", "padding"}:
+            return f"it goes through the keys once and forgets none of them: it cannot do {', '.join(sorted(others))}"
+        if "causal" not in facts.masks:
+            return "document: it has seen no later key when it comes to a query; with causal it can"
+        if not facts.aligned:
+            return f"{', '.join(sorted(facts.masks))}: it goes through the keys in order, and positions were given"
+        return None
+
+    def notes(self, facts: Facts) -> tuple[str, ...]:
+        return ("one step after another for each position: for whole sequences `chunked` is faster",)
+
+    def run(self, call: Call) -> Context:
+        dtype = call.query.dtype
+        call = features(call.widened().with_every_head())
+        return (one_by_one(call) if in_order(call) else at_the_end(call)).to(dtype)
+
+
+def one_by_one(call: Call) -> Context:
+    """Each query on the keys up to its own; one before the first key on none."""
+    first, kept, state = call.n_key - call.n_query, same_document(call), State.empty(call.key, call.value)
+    contexts = []
+    for position in range(min(0, first), call.n_key):
+        if position >= 0:
+            here = slice(position, position + 1)
+            state = state.kept(kept[:, position]).add(call.key[:, :, here], call.value[:, :, here])
+        if position >= first:
+            row = slice(position - first, position - first + 1)
+            contexts.append(state.read(call.query[:, :, row], kernelized(call)))
+    return torch.cat(contexts, dim=2)
+
+
+def at_the_end(call: Call) -> Context:
+    """Every query on all keys."""
+    state = State.empty(call.key, call.value)
+    for position in range(call.n_key):
+        here = slice(position, position + 1)
+        state = state.add(call.key[:, :, here], call.value[:, :, here])
+    return state.read(call.query, kernelized(call))
+
+
+def same_document(call: Call) -> Bool[Tensor, "batch_or_1 key"]:
+    """Whether the key at each position is of the same document as the one before it."""
+    key = rearrange(call.positions.key, "n -> 1 n")
+    documents = [term for term in call.mask.terms if term.kind == "document"]
+    return seen(call, documents, key, key - 1) if documents else torch.ones_like(key, dtype=torch.bool)

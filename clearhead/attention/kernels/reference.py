@@ -1,0 +1,25 @@
+"""The reference as a kernel: the definition. For kernelized attention that is the quadratic form."""
+
+from typing import ClassVar, final
+
+from clearhead.attention import reference
+from clearhead.attention.call import Call, Facts
+from clearhead.attention.kernels.base import Context, Kernel
+
+__all__ = ["Reference"]
+
+
+@final
+class Reference(Kernel):
+    name: ClassVar[str] = "reference"
+    summary: ClassVar[str] = "the definition; serves everything"
+
+    def refusal(self, facts: Facts) -> str | None:
+        return None
+
+    def notes(self, facts: Facts) -> tuple[str, ...]:
+        form = "the quadratic form: " if facts.weighting == "kernelized" else ""
+        return (f"{form}holds the n_query x n_key scores and weights of every head",)
+
+    def run(self, call: Call) -> Context:
+        return reference.steps(call).context

@@ -1,0 +1,144 @@
+"""`Attention`: the layer. Queries, keys and values from one, two or three sequences, and every part in its slot."""
+
+from typing import final
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.attention import reference
+from clearhead.attention.call import Call
+from clearhead.attention.heads import HeadLayout, Heads
+from clearhead.attention.kernels import Choice, explain_choice, run
+from clearhead.attention.masks import Mask, as_mask
+from clearhead.attention.positions import NoPosition, Position
+from clearhead.attention.reference import Steps
+from clearhead.attention.request import check_parts, make_call
+from clearhead.attention.similarity import Similarity
+from clearhead.attention.weighting import Softmax, Weighting
+from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
+
+__all__ = ["Attention"]
+
+Queries = Float[Tensor, "... query d_model"]
+Keys = Float[Tensor, "... key d_model"]
+
+
+@final
+class Attention(nn.Module):
+    """Multi-head attention over sources of width `d_model`, `(batch, n, d_model)` or `(n, d_model)`.
+
+    `heads` is a layout, or a number for `Heads(number)`. `mask` is the layer's own; with one given in the call,
+    a query may attend where both allow. Parts with learned values are built here, for this layer alone.
+
+    >>> import torch, clearhead as ch
+    >>> layer = ch.Attention(16, heads=ch.Heads(4, kv=2), mask=ch.masks.causal())
+    >>> x, memory = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+    >>> layer(x).shape, layer(x, memory).shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 5, 16]))
+    >>> layer.explain(x).weight.shape
+    torch.Size([2, 4, 5, 5])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        heads: HeadLayout | int = 8,
+        similarity: Similarity | None = None,
+        weighting: Weighting | None = None,
+        position: Position | None = None,
+        mask: Mask | None = None,
+        dropout: float = 0.0,
+        kernel: str = "auto",
+    ) -> None:
+        super().__init__()
+        if d_model < 1:
+            raise OptionError(f"Attention: d_model must be 1 or more; came {d_model}")
+        layout = Heads(heads) if isinstance(heads, int) else heads
+        weighting, position = weighting or Softmax(), position or NoPosition()
+        check_parts(similarity, weighting, position)
+        shape = layout.shape(d_model)
+        self.d_model, self.dropout, self.kernel = d_model, dropout, kernel
+        self.mask = as_mask(mask)
+        self.weighting = weighting.build(shape)
+        self.similarity = (similarity or weighting.similarity).build(shape)
+        self.position = position.build(shape)
+        self.query, self.key, self.value, self.output = layout.maps(d_model)
+
+    def forward(
+        self,
+        query_source: Queries,
+        key_source: Keys | None = None,
+        value_source: Keys | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        query_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
+    ) -> Float[Tensor, "... query d_out"]:
+        """Attention from one source, from two (the second gives keys and values) or from three."""
+        sources = self.sources(query_source, key_source, value_source)
+        call = self.call(sources, mask, (query_positions, key_positions), self.dropout if self.training else 0.0)
+        context = rearrange(run(self.kernel, call), "batch head n d -> batch n (head d)")
+        out = self.output(context)
+        return out if query_source.ndim == 3 else out.squeeze(0)
+
+    def explain(
+        self,
+        query_source: Queries,
+        key_source: Keys | None = None,
+        value_source: Keys | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        query_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
+    ) -> Steps:
+        """Every step of what `forward` computes, `(batch, head, …)`, without dropout."""
+        sources = self.sources(query_source, key_source, value_source)
+        return reference.steps(self.call(sources, mask, (query_positions, key_positions), 0.0))
+
+    def which_kernel(
+        self, query_source: Queries, key_source: Keys | None = None, *, mask: Mask | Tensor | None = None
+    ) -> Choice:
+        """The kernel `forward` would run, and why."""
+        sources = self.sources(query_source, key_source, None)
+        return explain_choice(
+            self.kernel, self.call(sources, mask, (None, None), self.dropout if self.training else 0.0)
+        )
+
+    def sources(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        key = query if key is None else key
+        value = key if value is None else value
+        return self.checked("query", query), self.checked("key", key), self.checked("value", value)
+
+    def call(
+        self,
+        sources: tuple[Tensor, Tensor, Tensor],
+        mask: Mask | Tensor | None,
+        positions: tuple[Tensor | None, Tensor | None],
+        dropout: float,
+    ) -> Call:
+        query, key, value = sources
+        return make_call(
+            (self.query(query), self.key(key), self.value(value)),
+            similarity=self.similarity,
+            weighting=self.weighting,
+            position=self.position,
+            mask=self.mask if mask is None else self.mask & mask,
+            positions=positions,
+            dropout=dropout,
+        )
+
+    def checked(self, name: str, source: Tensor) -> Tensor:
+        """The source as `(batch, n, d_model)`."""
+        if source.ndim not in (2, 3) or source.shape[-1] != self.d_model:
+            raise ShapeError(
+                f"{name} source: expected (batch, n, {self.d_model}) or (n, {self.d_model}); came {tuple(source.shape)}"
+            )
+        own = next(self.parameters())
+        if source.device != own.device:
+            raise DeviceError(f"{name} source is on {source.device} and the layer on {own.device}; move one of them")
+        if source.dtype != own.dtype and not torch.is_autocast_enabled(source.device.type):
+            raise DtypeError(f"{name} source is {source.dtype} and the layer {own.dtype}; convert one of them")
+        return source if source.ndim == 3 else source.unsqueeze(0)

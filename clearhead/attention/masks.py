@@ -1,0 +1,433 @@
+"""Masks: who may attend to whom. True means *may attend*, always and everywhere.
+
+A mask is made from absolute positions, so it is right with a cache and in a ragged batch without being told:
+
+>>> import clearhead as ch
+>>> mask = ch.masks.causal() & ch.masks.padding([2, 5])
+>>> ch.masks.show(mask, batch=2, n_query=2, n_key=5)[1].int()      # two new queries on five cached keys
+tensor([[1, 1, 1, 1, 0],
+        [1, 1, 1, 1, 1]], dtype=torch.int32)
+
+Combine with `&`, `|`, `~`. A query that may attend nothing gets a context of zeros.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.cells import Cells, Positions, box
+from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
+
+__all__ = [
+    "Mask",
+    "causal",
+    "document",
+    "everything",
+    "function",
+    "padding",
+    "prefix",
+    "show",
+    "tensor",
+    "window",
+]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The box a mask must fit: what its tensors are checked against."""
+
+    batch: int
+    n_heads: int
+    n_query: int
+    n_key: int
+    device: torch.device
+
+    def lengths(self) -> Tensor:
+        """An example of ragged lengths: the first row empty, the last full."""
+        return torch.linspace(0, self.n_key, max(self.batch, 2), device=self.device).long()[: self.batch]
+
+    def count(self, n: int) -> Tensor:
+        return torch.arange(n, device=self.device)
+
+    def runs(self) -> Tensor:
+        """An example of packed documents: runs of three positions."""
+        return self.count(self.n_key) // 3
+
+
+class Mask(ABC):
+    """One rule, over cells."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def allowed(self, cells: Cells) -> Tensor:
+        """True where the query may attend to the key; broadcasts to the cells."""
+
+    def check(self, extent: Extent) -> None:  # noqa: B027 - most masks hold no tensors
+        """Raises where the mask's own tensors do not fit the box."""
+
+    @property
+    def terms(self) -> tuple["Mask", ...]:
+        """The masks whose intersection this is."""
+        return (self,)
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """The classes it is made of: masks of one structure differ in numbers alone."""
+        return (type(self),)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """What kernels choose by: the kinds of the terms."""
+        return frozenset(term.kind for term in self.terms)
+
+    def __and__(self, other: "Mask | Tensor") -> "Mask":
+        return Both.of((*self.terms, *as_mask(other).terms))
+
+    def __or__(self, other: "Mask | Tensor") -> "Mask":
+        return Either(self, as_mask(other))
+
+    def __invert__(self) -> "Mask":
+        return Not(self)
+
+
+@final
+@dataclass(frozen=True)
+class Everything(Mask):
+    kind: ClassVar[str] = "none"
+
+    def allowed(self, cells: Cells) -> Tensor:
+        return torch.ones((), dtype=torch.bool, device=cells.key.device)
+
+
+@final
+@dataclass(frozen=True)
+class Causal(Mask):
+    kind: ClassVar[str] = "causal"
+
+    def allowed(self, cells: Cells) -> Tensor:
+        return cells.key <= cells.query
+
+
+@final
+@dataclass(frozen=True)
+class Window(Mask):
+    kind: ClassVar[str] = "window"
+    left: int
+    right: int
+
+    def allowed(self, cells: Cells) -> Tensor:
+        back = cells.query - cells.key
+        return (back <= self.left) & (back >= -self.right)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Padding(Mask):
+    kind: ClassVar[str] = "padding"
+    lengths: Tensor
+
+    def check(self, extent: Extent) -> None:
+        check_per_row("padding lengths", self.lengths, extent)
+
+    def allowed(self, cells: Cells) -> Tensor:
+        return (cells.key >= 0) & (cells.key < cells.row(self.lengths))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Prefix(Mask):
+    kind: ClassVar[str] = "prefix"
+    lengths: Tensor
+
+    def check(self, extent: Extent) -> None:
+        check_per_row("prefix lengths", self.lengths, extent)
+
+    def allowed(self, cells: Cells) -> Tensor:
+        return (cells.key <= cells.query) | (cells.key < cells.row(self.lengths))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Document(Mask):
+    """Within one sequence: the ids are read by position."""
+
+    ids: Tensor
+    packed: bool
+    """Each document is one run: what the chunked linear form needs."""
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "document" if self.packed else "scattered documents"
+
+    def check(self, extent: Extent) -> None:
+        check_per_row("document ids", self.ids, extent)
+        if self.ids.shape[-1] < extent.n_key:
+            raise ShapeError(
+                f"document ids are read by position, and there are {extent.n_key} keys but {self.ids.shape[-1]} ids; "
+                "give one for each position, those already cached included (for two sequences give key_ids too)"
+            )
+
+    def allowed(self, cells: Cells) -> Tensor:
+        query, key = at_position(self.ids, cells, cells.query), at_position(self.ids, cells, cells.key)
+        return (query == key) & (query >= 0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CrossDocument(Mask):
+    """Between two sequences: one id for each query and each key, in their order."""
+
+    kind: ClassVar[str] = "cross documents"
+    query_ids: Tensor
+    key_ids: Tensor
+
+    def check(self, extent: Extent) -> None:
+        for name, ids, n in (("query", self.query_ids, extent.n_query), ("key", self.key_ids, extent.n_key)):
+            check_per_row(f"document ids of the {name} side", ids, extent)
+            if ids.shape[-1] != n:
+                raise ShapeError(f"document ids: expected one for each of the {n} {name} places; came {ids.shape[-1]}")
+
+    def allowed(self, cells: Cells) -> Tensor:
+        query = at_position(self.query_ids, cells, cells.query_index)
+        key = at_position(self.key_ids, cells, cells.key_index)
+        return (query == key) & (query >= 0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Function(Mask):
+    kind: ClassVar[str] = "function"
+    rule: Callable[[Tensor, Tensor], Tensor]
+
+    def allowed(self, cells: Cells) -> Tensor:
+        answer = self.rule(cells.query, cells.key)
+        if not isinstance(answer, Tensor) or answer.dtype != torch.bool:
+            got = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
+            raise DtypeError(
+                f"a mask function must return a bool tensor, True where the query may attend; it returned {got}"
+            )
+        return answer
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Table(Mask):
+    kind: ClassVar[str] = "tensor"
+    table: Tensor
+
+    def check(self, extent: Extent) -> None:
+        check_device("the mask tensor", self.table, extent)
+        full = (extent.batch, extent.n_heads, extent.n_query, extent.n_key)
+        if any(size not in (1, want) for size, want in zip(self.table.shape, full, strict=True)):
+            raise ShapeError(
+                f"the mask tensor must broadcast to (batch, head, query, key) = {full}; "
+                f"came {tuple(self.table.shape)}; a mask of (batch, key) is written mask[:, None, None, :]"
+            )
+
+    def allowed(self, cells: Cells) -> Tensor:
+        return cells.lookup(self.table)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Both(Mask):
+    kind: ClassVar[str] = "both"
+    parts: tuple[Mask, ...]
+
+    @staticmethod
+    def of(masks: tuple[Mask, ...]) -> Mask:
+        parts = tuple(mask for mask in masks if mask.kind != Everything.kind)
+        return Both(parts) if len(parts) > 1 else (*parts, Everything())[0]
+
+    @property
+    def terms(self) -> tuple[Mask, ...]:
+        return self.parts
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        return (Both, *(part.structure for part in self.parts))
+
+    def check(self, extent: Extent) -> None:
+        for part in self.parts:
+            part.check(extent)
+
+    def allowed(self, cells: Cells) -> Tensor:
+        answer = self.parts[0].allowed(cells)
+        for part in self.parts[1:]:
+            answer = answer & part.allowed(cells)
+        return answer
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Either(Mask):
+    kind: ClassVar[str] = "union"
+    left: Mask
+    right: Mask
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        return (Either, self.left.structure, self.right.structure)
+
+    def check(self, extent: Extent) -> None:
+        self.left.check(extent)
+        self.right.check(extent)
+
+    def allowed(self, cells: Cells) -> Tensor:
+        return self.left.allowed(cells) | self.right.allowed(cells)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Not(Mask):
+    kind: ClassVar[str] = "negation"
+    mask: Mask
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        return (Not, self.mask.structure)
+
+    def check(self, extent: Extent) -> None:
+        self.mask.check(extent)
+
+    def allowed(self, cells: Cells) -> Tensor:
+        return ~self.mask.allowed(cells)
+
+
+def everything() -> Mask:
+    """Every query may attend to every key."""
+    return Everything()
+
+
+def causal() -> Mask:
+    """No key after the query, by absolute position: two new queries on five keys see four and five of them."""
+    return Causal()
+
+
+def window(left: int, right: int = 0) -> Mask:
+    """At most `left` positions back and `right` ahead; the query's own position is always inside."""
+    if left < 0 or right < 0:
+        raise OptionError(f"window: left and right count positions, 0 or more; came left={left}, right={right}")
+    return Window(left, right)
+
+
+def padding(lengths: Tensor | Sequence[int]) -> Mask:
+    """Keys at positions 0 to length - 1 of each batch row; what lies outside is padding, on either side."""
+    return Padding(row_numbers("padding lengths", lengths))
+
+
+def prefix(lengths: Tensor | Sequence[int] | int) -> Mask:
+    """Causal, except that the first `lengths` keys are seen by every query."""
+    return Prefix(row_numbers("prefix lengths", [lengths] if isinstance(lengths, int) else lengths))
+
+
+def document(ids: Tensor | Sequence[int], key_ids: Tensor | Sequence[int] | None = None) -> Mask:
+    """Only within the same document. A negative id belongs to none.
+
+    `ids`, `(n,)` or `(batch, n)`, are read by position. For queries and keys of two sequences give the `ids` of the
+    queries and the `key_ids`, each in the order of its own sequence.
+    """
+    query = torch.atleast_2d(row_numbers("document ids", ids, axes=(1, 2)))
+    if key_ids is None:
+        return Document(query, packed=one_run_each(query))
+    return CrossDocument(query, torch.atleast_2d(row_numbers("document key ids", key_ids, axes=(1, 2))))
+
+
+def function(rule: Callable[[Tensor, Tensor], Tensor]) -> Mask:
+    """Any rule over positions: `function(lambda query, key: (query - key) % 2 == 0)`."""
+    return Function(rule)
+
+
+def tensor(table: Tensor) -> Mask:
+    """Any bool tensor that broadcasts to (batch, head, query, key); True where the query may attend."""
+    if table.dtype != torch.bool:
+        raise DtypeError(
+            f"a mask tensor must be bool, True where the query may attend; came {table.dtype}. "
+            "For 0/-inf masks write mask == 0; for 0/1 masks mask.bool()"
+        )
+    if table.ndim > 4 or table.ndim < 2:
+        raise ShapeError(
+            f"a mask tensor has 2 to 4 axes, the last of (batch, head, query, key); came {tuple(table.shape)}"
+        )
+    return Table(table.view(*[1] * (4 - table.ndim), *table.shape))
+
+
+def show(mask: Mask, *, batch: int = 1, n_query: int, n_key: int) -> Tensor:
+    """The mask of one head as a bool tensor `(batch, query, key)`, at the default positions."""
+    positions = Positions.aligned(n_query, n_key, torch.device("cpu"))
+    mask.check(Extent(batch, 1, n_query, n_key, torch.device("cpu")))
+    return mask.allowed(box(positions, batch=batch, n_heads=1)).expand(batch, 1, n_query, n_key)[:, 0]
+
+
+TABLE: dict[str, Callable[[Extent], Mask]] = {
+    "none": lambda box: everything(),
+    "causal": lambda box: causal(),
+    "padding": lambda box: padding(box.lengths()),
+    "window": lambda box: window(2),
+    "window both": lambda box: window(1, 2),
+    "prefix": lambda box: prefix(box.lengths()),
+    "document": lambda box: document(box.runs()),
+    "document scattered": lambda box: document(box.count(box.n_key + 3) % 2),
+    "document cross": lambda box: document(box.count(box.n_query) % 3, box.count(box.n_key) % 2),
+    "function": lambda box: function(lambda query, key: (query - key) % 2 == 0),
+    "tensor": lambda box: tensor((box.count(box.n_query)[:, None] * 5 + box.count(box.n_key)) % 3 > 0),
+    "tensor a head": lambda box: tensor(box.count(box.n_heads)[:, None, None] != box.count(box.n_key)),
+    "union": lambda box: causal() | padding(box.lengths()),
+    "negation": lambda box: ~causal(),
+    "causal padding": lambda box: causal() & padding(box.lengths()),
+    "causal document": lambda box: causal() & document(box.runs()),
+    "causal window padding": lambda box: causal() & window(3) & padding(box.lengths()),
+}
+"""An example of every mask, and of combinations, for a box of any size: the test grid reads it."""
+
+
+def as_mask(mask: Mask | Tensor | None) -> Mask:
+    if mask is None:
+        return Everything()
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, Tensor):
+        return tensor(mask)
+    raise OptionError(
+        f"mask must be one of clearhead.masks, a bool tensor or None; came {type(mask).__name__}. "
+        "For lengths write clearhead.masks.padding(lengths)"
+    )
+
+
+def row_numbers(name: str, values: Tensor | Sequence[int], axes: tuple[int, ...] = (1,)) -> Tensor:
+    numbers = values if torch.is_tensor(values) else torch.tensor(values, dtype=torch.long)
+    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+        raise DtypeError(f"{name}: expected whole numbers, came {numbers.dtype}")
+    if numbers.ndim not in axes or numbers.numel() == 0:
+        raise ShapeError(f"{name}: expected {' or '.join(map(str, axes))} axes, not empty; came {tuple(numbers.shape)}")
+    return numbers
+
+
+def check_device(name: str, values: Tensor, extent: Extent) -> None:
+    if values.device != extent.device:
+        raise DeviceError(f"{name}: on {values.device}, but the query is on {extent.device}; move it there")
+
+
+def check_per_row(name: str, values: Tensor, extent: Extent) -> None:
+    check_device(name, values, extent)
+    if values.shape[0] not in (1, extent.batch):
+        raise ShapeError(f"{name}: expected one for each of the {extent.batch} batch rows; came {values.shape[0]}")
+
+
+def at_position(ids: Tensor, cells: Cells, position: Tensor) -> Tensor:
+    """The id at a position of each batch row; -1 outside the ids that were given."""
+    inside = (position >= 0) & (position < ids.shape[-1])
+    row = cells.batch if ids.shape[0] > 1 else torch.zeros_like(cells.batch)
+    return torch.where(inside, ids[row, position.clamp(0, ids.shape[-1] - 1)], -1)
+
+
+def one_run_each(ids: Tensor) -> bool:
+    """Whether each id of a row stands in one unbroken run."""
+    if torch.compiler.is_compiling():
+        return False
+    return all(int((row[1:] != row[:-1]).sum()) + 1 == row.unique().numel() for row in ids)

@@ -1,0 +1,21 @@
+"""What every part of attention has in common, and the numbers a part is built for."""
+
+from dataclasses import dataclass
+
+__all__ = ["HeadShape", "Part"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadShape:
+    """The heads a layer has: what a part with parameters is built for."""
+
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+
+
+class Part:
+    """An immutable spec. One with learned values is *built* by each layer, so that no two layers share them.
+
+    A built part is a part too, and builds into itself: give a built one to several layers and they share it.
+    """

@@ -1,0 +1,26 @@
+"""Position: how attention comes to know the order of things. One file a kind, one line of `TABLE`.
+
+`Rotary`, `ALiBi` and `T5Bias` act inside attention; `Sinusoidal` and `Learned` are added to the embeddings before it:
+
+>>> import clearhead as ch
+>>> encoding = ch.positions.Sinusoidal().embed(d_model=4)
+>>> [round(x, 3) for x in encoding(3)[1].tolist()]                # sin 1, cos 1, sin 0.01, cos 0.01
+[0.841, 0.54, 0.01, 1.0]
+"""
+
+from clearhead.attention.positions.base import EmbeddedPosition, NoPosition, Position
+from clearhead.attention.positions.biases import ALiBi, T5Bias
+from clearhead.attention.positions.embedded import Learned, Sinusoidal
+from clearhead.attention.positions.rotary import Rotary
+
+__all__ = ["ALiBi", "EmbeddedPosition", "Learned", "NoPosition", "Position", "Rotary", "Sinusoidal", "T5Bias"]
+
+TABLE: dict[str, Position] = {
+    "none": NoPosition(),
+    "rotary": Rotary(),
+    "rotary halves": Rotary(pairing="halves"),
+    "rotary partial": Rotary(width=4),
+    "alibi": ALiBi(),
+    "t5": T5Bias(),
+}
+"""Every position that acts inside attention, by name: the command line and the test grid read it."""

@@ -1,0 +1,47 @@
+"""What a position part is: something that acts inside attention, or something added to the embeddings before it."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention.cells import Cells, Positions
+from clearhead.attention.parts import HeadShape, Part
+
+__all__ = ["EmbeddedPosition", "NoPosition", "Position", "angle_dtype"]
+
+
+class Position(Part):
+    """Acts inside attention: turns queries and keys by their positions, or adds a bias to each score."""
+
+    bias_kind: ClassVar[str] = "none"
+    """What kernels choose by: `none`, `fixed`, or `learned` (it needs a gradient)."""
+
+    def build(self, shape: HeadShape) -> "Position":
+        """The part with values of its own, for one layer; itself if it has none."""
+        return self
+
+    def rotate(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tensor, Tensor]:
+        return query, key
+
+    def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor | float:
+        """What is added to the scaled score of each cell, in that dtype."""
+        return 0.0
+
+
+class NoPosition(Position):
+    """Attention that knows nothing of order."""
+
+
+class EmbeddedPosition(Part, ABC):
+    """Added to the embeddings, before any attention: `encoding = spec.embed(d_model); x + encoding(n)`."""
+
+    @abstractmethod
+    def embed(self, d_model: int) -> nn.Module:
+        """A module that gives the `(n, d_model)` vectors to add."""
+
+
+def angle_dtype(device: torch.device) -> torch.dtype:
+    """float64, so that an angle at position 100,000 keeps its digits; float32 where the device has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64

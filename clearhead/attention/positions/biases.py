@@ -1,0 +1,89 @@
+"""Biases by distance: ALiBi (Press et al., 2022) and T5's learned buckets (Raffel et al., 2020)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention.cells import Cells
+from clearhead.attention.parts import HeadShape
+from clearhead.attention.positions.base import Position
+from clearhead.errors import NotBuiltError, OptionError
+
+__all__ = ["ALiBi", "T5Bias"]
+
+
+def alibi_slope(head: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor:
+    """A geometric series over the heads: 2^(-8/n), 2^(-16/n), …; heads past a power of two fill in between."""
+    whole = 2 ** math.floor(math.log2(n_heads))
+    exponent = torch.where(head < whole, 8 * (head + 1), 4 * (2 * (head - whole) + 1))
+    return torch.exp2(-exponent.to(dtype) / whole)
+
+
+@final
+@dataclass(frozen=True)
+class ALiBi(Position):
+    """Minus a slope times the distance, a slope for each head; nothing is learned."""
+
+    bias_kind: ClassVar[str] = "fixed"
+
+    def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor:
+        return -alibi_slope(cells.head, cells.n_heads, dtype) * (cells.query - cells.key).abs()
+
+
+@final
+@dataclass(frozen=True)
+class T5Bias(Position):
+    """A learned number for each head and bucket of distances: exact when near, wider with the logarithm when far.
+
+    `two_sided` keeps half of the buckets for keys after the query; without it those share the bucket of distance 0.
+    """
+
+    bias_kind: ClassVar[str] = "learned"
+    buckets: int = 32
+    reach: int = 128
+    two_sided: bool = True
+
+    def __post_init__(self) -> None:
+        least = 4 if self.two_sided else 2
+        if self.buckets < least or self.buckets % 2 or self.reach <= self.buckets // 2:
+            raise OptionError(
+                f"T5Bias: buckets must be even and at least {least}, reach more than half of them; "
+                f"came buckets={self.buckets}, reach={self.reach}"
+            )
+
+    def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor:
+        raise NotBuiltError(
+            "T5Bias has learned values and none to start from: use it in clearhead.Attention(position=...), "
+            "or build it first: position.build(clearhead.HeadShape(n_heads=..., n_kv_heads=..., d_head=...))"
+        )
+
+    def build(self, shape: HeadShape) -> "LearnedT5Bias":
+        return LearnedT5Bias(self, shape.n_heads)
+
+    def bucket(self, ahead: Tensor) -> Tensor:
+        """The bucket of a distance, `ahead` = key position - query position."""
+        half = self.buckets // 2 if self.two_sided else self.buckets
+        side = (ahead > 0) * half if self.two_sided else torch.zeros_like(ahead)
+        distance = ahead.abs() if self.two_sided else (-ahead).clamp(min=0)
+        exact = half // 2
+        growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.reach / exact) * (half - exact)
+        far = (exact + growth.long()).clamp(max=half - 1)
+        return side + torch.where(distance < exact, distance, far)
+
+
+@final
+class LearnedT5Bias(nn.Module, Position):
+    """T5's bias with its table, `(buckets, n_heads)`."""
+
+    bias_kind: ClassVar[str] = "learned"
+
+    def __init__(self, spec: T5Bias, n_heads: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.table = nn.Parameter(torch.randn(spec.buckets, n_heads) * 0.02)
+
+    def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor:
+        return self.table[self.spec.bucket(cells.key - cells.query), cells.head].to(dtype)

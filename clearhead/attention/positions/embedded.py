@@ -1,0 +1,113 @@
+"""Positions added to the embeddings: sinusoidal, computed once and reused, and learned."""
+
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.attention.positions.base import EmbeddedPosition, angle_dtype
+from clearhead.errors import OptionError, ShapeError
+
+__all__ = ["Learned", "Sinusoidal"]
+
+Layout = Literal["interleaved", "halves"]
+
+
+def sinusoid(positions: Tensor, d_model: int, *, base: float, layout: Layout) -> Float[Tensor, "*batch n d_model"]:
+    """sin and cos of position / base^(2i/d_model): early dimensions turn fast, late ones slowly."""
+    exact = angle_dtype(positions.device)
+    frequency = base ** (-torch.arange(0, d_model, 2, device=positions.device, dtype=exact) / d_model)
+    angle = positions.to(exact).unsqueeze(-1) * frequency
+    if layout == "halves":
+        return torch.cat([angle.sin(), angle.cos()], -1)
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
+
+
+@final
+@dataclass(frozen=True)
+class Sinusoidal(EmbeddedPosition):
+    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same; `halves` puts all sines before the cosines."""
+
+    layout: Layout = "interleaved"
+    base: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        if self.layout not in get_args(Layout):
+            raise OptionError(f"Sinusoidal: layout must be interleaved or halves; came {self.layout!r}")
+        if not self.base > 0:
+            raise OptionError(f"Sinusoidal: base must be above 0; came {self.base}")
+
+    def embed(self, d_model: int) -> "SinusoidalTable":
+        if d_model < 2 or d_model % 2:
+            raise OptionError(f"Sinusoidal: sines and cosines come in pairs, so d_model must be even; came {d_model}")
+        return SinusoidalTable(self, d_model)
+
+
+@final
+class SinusoidalTable(nn.Module):
+    """The encoding of positions 0, 1, …: made once, grown when a longer sequence comes; nothing to save or learn."""
+
+    table: Tensor
+
+    def __init__(self, spec: Sinusoidal, d_model: int) -> None:
+        super().__init__()
+        self.spec, self.d_model = spec, d_model
+        self.register_buffer("table", self.encode(torch.arange(0)).float(), persistent=False)
+
+    def encode(self, positions: Tensor) -> Tensor:
+        return sinusoid(positions, self.d_model, base=self.spec.base, layout=self.spec.layout)
+
+    def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
+        """The vectors of positions `start` to `start + n - 1`."""
+        if start + n > self.table.shape[0]:
+            grown = torch.arange(max(start + n, 2 * self.table.shape[0]), device=self.table.device)
+            self.table = self.encode(grown).to(self.table.dtype)
+        return self.table[start : start + n]
+
+    def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
+        """The vectors of any positions, `(n,)` or `(batch, n)`."""
+        return self.encode(positions).to(self.table.dtype)
+
+
+@final
+@dataclass(frozen=True)
+class Learned(EmbeddedPosition):
+    """A learned vector for each of `length` positions."""
+
+    length: int
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise OptionError(f"Learned: length must be 1 or more; came {self.length}")
+
+    def embed(self, d_model: int) -> "LearnedTable":
+        return LearnedTable(self.length, d_model)
+
+
+@final
+class LearnedTable(nn.Module):
+    """Learned vectors, `(length, d_model)`; asking past the last is an error, not a wrap."""
+
+    def __init__(self, length: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(length, d_model) * 0.02)
+
+    def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
+        """The vectors of positions `start` to `start + n - 1`."""
+        self.check(start, start + n - 1)
+        return self.table[start : start + n]
+
+    def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
+        """The vectors of any positions, `(n,)` or `(batch, n)`."""
+        if not torch.compiler.is_compiling():
+            self.check(int(positions.min()), int(positions.max()))
+        return self.table[positions]
+
+    def check(self, first: int, last: int) -> None:
+        if first < 0 or last >= self.table.shape[0]:
+            raise ShapeError(
+                f"learned positions: this table has positions 0 to {self.table.shape[0] - 1}, and {first} to {last} "
+                "were asked for; shorten the text, or make the model with Learned(length) as long as the longest"
+            )

@@ -1,0 +1,60 @@
+"""Rotary positions (Su et al., 2021): queries and keys are turned, so that their product sees only the distance."""
+
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from clearhead.attention.cells import Positions
+from clearhead.attention.positions.base import Position, angle_dtype
+from clearhead.errors import OptionError, ShapeError
+
+__all__ = ["Rotary"]
+
+Pairing = Literal["interleaved", "halves"]
+
+
+@final
+@dataclass(frozen=True)
+class Rotary(Position):
+    """Turns pairs of entries by position x frequency. Before φ in kernelized attention.
+
+    `pairing`: `interleaved` pairs (0, 1), (2, 3), … as the paper does; `halves` pairs (0, d/2), (1, d/2 + 1), … as
+    Llama does. `width`: how many entries turn, from the first; the rest stay as they are.
+    """
+
+    pairing: Pairing = "interleaved"
+    base: float = 10_000.0
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.pairing not in get_args(Pairing):
+            raise OptionError(f"Rotary: pairing must be interleaved or halves; came {self.pairing!r}")
+        if not self.base > 0:
+            raise OptionError(f"Rotary: base must be above 0; came {self.base}")
+        if self.width is not None and (self.width < 2 or self.width % 2):
+            raise OptionError(f"Rotary: width must be even and at least 2, pairs are turned; came {self.width}")
+
+    def rotate(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tensor, Tensor]:
+        return self.turn(query, positions.query), self.turn(key, positions.key)
+
+    def turn(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        """Vectors `(batch, head, n, d)` turned by their positions `(n,)` or `(batch, n)`."""
+        width = vectors.shape[-1] if self.width is None else self.width
+        if width > vectors.shape[-1] or width % 2:
+            raise ShapeError(
+                f"Rotary turns pairs: expected an even width of at most d_head = {vectors.shape[-1]}; came {width}"
+            )
+        wide = torch.promote_types(vectors.dtype, torch.float32)
+        exact = angle_dtype(vectors.device)
+        frequency = self.base ** (-torch.arange(0, width, 2, device=vectors.device, dtype=exact) / width)
+        angle = rearrange(positions, "... n -> ... 1 n 1").to(exact) * frequency
+        turning, staying = vectors[..., :width].to(wide), vectors[..., width:]
+        split = "... (pair two) -> two ... pair" if self.pairing == "interleaved" else "... (two pair) -> two ... pair"
+        join = "two ... pair -> ... (pair two)" if self.pairing == "interleaved" else "two ... pair -> ... (two pair)"
+        a, b = rearrange(turning, split, two=2)
+        cos, sin = angle.cos().to(wide), angle.sin().to(wide)
+        turned = rearrange([a * cos - b * sin, a * sin + b * cos], join)
+        return torch.cat([turned.to(vectors.dtype), staying], -1)

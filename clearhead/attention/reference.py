@@ -1,0 +1,84 @@
+"""The definition of attention: the plainest arithmetic, every step by name. Every kernel is held to it.
+
+`weight = weighting(similarity(query, key) + bias, mask)`, `context = weight @ value`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.attention.call import Call, Sight
+from clearhead.attention.cells import ALL_ROWS
+from clearhead.attention.similarity import Scores
+
+__all__ = ["Steps", "Weights", "mix", "steps", "weigh"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """From scores to weights, for all the rows of a call or a block of them."""
+
+    score: Scores
+    scaled: Scores
+    """The score times the similarity's scale."""
+    masked: Scores
+    """`scaled`, plus the position's bias if it has one; blocked (-inf, or 0 if kernelized) where not allowed."""
+    weight: Scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Every inner value of one attention, by the names used everywhere."""
+
+    query: Float[Tensor, "*batch_head query d_head"]
+    """As it meets the keys: after rotary."""
+    key: Float[Tensor, "*batch_head key d_head"]
+    value: Float[Tensor, "*batch_head key d_value"]
+    score: Float[Tensor, "*batch_head query key"]
+    scaled: Float[Tensor, "*batch_head query key"]
+    """The score times the similarity's scale."""
+    masked: Float[Tensor, "*batch_head query key"]
+    """`scaled`, plus the position's bias if it has one; blocked (-inf, or 0 if kernelized) where not allowed."""
+    weight: Float[Tensor, "*batch_head query key"]
+    context: Float[Tensor, "*batch_head query d_value"]
+
+
+def steps(call: Call) -> Steps:
+    """All steps of a call, in float32 or better; the context in the dtype of the inputs."""
+    dtype = call.query.dtype
+    call = call.widened().with_every_head()
+    allowed = call.mask.allowed(call.cells())
+    if not call.complete:
+        call = call.sealed(Sight.of(allowed))
+    query, key = call.similarity.prepare(call.query, call.key)
+    made = weigh(call, query, key)
+    return Steps(
+        query=call.query,
+        key=call.key,
+        value=call.value,
+        score=made.score,
+        scaled=made.scaled,
+        masked=made.masked,
+        weight=made.weight,
+        context=mix(call, made.weight).to(dtype),
+    )
+
+
+def weigh(call: Call, query: Tensor, key: Tensor, rows: slice = ALL_ROWS) -> Weights:
+    """The weights of a block of rows, from prepared queries (of that block) and keys."""
+    cells = call.cells(rows)
+    allowed = call.mask.allowed(cells)
+    score = call.similarity.score(query, key)
+    scaled = score * call.scale
+    biased = scaled + call.position.bias(cells, score.dtype)
+    masked = torch.where(allowed, biased, call.weighting.blocked)
+    return Weights(score=score, scaled=scaled, masked=masked, weight=call.weighting.weigh(masked, allowed))
+
+
+def mix(call: Call, weight: Scores) -> Float[Tensor, "batch head query d_value"]:
+    """The weighted sum of the values, the weights thinned by dropout if there is any."""
+    weight = torch.dropout(weight, call.dropout, train=call.dropout > 0)
+    return einsum(weight, call.value, "batch head query key, batch head key d -> batch head query d")

@@ -1,0 +1,150 @@
+"""From a user's arguments to a checked `Call`: every wrong request is told here, before any arithmetic."""
+
+from types import UnionType
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.call import Call
+from clearhead.attention.cells import Positions
+from clearhead.attention.masks import Mask, as_mask
+from clearhead.attention.positions import EmbeddedPosition, Position
+from clearhead.attention.similarity import Similarity
+from clearhead.attention.weighting import Weighting
+from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
+
+__all__ = ["make_call"]
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def make_call(
+    tensors: tuple[Tensor, Tensor, Tensor],
+    *,
+    similarity: Similarity | None,
+    weighting: Weighting,
+    position: Position,
+    mask: Mask | Tensor | None,
+    positions: tuple[Tensor | None, Tensor | None],
+    dropout: float = 0.0,
+) -> Call:
+    check_tensors(*tensors)
+    check_parts(similarity, weighting, position)
+    if not 0 <= dropout < 1:
+        raise OptionError(f"dropout is the share of weights left out, from 0 up to but not 1; came {dropout}")
+    query, key, value = (with_batch_and_head(tensor) for tensor in tensors)
+    check_fit(query, key, value)
+    given = given_positions(query, key, positions)
+    if type(position).rotate is not Position.rotate:
+        query, key = position.rotate(query, key, given or Positions.aligned(query.shape[2], key.shape[2], query.device))
+    call = Call(
+        query=query,
+        key=key,
+        value=value,
+        similarity=weighting.similarity if similarity is None else similarity,
+        weighting=weighting,
+        position=position,
+        mask=as_mask(mask),
+        given_positions=given,
+        dropout=dropout,
+    )
+    call.mask.check(call.extent)
+    return call
+
+
+def with_batch_and_head(tensor: Tensor) -> Tensor:
+    return tensor if tensor.ndim == 4 else tensor.view(*[1] * (4 - tensor.ndim), *tensor.shape)
+
+
+def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise OptionError(f"{name} must be a torch tensor; came {type(tensor).__name__}")
+        if not 2 <= tensor.ndim <= 4:
+            raise ShapeError(
+                f"{name}: expected (batch, head, n, d), or that without batch, or without both; "
+                f"came {tuple(tensor.shape)}"
+            )
+        if tensor.ndim != query.ndim:
+            raise ShapeError(f"{name} has {tensor.ndim} axes and query {query.ndim}; give all three the same axes")
+        if tensor.dtype not in FLOATS:
+            raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64; came {tensor.dtype}")
+        if tensor.dtype != query.dtype:
+            raise DtypeError(f"{name} is {tensor.dtype} and query {query.dtype}; convert one of them")
+        if tensor.device != query.device:
+            raise DeviceError(f"{name} is on {tensor.device} and query on {query.device}; move one of them")
+        if 0 in tensor.shape:
+            raise ShapeError(f"{name}: an axis is empty, {tuple(tensor.shape)}; attention needs at least one of each")
+
+
+def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
+    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    if not query.shape[0] == key.shape[0] == value.shape[0]:
+        raise ShapeError(f"the batch sizes differ: {shapes}")
+    if key.shape[1] != value.shape[1]:
+        raise ShapeError(f"key and value must have the same number of heads: {shapes}")
+    if query.shape[1] % key.shape[1]:
+        raise ShapeError(f"the key heads must divide the query heads: {shapes}")
+    if query.shape[3] != key.shape[3]:
+        raise ShapeError(f"query and key vectors must have the same width: {shapes}")
+    if key.shape[2] != value.shape[2]:
+        raise ShapeError(f"there must be one value for each key: {shapes}")
+
+
+def check_parts(similarity: Similarity | None, weighting: Weighting, position: Position) -> None:
+    if isinstance(position, EmbeddedPosition):
+        raise OptionError(
+            f"{type(position).__name__} is added to the embeddings, before attention: "
+            "x + spec.embed(d_model)(n). Inside attention there are Rotary, ALiBi and T5Bias"
+        )
+    check_kind("similarity", similarity, Similarity | None, "clearhead.similarity.Cosine()")
+    check_kind("weighting", weighting, Weighting, "clearhead.weighting.Softmax()")
+    check_kind("position", position, Position, "clearhead.positions.Rotary()")
+    if weighting.form == "kernelized":
+        check_kernelized(similarity, position)
+    elif similarity is not None and similarity.form == "features":
+        raise OptionError("this similarity is a product of features, which belongs to weighting.Kernelized")
+
+
+def check_kind(name: str, part: object, kind: type | UnionType, example: str) -> None:
+    if not isinstance(part, kind):
+        raise OptionError(
+            f"{name} must be a part such as {example}, an instance and not its class or name; came {part!r}"
+        )
+
+
+def check_kernelized(similarity: Similarity | None, position: Position) -> None:
+    if similarity is not None and similarity.form != "features":
+        raise OptionError(
+            f"Kernelized attention defines its own score φ(q)·φ(k): leave similarity out (came {similarity!r}), "
+            "or choose its features"
+        )
+    if position.bias_kind != "none":
+        raise OptionError(
+            f"Kernelized attention has no score to add a bias to, and {type(position).__name__} is one: "
+            "use Rotary, or positions added to the embeddings"
+        )
+
+
+def given_positions(query: Tensor, key: Tensor, positions: tuple[Tensor | None, Tensor | None]) -> Positions | None:
+    """The positions a user gave, the other side's default beside them; None if both are the default."""
+    if positions == (None, None):
+        return None
+    default = Positions.aligned(query.shape[2], key.shape[2], query.device)
+    return Positions(
+        query=checked("query_positions", positions[0], default.query, query),
+        key=checked("key_positions", positions[1], default.key, query),
+    )
+
+
+def checked(name: str, given: Tensor | None, default: Tensor, query: Tensor) -> Tensor:
+    if given is None:
+        return default
+    batch, n = query.shape[0], default.shape[0]
+    if given.is_floating_point() or given.dtype == torch.bool:
+        raise DtypeError(f"{name}: expected whole numbers, came {given.dtype}")
+    if given.device != query.device:
+        raise DeviceError(f"{name} is on {given.device} and query on {query.device}; move one of them")
+    if given.shape not in ((n,), (batch, n), (1, n)):
+        raise ShapeError(f"{name}: expected ({n},) or ({batch}, {n}); came {tuple(given.shape)}")
+    return given

@@ -1,0 +1,184 @@
+"""Similarity: how well a query and a key fit, as a score.
+
+A similarity works in two moves: `prepare` what depends on one vector alone (normalise it, map it), once; then `score`
+pairs. Most are a dot product of prepared vectors (`form = "dot"`), which is what fused kernels can do.
+
+>>> import torch, clearhead as ch
+>>> a, b = torch.tensor([[2.0, 3.0]]), torch.tensor([[1.0, 4.0]])
+>>> ch.explain(a, b, b, similarity=ch.similarity.Dot()).score.item()
+14.0
+>>> round(ch.explain(a, b, b).scaled.item(), 2)                    # 14 / sqrt(2)
+9.9
+>>> round(ch.explain(a, b, b, similarity=ch.similarity.Cosine()).score.item(), 2)
+0.94
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.attention.parts import HeadShape, Part
+from clearhead.errors import NotBuiltError, OptionError
+
+__all__ = ["Additive", "Cosine", "Dot", "ScaledDot", "Similarity"]
+
+Queries = Float[Tensor, "batch head query d_head"]
+Keys = Float[Tensor, "batch head key d_head"]
+Scores = Float[Tensor, "batch head query key"]
+
+
+class Similarity(Part, ABC):
+    """Scores from prepared queries and keys; both have the same number of heads."""
+
+    form: ClassVar[str] = "pairwise"
+    """`dot`: a dot product of what `prepare` returns. `features`: that, and never negative. Else `pairwise`."""
+
+    def build(self, shape: HeadShape) -> "Similarity":
+        """The part with values of its own, for one layer; itself if it has none."""
+        return self
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """What each vector needs once, before it meets the others."""
+        return query, key
+
+    @abstractmethod
+    def score(self, query: Tensor, key: Tensor) -> Scores:
+        """One number for each pair of prepared vectors."""
+
+    def scale(self, d_head: int) -> float | Tensor:
+        """What the score is multiplied by: `scaled = score * scale`."""
+        return 1.0
+
+    def cost(self, d_head: int) -> int:
+        """Numbers held for each pair while scoring: how block-wise kernels size their blocks."""
+        return 1
+
+
+class DotForm(Similarity):
+    """A similarity that is a dot product of prepared vectors."""
+
+    form: ClassVar[str] = "dot"
+
+    def score(self, query: Tensor, key: Tensor) -> Scores:
+        return einsum(query, key, "batch head query d, batch head key d -> batch head query key")
+
+
+@final
+@dataclass(frozen=True)
+class Dot(DotForm):
+    """q·k."""
+
+
+@final
+@dataclass(frozen=True)
+class ScaledDot(DotForm):
+    """q·k times a factor: 1/√d_head unless given."""
+
+    factor: float | None = None
+
+    def scale(self, d_head: int) -> float:
+        return d_head**-0.5 if self.factor is None else self.factor
+
+
+class CosineForm(DotForm):
+    """The cosine of the angle between query and key; a zero vector has a cosine of 0 with everything."""
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return unit(query), unit(key)
+
+
+@final
+@dataclass(frozen=True)
+class Cosine(CosineForm):
+    """Cosine, times a factor that each layer learns for each head (`learned=False` keeps it).
+
+    `temperature` is the usual word, used here as a divisor: `scaled = cosine / temperature`.
+    """
+
+    temperature: float = 0.1
+    learned: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise OptionError(f"Cosine: temperature must be above 0; came {self.temperature}")
+
+    def scale(self, d_head: int) -> float:
+        return 1 / self.temperature
+
+    def build(self, shape: HeadShape) -> Similarity:
+        return LearnedCosine(self.temperature, shape.n_heads) if self.learned else self
+
+
+@final
+class LearnedCosine(nn.Module, CosineForm):
+    """Cosine with a temperature a head, kept positive by learning its logarithm."""
+
+    def __init__(self, temperature: float, n_heads: int) -> None:
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.full((n_heads, 1, 1), temperature).log())
+
+    def scale(self, d_head: int) -> Tensor:
+        return torch.exp(-self.log_temperature)
+
+
+@final
+@dataclass(frozen=True)
+class Additive(Similarity):
+    """wᵀ tanh(W_q q + W_k k): a small network scores each pair. `width` defaults to d_head."""
+
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.width is not None and self.width < 1:
+            raise OptionError(f"Additive: width must be 1 or more; came {self.width}")
+
+    def score(self, query: Tensor, key: Tensor) -> Scores:
+        raise NotBuiltError(
+            "Additive has learned weights and none to start from: use it in clearhead.Attention(similarity=...), "
+            "or build it first: similarity.build(clearhead.HeadShape(n_heads=..., n_kv_heads=..., d_head=...))"
+        )
+
+    def build(self, shape: HeadShape) -> Similarity:
+        return LearnedAdditive(shape.n_heads, shape.d_head, self.width or shape.d_head)
+
+
+@final
+class LearnedAdditive(nn.Module, Similarity):
+    """Additive with its weights, a set for each head."""
+
+    def __init__(self, n_heads: int, d_head: int, width: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(n_heads, d_head, width) * d_head**-0.5)
+        self.key = nn.Parameter(torch.randn(n_heads, d_head, width) * d_head**-0.5)
+        self.out = nn.Parameter(torch.randn(n_heads, width) * width**-0.5)
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        pattern = "batch head n d, head d width -> batch head n width"
+        return einsum(query, self.query.to(query.dtype), pattern), einsum(key, self.key.to(key.dtype), pattern)
+
+    def score(self, query: Tensor, key: Tensor) -> Scores:
+        hidden = torch.tanh(rearrange(query, "b h q w -> b h q 1 w") + rearrange(key, "b h k w -> b h 1 k w"))
+        return einsum(hidden, self.out.to(query.dtype), "b h q k w, h w -> b h q k")
+
+    def cost(self, d_head: int) -> int:
+        return self.out.shape[-1]
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Vectors of length 1, and zero where they were zero (with a finite gradient there)."""
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / torch.where(length == 0, torch.ones_like(length), length)
+
+
+TABLE: dict[str, Similarity] = {
+    "dot": Dot(),
+    "scaled dot": ScaledDot(),
+    "cosine": Cosine(),
+    "additive": Additive(),
+}
+"""Every similarity by name: the command line and the test grid read it."""

@@ -1,0 +1,141 @@
+"""The promise: which kernel serves which part. Written by hand; the grid holds every *yes* to the reference and every
+*no* to its error.
+
+A combination is served if each of its parts is; `REASONS` says what the error of a refused one says. A part that is not
+listed is promised what its form is: the rows in parentheses. The reference serves everything, and is the definition.
+"""
+
+from collections.abc import Mapping
+
+__all__ = ["KERNEL_NAMES", "PAIRS", "PROMISE", "REASONS", "cell", "promise", "served"]
+
+PROMISE = """
+axis        part                  fused  flex  chunked  recurrent  blockwise
+similarity  default               yes    yes   yes      yes        yes
+similarity  dot                   yes    yes   k        k          yes
+similarity  scaled dot            yes    yes   k        k          yes
+similarity  cosine                yes    yes   k        k          yes
+similarity  additive              d      d     k        k          yes
+similarity  (dot)                 yes    yes   k        k          yes
+similarity  (pairwise)            d      d     k        k          yes
+weighting   softmax               yes    yes   k        k          yes
+weighting   warm softmax          yes    yes   k        k          yes
+weighting   argmax                s      s     k        k          yes
+weighting   argmax last           s      s     k        k          yes
+weighting   argmax average        s      s     k        k          yes
+weighting   argmax frozen         s      s     k        k          yes
+weighting   sigmoid               s      s     k        k          yes
+weighting   sparsemax             s      s     k        k          yes
+weighting   linear elu            s      s     yes      yes        yes
+weighting   linear relu           s      s     yes      yes        yes
+weighting   linear softmax        s      s     yes      yes        yes
+weighting   linear random         s      s     yes      yes        yes
+weighting   linear sum            s      s     yes      yes        yes
+weighting   (rows)                s      s     k        k          yes
+weighting   (softmax)             yes    yes   k        k          yes
+weighting   (kernelized)          s      s     yes      yes        yes
+position    none                  yes    yes   yes      yes        yes
+position    rotary                yes    yes   yes      yes        yes
+position    rotary halves         yes    yes   yes      yes        yes
+position    rotary partial        yes    yes   yes      yes        yes
+position    alibi                 yes    yes   k        k          yes
+position    t5                    yes    yes   k        k          yes
+position    (none)                yes    yes   yes      yes        yes
+position    (fixed)               yes    yes   k        k          yes
+position    (learned)             yes    yes   k        k          yes
+mask        none                  yes    yes   yes      yes        yes
+mask        causal                yes    yes   yes      yes        yes
+mask        padding               yes    yes   yes      yes        yes
+mask        window                yes    yes   yes      n          yes
+mask        window both           yes    yes   yes      n          yes
+mask        prefix                yes    yes   yes      n          yes
+mask        document              yes    yes   yes      l          yes
+mask        document scattered    yes    yes   m        n          yes
+mask        document cross        yes    yes   m        n          yes
+mask        function              yes    yes   m        n          yes
+mask        tensor                yes    yes   m        n          yes
+mask        tensor a head         yes    yes   m        n          yes
+mask        union                 yes    yes   m        n          yes
+mask        negation              yes    yes   m        n          yes
+mask        causal padding        yes    yes   yes      yes        yes
+mask        causal document       yes    yes   yes      yes        yes
+mask        causal window padding yes    yes   yes      n          yes
+heads       equal                 yes    yes   yes      yes        yes
+heads       grouped               yes    yes   yes      yes        yes
+heads       single key            yes    yes   yes      yes        yes
+heads       wide value            yes    yes   yes      yes        yes
+heads       narrow value          yes    yes   yes      yes        yes
+lengths     square                yes    yes   yes      yes        yes
+lengths     more keys             yes    yes   yes      yes        yes
+lengths     more queries          yes    yes   yes      yes        yes
+lengths     one query             yes    yes   yes      yes        yes
+lengths     one of each           yes    yes   yes      yes        yes
+dtype       float64               yes    f     yes      yes        yes
+dtype       float32               yes    yes   yes      yes        yes
+dtype       bfloat16              yes    c     yes      yes        yes
+dtype       float16               yes    c     yes      yes        yes
+gradients   needed                yes    c     yes      yes        yes
+gradients   not needed            yes    yes   yes      yes        yes
+dropout     0                     yes    yes   yes      yes        yes
+dropout     0.5                   yes    o     o        o          yes
+positions   default               yes    yes   yes      yes        yes
+positions   given                 yes    yes   yes      yes        yes
+"""
+
+REASONS = {
+    "s": "softmax, and no other weighting",
+    "d": "dot product; this similarity is not one",
+    "k": "only in kernelized attention",
+    "m": "mask of this kind",
+    "n": "goes through the keys once",
+    "l": "has seen no later key",
+    "f": "no float64",
+    "c": "on a CPU",
+    "o": "dropout",
+}
+
+PAIRS = (
+    # Two parts that are each served, but not together; the kernels, or every one.
+    ("weighting (kernelized)", "similarity (dot)", "*", "leave similarity out"),
+    ("weighting (kernelized)", "similarity (pairwise)", "*", "leave similarity out"),
+    ("weighting (kernelized)", "position (fixed)", "*", "no score to add a bias to"),
+    ("weighting (kernelized)", "position (learned)", "*", "no score to add a bias to"),
+    ("positions given", "mask (ordered)", "chunked recurrent", "positions were given"),
+)
+
+
+def parse(text: str) -> dict[str, dict[str, str]]:
+    """`{"axis part": {kernel: cell}}`; the first word of a line is the axis, the last five the cells."""
+    header, *lines = (line.split() for line in text.strip().splitlines())
+    kernels = header[2:]
+    rows = {}
+    for axis, *rest in lines:
+        part, cells = rest[: -len(kernels)], rest[-len(kernels) :]
+        rows[f"{axis} {' '.join(part)}"] = dict(zip(kernels, cells, strict=True))
+    return rows
+
+
+ROWS = parse(PROMISE)
+KERNEL_NAMES = tuple(PROMISE.split()[2:7])
+
+
+def cell(axis: str, part: str, form: str | None, kernel: str) -> str:
+    """What the table says of one part on one kernel; of a part it does not list, by its form."""
+    row = ROWS.get(f"{axis} {part}") or ROWS[f"{axis} ({form})"]
+    return row[kernel]
+
+
+def served(code: str, device: str) -> bool:
+    """Whether a cell of the table is a yes on that device: `c` is a no on a CPU alone."""
+    return code == "yes" or (code == "c" and device != "cpu")
+
+
+def promise(parts: Mapping[str, str], forms: Mapping[str, str], kernel: str, device: str = "cpu") -> list[str]:
+    """What the error of this combination says, any one of these; empty if it is served.
+
+    `parts` names the part on each axis, `forms` the form of those that have one.
+    """
+    named = {f"{axis} {part}" for axis, part in parts.items()} | {f"{axis} ({form})" for axis, form in forms.items()}
+    together = [why for one, other, on, why in PAIRS if {one, other} <= named and (on == "*" or kernel in on.split())]
+    cells = [cell(axis, part, forms.get(axis), kernel) for axis, part in parts.items()]
+    return together + [REASONS[code] for code in cells if not served(code, device)]

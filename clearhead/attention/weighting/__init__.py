@@ -1,0 +1,52 @@
+"""Weighting: how a row of scores becomes a row of weights. One file a weighting, one line of `TABLE`.
+
+A weighting sees `masked` scores, `blocked` (-inf) where the query may not attend, and `allowed`, True where it may. A
+row that may attend nothing gets weights of zero.
+
+>>> import torch, clearhead as ch
+>>> q, k, v = torch.eye(2), torch.eye(2), torch.tensor([[1.0], [3.0]])
+>>> ch.attend(q, k, v, weighting=ch.weighting.Argmax()).flatten().tolist()
+[1.0, 3.0]
+>>> ch.attend(torch.zeros(1, 2), k, v, weighting=ch.weighting.Argmax(ties="average")).item()
+2.0
+"""
+
+from clearhead.attention.weighting.argmax import Argmax
+from clearhead.attention.weighting.base import Weighting, softmax_rows
+from clearhead.attention.weighting.features import Elu, Features, RandomFeatures, Relu, SoftmaxFeatures
+from clearhead.attention.weighting.kernelized import Kernelized
+from clearhead.attention.weighting.sigmoid import Sigmoid
+from clearhead.attention.weighting.softmax import Softmax
+from clearhead.attention.weighting.sparsemax import Sparsemax
+
+__all__ = [
+    "Argmax",
+    "Elu",
+    "Features",
+    "Kernelized",
+    "RandomFeatures",
+    "Relu",
+    "Sigmoid",
+    "Softmax",
+    "SoftmaxFeatures",
+    "Sparsemax",
+    "Weighting",
+    "softmax_rows",
+]
+
+TABLE: dict[str, Weighting] = {
+    "softmax": Softmax(),
+    "warm softmax": Softmax(temperature=2.0),
+    "argmax": Argmax(),
+    "argmax last": Argmax(ties="last"),
+    "argmax average": Argmax(ties="average"),
+    "argmax frozen": Argmax(gradient="none"),
+    "sigmoid": Sigmoid(),
+    "sparsemax": Sparsemax(),
+    "linear elu": Kernelized("elu"),
+    "linear relu": Kernelized("relu"),
+    "linear softmax": Kernelized("softmax"),
+    "linear random": Kernelized("random"),
+    "linear sum": Kernelized("elu", normalised=False),
+}
+"""Every weighting by name: the command line and the test grid read it."""

@@ -1,0 +1,52 @@
+"""Kernelized (linear) attention: weights in proportion to φ(q)·φ(k), so that keys and values can be summed first."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.similarity import Scores, Similarity
+from clearhead.attention.weighting.base import Weighting
+from clearhead.attention.weighting.features import FEATURES, FeatureDot, Features
+from clearhead.errors import OptionError
+
+__all__ = ["Kernelized"]
+
+
+@final
+@dataclass(frozen=True)
+class Kernelized(Weighting):
+    """weight = φ(q)·φ(k), over the row's sum unless `normalised=False`. It takes no similarity: φ is its own.
+
+    `features` is a name (elu, relu, softmax, random) or a part. A row whose sum is 0 gets zeros.
+    """
+
+    form: ClassVar[str] = "kernelized"
+    blocked: ClassVar[float] = 0.0
+    features: str | Features = "elu"
+    normalised: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.features, str) and self.features not in FEATURES:
+            raise OptionError(
+                f"Kernelized: features must be one of {', '.join(FEATURES)} or a part; came {self.features!r}"
+            )
+
+    @property
+    def sums_to_one(self) -> bool:  # type: ignore[override]
+        return self.normalised
+
+    @property
+    def similarity(self) -> Similarity:
+        return FeatureDot(FEATURES[self.features] if isinstance(self.features, str) else self.features)
+
+    def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
+        return self.divide(masked, masked.sum(-1, keepdim=True))
+
+    def divide(self, amount: Tensor, total: Tensor) -> Tensor:
+        """Each row over its total; zeros where the total is 0. Unnormalised, the amount as it is."""
+        if not self.normalised:
+            return amount
+        nothing = total == 0
+        return (amount / torch.where(nothing, torch.ones_like(total), total)).masked_fill(nothing, 0)

@@ -1,0 +1,31 @@
+"""Sigmoid: each weight by itself, with no competition in the row."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.similarity import Scores
+from clearhead.attention.weighting.base import Weighting
+
+__all__ = ["Sigmoid"]
+
+
+@final
+@dataclass(frozen=True)
+class Sigmoid(Weighting):
+    """sigmoid(score + offset); without an offset, minus the logarithm of how many keys the query may attend,
+
+    so that a row of equal scores has weights that sum to about one, whatever its length.
+    """
+
+    sums_to_one: ClassVar[bool] = False
+    offset: float | None = None
+
+    def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
+        return torch.sigmoid(masked + (self.fitted(masked, allowed) if self.offset is None else self.offset))
+
+    def fitted(self, masked: Tensor, allowed: Tensor) -> Tensor:
+        count = allowed.expand(masked.shape).sum(-1, keepdim=True).clamp(min=1)
+        return -torch.log(count.to(masked.dtype))

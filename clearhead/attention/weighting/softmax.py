@@ -1,0 +1,28 @@
+"""Softmax: each weight is the score's exponential over the row's sum of them."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from clearhead.attention.similarity import Scores
+from clearhead.attention.weighting.base import Weighting, softmax_rows
+from clearhead.errors import OptionError
+
+__all__ = ["Softmax"]
+
+
+@final
+@dataclass(frozen=True)
+class Softmax(Weighting):
+    """softmax(score / temperature)."""
+
+    form: ClassVar[str] = "softmax"
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise OptionError(f"Softmax: temperature must be above 0; came {self.temperature}. For 0 use Argmax()")
+
+    def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
+        return softmax_rows(masked / self.temperature, allowed)

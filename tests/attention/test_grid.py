@@ -1,0 +1,137 @@
+"""The grid: every *yes* of the promise held to the reference, every refusal to its error."""
+
+from itertools import combinations as pairs_of
+
+import pytest
+import torch
+
+from clearhead.attention import grid, masks, positions, similarity, support, weighting
+from clearhead.attention.case import Combination
+from clearhead.attention.kernels import KERNELS, flex
+from clearhead.attention.kernels.fused import Fused
+
+FOUND: dict[str, grid.Report] = {}
+
+
+@pytest.fixture
+def traced_flex(monkeypatch):
+    """Flex traced but not compiled, which would take seconds for each combination; tests/plain compiles every mask."""
+    monkeypatch.setattr(flex, "BACKEND", "eager")
+    flex.compiled_flex.cache_clear()
+    yield
+    flex.compiled_flex.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(name, marks=pytest.mark.slow if name == "flex" else ()) for name in support.KERNEL_NAMES]
+)
+def test_every_promise_is_kept(kernel, traced_flex):
+    FOUND[kernel] = grid.check(grid.combinations(kernel))
+    assert not FOUND[kernel].failures, str(FOUND[kernel])
+
+
+def test_the_grid_has_a_thousand_combinations_and_says_so(capsys):
+    if set(FOUND) != set(support.KERNEL_NAMES):
+        pytest.skip("the grid did not run in this session")
+    supported, refused = (sum(getattr(found, name) for found in FOUND.values()) for name in ("supported", "refused"))
+    with capsys.disabled():
+        print("\ngrid: kernel      supported  refused")
+        for kernel, found in FOUND.items():
+            print(f"grid: {kernel:12}{found.supported:9}{found.refused:9}")
+        print(f"grid: {supported} supported, {refused} refused, {supported + refused} run, in all")
+    assert supported >= 1000
+
+
+@pytest.mark.parametrize("kernel", support.KERNEL_NAMES)
+def test_every_pair_of_parts_is_there(kernel):
+    """Whatever pair a kernel serves together is in a combination that it serves."""
+    shown = {
+        pair
+        for found in grid.combinations(kernel)
+        if not grid.reasons(found)
+        for pair in pairs_of(sorted(f"{axis} {part}" for axis, part in found.parts.items()), 2)
+    }
+    base = {
+        "similarity": "default",
+        "weighting": "linear elu" if kernel in ("chunked", "recurrent") else "softmax",
+        "position": "none",
+        "mask": "none",
+        "heads": "equal",
+        "lengths": "square",
+        "dtype": "float32",
+        "gradients": "not needed",
+        "dropout": "0",
+        "positions": "default",
+    }
+    choices = grid.axes()
+    for one, other in pairs_of(base, 2):
+        for first in choices[one]:
+            for second in choices[other]:
+                parts = base | {one: first, other: second}
+                if not grid.reasons(Combination(kernel, parts)):
+                    assert tuple(sorted((f"{one} {first}", f"{other} {second}"))) in shown
+
+
+def test_a_kernel_off_by_a_thousandth_is_caught(monkeypatch):
+    class Off(Fused):
+        def run(self, call):
+            return super().run(call) * 1.001
+
+    monkeypatch.setitem(KERNELS, "fused", Off())
+    report = grid.check(grid.combinations("fused"))
+    assert len(report.failures) > 50
+
+
+def test_a_gradient_off_by_a_thousandth_is_caught(monkeypatch):
+    class Off(Fused):
+        def run(self, call):
+            context = super().run(call)
+            return context + 0.001 * (call.query.sum() - call.query.sum().detach()).to(context.dtype)
+
+    monkeypatch.setitem(KERNELS, "fused", Off())
+    report = grid.check(grid.combinations("fused"))
+    assert any("query is off" in failure for failure in report.failures)
+
+
+def test_a_refusal_that_is_not_promised_is_caught(monkeypatch):
+    class Shy(Fused):
+        def refusal(self, facts):
+            return "not today" if "prefix" in facts.masks else super().refusal(facts)
+
+    monkeypatch.setitem(KERNELS, "fused", Shy())
+    assert any("not today" in failure for failure in grid.check(grid.combinations("fused")).failures)
+
+
+def test_a_promise_of_refusal_that_runs_is_caught(monkeypatch):
+    monkeypatch.setitem(support.ROWS["mask tensor"], "fused", "m")
+    assert any("but it ran" in failure for failure in grid.check(grid.combinations("fused")).failures)
+
+
+def test_a_new_part_is_covered_without_touching_a_test(monkeypatch):
+    monkeypatch.setitem(weighting.TABLE, "cold softmax", weighting.Softmax(temperature=0.25))
+    monkeypatch.setitem(similarity.TABLE, "halved dot", similarity.ScaledDot(0.5))
+    monkeypatch.setitem(positions.TABLE, "slow rotary", positions.Rotary(base=100.0))
+    monkeypatch.setitem(masks.TABLE, "far window", lambda box: masks.window(5))
+    monkeypatch.setitem(support.ROWS, "mask far window", support.ROWS["mask window"])
+    found = list(grid.combinations("fused"))
+    for name in ("weighting cold softmax", "similarity halved dot", "position slow rotary", "mask far window"):
+        axis, part = name.split(" ", 1)
+        assert any(combination.parts[axis] == part and not grid.reasons(combination) for combination in found), name
+    assert not grid.check(found).failures
+
+
+def test_every_part_in_a_table_has_a_row_in_the_promise():
+    for axis, table in (
+        ("similarity", similarity.TABLE),
+        ("weighting", weighting.TABLE),
+        ("position", positions.TABLE),
+        ("mask", masks.TABLE),
+    ):
+        assert {row for row in support.ROWS if row.startswith(axis) and "(" not in row} - {"similarity default"} == {
+            f"{axis} {part}" for part in table
+        }
+
+
+def test_check_part_refuses_what_is_no_part():
+    with pytest.raises(ValueError, match="expected a similarity, a weighting or a position"):
+        grid.check_part(torch.nn.Linear(2, 2))

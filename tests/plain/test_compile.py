@@ -1,0 +1,89 @@
+"""One full graph under torch.compile, and torch.export, on the default path; flex compiled; eager where nothing compiles."""
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead as ch
+from clearhead import compiling
+
+
+class Layer(nn.Module):
+    """A causal layer in a padded batch: what a decoder runs."""
+
+    def __init__(self, **parts):
+        super().__init__()
+        self.attention = ch.Attention(16, heads=ch.Heads(4, kv=2), mask=ch.masks.causal(), **parts)
+
+    def forward(self, x, lengths):
+        return self.attention(x, mask=ch.masks.padding(lengths))
+
+
+def results(layer, run, x, lengths):
+    x = x.clone().requires_grad_()
+    y = run(x, lengths)
+    return y.detach(), *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"position": ch.positions.Rotary()},
+        {"position": ch.positions.ALiBi()},
+        {"similarity": ch.similarity.Cosine()},
+        {"weighting": ch.weighting.Kernelized("elu")},
+        {"weighting": ch.weighting.Argmax(ties="average")},
+    ],
+    ids=["default", "rotary", "alibi", "cosine", "kernelized", "argmax"],
+)
+@pytest.mark.slow
+def test_a_compiled_layer_is_one_graph_and_the_same(parts):
+    layer, x, lengths = Layer(**parts), torch.randn(2, 9, 16), torch.tensor([4, 9])
+    compiled = ch.compile(layer)
+    for a, b in zip(results(layer, compiled, x, lengths), results(layer, layer, x, lengths), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_the_default_layer_traces_as_one_graph():
+    layer, x, lengths = Layer(), torch.randn(2, 9, 16), torch.tensor([4, 9])
+    found = torch._dynamo.explain(layer)(x, lengths)
+    assert (found.graph_count, found.graph_break_count) == (1, 0)
+
+
+def test_the_default_layer_exports_with_free_batch_and_length():
+    layer, x, lengths = Layer(), torch.randn(2, 9, 16), torch.tensor([4, 9])
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    program = torch.export.export(layer, (x, lengths), dynamic_shapes=({0: batch, 1: length}, {0: batch}))
+    other, other_lengths = torch.randn(3, 13, 16), torch.tensor([1, 13, 0])
+    torch.testing.assert_close(program.module()(other, other_lengths), layer(other, other_lengths))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(ch.masks.TABLE))
+def test_flex_compiled_serves_every_mask(name):
+    extent = ch.masks.Extent(2, 4, 40, 50, torch.device("cpu"))
+    q, k, v = torch.randn(2, 4, 40, 16), torch.randn(2, 4, 50, 16), torch.randn(2, 4, 50, 16)
+    options = {"mask": ch.masks.TABLE[name](extent), "position": ch.positions.ALiBi()}
+    wanted = ch.attend(q, k, v, **options, kernel="reference")
+    torch.testing.assert_close(ch.attend(q, k, v, **options, kernel="flex"), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_compiler_it_runs_eagerly_and_says_so(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    layer = ch.Attention(16, heads=4)
+    with pytest.warns(UserWarning, match=r"running eagerly.*no-such-compiler.*install one"):
+        assert ch.compile(layer) is layer
+    q = torch.randn(1, 2, 5, 8)
+    choice = ch.which_kernel(q, q, q, kernel="flex")
+    assert "runs eagerly" in choice.notes[0]
+    torch.testing.assert_close(ch.attend(q, q, q, kernel="flex"), ch.attend(q, q, q, kernel="reference"))
+
+
+def test_a_compiler_is_looked_for_by_the_name_torch_uses(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: f"/somewhere/{name}")
+    assert compiling.missing_compiler() is None
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    assert "g++" in str(compiling.missing_compiler())
+    assert compiling.missing_compiler("cuda") is None
