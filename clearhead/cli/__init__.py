@@ -1,0 +1,90 @@
+"""The `clearhead` command, one file a verb. Exit codes: 0, 1 (failed), 2 (asked wrongly), 130 (Ctrl-C)."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
+from typing import Annotated
+
+import typer
+
+from clearhead.cli import demo, kernels
+from clearhead.errors import ClearheadError
+
+__all__ = ["main"]
+
+FAILED, ASKED_WRONGLY, INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    name="clearhead",
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    epilog="\b\nExample:\n  clearhead demo",
+)
+app.command(epilog=demo.EXAMPLES, short_help="Attention in four steps, with the real numbers.")(demo.demo)
+app.command(epilog=kernels.EXAMPLES, short_help="Which kernel serves which part of attention.")(kernels.kernels)
+
+
+def show_version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"clearhead {installed('clearhead')} (torch {installed('torch')}, Python {sys.version.split()[0]})")
+        raise typer.Exit
+    return asked
+
+
+def installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+@app.callback()
+def clearhead(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="With any verb: show the traceback of an error.")] = False,
+) -> None:
+    """The Transformer, whole: build it, train it, run it, and see every number inside it."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Runs a verb, and ends the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an arrow on a terminal that knows only ASCII is no reason to stop
+    sys.exit(run(sys.argv[1:] if args is None else args))
+
+
+def run(args: Sequence[str]) -> int:
+    """The exit code of one command. `--debug` is taken out wherever it stands, so that it serves every verb."""
+    command = typer.main.get_command(app)
+    try:
+        asked = [arg for arg in args if arg != "--debug"]
+        code = command.main(args=asked or ["--help"], prog_name="clearhead", standalone_mode=False)
+        return code or (0 if asked else ASKED_WRONGLY)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if "--debug" in args:
+            traceback.print_exc()
+        else:
+            print(told(error), file=sys.stderr)
+        return getattr(error, "exit_code", FAILED)
+
+
+def told(error: Exception) -> str:
+    """One or two lines for a person."""
+    match error:
+        case typer.TyperException():
+            context = getattr(error, "ctx", None)
+            verb = context.command_path if context else "clearhead"
+            return f"clearhead: {error.format_message()}\nTry: {verb} --help"
+        case ClearheadError() | OSError():
+            return f"clearhead: {error}"
+        case _:
+            kind = type(error).__name__
+            return f"clearhead: this should not happen: {kind}: {error}\nThe same command with --debug shows where."

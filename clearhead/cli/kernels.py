@@ -1,0 +1,82 @@
+"""`clearhead kernels`: which kernel serves which part, as promised by hand and held by the tests."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from clearhead.attention.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
+from clearhead.cli.screen import prose, rule, show, show_json
+
+__all__ = ["EXAMPLES", "kernels"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead kernels
+  clearhead kernels --json"""
+
+SERVED = "yes"
+PART, CELL = 26, 10
+"""Columns of a part's name, and of what a kernel answers."""
+
+
+def kernels(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object.")] = False,
+) -> None:
+    """Which kernel serves which part of attention, and why not where it does not."""
+    if as_json:
+        show_json(as_object())
+    else:
+        show(*page())
+
+
+def as_object() -> dict[str, Any]:
+    pairs = [{"parts": [one, other], "kernels": names(on), "reason": why} for one, other, on, why in PAIRS]
+    return {"kernels": KERNEL_NAMES, "parts": by_axis(), "reasons": REASONS, "pairs": pairs}
+
+
+def by_axis() -> dict[str, dict[str, dict[str, str]]]:
+    """`{axis: {part: {kernel: "yes" or the letter of a reason}}}`."""
+    table: dict[str, dict[str, dict[str, str]]] = {}
+    for name, cells in ROWS.items():
+        axis, part = name.split(" ", 1)
+        table.setdefault(axis, {})[part] = cells
+    return table
+
+
+def page() -> Iterator[RenderableType]:
+    yield rule("Which kernel serves which part")
+    yield prose(
+        "yes: served, and equal to the reference in outputs and gradients. A letter: refused, with an error that gives "
+        "the reason below. A call is served if each of its parts is, but for the pairs at the end. A part of your own "
+        "is promised what its form is: the names in parentheses. The reference serves everything."
+    )
+    for axis, parts in by_axis().items():
+        yield Text()
+        yield Text.assemble((f"  {axis:<{PART}}", "title"), *((f"{name:>{CELL}}", "title") for name in KERNEL_NAMES))
+        for part, cells in parts.items():
+            answers = (
+                (f"{cells[name]:>{CELL}}", "quiet" if cells[name] == SERVED else "refused") for name in KERNEL_NAMES
+            )
+            yield Text.assemble(f"  {part:<{PART}}", *answers)
+    yield from reasons()
+
+
+def reasons() -> Iterator[RenderableType]:
+    yield Text()
+    yield rule("What a refusal says")
+    for letter, why in REASONS.items():
+        yield Text.assemble("  ", (letter, "refused"), f"  … {why} …")
+    yield Text()
+    yield rule("Served alone, refused together")
+    for one, other, on, why in PAIRS:
+        yield Text(f"  {one} + {other}, on {', '.join(names(on)) if on != '*' else 'every kernel'}:")
+        yield Text.assemble(("     … ", "refused"), f"{why} …")
+    yield Text()
+
+
+def names(on: str) -> list[str]:
+    """The kernels a pair is refused on; a star stands for every one."""
+    return list(KERNEL_NAMES) if on == "*" else on.split()

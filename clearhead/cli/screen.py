@@ -1,0 +1,71 @@
+"""What verbs print with: pages of 80 columns, coloured on a terminal and plain anywhere else."""
+
+import json
+import os
+import sys
+
+import typer
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from clearhead.cli.colours import THEME
+
+__all__ = ["WIDTH", "bar", "number", "plain", "prose", "rule", "show", "show_json"]
+
+WIDTH = 80
+EIGHTHS = " ▏▎▍▌▋▊▉"
+CLOSED_PIPE = 128 + 13
+
+
+def show(*page: RenderableType) -> None:
+    """Prints a page. Where there is no terminal, or NO_COLOR is set, it has no escape codes."""
+    console = Console(
+        width=WIDTH, theme=THEME, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto"
+    )
+    with console.capture() as captured:
+        for part in page:
+            console.print(part, crop=False)
+    write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def show_json(answer: object) -> None:
+    """Prints one JSON object, strictly: there is no NaN or Infinity in it."""
+    write(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write(text: str) -> None:
+    """To stdout. A reader that has gone away (`| head -1`) is no error of ours, and ends the program quietly."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(CLOSED_PIPE) from None
+
+
+def rule(title: str) -> Text:
+    """A line across the page with a title on it."""
+    head = f"━━ {title} "
+    return Text.assemble((head, "title"), ("━" * (WIDTH - len(head)), "quiet"))
+
+
+def prose(markup: str, style: str = "") -> RenderableType:
+    """Sentences, wrapped and indented; the roles are written as tags: `the [query]query[/]`."""
+    return Padding(Text.from_markup(markup, style=style), (0, 2))
+
+
+def number(x: float, digits: int = 2) -> str:
+    """A number to be set flush right; an exact zero is a bare 0."""
+    return "0" if x == 0 else f"{x:.{digits}f}".replace("-", "−")
+
+
+def plain(x: float) -> str:
+    """A number within a sum of products: 6, 0.5, 0.964."""
+    return f"{x:.3g}".replace("-", "−")
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `width` columns for 1, to an eighth of a column."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()

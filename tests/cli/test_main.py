@@ -1,0 +1,154 @@
+"""The command itself: help, version, errors and exit codes, terminals and pipes."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+import torch
+from rich.color import Color
+
+from clearhead.cli import demo, run
+from clearhead.cli.colours import HEAT, ROLES, heat
+from clearhead.errors import ShapeError
+
+MODULE = [sys.executable, "-m", "clearhead"]
+HINT = "Try: clearhead demo --help\n"
+
+
+@pytest.fixture
+def command(capsys, plain_terminal):
+    """Runs a command in this process: its exit code, what it printed, and what it said on stderr."""
+
+    def ran(*args):
+        code = run(args)
+        return code, *capsys.readouterr()
+
+    return ran
+
+
+def failing(error):
+    def demonstrate(*_):
+        raise error
+
+    return demonstrate
+
+
+def test_the_version_names_the_package_and_torch(command):
+    code, out, err = command("--version")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"clearhead {version('clearhead')} (torch {torch.__version__}")
+
+
+@pytest.mark.parametrize("args", [["--help"], ["-h"], ["demo", "--help"], ["kernels", "-h"]])
+def test_help_has_an_example(command, args):
+    code, out, err = command(*args)
+    assert (code, err) == (0, "")
+    examples = out[out.index("Example") :]
+    assert f"\n    clearhead {args[0] if len(args) > 1 else 'demo'}\n" in examples
+    assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_without_a_verb_it_shows_the_help_and_was_asked_wrongly(command):
+    code, out, err = command()
+    assert (code, err) == (2, "")
+    assert out == command("--help")[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            ["demo", "--token", "cat"],
+            "--token: there is no 'cat'. There are: the, cute, blue, creature, sleeps\n" + HINT,
+        ),
+        (["demo", "--mask", "future"], "--mask: there is no 'future'. There are: none, causal\n" + HINT),
+        (["demo", "--weighting", "hard"], "--weighting: there is no 'hard'. There are: softmax, warm-softmax, argmax,"),
+        (["demo", "--tokn", "cute"], "No such option: --tokn"),
+        (["demo", "extra"], "extra"),
+        (["nothing"], "No such command 'nothing'"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_in_two_lines(command, args, said):
+    code, out, err = command(*args)
+    assert (code, out) == (2, "")
+    assert err.startswith("clearhead: ")
+    assert said in err
+    assert len(err.splitlines()) == 2
+
+
+def test_every_weighting_is_listed_as_it_can_be_typed(command):
+    listed = command("demo", "--weighting", "hard")[2].splitlines()[0].partition("There are: ")[2].split(", ")
+    assert [name.replace("-", " ") for name in listed] == list(demo.WEIGHTINGS)
+
+
+def test_an_error_of_the_library_is_told_in_a_line(command, monkeypatch):
+    monkeypatch.setattr(demo, "demonstrate", failing(ShapeError("expected 3 axes; came 2")))
+    assert command("demo") == (1, "", "clearhead: expected 3 axes; came 2\n")
+
+
+def test_an_error_of_ours_says_how_to_see_more(command, monkeypatch):
+    monkeypatch.setattr(demo, "demonstrate", failing(ZeroDivisionError("by zero")))
+    code, out, err = command("demo")
+    assert (code, out) == (1, "")
+    assert err == (
+        "clearhead: this should not happen: ZeroDivisionError: by zero\nThe same command with --debug shows where.\n"
+    )
+
+
+@pytest.mark.parametrize("args", [["--debug", "demo"], ["demo", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(command, monkeypatch, args):
+    monkeypatch.setattr(demo, "demonstrate", failing(ShapeError("expected 3 axes; came 2")))
+    code, out, err = command(*args)
+    assert (code, out) == (1, "")
+    assert err.startswith("Traceback")
+    assert err.endswith("ShapeError: expected 3 axes; came 2\n")
+
+
+def test_an_interrupt_is_quiet(command, monkeypatch):
+    monkeypatch.setattr(demo, "demonstrate", failing(KeyboardInterrupt()))
+    assert command("demo") == (130, "", "")
+
+
+def test_colours_on_a_terminal_and_none_where_they_are_not_wanted(command, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    coloured = command("demo")[1]
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = command("demo")[1]
+    assert "\x1b[" in coloured
+    assert "\x1b" not in plain
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.delenv("FORCE_COLOR")
+    assert command("demo")[1] == plain
+
+
+def test_no_two_roles_share_a_colour_and_black_is_legible_on_every_heat():
+    assert len({*ROLES.values()}) == len(ROLES)
+    darkness = [luminance(ground) for ground in HEAT]
+    assert darkness == sorted(darkness, reverse=True)
+    assert (darkness[-1] + 0.05) / 0.05 >= 4.5
+    assert [heat(weight).bgcolor.name for weight in (-1.0, 0.0, 1.0, 2.0)] == [HEAT[0], HEAT[0], HEAT[-1], HEAT[-1]]
+
+
+def luminance(colour):
+    channels = (x / 255 for x in Color.parse(colour).triplet)
+    linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in channels]
+    return sum(share * x for share, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_the_module_runs_and_a_closed_pipe_is_quiet():
+    process = subprocess.Popen([*MODULE, "kernels"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
+def test_the_module_prints_plain_lines_into_a_pipe_even_in_ascii():
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "FORCE_COLOR": "", "TERM": "xterm-256color"}
+    done = subprocess.run([*MODULE, "demo"], capture_output=True, check=False, env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+    assert b"\x1b" not in done.stdout
