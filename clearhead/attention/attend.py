@@ -1,7 +1,5 @@
 """`attend`: attention from any parts, by the fastest kernel that does them exactly. `explain`: every step of it."""
 
-from dataclasses import fields
-
 from torch import Tensor
 
 from clearhead.attention import reference
@@ -87,9 +85,9 @@ def explain(
         positions=(query_positions, key_positions),
     )
     made = reference.steps(call)
-    if query.ndim == 4:
-        return made
-    return Steps(**{field.name: without_added_axes(getattr(made, field.name), query.ndim) for field in fields(made)})
+    for _ in range(4 - query.ndim):
+        made = made.without_batch()
+    return made
 
 
 def which_kernel(
@@ -123,7 +121,3 @@ def which_kernel(
         dropout=dropout,
     )
     return explain_choice(kernel, call)
-
-
-def without_added_axes(tensor: Tensor, ndim: int) -> Tensor:
-    return tensor.view(tensor.shape[4 - ndim :])

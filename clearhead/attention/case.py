@@ -1,6 +1,7 @@
 """One combination of the grid, made real: tensors, parts, and what the reference and a kernel make of them."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,30 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, tor
 ORDERED = frozenset({"causal", "window", "prefix", "document", "scattered documents"})
 
 
+TABLES: dict[str, Mapping[str, Any]] = {
+    "similarity": similarity.TABLE,
+    "weighting": weighting.TABLE,
+    "position": positions.TABLE,
+    "mask": masks.TABLE,
+}
+FORMS: dict[str, Callable[[Any], str]] = {
+    "similarity": lambda part: part.form,
+    "weighting": lambda part: part.form,
+    "position": lambda part: part.bias_kind,
+    "mask": lambda make: "ordered" if example_mask(make).kinds & ORDERED else "unordered",
+}
+
+
+@functools.lru_cache(maxsize=128)
+def example_mask(make: Callable[[Extent], Mask]) -> Mask:
+    return make(Extent(BATCH, 4, 7, 7, torch.device("cpu")))
+
+
+def form_of(axis: str, part: str) -> str | None:
+    """The form of a part in a table; None where an axis or a choice on it has none."""
+    return FORMS[axis](TABLES[axis][part]) if part in TABLES.get(axis, ()) else None
+
+
 @dataclass(frozen=True)
 class Combination:
     """One choice on every axis, and a kernel; `own` holds a part that is in no table."""
@@ -41,25 +66,21 @@ class Combination:
     own: Mapping[str, Part] = field(default_factory=dict)
     device: str = "cpu"
 
-    def part(self, axis: str, table: Mapping[str, Any]) -> Any:
-        return self.own[axis] if axis in self.own else table.get(self.parts[axis])
+    def part(self, axis: str) -> Any:
+        return self.own[axis] if axis in self.own else TABLES[axis].get(self.parts[axis])
 
     def extent(self) -> Extent:
         n_query, n_key = LENGTHS[self.parts["lengths"]]
         return Extent(BATCH, HEADS[self.parts["heads"]].n_heads, n_query, n_key, torch.device(self.device))
 
     def mask(self) -> Mask:
-        return self.part("mask", masks.TABLE)(self.extent())
+        return self.part("mask")(self.extent())
 
     def forms(self) -> dict[str, str]:
         """The form of every part that has one: what unlisted parts are promised by."""
-        like = self.part("similarity", similarity.TABLE)
-        return {
-            **({} if like is None else {"similarity": like.form}),
-            "weighting": self.part("weighting", weighting.TABLE).form,
-            "position": self.part("position", positions.TABLE).bias_kind,
-            "mask": "ordered" if self.mask().kinds & ORDERED else "unordered",
-        }
+        forms = {axis: FORMS[axis](part) for axis, part in self.own.items()}
+        listed = ((axis, form_of(axis, self.parts[axis])) for axis in TABLES if axis not in self.own)
+        return forms | {axis: form for axis, form in listed if form is not None}
 
     def __str__(self) -> str:
         return f"{self.kernel}: " + ", ".join(f"{axis} {part}" for axis, part in self.parts.items())
@@ -80,9 +101,9 @@ class Case:
         shape, dtype = HEADS[self.parts["heads"]], DTYPES[self.parts["dtype"]]
         wide = torch.promote_types(dtype, torch.float32)
         chosen = {
-            "similarity": self.combination.part("similarity", similarity.TABLE),
-            "weighting": self.combination.part("weighting", weighting.TABLE),
-            "position": self.combination.part("position", positions.TABLE),
+            "similarity": self.combination.part("similarity"),
+            "weighting": self.combination.part("weighting"),
+            "position": self.combination.part("position"),
         }
         built = {axis: None if part is None else part.build(shape) for axis, part in chosen.items()}
         self.modules = [
@@ -152,7 +173,31 @@ class Case:
         got = self.run(self.combination.kernel)
         wanted = self.thinned(got["context"]) if self.dropout else self.run("reference")
         allowed = TOLERANCE[DTYPES[self.parts["dtype"]]]
-        return [text for name in wanted if (text := difference(name, got[name], wanted[name], allowed)) is not None]
+        found = [text for name in wanted if (text := difference(name, got[name], wanted[name], allowed)) is not None]
+        return found + self.broken_laws(allowed)
+
+    def broken_laws(self, tolerance: float) -> list[str]:
+        """What kernel and reference could both get wrong, since both use the part: the duties of the weights."""
+        steps = explain(*self.tensors, **self.options)
+        weight, blocked = steps.weight.detach(), ~self.allowed().expand(steps.weight.shape)
+        sums = weight.sum(-1)
+        wanted = (~blocked).any(-1).to(sums.dtype)
+        normalised = self.options["weighting"].sums_to_one
+        # A row of relu features that meets no key sums to 0.
+        off = normalised and bool(((sums - wanted).abs().minimum(sums.abs()) > tolerance).any())
+        laws = {
+            "a weight is not finite": not weight.isfinite().all(),
+            "a weight is not 0 where the query may not attend": bool((weight[blocked] != 0).any()),
+            "a row of weights sums to neither 1 nor 0": off,
+        }
+        return [law for law, broken in laws.items() if broken]
+
+    def allowed(self) -> Tensor:
+        where = self.default_positions()
+        where = Positions(
+            self.options.get("query_positions", where.query), self.options.get("key_positions", where.key)
+        )
+        return self.options["mask"].allowed(box(where, batch=BATCH, n_heads=self.combination.extent().n_heads))
 
     def thinned(self, context: Tensor) -> dict[str, Tensor]:
         """The reference's weights, 0 or doubled as the kernel's dropout had it: values are the identity here."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import combinations as pairs_of
 
 from clearhead.attention import masks, positions, similarity, weighting
-from clearhead.attention.case import DTYPES, HEADS, LENGTHS, Case, Combination
-from clearhead.attention.kernels import KERNELS, Blockwise, Chunked, Kernel
+from clearhead.attention.case import DTYPES, HEADS, LENGTHS, Case, Combination, form_of
+from clearhead.attention.kernels import blockwise, chunked
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import Position
 from clearhead.attention.similarity import Similarity
@@ -85,7 +85,8 @@ def serving(
 ) -> dict[str, list[str]]:
     """The choices that this kernel serves, taken one by one; an axis where it serves none is left as it is."""
     return {
-        axis: [part for part in parts if axis in own or served(cell(axis, part, None, kernel), device)] or parts
+        axis: [part for part in parts if axis in own or served(cell(axis, part, form_of(axis, part), kernel), device)]
+        or parts
         for axis, parts in choices.items()
     }
 
@@ -120,12 +121,12 @@ def problems(combination: Combination, why: list[str], seed: int) -> list[str]:
 
 @contextlib.contextmanager
 def small_blocks() -> Iterator[None]:
-    kept: dict[str, Kernel] = {name: KERNELS[name] for name in ("blockwise", "chunked")}
-    KERNELS.update(blockwise=Blockwise(block_numbers=200), chunked=Chunked(chunk=2))
+    kept = blockwise.BLOCK_NUMBERS, chunked.CHUNK
+    blockwise.BLOCK_NUMBERS, chunked.CHUNK = 200, 2
     try:
         yield
     finally:
-        KERNELS.update(kept)
+        blockwise.BLOCK_NUMBERS, chunked.CHUNK = kept
 
 
 def check_part(part: Part) -> Report:

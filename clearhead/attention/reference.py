@@ -3,7 +3,7 @@
 `weight = weighting(similarity(query, key) + bias, mask)`, `context = weight @ value`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from einops import einsum
@@ -44,6 +44,10 @@ class Steps:
     """`scaled`, plus the position's bias if it has one; blocked (-inf, or 0 if kernelized) where not allowed."""
     weight: Float[Tensor, "*batch_head query key"]
     context: Float[Tensor, "*batch_head query d_value"]
+
+    def without_batch(self) -> "Steps":
+        """The steps of the only batch row."""
+        return Steps(**{field.name: getattr(self, field.name)[0] for field in fields(self)})
 
 
 def steps(call: Call) -> Steps:

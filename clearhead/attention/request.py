@@ -33,7 +33,7 @@ def make_call(
     if not 0 <= dropout < 1:
         raise OptionError(f"dropout is the share of weights left out, from 0 up to but not 1; came {dropout}")
     query, key, value = (with_batch_and_head(tensor) for tensor in tensors)
-    check_fit(query, key, value)
+    check_fit((query, key, value), tensors)
     given = given_positions(query, key, positions)
     if type(position).rotate is not Position.rotate:
         query, key = position.rotate(query, key, given or Positions.aligned(query.shape[2], key.shape[2], query.device))
@@ -77,18 +77,25 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise ShapeError(f"{name}: an axis is empty, {tuple(tensor.shape)}; attention needs at least one of each")
 
 
-def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
-    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
-    if not query.shape[0] == key.shape[0] == value.shape[0]:
-        raise ShapeError(f"the batch sizes differ: {shapes}")
-    if key.shape[1] != value.shape[1]:
-        raise ShapeError(f"key and value must have the same number of heads: {shapes}")
-    if query.shape[1] % key.shape[1]:
-        raise ShapeError(f"the key heads must divide the query heads: {shapes}")
-    if query.shape[3] != key.shape[3]:
-        raise ShapeError(f"query and key vectors must have the same width: {shapes}")
-    if key.shape[2] != value.shape[2]:
-        raise ShapeError(f"there must be one value for each key: {shapes}")
+def check_fit(whole: tuple[Tensor, Tensor, Tensor], given: tuple[Tensor, Tensor, Tensor]) -> None:
+    problem = misfit(*(tensor.shape for tensor in whole))
+    if problem is not None:
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(("query", "key", "value"), given, strict=True))
+        raise ShapeError(f"{problem}: {shapes}")
+
+
+def misfit(query: torch.Size, key: torch.Size, value: torch.Size) -> str | None:
+    if not query[0] == key[0] == value[0]:
+        return "the batch sizes must be the same"
+    if key[1] != value[1]:
+        return "key and value must have the same number of heads"
+    if query[1] % key[1]:
+        return "the key heads must divide the query heads"
+    if query[3] != key[3]:
+        return "query and key vectors must have the same width"
+    if key[2] != value[2]:
+        return "there must be one value for each key"
+    return None
 
 
 def check_parts(similarity: Similarity | None, weighting: Weighting, position: Position) -> None:

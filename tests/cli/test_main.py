@@ -10,7 +10,8 @@ import torch
 from rich.color import Color
 
 from clearhead.cli import demo, run
-from clearhead.cli.colours import HEAT, ROLES, heat
+from clearhead.cli.colours import HEAT, heat
+from clearhead.colours import ROLES
 from clearhead.errors import ShapeError
 
 MODULE = [sys.executable, "-m", "clearhead"]

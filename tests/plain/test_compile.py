@@ -1,4 +1,4 @@
-"""One full graph under torch.compile, and torch.export, on the default path; flex compiled; eager where nothing compiles."""
+"""torch.compile as one full graph and torch.export, on the default path; flex compiled; eager where nothing compiles."""
 
 import pytest
 import torch

@@ -16,15 +16,14 @@ from clearhead.attention.kernels.base import Context, Kernel
 
 __all__ = ["Blockwise"]
 
+BLOCK_NUMBERS = 1 << 22
+"""How many scores (times what the similarity holds for each) a block may have: 16 MB in float32."""
+
 
 @final
 class Blockwise(Kernel):
     name: ClassVar[str] = "blockwise"
     summary: ClassVar[str] = "any similarity and weighting, a block of queries at a time, never n x n"
-
-    def __init__(self, block_numbers: int = 1 << 22) -> None:
-        """`block_numbers`: how many scores (times what the similarity holds for each) a block may have."""
-        self.block_numbers = block_numbers
 
     def refusal(self, facts: Facts) -> str | None:
         return None
@@ -36,7 +35,7 @@ class Blockwise(Kernel):
     def run(self, call: Call) -> Context:
         dtype = call.query.dtype
         call = call.widened().with_every_head()
-        rows = block_rows(call, self.block_numbers)
+        rows = block_rows(call, BLOCK_NUMBERS)
         if not call.complete:
             call = call.sealed(sight(call, rows))
         query, key = call.similarity.prepare(call.query, call.key)

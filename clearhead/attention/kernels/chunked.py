@@ -1,12 +1,12 @@
 """Chunked: kernelized attention in time and memory linear in n.
 
 Positions are cut into chunks. In a query's own chunk, and where a window ends, scores are formed as in the reference, a
-block of chunk x chunk at a time. A chunk that is seen whole comes as one matrix, the sum of φ(k) vᵀ over its keys: these
-are added up along the sequence, and each query is multiplied with the sum that reaches its chunk.
+block of chunk x chunk at a time. A chunk seen whole comes as one matrix, the sum of φ(k) vᵀ over its keys; these add
+up along the sequence, and each query is multiplied with the sum that reaches its chunk.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -24,6 +24,9 @@ __all__ = ["Chunked"]
 
 CHUNK = 64
 """Positions in a chunk: n x CHUNK scores are held, and n / CHUNK sums of features x d_value."""
+
+NUMBERS = 1 << 22
+"""How many scores may be held at a time, if a head has no more: 16 MB in float32."""
 
 BEFORE, AFTER = -1, 1
 """On which side of a query's chunk others lie."""
@@ -53,11 +56,21 @@ class Chunked(Kernel):
     def run(self, call: Call) -> Context:
         dtype = call.query.dtype
         call = features(call.widened().with_every_head())
-        return (in_chunks(call) if in_order(call) else in_one_sum(call)).to(dtype)
+        if not in_order(call):
+            return in_one_sum(call).to(dtype)
+        return torch.cat([in_chunks(part) for part in by_heads(call)], 1).to(dtype)
 
 
 def in_one_sum(call: Call) -> Context:
     return State.empty(call.key, call.value).add(call.key, call.value).read(call.query, kernelized(call))
+
+
+def by_heads(call: Call) -> list[Call]:
+    """The call a few heads at a time, so that what is held of each step stays small and memory is used again."""
+    numbers = call.query.shape[0] * max(call.n_query, call.n_key) * max(CHUNK, call.query.shape[-1])
+    count = max(1, NUMBERS // numbers)
+    tensors = zip(*(side.split(count, 1) for side in (call.query, call.key, call.value)), strict=True)
+    return [replace(call, query=query, key=key, value=value) for query, key, value in tensors]
 
 
 def in_chunks(call: Call) -> Context:

@@ -62,9 +62,8 @@ class Flex(Kernel):
             seen = sight(call, block_rows(call, SIGHT_NUMBERS))
             call = call.sealed(seen)
         query, key, scale = scaled_query(call)
-        context = compiled_flex(structure(call))(
-            (query, key, call.value), score_mod=score_mod(call), block_mask=block_mask(call), scale=scale
-        )
+        run = call_flex if torch.compiler.is_compiling() else compiled_flex(structure(call))
+        context = run((query, key, call.value), score_mod=score_mod(call), block_mask=block_mask(call), scale=scale)
         return context if seen is None else context.masked_fill(~seen.rows.unsqueeze(-1), 0)
 
 
@@ -80,7 +79,7 @@ def call_flex(
     return flex_attention(query, key, value, score_mod, block_mask, scale, grouped)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
     """Flex compiled for one structure of mask and bias, which has a copy of the code to itself.
 
@@ -88,7 +87,7 @@ def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
     AttributeError) as it looks up why the last one does not fit.
     """
     own = types.FunctionType(call_flex.__code__.replace(), call_flex.__globals__, f"flex for {structure}")
-    return torch.compile(own, backend=BACKEND)
+    return torch.compile(own, backend=BACKEND, fullgraph=True)
 
 
 def structure(call: Call) -> tuple[object, ...]:

@@ -39,7 +39,7 @@ class Fused(Kernel):
             found.append(
                 "d_value differs from d_head: the narrower is filled up with zeros, or torch would build n x n"
             )
-        if facts.masks - {"none", "causal", "padding"} or not facts.aligned:
+        if len(facts.masks) > 1 or facts.masks - {"none", "causal", "padding"} or not facts.aligned:
             found.append("this mask is built as n_query x n_key truth values, one byte each")
         if facts.bias != "none":
             found.append("the bias is built as n_query x n_key numbers a head")

@@ -1,0 +1,15 @@
+"""The colours of the roles, the same in the terminal, in figures and on pages.
+
+They are Okabe and Ito's, which colour-blind readers tell apart too; the blue is lighter, to be legible on black as well
+as on white. No meaning hangs on a colour alone.
+"""
+
+__all__ = ["ROLES"]
+
+ROLES = {
+    "query": "#0087D7",
+    "key": "#E69F00",
+    "value": "#009E73",
+    "weight": "#D55E00",
+    "context": "#CC79A7",
+}

@@ -1,0 +1,177 @@
+"""Makes what the guide shows and nobody writes by hand: its figures, and the page of the support promise.
+
+    python docs/figures.py            # writes them beside this file
+
+The figures are drawn from what the library computes. Drawn twice, a file is the same to the byte.
+"""
+
+import sys
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import matplotlib
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import clearhead as ch
+from clearhead.attention.kernels import KERNELS
+from clearhead.attention.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
+from clearhead.colours import ROLES
+
+COLOURS = {"score": "#333333", "scaled": ROLES["weight"]}
+THEORY = "#555555"
+WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512)
+N_KEYS = 16
+
+
+@dataclass(frozen=True)
+class ScaleData:
+    """Row by row of `widths`: the variance of the scores, and the norm of softmax's Jacobian in a row of 16 keys."""
+
+    widths: tuple[int, ...]
+    variance: dict[str, list[float]]
+    mean_norm: dict[str, list[float]]
+    median_norm: dict[str, list[float]]
+
+
+def jacobian_norm(weight: torch.Tensor) -> torch.Tensor:
+    """The Frobenius norm of diag(w) - w wᵀ for each row w: how far the weights move when the scores do."""
+    squares, cubes = weight.square().sum(-1), weight.pow(3).sum(-1)
+    return (squares - 2 * cubes + squares.square()).clamp(min=0).sqrt()
+
+
+def scale_data(widths: tuple[int, ...] = WIDTHS, rows: int = 1500) -> ScaleData:
+    """Queries and keys with entries of mean 0 and variance 1, scored without and with the scale."""
+    data = ScaleData(widths, *({"score": [], "scaled": []} for _ in range(3)))
+    draw = torch.Generator().manual_seed(0)
+    for d_head in widths:
+        query = torch.randn(rows, 1, 1, d_head, generator=draw)
+        key = torch.randn(rows, 1, N_KEYS, d_head, generator=draw)
+        for name, similarity in (("score", ch.similarity.Dot()), ("scaled", ch.similarity.ScaledDot())):
+            steps = ch.explain(query, key, key[..., :1], similarity=similarity)
+            norm = jacobian_norm(steps.weight.double())
+            data.variance[name].append(steps.scaled.var().item())
+            data.mean_norm[name].append(norm.mean().item())
+            data.median_norm[name].append(norm.median().item())
+    return data
+
+
+def draw_scale(data: ScaleData) -> Figure:
+    figure = Figure(figsize=(9.6, 4.2), layout="constrained", facecolor="white")
+    left, right = figure.subplots(1, 2)
+    draw_variance(left, data)
+    draw_norm(right, data)
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(data.widths, [str(width) for width in data.widths])
+        axes.minorticks_off()
+        axes.set_xlabel("d, the width of query and key")
+        axes.grid(color="#E6E6E6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def draw_variance(axes: Axes, data: ScaleData) -> None:
+    axes.plot(data.widths, data.widths, color=THEORY, linestyle="--", linewidth=1.2, label="theory: d, and 1")
+    axes.plot(data.widths, [1] * len(data.widths), color=THEORY, linestyle="--", linewidth=1.2)
+    for name, label in (("score", "q·k"), ("scaled", "q·k / √d")):
+        axes.plot(data.widths, data.variance[name], "o", color=COLOURS[name], markersize=7, label=label)
+    axes.set_yscale("log", base=2)
+    axes.set_yticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
+    axes.set_ylim(0.5, 1024)
+    axes.set_ylabel("variance")
+    axes.set_title("The variance of a score grows with d", loc="left", fontsize=11)
+    axes.legend(frameon=False, loc="upper left")
+
+
+def draw_norm(axes: Axes, data: ScaleData) -> None:
+    for name, label in (("scaled", "q·k / √d"), ("score", "q·k")):
+        colour = COLOURS[name]
+        axes.plot(data.widths, data.median_norm[name], "o-", color=colour, markersize=7, label=f"{label}: median row")
+        axes.plot(data.widths, data.mean_norm[name], ":", color=colour, linewidth=2, label=f"{label}: mean")
+    axes.set_yscale("log")
+    axes.set_ylim(1e-4, 1.2)
+    axes.set_ylabel(f"norm of softmax's Jacobian, {N_KEYS} keys")
+    axes.set_title("Without the scale, softmax's gradient vanishes", loc="left", fontsize=11)
+    axes.legend(frameon=False, loc="lower left")
+
+
+def save(figure: Figure, path: Path) -> None:
+    with matplotlib.rc_context({"svg.hashsalt": "clearhead", "svg.fonttype": "path"}):
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+    # matplotlib ends some lines with a space.
+    path.write_text(
+        "\n".join(line.rstrip() for line in path.read_text(encoding="utf-8").splitlines()) + "\n", encoding="utf-8"
+    )
+
+
+SUPPORT = """\
+# What runs where
+
+This page is written by `python docs/figures.py` from `clearhead/attention/support.py`. The table there is written by
+hand: it is the promise. The grid of the tests holds every *yes* to the reference, outputs and gradients, and every *no*
+to its error.
+
+A call has one choice on each axis. A kernel serves it if it serves each choice, unless a pair below says otherwise. The
+kernel `reference` serves everything; it is the definition. A part that is in no row, such as one of your own, is
+promised what its form is: those are the rows in parentheses.
+
+| kernel | what it is |
+|---|---|
+{kernels}
+
+A *no* has a letter. It stands for what the error says:
+
+{reasons}
+
+{axes}
+## Pairs
+
+Each of two choices may be served, and not both together.
+
+| one | other | kernels | the error says |
+|---|---|---|---|
+{pairs}
+"""
+
+
+def support_page() -> str:
+    """The support promise as a page."""
+    rows = [(*name.split(" ", 1), cells) for name, cells in ROWS.items()]
+    sections = [support_axis(axis, list(parts)) for axis, parts in groupby(rows, key=lambda row: row[0])]
+    return SUPPORT.format(
+        kernels="\n".join(f"| `{name}` | {KERNELS[name].summary} |" for name in KERNEL_NAMES),
+        reasons="\n".join(f"- **{code}**: {reason}" for code, reason in REASONS.items()),
+        axes="\n".join(sections),
+        pairs="\n".join(
+            f"| {one} | {other} | {'every one' if kernels == '*' else kernels.replace(' ', ', ')} | {why} |"
+            for one, other, kernels, why in PAIRS
+        ),
+    )
+
+
+def support_axis(axis: str, rows: list[tuple[str, str, dict[str, str]]]) -> str:
+    head = ["", f"| {axis} | {' | '.join(KERNEL_NAMES)} |", "|---" * (len(KERNEL_NAMES) + 1) + "|"]
+    lines = [f"| {part} | {' | '.join(map(support_cell, cells.values()))} |" for _, part, cells in rows]
+    return "\n".join([f"## {axis.capitalize()}", *head, *lines, ""])
+
+
+def support_cell(cell: str) -> str:
+    return cell if cell == "yes" else f"no **{cell}**"
+
+
+def main(folder: Path) -> list[Path]:
+    """Writes everything under `folder`, and says what it wrote."""
+    figures, support = folder / "figures", folder / "support.md"
+    figures.mkdir(parents=True, exist_ok=True)
+    save(draw_scale(scale_data()), figures / "why-the-scale.svg")
+    support.write_text(support_page(), encoding="utf-8")
+    return [figures / "why-the-scale.svg", support]
+
+
+if __name__ == "__main__":
+    for written in main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent):
+        print(written)

@@ -1,0 +1,111 @@
+"""Runs a page of the guide: its python blocks from top to bottom, in one namespace, each held to its output block.
+
+An ```output block right after a ```python block is what that block prints, exactly; `...` in it stands for any text
+within a line, for counts that grow with the package. A block that prints must have one.
+
+    python -m tests.docs.pages docs/attention.md        # writes what the blocks print now into the page
+"""
+
+import contextlib
+import io
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+__all__ = ["Block", "PageError", "blocks", "run_page", "write_outputs"]
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class PageError(AssertionError):
+    """A page says something that does not hold; the message names the page and the line."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A python block: the line its code starts at, the code, and what it should print.
+
+    `place` is where in the page the output stands; None if there is no output block.
+    """
+
+    line: int
+    code: str
+    output: str = ""
+    place: slice | None = None
+
+
+def blocks(path: Path) -> list[Block]:
+    """Every python block of a page, with the output block that follows it, if one does."""
+    text = path.read_text(encoding="utf-8")
+    found: list[Block] = []
+    end = None
+    for fence in FENCE.finditer(text):
+        line = text.count("\n", 0, fence.start()) + 1
+        if fence[1] == "output":
+            if end is None or text[end : fence.start()].strip():
+                raise PageError(f"{path.name}, line {line}: an output block without a python block right before it")
+            found[-1] = Block(found[-1].line, found[-1].code, fence[2], slice(*fence.span(2)))
+        elif fence[1] == "python":
+            found.append(Block(line + 1, fence[2]))
+        else:
+            raise PageError(f"{path.name}, line {line}: a block is python or output, not {fence[1] or 'nameless'!r}")
+        end = fence.end() if fence[1] == "python" else None
+    return found
+
+
+def run(path: Path, names: dict[str, object]) -> Iterator[tuple[Block, str]]:
+    """Every block of a page with what it prints, from a fresh seed."""
+    torch.manual_seed(0)
+    for block in blocks(path):
+        yield block, printed(path, block, names)
+
+
+def printed(path: Path, block: Block, names: dict[str, object]) -> str:
+    stream = io.StringIO()
+    # The lines above are left empty, so that a traceback counts as the page does.
+    source = "\n" * (block.line - 1) + block.code
+    try:
+        with contextlib.redirect_stdout(stream):
+            exec(compile(source, path.name, "exec"), names)
+    except Exception as error:
+        raise PageError(f"{path.name}, line {failing_line(path, block, error)}: {error!r}") from error
+    return stream.getvalue()
+
+
+def failing_line(path: Path, block: Block, error: Exception) -> int:
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return error.lineno
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path.name]
+    return (lines[0] if lines else None) or block.line
+
+
+def matches(output: str, text: str) -> bool:
+    return re.fullmatch("[^\n]*".join(map(re.escape, output.split("..."))), text) is not None
+
+
+def run_page(path: Path) -> dict[str, object]:
+    """The names a page has made once it has run; raises a `PageError` where it does not hold."""
+    names: dict[str, object] = {"__name__": path.stem}
+    for block, text in run(path, names):
+        if not matches(block.output, text):
+            raise PageError(f"{path.name}, line {block.line}: should print\n{block.output}\nbut printed\n{text}")
+    return names
+
+
+def write_outputs(path: Path) -> None:
+    """Puts what each block prints into its output block; one that holds `...` and still matches is left alone."""
+    text = path.read_text(encoding="utf-8")
+    for block, output in reversed(list(run(path, {"__name__": path.stem}))):
+        if block.place is not None and not matches(block.output, output):
+            text = text[: block.place.start] + output + text[block.place.stop :]
+    path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for page in sys.argv[1:]:
+        write_outputs(Path(page))

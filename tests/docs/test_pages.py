@@ -1,0 +1,108 @@
+"""Every page of the guide runs, and prints what it says it prints; and the runner notices when one does not."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import clearhead as ch
+from tests.docs.pages import PageError, run_page, write_outputs
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+NAMESPACES = (ch.similarity, ch.weighting, ch.positions, ch.masks)
+
+
+def write(folder: Path, text: str) -> Path:
+    page = folder / "page.md"
+    page.write_text(text, encoding="utf-8")
+    return page
+
+
+@pytest.mark.usefixtures("tables_as_they_were")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page(page: Path):
+    run_page(page)
+
+
+def test_there_are_pages():
+    assert {"README.md", "attention.md", "where-the-notes-slip.md"} <= {page.name for page in PAGES}
+
+
+def test_the_index_names_every_page():
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if page.name != "README.md" and f"({page.name})" not in index] == []
+
+
+def headings(page: Path) -> set[str]:
+    """What a link to a heading of this page is written as."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        name, _, heading = target.partition("#")
+        assert (DOCS / name).exists(), target
+        assert not heading or heading in headings(DOCS / name if name else page), target
+
+
+def test_the_guide_names_everything_public():
+    guide = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    public = [*ch.__all__, *(name for parts in NAMESPACES for name in parts.__all__)]
+    assert [name for name in public if not re.search(rf"\b{name}\b", guide)] == []
+
+
+def test_blocks_of_a_page_share_their_names_and_print_in_turn(tmp_path):
+    page = "```python\nx = 2\n```\nthen\n```python\nprint(x + 1)\nprint(4)\n```\n\n```output\n3\n4\n```\n"
+    assert run_page(write(tmp_path, page))["x"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("# A page\n\n```python\nx = 1\nassert x == 2\n```\n", r"page\.md, line 5: AssertionError"),
+        ("```python\nprint(3)\n```\n\n```output\n4\n```\n", r"page\.md, line 2: should print\n4\n\nbut printed\n3"),
+        ("```python\nprint(3)\nprint(3)\n```\n```output\n3\n```\n", r"page\.md, line 2: should print"),
+        ("```python\nprint(3)\n```\n", r"page\.md, line 2: should print\n\nbut printed\n3"),
+        ("```python\nx = 3\n```\n```output\n3\n```\n", r"page\.md, line 2: should print\n3"),
+        ("```python\nx = (\n```\n", r"page\.md, line 2: SyntaxError"),
+        (
+            "```python\nx = 1\n```\n\n```python\ndef f():\n    1 / 0\n\n\nf()\n```\n",
+            r"page\.md, line 10: ZeroDivisionError",
+        ),
+        (
+            "```python\nx = 1\n```\ntext between\n```output\n1\n```\n",
+            r"page\.md, line 5: an output block without a python",
+        ),
+        ("```output\n1\n```\n", r"page\.md, line 1: an output block without a python"),
+        ("```py\nx = 1\n```\n", r"page\.md, line 1: a block is python or output, not 'py'"),
+        ("```\nx = 1\n```\n", r"page\.md, line 1: a block is python or output, not 'nameless'"),
+    ],
+)
+def test_a_page_that_does_not_hold_fails_and_names_its_line(tmp_path, text, said):
+    with pytest.raises(PageError, match=said):
+        run_page(write(tmp_path, text))
+
+
+def test_dots_stand_for_text_within_a_line_and_no_more(tmp_path):
+    page = "```python\nprint({printed!r})\n```\n```output\n... run\n0 failed\n```\n"
+    run_page(write(tmp_path, page.format(printed="12 run\n0 failed")))
+    for printed in ("12 run\n1 failed", "1\n2 run\n0 failed"):
+        with pytest.raises(PageError, match="should print"):
+            run_page(write(tmp_path, page.format(printed=printed)))
+
+
+def test_a_page_starts_from_the_same_seed(tmp_path):
+    page = write(tmp_path, "```python\nimport torch\nx = torch.rand(1).item()\n```\n")
+    assert run_page(page)["x"] == run_page(page)["x"]
+
+
+def test_outputs_can_be_written_into_a_page(tmp_path):
+    page = (
+        "```python\nprint(1)\n```\n\n```output\n{}```\nand\n```python\nprint('2 run')\n```\n```output\n... run\n```\n"
+    )
+    path = write(tmp_path, page.format("old\n"))
+    write_outputs(path)
+    assert path.read_text(encoding="utf-8") == page.format("1\n")
