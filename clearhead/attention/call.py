@@ -124,13 +124,13 @@ class Call:
 
         Whatever stands there (NaN, Inf, memory nobody wrote) then touches neither outputs nor gradients.
         """
-        unseen = ~rearrange(sight.keys, "b h key -> b h key 1")
+        unseen = ~sight.keys.unsqueeze(-1)
         if unseen.shape[1] > 1:
             group = self.n_heads // self.key.shape[1]
             unseen = rearrange(unseen, "b (head group) key 1 -> b head group key 1", group=group).all(2)
         return replace(
             self,
-            query=self.query.masked_fill(~rearrange(sight.rows, "b h query -> b h query 1"), 0),
+            query=self.query.masked_fill(~sight.rows.unsqueeze(-1), 0),
             key=self.key.masked_fill(unseen, 0),
             value=self.value.masked_fill(unseen, 0),
         )

@@ -5,7 +5,6 @@ reference), a block of rows (the block-wise kernels), a diagonal, or a single ce
 tensors broadcast against each other, whatever their shapes are.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -45,33 +44,44 @@ class Cells:
     query: Tensor
     key: Tensor
     n_heads: int
-    lookup: Callable[[Tensor], Tensor]
-    """Reads a `(batch or 1, head or 1, query or 1, key or 1)` tensor at these cells."""
 
     def row(self, values: Tensor) -> Tensor:
         """Reads one value a batch row, `(batch,)`; a single value `(1,)` serves every row."""
-        return values[self.batch] if values.shape[0] > 1 else values[0]
+        return read_at(values, self.batch)
+
+    def lookup(self, table: Tensor) -> Tensor:
+        """Reads a `(batch or 1, head or 1, query or 1, key or 1)` tensor."""
+        return read_at(table, self.batch, self.head, self.query_index, self.key_index)
 
 
-def box(positions: Positions, *, batch: int, n_heads: int, rows: slice = ALL_ROWS) -> Cells:
+@dataclass(frozen=True)
+class Box(Cells):
+    """A block of whole rows, with `(batch, head, query, key)` axes, which is read by slices."""
+
+    rows: slice
+
+    def row(self, values: Tensor) -> Tensor:
+        return values.view(-1, 1, 1, 1)
+
+    def lookup(self, table: Tensor) -> Tensor:
+        return table if table.shape[-2] == 1 else table[..., self.rows, :]
+
+
+def box(positions: Positions, *, batch: int, n_heads: int, rows: slice = ALL_ROWS) -> Box:
     """The cells of the whole box, or of a block of its query rows."""
     device = positions.key.device
     query = positions.query[..., rows]
     n_query, n_key = query.shape[-1], positions.key.shape[-1]
     first = rows.start or 0
-
-    def lookup(table: Tensor) -> Tensor:
-        return table if table.shape[-2] == 1 else table[..., rows, :]
-
-    return Cells(
+    return Box(
         batch=torch.arange(batch, device=device).view(batch, 1, 1, 1),
         head=torch.arange(n_heads, device=device).view(1, n_heads, 1, 1),
-        query_index=torch.arange(first, first + n_query, device=device).view(n_query, 1),
-        key_index=torch.arange(n_key, device=device),
+        query_index=torch.arange(first, first + n_query, device=device).view(1, 1, n_query, 1),
+        key_index=torch.arange(n_key, device=device).view(1, 1, 1, n_key),
         query=query.view(-1, 1, n_query, 1),
         key=positions.key.view(-1, 1, 1, n_key),
         n_heads=n_heads,
-        lookup=lookup,
+        rows=rows,
     )
 
 

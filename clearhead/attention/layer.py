@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from clearhead.attention import reference
 from clearhead.attention.call import Call
 from clearhead.attention.heads import HeadLayout, Heads
-from clearhead.attention.kernels import Choice, explain_choice, run
+from clearhead.attention.kernels import Choice, check_name, explain_choice, run
 from clearhead.attention.masks import Mask, as_mask
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
-from clearhead.attention.request import check_parts, make_call
+from clearhead.attention.request import check_dropout, check_parts, make_call
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
@@ -57,6 +57,10 @@ class Attention(nn.Module):
         if d_model < 1:
             raise OptionError(f"Attention: d_model must be 1 or more; came {d_model}")
         layout = Heads(heads) if isinstance(heads, int) else heads
+        if not isinstance(layout, HeadLayout):
+            raise OptionError(f"Attention: heads must be a number, Heads(...) or SlicedHeads(...); came {heads!r}")
+        check_dropout(dropout)
+        check_name(kernel)
         weighting, position = weighting or Softmax(), position or NoPosition()
         check_parts(similarity, weighting, position)
         shape = layout.shape(d_model)
@@ -132,6 +136,8 @@ class Attention(nn.Module):
 
     def checked(self, name: str, source: Tensor) -> Tensor:
         """The source as `(batch, n, d_model)`."""
+        if not isinstance(source, Tensor):
+            raise OptionError(f"{name} source must be a torch tensor; came {type(source).__name__}")
         if source.ndim not in (2, 3) or source.shape[-1] != self.d_model:
             raise ShapeError(
                 f"{name} source: expected (batch, n, {self.d_model}) or (n, {self.d_model}); came {tuple(source.shape)}"

@@ -91,6 +91,12 @@ class Mask(ABC):
     def __or__(self, other: "Mask | Tensor") -> "Mask":
         return Either(self, as_mask(other))
 
+    def __rand__(self, other: Tensor) -> "Mask":
+        return as_mask(other) & self
+
+    def __ror__(self, other: Tensor) -> "Mask":
+        return as_mask(other) | self
+
     def __invert__(self) -> "Mask":
         return Not(self)
 
@@ -210,6 +216,15 @@ class Function(Mask):
             got = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
             raise DtypeError(
                 f"a mask function must return a bool tensor, True where the query may attend; it returned {got}"
+            )
+        try:
+            broadcast = torch.broadcast_shapes(answer.shape, cells.query.shape, cells.key.shape)
+        except RuntimeError:
+            broadcast = None
+        if broadcast != torch.broadcast_shapes(cells.query.shape, cells.key.shape):
+            raise ShapeError(
+                "a mask function must answer for every pair of positions it is given: expected a shape that broadcasts "
+                f"with {tuple(cells.query.shape)} and {tuple(cells.key.shape)}; it returned {tuple(answer.shape)}"
             )
         return answer
 
@@ -331,6 +346,9 @@ def document(ids: Tensor | Sequence[int], key_ids: Tensor | Sequence[int] | None
 
     `ids`, `(n,)` or `(batch, n)`, are read by position. For queries and keys of two sequences give the `ids` of the
     queries and the `key_ids`, each in the order of its own sequence.
+
+    Kernelized attention is linear where each document is one run. The ids are looked at for that when the mask is made,
+    which cannot be inside a function that is being compiled: make it outside.
     """
     query = torch.atleast_2d(row_numbers("document ids", ids, axes=(1, 2)))
     if key_ids is None:
@@ -345,6 +363,8 @@ def function(rule: Callable[[Tensor, Tensor], Tensor]) -> Mask:
 
 def tensor(table: Tensor) -> Mask:
     """Any bool tensor that broadcasts to (batch, head, query, key); True where the query may attend."""
+    if not isinstance(table, Tensor):
+        raise DtypeError(f"a mask tensor must be a bool tensor; came {type(table).__name__}. Use torch.tensor(...)")
     if table.dtype != torch.bool:
         raise DtypeError(
             f"a mask tensor must be bool, True where the query may attend; came {table.dtype}. "
@@ -400,12 +420,20 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
 
 
 def row_numbers(name: str, values: Tensor | Sequence[int], axes: tuple[int, ...] = (1,)) -> Tensor:
-    numbers = values if torch.is_tensor(values) else torch.tensor(values, dtype=torch.long)
-    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
-        raise DtypeError(f"{name}: expected whole numbers, came {numbers.dtype}")
+    try:
+        numbers = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ShapeError(f"{name}: expected whole numbers, in rows of one length; came {values!r}") from error
+    if numbers.numel():
+        check_whole(name, numbers)
     if numbers.ndim not in axes or numbers.numel() == 0:
         raise ShapeError(f"{name}: expected {' or '.join(map(str, axes))} axes, not empty; came {tuple(numbers.shape)}")
-    return numbers
+    return numbers.long()
+
+
+def check_whole(name: str, numbers: Tensor) -> None:
+    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+        raise DtypeError(f"{name}: expected whole numbers, came {numbers.dtype}; convert them with .long()")
 
 
 def check_device(name: str, values: Tensor, extent: Extent) -> None:
@@ -422,7 +450,7 @@ def check_per_row(name: str, values: Tensor, extent: Extent) -> None:
 def at_position(ids: Tensor, cells: Cells, position: Tensor) -> Tensor:
     """The id at a position of each batch row; -1 outside the ids that were given."""
     inside = (position >= 0) & (position < ids.shape[-1])
-    row = cells.batch if ids.shape[0] > 1 else torch.zeros_like(cells.batch)
+    row = cells.batch if ids.shape[0] > 1 else torch.zeros_like(cells.batch[:1])
     return torch.where(inside, ids[row, position.clamp(0, ids.shape[-1] - 1)], -1)
 
 

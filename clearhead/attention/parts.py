@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-__all__ = ["HeadShape", "Part"]
+__all__ = ["HeadShape", "MadeFor", "Part"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,8 +14,18 @@ class HeadShape:
     d_head: int
 
 
+@dataclass(frozen=True)
+class MadeFor:
+    """The numbers a built part is bound to; None where it serves any."""
+
+    n_heads: int | None = None
+    d_head: int | None = None
+
+
 class Part:
     """An immutable spec. One with learned values is *built* by each layer, so that no two layers share them.
 
     A built part is a part too, and builds into itself: give a built one to several layers and they share it.
     """
+
+    made_for: MadeFor = MadeFor()

@@ -3,11 +3,12 @@
 from types import UnionType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.attention.call import Call
 from clearhead.attention.cells import Positions
-from clearhead.attention.masks import Mask, as_mask
+from clearhead.attention.masks import Mask, as_mask, check_whole
+from clearhead.attention.parts import Part
 from clearhead.attention.positions import EmbeddedPosition, Position
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
@@ -30,8 +31,7 @@ def make_call(
 ) -> Call:
     check_tensors(*tensors)
     check_parts(similarity, weighting, position)
-    if not 0 <= dropout < 1:
-        raise OptionError(f"dropout is the share of weights left out, from 0 up to but not 1; came {dropout}")
+    check_dropout(dropout)
     query, key, value = (with_batch_and_head(tensor) for tensor in tensors)
     check_fit((query, key, value), tensors)
     given = given_positions(query, key, positions)
@@ -49,7 +49,31 @@ def make_call(
         dropout=dropout,
     )
     call.mask.check(call.extent)
+    check_made_for("similarity", call.similarity, call)
+    check_made_for("position", position, call)
     return call
+
+
+def check_made_for(name: str, part: Part, call: Call) -> None:
+    """A part with values of its own must have been built for these heads, on this device."""
+    if not isinstance(part, nn.Module):
+        return
+    for what, made, here in (
+        ("heads", part.made_for.n_heads, call.n_heads),
+        ("numbers in a head", part.made_for.d_head, call.query.shape[-1]),
+    ):
+        if made not in (None, here):
+            raise ShapeError(
+                f"{name}: this {type(part).__name__} was built for {made} {what}, and there are {here}; build it anew"
+            )
+    own = next(part.parameters(), None)
+    if own is not None and own.device != call.query.device:
+        raise DeviceError(f"{name} is on {own.device} and query on {call.query.device}; move one of them")
+
+
+def check_dropout(dropout: float) -> None:
+    if not 0 <= dropout < 1:
+        raise OptionError(f"dropout is the share of weights left out, from 0 up to but not 1; came {dropout}")
 
 
 def with_batch_and_head(tensor: Tensor) -> Tensor:
@@ -135,7 +159,7 @@ def check_kernelized(similarity: Similarity | None, position: Position) -> None:
 
 def given_positions(query: Tensor, key: Tensor, positions: tuple[Tensor | None, Tensor | None]) -> Positions | None:
     """The positions a user gave, the other side's default beside them; None if both are the default."""
-    if positions == (None, None):
+    if positions[0] is None and positions[1] is None:
         return None
     default = Positions.aligned(query.shape[2], key.shape[2], query.device)
     return Positions(
@@ -148,10 +172,11 @@ def checked(name: str, given: Tensor | None, default: Tensor, query: Tensor) -> 
     if given is None:
         return default
     batch, n = query.shape[0], default.shape[0]
-    if given.is_floating_point() or given.dtype == torch.bool:
-        raise DtypeError(f"{name}: expected whole numbers, came {given.dtype}")
+    if not isinstance(given, Tensor):
+        raise OptionError(f"{name} must be a torch tensor; came {type(given).__name__}. Use torch.tensor(...)")
+    check_whole(name, given)
     if given.device != query.device:
         raise DeviceError(f"{name} is on {given.device} and query on {query.device}; move one of them")
     if given.shape not in ((n,), (batch, n), (1, n)):
         raise ShapeError(f"{name}: expected ({n},) or ({batch}, {n}); came {tuple(given.shape)}")
-    return given
+    return given.long()

@@ -22,7 +22,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.attention.parts import HeadShape, Part
+from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.errors import NotBuiltError, OptionError
 
 __all__ = ["Additive", "Cosine", "Dot", "ScaledDot", "Similarity"]
@@ -104,8 +104,8 @@ class Cosine(CosineForm):
     learned: bool = True
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise OptionError(f"Cosine: temperature must be above 0; came {self.temperature}")
+        if not 0 < self.temperature < float("inf"):
+            raise OptionError(f"Cosine: temperature must be above 0 and finite; came {self.temperature}")
 
     def scale(self, d_head: int) -> float:
         return 1 / self.temperature
@@ -120,6 +120,7 @@ class LearnedCosine(nn.Module, CosineForm):
 
     def __init__(self, temperature: float, n_heads: int) -> None:
         super().__init__()
+        self.made_for = MadeFor(n_heads=n_heads)
         self.log_temperature = nn.Parameter(torch.full((n_heads, 1, 1), temperature).log())
 
     def scale(self, d_head: int) -> Tensor:
@@ -153,6 +154,7 @@ class LearnedAdditive(nn.Module, Similarity):
 
     def __init__(self, n_heads: int, d_head: int, width: int) -> None:
         super().__init__()
+        self.made_for = MadeFor(n_heads=n_heads, d_head=d_head)
         self.query = nn.Parameter(torch.randn(n_heads, d_head, width) * d_head**-0.5)
         self.key = nn.Parameter(torch.randn(n_heads, d_head, width) * d_head**-0.5)
         self.out = nn.Parameter(torch.randn(n_heads, width) * width**-0.5)

@@ -1,4 +1,4 @@
-"""torch.compile as one full graph and torch.export, on the default path; flex compiled; eager where nothing compiles."""
+"""torch.compile as one full graph and torch.export, on the default path; flex compiled; eager without a compiler."""
 
 import pytest
 import torch

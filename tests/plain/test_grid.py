@@ -138,9 +138,9 @@ def test_every_part_in_a_table_has_a_row_in_the_promise():
         ("position", positions.TABLE),
         ("mask", masks.TABLE),
     ):
-        assert {row for row in support.ROWS if row.startswith(f"{axis} ") and "(" not in row} - {"similarity default"} == {
-            f"{axis} {part}" for part in table
-        }
+        assert {row for row in support.ROWS if row.startswith(f"{axis} ") and "(" not in row} - {
+            "similarity default"
+        } == {f"{axis} {part}" for part in table}
 
 
 def test_check_part_refuses_what_is_no_part():

@@ -15,7 +15,7 @@ from clearhead.attention.kernels.recurrent import Recurrent
 from clearhead.attention.kernels.reference import Reference
 from clearhead.errors import OptionError, UnsupportedError
 
-__all__ = ["KERNELS", "Choice", "Kernel", "choose", "explain_choice", "run"]
+__all__ = ["KERNELS", "Choice", "Kernel", "check_name", "choose", "explain_choice", "run"]
 
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel for kernel in (Fused(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
@@ -45,12 +45,16 @@ def choose(facts: Facts) -> str:
 remembered = functools.lru_cache(maxsize=4096)(choose)
 
 
+def check_name(name: str) -> None:
+    if name != "auto" and name not in KERNELS:
+        raise OptionError(f"unknown kernel {name!r}; there are auto, {', '.join(KERNELS)}")
+
+
 def kernel_for(name: str, call: Call) -> Kernel:
     """The kernel of that name, or the one `auto` picks."""
     if name == "auto":
         return KERNELS[(choose if torch.compiler.is_compiling() else remembered)(call.facts())]
-    if name not in KERNELS:
-        raise OptionError(f"unknown kernel {name!r}; there are auto, {', '.join(KERNELS)}")
+    check_name(name)
     facts = call.facts()
     why = KERNELS[name].refusal(facts)
     if why is not None:

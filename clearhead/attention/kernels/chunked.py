@@ -66,7 +66,9 @@ def in_one_sum(call: Call) -> Context:
 
 
 def by_heads(call: Call) -> list[Call]:
-    """The call a few heads at a time, so that what is held of each step stays small and memory is used again."""
+    """On a CPU, a few heads at a time: what is held of each step stays small, and memory is used again."""
+    if call.query.device.type != "cpu" or torch.compiler.is_compiling():
+        return [call]
     numbers = call.query.shape[0] * max(call.n_query, call.n_key) * max(CHUNK, call.query.shape[-1])
     count = max(1, NUMBERS // numbers)
     tensors = zip(*(side.split(count, 1) for side in (call.query, call.key, call.value)), strict=True)
@@ -91,14 +93,22 @@ def in_chunks(call: Call) -> Context:
 
 def reach_back(call: Call) -> int:
     """How many positions back a query sees at most."""
-    return min([term.left for term in call.mask.terms if isinstance(term, Window)], default=call.n_query + call.n_key)
+    return nearest([term.left for term in call.mask.terms if isinstance(term, Window)], call)
 
 
 def reach_ahead(call: Call) -> int:
     """How many positions ahead a query sees at most."""
     if "causal" in call.mask.kinds:
         return 0
-    return min([term.right for term in call.mask.terms if isinstance(term, Window)], default=call.n_query + call.n_key)
+    return nearest([term.right for term in call.mask.terms if isinstance(term, Window)], call)
+
+
+def nearest(limits: list[int], call: Call) -> int:
+    """The least of the limits, and of what lies past everything (by hand: `min` of a list breaks a traced graph)."""
+    reach = call.n_query + call.n_key
+    for limit in limits:
+        reach = min(reach, limit)
+    return reach
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,6 @@ def point(positions: Positions, n_heads: int, place: tuple[Tensor, Tensor, Tenso
         query=positions.query[query] if positions.query.ndim == 1 else read_at(positions.query, batch, query),
         key=positions.key[key] if positions.key.ndim == 1 else read_at(positions.key, batch, key),
         n_heads=n_heads,
-        lookup=lambda table: read_at(table, batch, head, query, key),
     )
 
 
@@ -131,4 +130,5 @@ def block_mask(call: Call) -> BlockMask | None:
     def may_attend(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return mask.allowed(point(positions, n_heads, (batch, head, query, key)))
 
-    return create_block_mask(may_attend, call.query.shape[0], n_heads, call.n_query, call.n_key, call.query.device)
+    batch, heads, *_ = mask.allowed(call.cells(slice(0, 1))).shape  # 1 where the mask is the same for every index
+    return create_block_mask(may_attend, batch, heads, call.n_query, call.n_key, call.query.device)

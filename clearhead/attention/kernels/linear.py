@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clearhead.attention.call import Call, Sight
-from clearhead.attention.cells import Cells, read_at
+from clearhead.attention.cells import Cells
 from clearhead.attention.kernels.base import Context
 from clearhead.attention.masks import Mask, Padding
 from clearhead.attention.weighting import Kernelized
@@ -110,6 +110,5 @@ def seen(
         query=query,
         key=key,
         n_heads=call.n_heads,
-        lookup=lambda table: read_at(table, batch, head, query_index, key),
     )
     return reduce(torch.logical_and, [term.allowed(cells) for term in terms])

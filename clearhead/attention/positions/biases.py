@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.attention.cells import Cells
-from clearhead.attention.parts import HeadShape
+from clearhead.attention.parts import HeadShape, MadeFor
 from clearhead.attention.positions.base import Position
 from clearhead.errors import NotBuiltError, OptionError
 
@@ -83,6 +83,7 @@ class LearnedT5Bias(nn.Module, Position):
     def __init__(self, spec: T5Bias, n_heads: int) -> None:
         super().__init__()
         self.spec = spec
+        self.made_for = MadeFor(n_heads=n_heads)
         self.table = nn.Parameter(torch.randn(spec.buckets, n_heads) * 0.02)
 
     def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor:

@@ -49,26 +49,32 @@ class Sinusoidal(EmbeddedPosition):
 class SinusoidalTable(nn.Module):
     """The encoding of positions 0, 1, …: made once, grown when a longer sequence comes; nothing to save or learn."""
 
-    table: Tensor
+    like: Tensor
 
     def __init__(self, spec: Sinusoidal, d_model: int) -> None:
         super().__init__()
         self.spec, self.d_model = spec, d_model
-        self.register_buffer("table", self.encode(torch.arange(0)).float(), persistent=False)
+        self.register_buffer("like", torch.empty(0), persistent=False)  # has the module's dtype and device
+        self.table = self.encode(torch.arange(0))
 
     def encode(self, positions: Tensor) -> Tensor:
-        return sinusoid(positions, self.d_model, base=self.spec.base, layout=self.spec.layout)
+        exact = sinusoid(positions, self.d_model, base=self.spec.base, layout=self.spec.layout)
+        return exact.to(self.like.device, self.like.dtype)
 
     def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
         """The vectors of positions `start` to `start + n - 1`."""
-        if start + n > self.table.shape[0]:
-            grown = torch.arange(max(start + n, 2 * self.table.shape[0]), device=self.table.device)
-            self.table = self.encode(grown).to(self.table.dtype)
+        if start < 0:
+            raise ShapeError(
+                f"sinusoidal positions are counted from 0; came start={start}. For others use .at(positions)"
+            )
+        stale = self.table.dtype != self.like.dtype or self.table.device != self.like.device
+        if stale or start + n > self.table.shape[0]:
+            self.table = self.encode(torch.arange(max(start + n, 2 * self.table.shape[0])))
         return self.table[start : start + n]
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
         """The vectors of any positions, `(n,)` or `(batch, n)`."""
-        return self.encode(positions).to(self.table.dtype)
+        return self.encode(positions)
 
 
 @final
@@ -83,6 +89,8 @@ class Learned(EmbeddedPosition):
             raise OptionError(f"Learned: length must be 1 or more; came {self.length}")
 
     def embed(self, d_model: int) -> "LearnedTable":
+        if d_model < 1:
+            raise OptionError(f"Learned: d_model must be 1 or more; came {d_model}")
         return LearnedTable(self.length, d_model)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.parts import HeadShape, Part
+from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.attention.similarity import DotForm
 from clearhead.errors import OptionError
 
@@ -72,7 +72,9 @@ def orthogonal_rows(count: int, width: int, generator: torch.Generator | None = 
     for start in range(0, count, width):
         gaussian = torch.randn(width, width, generator=generator, dtype=torch.float64)
         lengths = torch.randn(width, width, generator=generator, dtype=torch.float64).norm(dim=-1, keepdim=True)
-        blocks.append((torch.linalg.qr(gaussian).Q.T * lengths)[: count - start])
+        turn, upper = torch.linalg.qr(gaussian)
+        turn = turn * upper.diagonal().sign()  # QR fixes the signs otherwise, and a row could not point everywhere
+        blocks.append((turn.T * lengths)[: count - start])
     return torch.cat(blocks).float()
 
 
@@ -116,6 +118,7 @@ class DrawnFeatures(nn.Module, Features):
     def __init__(self, projection: Tensor, factor: float | None) -> None:
         super().__init__()
         self.register_buffer("projection", projection)
+        self.made_for = MadeFor(d_head=projection.shape[1])
         self.factor = factor
 
     def map(self, vectors: Tensor) -> Tensor:
@@ -131,6 +134,7 @@ class FeatureDot(nn.Module, DotForm):
     def __init__(self, features: Features) -> None:
         super().__init__()
         self.features = features
+        self.made_for = features.made_for
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return self.features.map(query), self.features.map(key)

@@ -28,7 +28,8 @@ class Kernelized(Weighting):
     normalised: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.features, str) and self.features not in FEATURES:
+        known = self.features in FEATURES if isinstance(self.features, str) else isinstance(self.features, Features)
+        if not known:
             raise OptionError(
                 f"Kernelized: features must be one of {', '.join(FEATURES)} or a part; came {self.features!r}"
             )

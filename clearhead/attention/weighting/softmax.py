@@ -21,8 +21,10 @@ class Softmax(Weighting):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise OptionError(f"Softmax: temperature must be above 0; came {self.temperature}. For 0 use Argmax()")
+        if not 0 < self.temperature < float("inf"):
+            raise OptionError(
+                f"Softmax: temperature must be above 0 and finite; came {self.temperature}. For 0 use Argmax()"
+            )
 
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         return softmax_rows(masked / self.temperature, allowed)
