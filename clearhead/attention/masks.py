@@ -77,7 +77,7 @@ class Mask(ABC):
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """The classes it is made of: masks of one structure differ in numbers alone."""
+        """The classes and plain numbers it is made of: masks of one structure differ in their tensors alone."""
         return (type(self),)
 
     @property
@@ -125,6 +125,10 @@ class Window(Mask):
     kind: ClassVar[str] = "window"
     left: int
     right: int
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        return (Window, self.left, self.right)
 
     def allowed(self, cells: Cells) -> Tensor:
         back = cells.query - cells.key
@@ -450,8 +454,8 @@ def check_per_row(name: str, values: Tensor, extent: Extent) -> None:
 def at_position(ids: Tensor, cells: Cells, position: Tensor) -> Tensor:
     """The id at a position of each batch row; -1 outside the ids that were given."""
     inside = (position >= 0) & (position < ids.shape[-1])
-    row = cells.batch if ids.shape[0] > 1 else torch.zeros_like(cells.batch[:1])
-    return torch.where(inside, ids[row, position.clamp(0, ids.shape[-1] - 1)], -1)
+    place = position.clamp(0, ids.shape[-1] - 1)
+    return torch.where(inside, ids[cells.batch, place] if ids.shape[0] > 1 else ids[0, place], -1)
 
 
 def one_run_each(ids: Tensor) -> bool:

@@ -37,6 +37,7 @@ def results(layer, run, x, lengths):
     ],
     ids=["default", "rotary", "alibi", "cosine", "kernelized", "argmax"],
 )
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
 @pytest.mark.slow
 def test_a_compiled_layer_is_one_graph_and_the_same(parts):
     layer, x, lengths = Layer(**parts), torch.randn(2, 9, 16), torch.tensor([4, 9])

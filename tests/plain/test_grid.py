@@ -11,7 +11,7 @@ import torch
 
 from clearhead.attention import grid, masks, positions, similarity, support, weighting
 from clearhead.attention.case import Combination
-from clearhead.attention.kernels import KERNELS, flex
+from clearhead.attention.kernels import KERNELS
 from clearhead.attention.kernels.fused import Fused
 
 FOUND: dict[str, grid.Report] = {}
@@ -22,19 +22,10 @@ def some(kernel):
     return islice(grid.combinations(kernel), 80)
 
 
-@pytest.fixture
-def traced_flex(monkeypatch):
-    """Flex traced but not compiled, which would take seconds for each combination; tests/plain compiles every mask."""
-    monkeypatch.setattr(flex, "BACKEND", "eager")
-    flex.compiled_flex.cache_clear()
-    yield
-    flex.compiled_flex.cache_clear()
-
-
 @pytest.mark.parametrize(
     "kernel", [pytest.param(name, marks=pytest.mark.slow if name == "flex" else ()) for name in support.KERNEL_NAMES]
 )
-def test_every_promise_is_kept(kernel, traced_flex):
+def test_every_promise_is_kept(kernel):
     FOUND[kernel] = grid.check(grid.combinations(kernel))
     assert not FOUND[kernel].failures, str(FOUND[kernel])
 

@@ -5,6 +5,7 @@ On a CPU it runs forward in float32 only. Where there is no C++ compiler the fus
 """
 
 import functools
+import itertools
 import types
 from collections.abc import Callable
 from typing import ClassVar, final
@@ -23,6 +24,7 @@ from clearhead.compiling import missing_compiler
 __all__ = ["Flex"]
 
 BACKEND = "inductor"
+COPIES = itertools.count()
 SIGHT_NUMBERS = 1 << 24
 """How many cells of the mask are looked at in one go, to find rows that see nothing."""
 
@@ -81,20 +83,23 @@ def call_flex(
 
 @functools.lru_cache(maxsize=256)
 def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
-    """Flex compiled for one structure of mask and bias, which has a copy of the code to itself.
+    """Flex compiled for one structure of mask and bias, which has a copy of the code, under a name, to itself.
 
-    torch keeps what it compiled with the code, and where another mask has other attributes it fails (2.13: an
-    AttributeError) as it looks up why the last one does not fit.
+    torch keeps what it compiled with the code, and fails where another mask has other attributes (2.13: an
+    AttributeError as it looks up why the last one does not fit). By the name it remembers which numbers change, and
+    makes those unknowns, which its kernel then cannot read.
     """
-    own = types.FunctionType(call_flex.__code__.replace(), call_flex.__globals__, f"flex for {structure}")
+    name = f"flex_{next(COPIES)}"
+    own = types.FunctionType(call_flex.__code__.replace(co_name=name), call_flex.__globals__, name)
     return torch.compile(own, backend=BACKEND, fullgraph=True)
 
 
 def structure(call: Call) -> tuple[object, ...]:
     """What flex is compiled for; only lengths and the batch may vary within it."""
-    given = call.positions
+    positions = (call.positions.query.ndim, call.positions.key.ndim)
     heads = (call.n_heads, call.key.shape[1], call.key.shape[3], call.value.shape[3])
-    return (call.mask.structure, type(call.position), given.query.ndim, given.key.ndim, heads, call.query.dtype)
+    parts = (call.mask.structure, call.position.structure, call.weighting.temperature)
+    return (*parts, positions, heads, call.query.dtype)
 
 
 def point(positions: Positions, n_heads: int, place: tuple[Tensor, Tensor, Tensor, Tensor]) -> Cells:

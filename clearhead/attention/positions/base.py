@@ -22,6 +22,11 @@ class Position(Part):
         """The part with values of its own, for one layer; itself if it has none."""
         return self
 
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """The class and plain numbers it is made of: parts of one structure differ in their tensors alone."""
+        return (type(self),)
+
     def rotate(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tensor, Tensor]:
         return query, key
 

@@ -86,5 +86,9 @@ class LearnedT5Bias(nn.Module, Position):
         self.made_for = MadeFor(n_heads=n_heads)
         self.table = nn.Parameter(torch.randn(spec.buckets, n_heads) * 0.02)
 
+    @property
+    def structure(self) -> tuple[object, ...]:
+        return (LearnedT5Bias, self.spec)
+
     def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor:
         return self.table[self.spec.bucket(cells.key - cells.query), cells.head].to(dtype)
