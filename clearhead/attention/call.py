@@ -1,6 +1,7 @@
 """One request for attention, checked: what every kernel is given, and the facts a kernel is chosen by."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from einops import rearrange, repeat
@@ -16,10 +17,10 @@ from clearhead.attention.weighting import Weighting
 __all__ = ["Call", "Facts"]
 
 HALF = (torch.float16, torch.bfloat16)
+ORDINARY = 1e15
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """All that the choice of a kernel may depend on."""
 
     similarity: str
@@ -36,8 +37,7 @@ class Facts:
     """d_value = d_head."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """Queries, keys and values as `(batch, head, n, d)`, already turned by their positions, and the parts."""
 
     query: Float[Tensor, "batch n_heads query d_head"]
@@ -99,8 +99,12 @@ class Call:
     def needs_gradient(self) -> bool:
         if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
             return True
-        built = [part for part in (self.similarity, self.position) if isinstance(part, nn.Module)]
-        return any(parameter.requires_grad for part in built for parameter in part.parameters())
+        return any(parameter.requires_grad for parameter in self.parameters())
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The learned values of the parts."""
+        built = [part for part in (self.similarity, self.weighting, self.position) if isinstance(part, nn.Module)]
+        return [parameter for part in built for parameter in part.parameters()]
 
     def cells(self, rows: slice = ALL_ROWS) -> Cells:
         return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows)
@@ -109,7 +113,7 @@ class Call:
         """Half precision as float32, for kernels that compute step by step."""
         if self.query.dtype not in HALF:
             return self
-        return replace(self, query=self.query.float(), key=self.key.float(), value=self.value.float())
+        return self._replace(query=self.query.float(), key=self.key.float(), value=self.value.float())
 
     def with_every_head(self) -> "Call":
         """Each query head with a key and a value head of its own: shared ones are repeated."""
@@ -117,23 +121,37 @@ class Call:
         if group == 1:
             return self
         spread = "batch head key d -> batch (head group) key d"
-        return replace(self, key=repeat(self.key, spread, group=group), value=repeat(self.value, spread, group=group))
+        return self._replace(key=repeat(self.key, spread, group=group), value=repeat(self.value, spread, group=group))
 
     def sealed(self, sight: "Sight") -> "Call":
-        """Zeros where nothing can come of it: keys and values no query sees, queries that see no key.
+        """Safe from whatever stands where nothing can come of it (NaN, Inf, memory nobody wrote).
 
-        Whatever stands there (NaN, Inf, memory nobody wrote) then touches neither outputs nor gradients.
+        Keys and values no query sees, and queries that see no key, are set to 0, and so touch neither outputs nor
+        gradients. On a CPU the numbers are looked at first: ordinary ones do no harm with weights of 0, and nothing is
+        copied.
         """
+        looking = self.query.device.type == "cpu" and not torch.compiler.is_compiling()
+        harmless = looking and bool(sight.rows.all()) and ordinary(self.key) and ordinary(self.value)
+        return self if harmless else self.zeroed(sight)
+
+    def zeroed(self, sight: "Sight") -> "Call":
+        """Zeros for keys and values no query sees, and for queries that see no key."""
         unseen = ~sight.keys.unsqueeze(-1)
         if unseen.shape[1] > 1:
             group = self.n_heads // self.key.shape[1]
             unseen = rearrange(unseen, "b (head group) key 1 -> b head group key 1", group=group).all(2)
-        return replace(
-            self,
+        return self._replace(
             query=self.query.masked_fill(~sight.rows.unsqueeze(-1), 0),
             key=self.key.masked_fill(unseen, 0),
             value=self.value.masked_fill(unseen, 0),
         )
+
+
+def ordinary(vectors: Tensor) -> bool:
+    """Whether all of it is finite, and small enough for products with it to be: one pass, and no copy."""
+    return bool(
+        torch.linalg.vector_norm(vectors.detach(), dtype=torch.promote_types(vectors.dtype, torch.float32)) < ORDINARY
+    )
 
 
 @dataclass(frozen=True)

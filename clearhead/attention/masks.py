@@ -14,7 +14,7 @@ Combine with `&`, `|`, `~`. A query that may attend nothing gets a context of ze
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -36,8 +36,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(NamedTuple):
     """The box a mask must fit: what its tensors are checked against."""
 
     batch: int
@@ -50,12 +49,12 @@ class Extent:
         """An example of ragged lengths: the first row empty, the last full."""
         return torch.linspace(0, self.n_key, max(self.batch, 2), device=self.device).long()[: self.batch]
 
-    def count(self, n: int) -> Tensor:
+    def places(self, n: int) -> Tensor:
         return torch.arange(n, device=self.device)
 
     def runs(self) -> Tensor:
         """An example of packed documents: runs of three positions."""
-        return self.count(self.n_key) // 3
+        return self.places(self.n_key) // 3
 
 
 class Mask(ABC):
@@ -83,7 +82,7 @@ class Mask(ABC):
     @property
     def kinds(self) -> frozenset[str]:
         """What kernels choose by: the kinds of the terms."""
-        return frozenset(term.kind for term in self.terms)
+        return frozenset([term.kind for term in self.terms])
 
     def __and__(self, other: "Mask | Tensor") -> "Mask":
         return Both.of((*self.terms, *as_mask(other).terms))
@@ -396,11 +395,11 @@ TABLE: dict[str, Callable[[Extent], Mask]] = {
     "window both": lambda box: window(1, 2),
     "prefix": lambda box: prefix(box.lengths()),
     "document": lambda box: document(box.runs()),
-    "document scattered": lambda box: document(box.count(box.n_key + 3) % 2),
-    "document cross": lambda box: document(box.count(box.n_query) % 3, box.count(box.n_key) % 2),
+    "document scattered": lambda box: document(box.places(box.n_key + 3) % 2),
+    "document cross": lambda box: document(box.places(box.n_query) % 3, box.places(box.n_key) % 2),
     "function": lambda box: function(lambda query, key: (query - key) % 2 == 0),
-    "tensor": lambda box: tensor((box.count(box.n_query)[:, None] * 5 + box.count(box.n_key)) % 3 > 0),
-    "tensor a head": lambda box: tensor(box.count(box.n_heads)[:, None, None] != box.count(box.n_key)),
+    "tensor": lambda box: tensor((box.places(box.n_query)[:, None] * 5 + box.places(box.n_key)) % 3 > 0),
+    "tensor a head": lambda box: tensor(box.places(box.n_heads)[:, None, None] != box.places(box.n_key)),
     "union": lambda box: causal() | padding(box.lengths()),
     "negation": lambda box: ~causal(),
     "causal padding": lambda box: causal() & padding(box.lengths()),

@@ -67,7 +67,7 @@ def steps(call: Call) -> Steps:
         scaled=made.scaled,
         masked=made.masked,
         weight=made.weight,
-        context=mix(call, made.weight).to(dtype),
+        context=mix(call, made.weight, call.value).to(dtype),
     )
 
 
@@ -82,7 +82,7 @@ def weigh(call: Call, query: Tensor, key: Tensor, rows: slice = ALL_ROWS) -> Wei
     return Weights(score=score, scaled=scaled, masked=masked, weight=call.weighting.weigh(masked, allowed))
 
 
-def mix(call: Call, weight: Scores) -> Float[Tensor, "batch head query d_value"]:
+def mix(call: Call, weight: Scores, value: Tensor) -> Float[Tensor, "batch head query d_value"]:
     """The weighted sum of the values, the weights thinned by dropout if there is any."""
     weight = torch.dropout(weight, call.dropout, train=call.dropout > 0)
-    return einsum(weight, call.value, "batch head query key, batch head key d -> batch head query d")
+    return einsum(weight, value, "batch head query key, batch head key d -> batch head query d")

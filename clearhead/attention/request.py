@@ -16,6 +16,7 @@ from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 __all__ = ["make_call"]
 
+SIMILARITY = Similarity | None
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -48,7 +49,8 @@ def make_call(
         given_positions=given,
         dropout=dropout,
     )
-    call.mask.check(call.extent)
+    if type(call.mask).check is not Mask.check:
+        call.mask.check(call.extent)
     check_made_for("similarity", call.similarity, call)
     check_made_for("position", position, call)
     return call
@@ -81,6 +83,7 @@ def with_batch_and_head(tensor: Tensor) -> Tensor:
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Each by itself and beside the query; how they fit together is `misfit`'s."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise OptionError(f"{name} must be a torch tensor; came {type(tensor).__name__}")
@@ -128,7 +131,7 @@ def check_parts(similarity: Similarity | None, weighting: Weighting, position: P
             f"{type(position).__name__} is added to the embeddings, before attention: "
             "x + spec.embed(d_model)(n). Inside attention there are Rotary, ALiBi and T5Bias"
         )
-    check_kind("similarity", similarity, Similarity | None, "clearhead.similarity.Cosine()")
+    check_kind("similarity", similarity, SIMILARITY, "clearhead.similarity.Cosine()")
     check_kind("weighting", weighting, Weighting, "clearhead.weighting.Softmax()")
     check_kind("position", position, Position, "clearhead.positions.Rotary()")
     if weighting.form == "kernelized":

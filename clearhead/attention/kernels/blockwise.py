@@ -4,11 +4,13 @@ Serves every similarity and every weighting that looks at one row at a time. Eac
 backward pass instead of being kept.
 """
 
-from typing import ClassVar, final
+import contextlib
+from collections.abc import Iterator
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from clearhead.attention import reference
 from clearhead.attention.call import Call, Facts, Sight
@@ -39,18 +41,74 @@ class Blockwise(Kernel):
         if not call.complete:
             call = call.sealed(sight(call, rows))
         query, key = call.similarity.prepare(call.query, call.key)
-        if rows >= call.n_query:
-            return context(call, query, key, 0, call.n_query).to(dtype)
-        blocks = [
-            checkpoint(context, call, query, key, start, start + rows, use_reentrant=False)
-            for start in range(0, call.n_query, rows)
+        if rows >= call.n_query or torch.compiler.is_compiling():
+            return context(call, (query, key, call.value), slice(0, call.n_query)).to(dtype)
+        return Blocks.apply(call, rows, query, key, call.value, *call.parameters()).to(dtype)
+
+
+class Blocks(torch.autograd.Function):
+    """One block after another, and each of them again on the way back.
+
+    torch's own checkpointing holds as little, but leaves small objects between the blocks, and the heap then finds no
+    room for the next block where the last one was: 4 GB instead of 0.2 for additive attention at n = 4,096.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, rows: int, *tensors: Tensor) -> Tensor:
+        query, key, value, *_ = tensors
+        ctx.call, ctx.rows = call, rows
+        ctx.random = random_state(query.device) if call.dropout else None
+        ctx.save_for_backward(*tensors)
+        made = value.new_empty(*query.shape[:3], value.shape[-1])
+        for block in blocks_of(call, rows):
+            made[:, :, block] = context(call, (query, key, value), block)
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (grad,) = grads
+        inputs = [
+            tensor.detach().requires_grad_(wanted) if index < 3 else tensor
+            for index, (tensor, wanted) in enumerate(zip(ctx.saved_tensors, ctx.needs_input_grad[2:], strict=True))
         ]
-        return torch.cat(blocks, dim=2).to(dtype)
+        wanted = [tensor for tensor in inputs if tensor.requires_grad]
+        totals = [torch.zeros_like(tensor) for tensor in wanted]
+        with as_it_was(ctx.random, grad.device), torch.enable_grad():
+            for block in blocks_of(ctx.call, ctx.rows):
+                made = context(ctx.call, (inputs[0], inputs[1], inputs[2]), block)
+                parts = torch.autograd.grad(made, wanted, grad[:, :, block], allow_unused=True)
+                for total, part in zip(totals, parts, strict=True):
+                    if part is not None:
+                        total.add_(part)
+        found = iter(totals)
+        return None, None, *(next(found) if tensor.requires_grad else None for tensor in inputs)
 
 
-def context(call: Call, query: Tensor, key: Tensor, start: int, stop: int) -> Context:
-    weights = reference.weigh(call, query[:, :, start:stop], key, slice(start, stop))
-    return reference.mix(call, weights.weight)
+def random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+@contextlib.contextmanager
+def as_it_was(state: Tensor | None, device: torch.device) -> Iterator[None]:
+    """The random numbers of then, for the same dropout; those of now go on afterwards."""
+    if state is None:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
+        yield
+
+
+def blocks_of(call: Call, rows: int) -> list[slice]:
+    return [slice(start, min(start + rows, call.n_query)) for start in range(0, call.n_query, rows)]
+
+
+def context(call: Call, tensors: tuple[Tensor, Tensor, Tensor], block: slice) -> Context:
+    """The context of a block of rows, from prepared queries and keys."""
+    query, key, value = tensors
+    weights = reference.weigh(call, query[:, :, block], key, block)
+    return reference.mix(call, weights.weight, value)
 
 
 def block_rows(call: Call, block_numbers: int) -> int:
@@ -60,7 +118,7 @@ def block_rows(call: Call, block_numbers: int) -> int:
 
 def sight(call: Call, rows: int) -> Sight:
     """Which queries see a key and which keys are seen, a block of queries at a time."""
-    blocks = [slice(start, min(start + rows, call.n_query)) for start in range(0, call.n_query, rows)]
+    blocks = blocks_of(call, rows)
     seen = [Sight.of(call.mask.allowed(call.cells(block))) for block in blocks]
     keys = seen[0].keys
     for block in seen[1:]:

@@ -6,7 +6,7 @@ up along the sequence, and each query is multiplied with the sum that reaches it
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
@@ -72,7 +72,7 @@ def by_heads(call: Call) -> list[Call]:
     numbers = call.query.shape[0] * max(call.n_query, call.n_key) * max(CHUNK, call.query.shape[-1])
     count = max(1, NUMBERS // numbers)
     tensors = zip(*(side.split(count, 1) for side in (call.query, call.key, call.value)), strict=True)
-    return [replace(call, query=query, key=key, value=value) for query, key, value in tensors]
+    return [call._replace(query=query, key=key, value=value) for query, key, value in tensors]
 
 
 def in_chunks(call: Call) -> Context:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.attention.call import Call, Facts, Sight
+from clearhead.attention.cells import Cells
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.similarity import Similarity
 
@@ -50,38 +51,42 @@ class Fused(Kernel):
             return attend_fused(call, None)
         cells = call.cells()
         allowed = call.mask.allowed(cells)
+        if call.complete:
+            return attend_fused(call, biased(call, cells, allowed))
         sight = Sight.of(allowed)
-        if not call.complete:
-            call = call.sealed(sight)
         blind = ~sight.rows.unsqueeze(-1)
-        mask = allowed | blind
-        if call.position.bias_kind != "none":
-            bias = (
-                call.position.bias(cells, torch.promote_types(call.query.dtype, torch.float32))
-                / call.weighting.temperature
-            )
-            mask = torch.where(mask, bias, float("-inf")).to(call.query.dtype)
-        return attend_fused(call, mask).masked_fill(blind, 0)
+        context = attend_fused(call.sealed(sight), biased(call, cells, allowed | blind))
+        return context.masked_fill(blind, 0) if may_hold(blind) else context
+
+
+def may_hold(truths: Tensor) -> bool:
+    """Whether any of them is, or might be, True: looked at on a CPU, where it costs nothing to look."""
+    return truths.device.type != "cpu" or torch.compiler.is_compiling() or bool(truths.any())
+
+
+def biased(call: Call, cells: Cells, allowed: Tensor) -> Tensor:
+    """The mask as torch takes it: truth values, or the bias with -inf where it may not attend."""
+    if call.position.bias_kind == "none":
+        return allowed
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    bias = call.position.bias(cells, wide) / call.weighting.temperature
+    return torch.where(allowed, bias, float("-inf")).to(call.query.dtype)
 
 
 def attend_fused(call: Call, mask: Tensor | None) -> Context:
     query, key, scale = scaled_query(call)
-    causal = mask is None and call.mask.kinds == {"causal"} and call.n_query > 1
+    value, d_value = call.value, call.value.shape[-1]
+    causal = mask is None and call.n_query > 1 and call.mask.kinds == {"causal"}
     if causal and call.n_query != call.n_key:
         causal, mask = False, call.mask.allowed(call.cells())
-    d_value = call.value.shape[-1]
-    width = max(query.shape[-1], d_value)
+    if query.shape[-1] != d_value:
+        width = max(query.shape[-1], d_value)
+        query, key, value = widen(query, width), widen(key, width), widen(value, width)
+    grouped = call.n_heads != key.shape[1]
     context = F.scaled_dot_product_attention(
-        widen(query, width),
-        widen(key, width),
-        widen(call.value, width),
-        attn_mask=mask,
-        dropout_p=call.dropout,
-        is_causal=causal,
-        scale=scale,
-        enable_gqa=call.n_heads != key.shape[1],
+        query, key, value, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
     )
-    return context[..., :d_value]
+    return context if context.shape[-1] == d_value else context[..., :d_value]
 
 
 def scaled_query(call: Call) -> tuple[Tensor, Tensor, float]:

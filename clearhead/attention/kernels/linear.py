@@ -1,7 +1,7 @@
 """What the linear forms of kernelized attention share: features with the unseen taken out, and the running state."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import cast
 
@@ -74,13 +74,13 @@ def features(call: Call) -> Call:
         return mapped(call)
     sight = nearest_sight(call) if in_order(call) else Sight.of(call.mask.allowed(call.cells(slice(0, 1))))
     # Before the map, so that it and its gradient meet no NaN; and after it, since φ(0) need not be 0.
-    return mapped(call.sealed(sight)).sealed(sight)
+    return mapped(call.sealed(sight)).zeroed(sight)
 
 
 def mapped(call: Call) -> Call:
     query, key = call.similarity.prepare(call.query, call.key)
     scaled = isinstance(call.scale, Tensor) or call.scale != 1
-    return replace(call, query=query * call.scale if scaled else query, key=key)
+    return call._replace(query=query * call.scale if scaled else query, key=key)
 
 
 def nearest_sight(call: Call) -> Sight:
