@@ -141,7 +141,7 @@ def main() -> None:
         sizes = [64, 256, 512, 1024] if arguments.quick else [64, 256, 512, 1024, 2048, 4096]
         print(overhead(sizes, arguments.device, dtype), flush=True)
         sizes = [1024, 2048, 4096] if arguments.quick else [1024, 2048, 4096, 8192, 16384, 32768, 65536]
-        print(linear(sizes, arguments.device, dtype, softmax_to=8192 if cpu else 65536), flush=True)
+        print(linear(sizes, arguments.device, dtype, softmax_to=16384 if cpu else 65536), flush=True)
     if cpu:
         print(memory([2048, 4096] if arguments.quick else [2048, 8192, 65536]), flush=True)
     return None

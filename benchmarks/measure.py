@@ -36,9 +36,11 @@ def interleaved(
         run()
     taken: dict[str, list[float]] = {name: [] for name in runs}
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(next(iter(taken.values()))) < 5:
-        for name in sorted(runs, key=lambda name: len(taken[name]) % 2 == 0 and name == next(iter(runs))):
+    order = list(runs)
+    while time.perf_counter() < end or len(taken[order[0]]) < 5:
+        for name in order:
             taken[name].append(once(runs[name], device))
+        order.reverse()
     return {name: statistics.median(times) for name, times in taken.items()}
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from clearhead.attention import reference
 from clearhead.attention.call import Call, Facts, Sight
@@ -41,8 +42,12 @@ class Blockwise(Kernel):
         if not call.complete:
             call = call.sealed(sight(call, rows))
         query, key = call.similarity.prepare(call.query, call.key)
-        if rows >= call.n_query or torch.compiler.is_compiling():
-            return context(call, (query, key, call.value), slice(0, call.n_query)).to(dtype)
+        tensors = (query, key, call.value)
+        if rows >= call.n_query:
+            return context(call, tensors, slice(0, call.n_query)).to(dtype)
+        if torch.compiler.is_compiling():
+            made = [checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)]
+            return torch.cat(made, 2).to(dtype)
         return Blocks.apply(call, rows, query, key, call.value, *call.parameters()).to(dtype)
 
 
