@@ -149,9 +149,8 @@ class Call(NamedTuple):
 
 def ordinary(vectors: Tensor) -> bool:
     """Whether all of it is finite, and small enough for products with it to be: one pass, and no copy."""
-    return bool(
-        torch.linalg.vector_norm(vectors.detach(), dtype=torch.promote_types(vectors.dtype, torch.float32)) < ORDINARY
-    )
+    low, high = torch.aminmax(vectors.detach())
+    return low.item() > -ORDINARY and high.item() < ORDINARY
 
 
 @dataclass(frozen=True)

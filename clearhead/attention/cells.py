@@ -69,10 +69,10 @@ class Box(Cells):
 
 def box(positions: Positions, *, batch: int, n_heads: int, rows: slice = ALL_ROWS) -> Box:
     """The cells of the whole box, or of a block of its query rows."""
-    device = positions.key.device
-    query = positions.query[..., rows]
+    query = positions.query if rows == ALL_ROWS else positions.query[..., rows]
     n_query, n_key = query.shape[-1], positions.key.shape[-1]
     first = rows.start or 0
+    device = positions.key.device
     return Box(
         batch=torch.arange(batch, device=device).view(batch, 1, 1, 1),
         head=torch.arange(n_heads, device=device).view(1, n_heads, 1, 1),

@@ -19,8 +19,8 @@ from clearhead.attention.kernels.base import Context, Kernel
 
 __all__ = ["Blockwise"]
 
-BLOCK_NUMBERS = 1 << 22
-"""How many scores (times what the similarity holds for each) a block may have: 16 MB in float32."""
+BLOCK_NUMBERS = 1 << 21
+"""How many scores (times what the similarity holds for each) a block may have: 8 MB in float32."""
 
 
 @final
