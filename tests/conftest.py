@@ -43,3 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def seed():
     """Every test draws the same random numbers, alone or among others."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """For small tensors, which only lose by a second thread: on a busy machine the two wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

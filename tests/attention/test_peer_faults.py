@@ -18,18 +18,11 @@ from clearhead.attention.kernels import KERNELS
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.errors import UnsupportedError
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CAUSAL = ch.masks.causal()
 NAN, INF = float("nan"), float("inf")
 every_weighting = pytest.mark.parametrize("weighting", WEIGHTINGS.values(), ids=WEIGHTINGS)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small only lose by a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def draw(*shape, dtype=torch.float64):

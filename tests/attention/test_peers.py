@@ -38,6 +38,8 @@ from clearhead.attention.kernels import KERNELS
 from clearhead.errors import UnsupportedError
 
 EXACT, SINGLE = 1e-10, 1e-5
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CAUSAL = ch.masks.causal()
 
 
@@ -45,15 +47,6 @@ CAUSAL = ch.masks.causal()
 def seed(request):
     """Every test of this file runs on three draws."""
     torch.manual_seed(request.param)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small only lose by a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def draw(*shape, dtype=torch.float64):

@@ -4,18 +4,13 @@ import contextlib
 from unittest import mock
 
 import pytest
-import torch
 
 import clearhead as ch
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Tensors are small here, and on a busy machine two threads wait for each other."""
-    kept = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(kept)
+def small(one_thread):
+    """Every page has small tensors."""
 
 
 @pytest.fixture

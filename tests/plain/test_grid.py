@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clearhead.attention import grid, masks, positions, similarity, support, weighting
-from clearhead.attention.case import Combination
+from clearhead.attention.case import Combination, form_of
 from clearhead.attention.kernels import KERNELS
 from clearhead.attention.kernels.fused import Fused
 
@@ -122,16 +122,14 @@ def test_a_new_part_is_covered_without_touching_a_test(monkeypatch):
     assert not grid.check(found).failures
 
 
-def test_every_part_in_a_table_has_a_row_in_the_promise():
-    for axis, table in (
-        ("similarity", similarity.TABLE),
-        ("weighting", weighting.TABLE),
-        ("position", positions.TABLE),
-        ("mask", masks.TABLE),
-    ):
-        assert {row for row in support.ROWS if row.startswith(f"{axis} ") and "(" not in row} - {
-            "similarity default"
-        } == {f"{axis} {part}" for part in table}
+def test_every_part_has_a_promise_and_every_promise_a_part():
+    tables = {"similarity": similarity.TABLE, "weighting": weighting.TABLE, "position": positions.TABLE}
+    for axis, table in tables.items():
+        rows = {row.removeprefix(f"{axis} ") for row in support.ROWS if row.startswith(f"{axis} ") and "(" not in row}
+        assert rows - {"default"} <= set(table)
+        for part in table:  # by its own row, or by its form's
+            assert support.cell(axis, part, form_of(axis, part), "blockwise") == "yes"
+    assert {row.removeprefix("mask ") for row in support.ROWS if row.startswith("mask ")} == set(masks.TABLE)
 
 
 def test_check_part_refuses_what_is_no_part():
