@@ -54,12 +54,6 @@ def added(ours: float, theirs: float) -> str:
     return f"{100 * (ours / theirs - 1):+.1f} %"
 
 
-def both_ways(n: int, device: str, dtype: torch.dtype, options: dict[str, object]):
-    q, k, v = inputs(n, device=device, dtype=dtype, grad=True)
-    context = ch.attend(q, k, v, **options)
-    torch.autograd.grad(context.sum(), (q, k, v))
-
-
 def linear(sizes: list[int], device: str, dtype: torch.dtype, softmax_to: int) -> str:
     rows = []
     for n in sizes:
@@ -86,8 +80,6 @@ MEMORY = {
     "linear elu, window": {"weighting": "linear elu", "mask": "window"},
     "linear elu, cross": {"weighting": "linear elu"},
 }
-
-
 LONGEST = {"softmax, fused": 16384, "argmax": 16384, "additive": 8192}
 """Past these the time, which is quadratic, is too long to wait for."""
 
@@ -104,24 +96,19 @@ def memory(sizes: list[int]) -> str:
 
 def one_case(case: dict[str, object]) -> None:
     """In a process of its own: what one attention, forward and backward, adds to the memory."""
-    n = int(case["n"])  # type: ignore[call-overload]
     shape = ch.HeadShape(n_heads=1, n_kv_heads=1, d_head=WIDTH)
-    extent = ch.masks.Extent(1, 1, n, n, torch.device("cpu"))
     options = {
         "similarity": ch.similarity.TABLE[case["similarity"]].build(shape) if "similarity" in case else None,
-        "weighting": ch.weighting.TABLE[str(case.get("weighting", "softmax"))],
-        "mask": ch.masks.TABLE[str(case.get("mask", "none"))](extent),
+        "weighting": ch.weighting.TABLE[case.get("weighting", "softmax")],
     }
 
     def run(n: int) -> None:
         q, k, v = inputs(n, heads=1, grad=True)
-        torch.autograd.grad(ch.attend(q, k, v, **options).sum(), (q, k, v))
+        mask = ch.masks.TABLE[case.get("mask", "none")](ch.masks.Extent(1, 1, n, n, q.device))
+        torch.autograd.grad(ch.attend(q, k, v, mask=mask, **options).sum(), (q, k, v))
 
-    small = ch.masks.TABLE[str(case.get("mask", "none"))](ch.masks.Extent(1, 1, 64, 64, torch.device("cpu")))
-    options["mask"], big = small, options["mask"]
     run(64)  # whatever torch allocates once
-    options["mask"] = big
-    print(json.dumps({"megabytes": peak_memory(lambda: run(n))}))
+    print(json.dumps({"megabytes": peak_memory(lambda: run(case["n"]))}))
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """Time and memory, measured: medians of interleaved runs, and the peak memory of a fresh process."""
 
 import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -60,15 +59,8 @@ def peak_memory(run: Callable[[], object]) -> float:
 
 def in_fresh_process(script: str, arguments: dict[str, object]) -> dict[str, float]:
     """Runs `script --case JSON` by itself, so that no earlier allocation hides a new one."""
-    found = subprocess.run(
-        [sys.executable, script, "--case", json.dumps(arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONWARNINGS": "ignore"},
-    )
-    if found.returncode:
-        return {"seconds": float("nan"), "megabytes": float("nan")}
+    command = [sys.executable, script, "--case", json.dumps(arguments)]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(found.stdout.splitlines()[-1])
 
 

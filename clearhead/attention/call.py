@@ -8,16 +8,17 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from clearhead.attention.cells import ALL_ROWS, Cells, Positions, box
+from clearhead.attention.cells import ALL_ROWS, Cells, Positions, box, four_axes
 from clearhead.attention.masks import Extent, Mask
 from clearhead.attention.positions import Position
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 
-__all__ = ["Call", "Facts"]
+__all__ = ["Call", "Facts", "Sight"]
 
 HALF = (torch.float16, torch.bfloat16)
 ORDINARY = 1e15
+"""Products with numbers below it stay finite in float32, for any sensible query."""
 
 
 class Facts(NamedTuple):
@@ -162,5 +163,5 @@ class Sight:
 
     @staticmethod
     def of(allowed: Bool[Tensor, "..."]) -> "Sight":
-        whole = allowed.view(*[1] * (4 - allowed.ndim), *allowed.shape)
+        whole = four_axes(allowed)
         return Sight(rows=whole.any(-1), keys=whole.any(-2))

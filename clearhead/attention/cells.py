@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Cells", "Positions", "box"]
+__all__ = ["Cells", "Positions", "box", "four_axes", "read_at"]
 
 ALL_ROWS = slice(None)
 
@@ -89,3 +89,8 @@ def read_at(table: Tensor, *index: Tensor) -> Tensor:
     """`table[index]`, where an axis of length 1 serves every index."""
     places = [i if size > 1 else torch.zeros_like(i) for i, size in zip(index, table.shape, strict=True)]
     return table[tuple(places)]
+
+
+def four_axes(tensor: Tensor) -> Tensor:
+    """The tensor as `(batch, head, query, key or d)`: axes that were left out are 1."""
+    return tensor if tensor.ndim == 4 else tensor.view(*[1] * (4 - tensor.ndim), *tensor.shape)

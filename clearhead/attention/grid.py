@@ -62,9 +62,10 @@ def axes() -> dict[str, list[str]]:
 
 
 def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str = "cpu") -> Iterator[Combination]:
-    """Combinations on this kernel: every pair of choices that it serves together is in one that it serves,
+    """Combinations on this kernel that show all there is to show.
 
-    and every choice beside every reason for refusing is in one that it refuses.
+    Every pair of choices that it serves together is in one that it serves, and every choice beside every reason for
+    refusing is in one that it refuses.
     """
     draw = random.Random(kernel)
     everything = axes() | {axis: ["own"] for axis in own or {}}

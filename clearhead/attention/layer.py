@@ -98,18 +98,25 @@ class Attention(nn.Module):
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
     ) -> Steps:
-        """Every step of what `forward` computes, `(batch, head, …)`, without dropout."""
+        """Every step of what `forward` computes, without dropout; no batch axis where the source has none."""
         sources = self.sources(query_source, key_source, value_source)
-        return reference.steps(self.call(sources, mask, (query_positions, key_positions), 0.0))
+        made = reference.steps(self.call(sources, mask, (query_positions, key_positions), 0.0))
+        return made if query_source.ndim == 3 else made.without_batch()
 
     def which_kernel(
-        self, query_source: Queries, key_source: Keys | None = None, *, mask: Mask | Tensor | None = None
+        self,
+        query_source: Queries,
+        key_source: Keys | None = None,
+        value_source: Keys | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        query_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
     ) -> Choice:
         """The kernel `forward` would run, and why."""
-        sources = self.sources(query_source, key_source, None)
-        return explain_choice(
-            self.kernel, self.call(sources, mask, (None, None), self.dropout if self.training else 0.0)
-        )
+        sources = self.sources(query_source, key_source, value_source)
+        dropout = self.dropout if self.training else 0.0
+        return explain_choice(self.kernel, self.call(sources, mask, (query_positions, key_positions), dropout))
 
     def sources(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         key = query if key is None else key

@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple, final
 import torch
 from torch import Tensor
 
-from clearhead.attention.cells import Cells, Positions, box
+from clearhead.attention.cells import Cells, Positions, box, four_axes
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 __all__ = [
@@ -377,7 +377,7 @@ def tensor(table: Tensor) -> Mask:
         raise ShapeError(
             f"a mask tensor has 2 to 4 axes, the last of (batch, head, query, key); came {tuple(table.shape)}"
         )
-    return Table(table.view(*[1] * (4 - table.ndim), *table.shape))
+    return Table(four_axes(table))
 
 
 def show(mask: Mask, *, batch: int = 1, n_query: int, n_key: int) -> Tensor:
@@ -402,6 +402,7 @@ TABLE: dict[str, Callable[[Extent], Mask]] = {
     "tensor a head": lambda box: tensor(box.places(box.n_heads)[:, None, None] != box.places(box.n_key)),
     "union": lambda box: causal() | padding(box.lengths()),
     "negation": lambda box: ~causal(),
+    "nothing": lambda box: ~everything(),
     "causal padding": lambda box: causal() & padding(box.lengths()),
     "causal document": lambda box: causal() & document(box.runs()),
     "causal window padding": lambda box: causal() & window(3) & padding(box.lengths()),

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.attention.call import Call
-from clearhead.attention.cells import Positions
+from clearhead.attention.cells import Positions, four_axes
 from clearhead.attention.masks import Mask, as_mask, check_whole
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import EmbeddedPosition, Position
@@ -33,7 +33,7 @@ def make_call(
     check_tensors(*tensors)
     check_parts(similarity, weighting, position)
     check_dropout(dropout)
-    query, key, value = (with_batch_and_head(tensor) for tensor in tensors)
+    query, key, value = (four_axes(tensor) for tensor in tensors)
     check_fit((query, key, value), tensors)
     given = given_positions(query, key, positions)
     if type(position).rotate is not Position.rotate:
@@ -76,10 +76,6 @@ def check_made_for(name: str, part: Part, call: Call) -> None:
 def check_dropout(dropout: float) -> None:
     if not 0 <= dropout < 1:
         raise OptionError(f"dropout is the share of weights left out, from 0 up to but not 1; came {dropout}")
-
-
-def with_batch_and_head(tensor: Tensor) -> Tensor:
-    return tensor if tensor.ndim == 4 else tensor.view(*[1] * (4 - tensor.ndim), *tensor.shape)
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:

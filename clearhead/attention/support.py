@@ -57,6 +57,7 @@ mask        tensor                yes    yes   m        n          yes
 mask        tensor a head         yes    yes   m        n          yes
 mask        union                 yes    yes   m        n          yes
 mask        negation              yes    yes   m        n          yes
+mask        nothing               yes    yes   m        n          yes
 mask        causal padding        yes    yes   yes      yes        yes
 mask        causal document       yes    yes   yes      yes        yes
 mask        causal window padding yes    yes   yes      n          yes

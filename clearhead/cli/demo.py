@@ -105,11 +105,11 @@ def demonstrate(mask_name: str, mask: Mask, weighting_name: str, weighting: Weig
         weighting_name=weighting_name,
         layer=layer,
         embedding=embedding,
-        steps=Steps(**{field.name: getattr(steps, field.name)[0, 0] for field in fields(steps)}),
+        steps=steps.without_batch(),
         choice=layer.which_kernel(embedding),
         differences={
             "attend": (called - steps.context).abs().max().item(),
-            "layer": (layer(embedding) - steps.context[0, 0]).abs().max().item(),
+            "layer": (layer(embedding) - steps.context[0]).abs().max().item(),
         },
     )
 

@@ -168,6 +168,23 @@ def test_autocast_gives_the_dtype_of_the_autocast(kernel):
         torch.testing.assert_close(y.float(), layer(x), rtol=0.1, atol=0.1)
 
 
+def test_without_a_batch_neither_output_nor_steps_have_one():
+    layer, x, memory = ch.Attention(16, heads=4), torch.randn(5, 16), torch.randn(7, 16)
+    assert layer(x, memory).shape == (5, 16)
+    steps, batched = layer.explain(x, memory), layer.explain(x[None], memory[None])
+    assert (steps.weight.shape, batched.weight.shape) == ((4, 5, 7), (1, 4, 5, 7))
+    torch.testing.assert_close(steps.context, batched.context[0])
+
+
+def test_which_kernel_takes_what_forward_takes():
+    layer, x = (
+        ch.Attention(16, heads=4, weighting=ch.weighting.Kernelized(), mask=ch.masks.causal()),
+        torch.randn(5, 16),
+    )
+    assert layer.which_kernel(x, x, x).kernel == "chunked"
+    assert layer.which_kernel(x, key_positions=torch.arange(5)).kernel == "blockwise"
+
+
 def test_the_layers_own_mask_and_the_calls_mask_both_hold():
     layer, x = ch.Attention(16, heads=4, mask=ch.masks.causal()), torch.randn(2, 6, 16)
     weight = layer.explain(x, mask=ch.masks.padding([3, 6])).weight

@@ -35,7 +35,7 @@ def explained(mask="none", weighting="softmax"):
     """The same from the layer, with no help from the command line."""
     torch.manual_seed(0)
     steps = designed_layer(WEIGHTINGS[weighting], MASKS[mask]).explain(embeddings())
-    return {field.name: getattr(steps, field.name)[0, 0].detach() for field in fields(steps)}
+    return {field.name: getattr(steps, field.name)[0].detach() for field in fields(steps)}
 
 
 def read(text):

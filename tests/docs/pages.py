@@ -52,8 +52,9 @@ def blocks(path: Path) -> list[Block]:
             found[-1] = Block(found[-1].line, found[-1].code, fence[2], slice(*fence.span(2)))
         elif fence[1] == "python":
             found.append(Block(line + 1, fence[2]))
-        else:
-            raise PageError(f"{path.name}, line {line}: a block is python or output, not {fence[1] or 'nameless'!r}")
+        elif fence[1] != "text":
+            name = fence[1] or "nameless"
+            raise PageError(f"{path.name}, line {line}: a block is python, output or text, not {name!r}")
         end = fence.end() if fence[1] == "python" else None
     return found
 

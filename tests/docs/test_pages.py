@@ -20,7 +20,9 @@ def write(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.usefixtures("tables_as_they_were")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [*PAGES, DOCS.parent / "README.md"], ids=lambda page: f"{page.parent.name}/{page.stem}"
+)
 def test_page(page: Path):
     run_page(page)
 
@@ -77,8 +79,8 @@ def test_blocks_of_a_page_share_their_names_and_print_in_turn(tmp_path):
             r"page\.md, line 5: an output block without a python",
         ),
         ("```output\n1\n```\n", r"page\.md, line 1: an output block without a python"),
-        ("```py\nx = 1\n```\n", r"page\.md, line 1: a block is python or output, not 'py'"),
-        ("```\nx = 1\n```\n", r"page\.md, line 1: a block is python or output, not 'nameless'"),
+        ("```py\nx = 1\n```\n", r"page\.md, line 1: a block is python, output or text, not 'py'"),
+        ("```\nx = 1\n```\n", r"page\.md, line 1: a block is python, output or text, not 'nameless'"),
     ],
 )
 def test_a_page_that_does_not_hold_fails_and_names_its_line(tmp_path, text, said):

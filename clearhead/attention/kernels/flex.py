@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from clearhead.attention.call import Call, Facts
-from clearhead.attention.cells import Cells, Positions, read_at
+from clearhead.attention.cells import Cells, Positions, four_axes, read_at
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.blockwise import block_rows, sight
 from clearhead.attention.kernels.fused import Fused, scaled_query
@@ -135,5 +135,7 @@ def block_mask(call: Call) -> BlockMask | None:
     def may_attend(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return mask.allowed(point(positions, n_heads, (batch, head, query, key)))
 
-    batch, heads, *_ = mask.allowed(call.cells(slice(0, 1))).shape  # 1 where the mask is the same for every index
+    batch, heads, *_ = four_axes(
+        mask.allowed(call.cells(slice(0, 1)))
+    ).shape  # 1 where the mask is the same for every index
     return create_block_mask(may_attend, batch, heads, call.n_query, call.n_key, call.query.device)

@@ -15,9 +15,10 @@ __all__ = ["Sigmoid"]
 @final
 @dataclass(frozen=True)
 class Sigmoid(Weighting):
-    """sigmoid(score + offset); without an offset, minus the logarithm of how many keys the query may attend,
+    """sigmoid(score + offset).
 
-    so that a row of equal scores has weights that sum to about one, whatever its length.
+    Without an offset it is minus the logarithm of how many keys the query may attend, so that a row of scores near 0
+    has weights that sum to about one, whatever its length.
     """
 
     sums_to_one: ClassVar[bool] = False
