@@ -39,6 +39,10 @@ class HeadLayout(ABC):
         """The heads at this width; raises where they do not fit it."""
 
     @abstractmethod
+    def width(self, d_model: int) -> int:
+        """How many numbers the layer gives at each position."""
+
+    @abstractmethod
     def maps(self, d_model: int) -> Maps:
         """Fresh maps. Entries are normal with variance 1 / inputs: unit variance in, unit variance out."""
 
@@ -83,6 +87,9 @@ class Heads(HeadLayout):
             n_heads=self.count, n_kv_heads=self.kv or self.count, d_head=self.d_head or d_model // self.count
         )
 
+    def width(self, d_model: int) -> int:
+        return d_model if self.output else self.count * (self.d_value or self.shape(d_model).d_head)
+
     def maps(self, d_model: int) -> Maps:
         shape = self.shape(d_model)
         d_value = self.d_value or shape.d_head
@@ -117,6 +124,9 @@ class SlicedHeads(HeadLayout):
             )
         return HeadShape(n_heads=self.count, n_kv_heads=self.count, d_head=d_model // self.count)
 
+    def width(self, d_model: int) -> int:
+        return d_model
+
     def maps(self, d_model: int) -> Maps:
         width = self.shape(d_model).d_head
         query, key, value = (SliceMap(self.count, width, bias=self.bias) for _ in range(3))
@@ -140,6 +150,10 @@ class WholeMap(nn.Module):
         self.n_heads = n_heads
         self.linear = linear(d_model, n_heads * width, bias=bias)
 
+    @property
+    def last(self) -> Tensor:
+        return self.linear.weight
+
     def forward(self, source: Source) -> PerHead:
         return rearrange(self.linear(source), "batch n (head d) -> batch head n d", head=self.n_heads)
 
@@ -147,6 +161,10 @@ class WholeMap(nn.Module):
 @final
 class LowRankMap(nn.Module):
     """A map through `rank` numbers in each head: x V_down V_up."""
+
+    @property
+    def last(self) -> Tensor:
+        return self.up
 
     def __init__(self, d_model: int, n_heads: int, rank: int, width: int, *, bias: bool) -> None:
         super().__init__()
@@ -163,6 +181,10 @@ class LowRankMap(nn.Module):
 @final
 class SliceMap(nn.Module):
     """A square map for each head, from its own slice of the input."""
+
+    @property
+    def last(self) -> Tensor:
+        return self.weight
 
     def __init__(self, n_heads: int, width: int, *, bias: bool) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ from clearhead.attention.request import check_dropout, check_parts, make_call
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
+from clearhead.taps import Tapped
 
 __all__ = ["Attention"]
 
@@ -26,7 +27,7 @@ Keys = Float[Tensor, "... key d_model"]
 
 
 @final
-class Attention(nn.Module):
+class Attention(Tapped):
     """Multi-head attention over sources of width `d_model`, `(batch, n, d_model)` or `(n, d_model)`.
 
     `heads` is a layout, or a number for `Heads(number)`. `mask` is the layer's own; with one given in the call,
@@ -70,6 +71,7 @@ class Attention(nn.Module):
         self.similarity = (similarity or weighting.similarity).build(shape)
         self.position = position.build(shape)
         self.query, self.key, self.value, self.output = layout.maps(d_model)
+        self.d_out = layout.width(d_model)
 
     def forward(
         self,
@@ -84,9 +86,21 @@ class Attention(nn.Module):
         """Attention from one source, from two (the second gives keys and values) or from three."""
         sources = self.sources(query_source, key_source, value_source)
         call = self.call(sources, mask, (query_positions, key_positions), self.dropout if self.training else 0.0)
-        context = rearrange(run(self.kernel, call), "batch head n d -> batch n (head d)")
-        out = self.output(context)
+        out = self.finish(run(self.kernel, call))
         return out if query_source.ndim == 3 else out.squeeze(0)
+
+    def finish(self, context: Float[Tensor, "batch head query d_value"]) -> Float[Tensor, "batch query d_out"]:
+        """From the contexts of the heads to what the layer gives."""
+        context = self.tap("context", context)
+        return self.tap("out", self.output(rearrange(context, "batch head n d -> batch n (head d)")))
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values by this layer's maps, not yet turned by their positions."""
+        return (
+            self.tap("query", self.query(query)),
+            self.tap("key", self.key(key)),
+            self.tap("value", self.value(value)),
+        )
 
     def explain(
         self,
@@ -118,6 +132,18 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         return explain_choice(self.kernel, self.call(sources, mask, (query_positions, key_positions), dropout))
 
+    @property
+    def ordered(self) -> bool:
+        """Whether positions matter to it: they turn or bias, or its mask may ask for them."""
+        return not isinstance(self.position, NoPosition) or bool(self.mask.kinds - {"none", "padding", "tensor"})
+
+    @property
+    def last(self) -> Tensor:
+        """The last matrix: W_O, or that of the value map in a layer that stops at the concatenation."""
+        last = self.output.weight if isinstance(self.output, nn.Linear) else self.value.last
+        assert isinstance(last, Tensor)
+        return last
+
     def sources(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         key = query if key is None else key
         value = key if value is None else value
@@ -130,9 +156,8 @@ class Attention(nn.Module):
         positions: tuple[Tensor | None, Tensor | None],
         dropout: float,
     ) -> Call:
-        query, key, value = sources
         return make_call(
-            (self.query(query), self.key(key), self.value(value)),
+            self.project(*sources),
             similarity=self.similarity,
             weighting=self.weighting,
             position=self.position,

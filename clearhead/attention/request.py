@@ -36,8 +36,9 @@ def make_call(
     query, key, value = (four_axes(tensor) for tensor in tensors)
     check_fit((query, key, value), tensors)
     given = given_positions(query, key, positions)
-    if type(position).rotate is not Position.rotate:
-        query, key = position.rotate(query, key, given or Positions.aligned(query.shape[2], key.shape[2], query.device))
+    if type(position).turn is not Position.turn:
+        where = given or Positions.aligned(query.shape[2], key.shape[2], query.device)
+        query, key = position.turn(query, where.query), position.turn(key, where.key)
     call = Call(
         query=query,
         key=key,

@@ -4,12 +4,13 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.attention.cells import Cells, Positions
+from clearhead.attention.cells import Cells
 from clearhead.attention.parts import HeadShape, Part
 
-__all__ = ["EmbeddedPosition", "NoPosition", "Position", "angle_dtype"]
+__all__ = ["EmbeddedPosition", "NoPosition", "Position", "PositionTable", "angle_dtype"]
 
 
 class Position(Part):
@@ -27,8 +28,9 @@ class Position(Part):
         """The class and plain numbers it is made of: parts of one structure differ in their tensors alone."""
         return (type(self),)
 
-    def rotate(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tensor, Tensor]:
-        return query, key
+    def turn(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        """Queries or keys `(batch, head, n, d)` as their positions, `(n,)` or `(batch, n)`, turn them."""
+        return vectors
 
     def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor | float:
         """What is added to the scaled score of each cell, in that dtype."""
@@ -43,8 +45,23 @@ class EmbeddedPosition(Part, ABC):
     """Added to the embeddings, before any attention: `encoding = spec.embed(d_model); x + encoding(n)`."""
 
     @abstractmethod
-    def embed(self, d_model: int) -> nn.Module:
+    def embed(self, d_model: int) -> "PositionTable":
         """A module that gives the `(n, d_model)` vectors to add."""
+
+
+class PositionTable(nn.Module, ABC):
+    """The vectors of positions, to be added to embeddings."""
+
+    @abstractmethod
+    def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
+        """The vectors of positions `start` to `start + n - 1`."""
+
+    @abstractmethod
+    def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
+        """The vectors of any positions, `(n,)` or `(batch, n)`."""
+
+    def check(self, first: int, last: int) -> None:
+        """Raises where there is no vector for these positions."""
 
 
 def angle_dtype(device: torch.device) -> torch.dtype:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.attention.positions.base import EmbeddedPosition, angle_dtype
+from clearhead.attention.positions.base import EmbeddedPosition, PositionTable, angle_dtype
 from clearhead.errors import OptionError, ShapeError
 
 __all__ = ["Learned", "Sinusoidal"]
@@ -46,7 +46,7 @@ class Sinusoidal(EmbeddedPosition):
 
 
 @final
-class SinusoidalTable(nn.Module):
+class SinusoidalTable(PositionTable):
     """The encoding of positions 0, 1, …: made once, grown when a longer sequence comes; nothing to save or learn."""
 
     like: Tensor
@@ -62,7 +62,6 @@ class SinusoidalTable(nn.Module):
         return exact.to(self.like.device, self.like.dtype)
 
     def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
-        """The vectors of positions `start` to `start + n - 1`."""
         if start < 0:
             raise ShapeError(
                 f"sinusoidal positions are counted from 0; came start={start}. For others use .at(positions)"
@@ -73,7 +72,6 @@ class SinusoidalTable(nn.Module):
         return self.table[start : start + n]
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
-        """The vectors of any positions, `(n,)` or `(batch, n)`."""
         return self.encode(positions)
 
 
@@ -95,7 +93,7 @@ class Learned(EmbeddedPosition):
 
 
 @final
-class LearnedTable(nn.Module):
+class LearnedTable(PositionTable):
     """Learned vectors, `(length, d_model)`; asking past the last is an error, not a wrap."""
 
     def __init__(self, length: int, d_model: int) -> None:
@@ -103,12 +101,10 @@ class LearnedTable(nn.Module):
         self.table = nn.Parameter(torch.randn(length, d_model) * 0.02)
 
     def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
-        """The vectors of positions `start` to `start + n - 1`."""
         self.check(start, start + n - 1)
         return self.table[start : start + n]
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
-        """The vectors of any positions, `(n,)` or `(batch, n)`."""
         if not torch.compiler.is_compiling():
             self.check(int(positions.min()), int(positions.max()))
         return self.table[positions]

@@ -7,7 +7,6 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from clearhead.attention.cells import Positions
 from clearhead.attention.positions.base import Position, angle_dtype
 from clearhead.errors import OptionError, ShapeError
 
@@ -36,9 +35,6 @@ class Rotary(Position):
             raise OptionError(f"Rotary: base must be above 0; came {self.base}")
         if self.width is not None and (self.width < 2 or self.width % 2):
             raise OptionError(f"Rotary: width must be even and at least 2, pairs are turned; came {self.width}")
-
-    def rotate(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tensor, Tensor]:
-        return self.turn(query, positions.query), self.turn(key, positions.key)
 
     def turn(self, vectors: Tensor, positions: Tensor) -> Tensor:
         """Vectors `(batch, head, n, d)` turned by their positions `(n,)` or `(batch, n)`."""

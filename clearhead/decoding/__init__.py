@@ -1,0 +1,1 @@
+"""Decoding: caches, and greedy, sampled and beam search on them."""

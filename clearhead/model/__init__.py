@@ -1,0 +1,1 @@
+"""Models: blocks of attention, feed-forward, norms and residuals; encoder, decoder, and both together."""

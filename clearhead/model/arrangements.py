@@ -1,0 +1,157 @@
+"""Arrangements: where the norms and the residual connections stand around attention and feed-forward.
+
+Each gives the connection around one branch of a block, and says what the stack ends with and how its branches start:
+with unit-variance input every map gives unit variance (entries normal, variance 1 / inputs), and the last map of each
+branch is then multiplied by the arrangement's `gain`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.errors import OptionError
+from clearhead.model.norms import LayerNorm, Norm
+from clearhead.taps import Tapped
+
+__all__ = ["Arrangement", "Connection", "NoNorm", "NoteNorm", "PostNorm", "PreNorm"]
+
+Vectors = Float[Tensor, "batch n d_model"]
+Branch = Callable[[Tensor], Tensor]
+
+
+class Connection(Tapped, ABC):
+    """What stands around one branch: the residual, and a norm if there is one."""
+
+    def __init__(self, dropout: float, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.norm = norm
+
+    @abstractmethod
+    def forward(self, x: Vectors, branch: Branch) -> Vectors:
+        """The vectors after the branch, its residual and its norm."""
+
+    def drop(self, branch: Tensor) -> Tensor:
+        return F.dropout(branch, self.dropout) if self.training and self.dropout else branch
+
+
+class Arrangement(ABC):
+    """The connections of a block, one for attention, one for cross-attention, one for feed-forward."""
+
+    @abstractmethod
+    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+        """The connection around `attention`, `cross` or `feed_forward`."""
+
+    def final(self, d_model: int) -> nn.Module | None:
+        """The norm after the last block; None where the block ends with one already, or there are none."""
+        return None
+
+    def gain(self, n_branches: int, stream: float) -> float:
+        """What the last map of each branch is multiplied by at the start, in a stack of so many branches.
+
+        `stream` is the standard deviation of what comes into the stack.
+        """
+        return 1.0
+
+    def check(self, *, feed_forward: bool) -> None:  # noqa: B027 - most have nothing to refuse
+        """Raises where the arrangement does not fit the block."""
+
+
+@final
+@dataclass(frozen=True)
+class PreNorm(Arrangement):
+    """x + f(norm(x)), and one norm at the end of the stack.
+
+    Each branch starts with its share, 1 / branches, of the variance that comes in, so that all of them together no more
+    than double it, and the gradient reaches the first layer as it reaches the last.
+    """
+
+    norm: Norm = LayerNorm()
+
+    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+        return Before(dropout, self.norm.build(d_model))
+
+    def final(self, d_model: int) -> nn.Module:
+        return self.norm.build(d_model)
+
+    def gain(self, n_branches: int, stream: float) -> float:
+        return stream * n_branches**-0.5
+
+
+@final
+@dataclass(frozen=True)
+class PostNorm(Arrangement):
+    """norm(x + f(x)), as the paper has it. The block ends with a norm, so the stack has none of its own."""
+
+    norm: Norm = LayerNorm()
+
+    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+        return After(dropout, self.norm.build(d_model))
+
+
+@final
+@dataclass(frozen=True)
+class NoNorm(Arrangement):
+    """x + f(x): residuals alone."""
+
+    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+        return Bare(dropout)
+
+    def gain(self, n_branches: int, stream: float) -> float:
+        return n_branches**-0.5
+
+
+@final
+@dataclass(frozen=True)
+class NoteNorm(Arrangement):
+    """The note's simpler block: h = norm(FFN(a) + a) with a = Attention(x). Attention has no residual of its own."""
+
+    norm: Norm = LayerNorm()
+
+    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+        return After(dropout, self.norm.build(d_model)) if branch == "feed_forward" else Alone(dropout)
+
+    def check(self, *, feed_forward: bool) -> None:
+        if not feed_forward:
+            raise OptionError("NoteNorm is norm(FFN(a) + a): this block has no feed-forward; give it one")
+
+
+@final
+class Before(Connection):
+    """The norm before the branch."""
+
+    def forward(self, x: Vectors, branch: Branch) -> Vectors:
+        assert self.norm is not None
+        normed = self.tap("normed", self.norm(x))
+        return self.tap("residual", x + self.drop(branch(normed)))
+
+
+@final
+class After(Connection):
+    """The norm after the residual."""
+
+    def forward(self, x: Vectors, branch: Branch) -> Vectors:
+        assert self.norm is not None
+        residual = self.tap("residual", x + self.drop(branch(x)))
+        return self.tap("normed", self.norm(residual))
+
+
+@final
+class Bare(Connection):
+    """The residual alone."""
+
+    def forward(self, x: Vectors, branch: Branch) -> Vectors:
+        return self.tap("residual", x + self.drop(branch(x)))
+
+
+@final
+class Alone(Connection):
+    """The branch alone."""
+
+    def forward(self, x: Vectors, branch: Branch) -> Vectors:
+        return self.drop(branch(x))

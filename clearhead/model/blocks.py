@@ -1,0 +1,153 @@
+"""Blocks: attention, cross-attention and feed-forward in slots, connected as the arrangement says."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from clearhead.attention.heads import HeadLayout
+from clearhead.attention.layer import Attention
+from clearhead.attention.masks import Mask
+from clearhead.attention.positions import Position
+from clearhead.attention.request import check_dropout
+from clearhead.attention.similarity import Similarity
+from clearhead.attention.weighting import Weighting
+from clearhead.errors import OptionError
+from clearhead.model.arrangements import Arrangement, Connection, PreNorm
+from clearhead.model.feedforward import FeedForward, Network
+from clearhead.model.reading import Read, Reads
+from clearhead.taps import Tapped
+
+__all__ = ["AttentionSpec", "Block", "BlockSpec", "Stack"]
+
+Vectors = Float[Tensor, "batch n d_model"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AttentionSpec:
+    """What goes into an attention slot: the arguments of `clearhead.Attention` but its width."""
+
+    heads: HeadLayout | int = 8
+    similarity: Similarity | None = None
+    weighting: Weighting | None = None
+    position: Position | None = None
+    mask: Mask | None = None
+    dropout: float = 0.0
+    kernel: str = "auto"
+
+    def build(self, d_model: int, mask: Mask | None = None) -> Attention:
+        """The layer; `mask` is what its place in the model asks for, beside its own."""
+        own = [part for part in (mask, self.mask) if part is not None]
+        layer = Attention(
+            d_model,
+            heads=self.heads,
+            similarity=self.similarity,
+            weighting=self.weighting,
+            position=self.position,
+            mask=own[0] & own[1] if len(own) > 1 else (*own, None)[0],
+            dropout=self.dropout,
+            kernel=self.kernel,
+        )
+        if layer.d_out != d_model:
+            raise OptionError(
+                f"in a block attention must give back d_model = {d_model} numbers, and these heads give {layer.d_out}: "
+                f"{self.heads}; keep W_O (output=True), or choose d_value = d_model / count"
+            )
+        return layer
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BlockSpec:
+    """One block: attention, and, in the slots that are filled, cross-attention and feed-forward."""
+
+    attention: AttentionSpec
+    cross: AttentionSpec | None = None
+    feed_forward: FeedForward | None
+    arrangement: Arrangement = PreNorm()
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_dropout(self.dropout)
+        self.arrangement.check(feed_forward=self.feed_forward is not None)
+
+    @property
+    def n_branches(self) -> int:
+        return 1 + (self.cross is not None) + (self.feed_forward is not None)
+
+
+@final
+class Block(Tapped):
+    """A built block. `gain` multiplies the last map of each branch at the start."""
+
+    def __init__(self, spec: BlockSpec, d_model: int, *, mask: Mask | None = None, gain: float = 1.0) -> None:
+        super().__init__()
+        self.attention = spec.attention.build(d_model, mask)
+        self.around_attention = self.around("attention", spec, d_model)
+        self.cross: Attention | None = None
+        self.feed_forward: Network | None = None
+        if spec.cross is not None:
+            self.cross = spec.cross.build(d_model)
+            self.around_cross = self.around("cross", spec, d_model)
+        if spec.feed_forward is not None:
+            self.feed_forward = spec.feed_forward.build(d_model)
+            self.around_feed_forward = self.around("feed_forward", spec, d_model)
+        self.start(gain)
+
+    def around(self, branch: str, spec: BlockSpec, d_model: int) -> Connection:
+        return spec.arrangement.around(branch, d_model, spec.dropout)
+
+    @torch.no_grad()
+    def start(self, gain: float) -> None:
+        self.attention.last.mul_(gain)
+        if self.cross is not None:
+            self.cross.last.mul_(gain)
+        if self.feed_forward is not None:
+            self.feed_forward.down.weight.mul_(gain)
+
+    def forward(self, x: Vectors, reads: Reads) -> Vectors:
+        x = self.around_attention(x, lambda inner: reads.own(self.attention, inner))
+        if self.cross is not None:
+            cross, read = self.cross, crossing(reads)
+            x = self.around_cross(x, lambda inner: read(cross, inner))
+        if self.feed_forward is not None:
+            x = self.around_feed_forward(x, self.feed_forward)
+        return self.tap("out", x)
+
+
+def crossing(reads: Reads) -> Read:
+    if reads.cross is None:
+        raise OptionError("this decoder has cross-attention and was given nothing to attend to: pass memory=")
+    return reads.cross
+
+
+@final
+class Stack(Tapped):
+    """Blocks one after another, and the norm that pre-norm ends with. The blocks may differ.
+
+    `checkpointing = True` keeps only what goes in between the blocks, and computes the rest again on the way back.
+    """
+
+    def __init__(
+        self, specs: Sequence[BlockSpec], d_model: int, *, mask: Mask | None = None, stream: float = 1.0
+    ) -> None:
+        super().__init__()
+        if not specs:
+            raise OptionError("a stack needs at least one block")
+        n_branches = sum(spec.n_branches for spec in specs)
+        self.blocks = nn.ModuleList(
+            Block(spec, d_model, mask=mask, gain=spec.arrangement.gain(n_branches, stream)) for spec in specs
+        )
+        self.norm = specs[-1].arrangement.final(d_model)
+        self.checkpointing = False
+
+    def forward(self, x: Vectors, reads: Sequence[Reads]) -> Vectors:
+        again = self.checkpointing and torch.is_grad_enabled()
+        for block, read in zip(self.blocks, reads, strict=True):
+            x = checkpoint(block, x, read, use_reentrant=False) if again else block(x, read)
+        return x if self.norm is None else self.tap("normed", self.norm(x))

@@ -1,0 +1,77 @@
+"""Embedding: from token ids to vectors, with their positions."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.attention.positions import EmbeddedPosition, Sinusoidal
+from clearhead.attention.request import check_dropout
+from clearhead.errors import OptionError
+from clearhead.model.norms import Norm
+from clearhead.taps import Tapped
+
+__all__ = ["Embedding", "TokenEmbedding"]
+
+Tokens = Int[Tensor, "batch n"]
+Vectors = Float[Tensor, "batch n d_model"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Embedding:
+    """How tokens become vectors: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.
+
+    The table starts normal with variance 1 / d_model: scaled, the vectors have unit variance; and where the output is
+    tied to it, so have the logits. `frozen` keeps the table as it is; `position=None` adds none.
+    """
+
+    position: EmbeddedPosition | None = Sinusoidal()
+    scaled: bool = True
+    frozen: bool = False
+    norm: Norm | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_dropout(self.dropout)
+
+    def stream(self, d_model: int) -> float:
+        """The standard deviation of what it gives at the start, positions left aside."""
+        return 1.0 if self.scaled or self.norm is not None else d_model**-0.5
+
+    def build(self, vocabulary: int, d_model: int, *, table: nn.Parameter | None = None) -> "TokenEmbedding":
+        """The embedding with its table, or with one that another has already."""
+        return TokenEmbedding(self, vocabulary, d_model, table)
+
+
+@final
+class TokenEmbedding(Tapped):
+    """The built embedding; `table` is `(vocabulary, d_model)`."""
+
+    def __init__(self, spec: Embedding, vocabulary: int, d_model: int, table: nn.Parameter | None) -> None:
+        super().__init__()
+        if vocabulary < 1 or d_model < 1:
+            raise OptionError(f"vocabulary and d_model must be 1 or more; came {vocabulary} and {d_model}")
+        if table is None:
+            table = nn.Parameter(torch.randn(vocabulary, d_model) * d_model**-0.5, requires_grad=not spec.frozen)
+        self.table = table
+        self.factor = d_model**0.5 if spec.scaled else 1.0
+        self.position = None if spec.position is None else spec.position.embed(d_model)
+        self.norm = None if spec.norm is None else spec.norm.build(d_model)
+        self.dropout = spec.dropout
+
+    def forward(self, tokens: Tokens, *, positions: Tensor | None = None, start: int = 0) -> Vectors:
+        """Vectors of tokens at these positions, `(n,)` or `(batch, n)`; from `start` on where none are given."""
+        x = F.embedding(tokens, self.table)
+        x = self.tap("token", x if self.factor == 1 else x * self.factor)
+        if self.position is not None:
+            added = self.position(tokens.shape[1], start) if positions is None else self.position.at(positions)
+            x = x + self.tap("position", added)
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.training and self.dropout:
+            x = F.dropout(x, self.dropout)
+        return self.tap("out", x)

@@ -1,0 +1,118 @@
+"""Feed-forward: the same small network at every position. One class a kind."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final, get_args
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.attention.heads import linear
+from clearhead.errors import OptionError
+from clearhead.taps import Tapped
+
+__all__ = ["GELU", "FeedForward", "ReLU", "SwiGLU"]
+
+Vectors = Float[Tensor, "batch n d_model"]
+
+
+@dataclass(frozen=True)
+class FeedForward(ABC):
+    """Up to d_ff numbers, through a non-linearity, and down again."""
+
+    d_ff: int
+    n_maps: ClassVar[int] = 2
+    """How many maps of d_model x d_ff it has."""
+
+    def __post_init__(self) -> None:
+        if self.d_ff < 1:
+            raise OptionError(f"{type(self).__name__}: d_ff must be 1 or more; came {self.d_ff}")
+
+    @abstractmethod
+    def build(self, d_model: int) -> "Network":
+        """The network with its maps, for this width."""
+
+
+@final
+@dataclass(frozen=True)
+class ReLU(FeedForward):
+    """down(max(0, up(x))): the paper's."""
+
+    bias: bool = True
+
+    def build(self, d_model: int) -> "Network":
+        return Plain(d_model, self, bias=self.bias)
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        return F.relu(hidden)
+
+
+@final
+@dataclass(frozen=True)
+class GELU(FeedForward):
+    """down(gelu(up(x))); `form` is the exact function, or its approximation by tanh, as GPT-2 has it."""
+
+    bias: bool = True
+    form: Literal["exact", "tanh"] = "exact"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form not in get_args(type(self).__annotations__["form"]):
+            raise OptionError(f"GELU: form must be exact or tanh; came {self.form!r}")
+
+    def build(self, d_model: int) -> "Network":
+        return Plain(d_model, self, bias=self.bias)
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        return F.gelu(hidden, approximate="tanh" if self.form == "tanh" else "none")
+
+
+@final
+@dataclass(frozen=True)
+class SwiGLU(FeedForward):
+    """down(silu(gate(x)) · up(x)): a third map says how much of each number passes."""
+
+    n_maps: ClassVar[int] = 3
+    bias: bool = False
+
+    def build(self, d_model: int) -> "Network":
+        return Gated(d_model, self, bias=self.bias)
+
+
+class Network(Tapped):
+    """A built feed-forward; `down` is its last map."""
+
+    down: nn.Linear
+
+
+@final
+class Plain(Network):
+    """Two maps and what stands between them."""
+
+    def __init__(self, d_model: int, spec: ReLU | GELU, *, bias: bool) -> None:
+        super().__init__()
+        self.activate = spec.activate
+        self.up = linear(d_model, spec.d_ff, bias=bias)
+        self.down = linear(spec.d_ff, d_model, bias=bias)
+
+    def forward(self, x: Vectors) -> Vectors:
+        hidden = self.tap("hidden", self.up(x))
+        activated = self.tap("activated", self.activate(hidden))
+        return self.tap("out", self.down(activated))
+
+
+@final
+class Gated(Network):
+    """Three maps, one of which gates another."""
+
+    def __init__(self, d_model: int, spec: SwiGLU, *, bias: bool) -> None:
+        super().__init__()
+        self.gate = linear(d_model, spec.d_ff, bias=bias)
+        self.up = linear(d_model, spec.d_ff, bias=bias)
+        self.down = linear(spec.d_ff, d_model, bias=bias)
+
+    def forward(self, x: Vectors) -> Vectors:
+        gate = self.tap("gate", F.silu(self.gate(x)))
+        hidden = self.tap("hidden", self.up(x))
+        return self.tap("out", self.down(self.tap("activated", gate * hidden)))

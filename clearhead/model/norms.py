@@ -1,0 +1,85 @@
+"""Norms: LayerNorm with gamma and beta, and RMSNorm. A spec is built for a width."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.errors import OptionError
+
+__all__ = ["LayerNorm", "Norm", "RMSNorm"]
+
+Vectors = Float[Tensor, "*batch d_model"]
+
+
+class Norm(ABC):
+    """How a vector is brought to a common size."""
+
+    @abstractmethod
+    def build(self, d_model: int) -> nn.Module:
+        """The norm with its learned values, for vectors of this width."""
+
+
+@final
+@dataclass(frozen=True)
+class LayerNorm(Norm):
+    """gamma · (x − mean) / √(variance + epsilon) + beta: mean 0 and variance 1, then learned. `bias=False`: no beta."""
+
+    epsilon: float = 1e-5
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_epsilon("LayerNorm", self.epsilon)
+
+    def build(self, d_model: int) -> nn.Module:
+        return BuiltLayerNorm(self, d_model)
+
+
+@final
+@dataclass(frozen=True)
+class RMSNorm(Norm):
+    """gamma · x / √(mean of squares + epsilon): no mean is taken off, and there is no beta."""
+
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_epsilon("RMSNorm", self.epsilon)
+
+    def build(self, d_model: int) -> nn.Module:
+        return BuiltRMSNorm(self, d_model)
+
+
+@final
+class BuiltLayerNorm(nn.Module):
+    """LayerNorm with its gamma (ones at the start) and beta (zeros)."""
+
+    def __init__(self, spec: LayerNorm, d_model: int) -> None:
+        super().__init__()
+        self.epsilon = spec.epsilon
+        self.gamma = nn.Parameter(torch.ones(d_model))
+        self.beta = nn.Parameter(torch.zeros(d_model)) if spec.bias else None
+
+    def forward(self, x: Vectors) -> Vectors:
+        return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.epsilon)
+
+
+@final
+class BuiltRMSNorm(nn.Module):
+    """RMSNorm with its gamma, ones at the start."""
+
+    def __init__(self, spec: RMSNorm, d_model: int) -> None:
+        super().__init__()
+        self.epsilon = spec.epsilon
+        self.gamma = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x: Vectors) -> Vectors:
+        return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
+
+
+def check_epsilon(name: str, epsilon: float) -> None:
+    if not epsilon >= 0:
+        raise OptionError(f"{name}: epsilon must be 0 or more; came {epsilon}")

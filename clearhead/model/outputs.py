@@ -1,0 +1,151 @@
+"""Outputs: from a model's last vectors to logits, for the next token, for blanks, or for classes."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.attention.heads import linear
+from clearhead.errors import OptionError
+from clearhead.model.norms import LayerNorm
+from clearhead.taps import Tapped
+
+__all__ = ["Blanks", "Classes", "NextToken", "Output"]
+
+Vectors = Float[Tensor, "batch n d_model"]
+Pool = Literal["first", "last", "mean"]
+FEW_ROWS = 64
+
+
+class Output(ABC):
+    """What a model's last vectors become."""
+
+    causal: ClassVar[bool] = False
+    """Whether it belongs to a model that never sees what comes next."""
+
+    @abstractmethod
+    def build(self, d_model: int, table: nn.Parameter) -> nn.Module:
+        """The output of a model whose embedding has this table; called with its vectors and their lengths."""
+
+
+@final
+@dataclass(frozen=True)
+class NextToken(Output):
+    """Logits of the next token at every position. `tied`: by the table of the embedding, else by one of its own."""
+
+    causal: ClassVar[bool] = True
+    tied: bool = True
+    bias: bool = False
+
+    def build(self, d_model: int, table: nn.Parameter) -> "ToVocabulary":
+        return ToVocabulary(d_model, table, tied=self.tied, bias=self.bias)
+
+
+@final
+@dataclass(frozen=True)
+class Blanks(Output):
+    """Logits of the token that belongs at every position. `transform`: a map, GELU and LayerNorm first, as in BERT."""
+
+    tied: bool = True
+    bias: bool = True
+    transform: bool = True
+    epsilon: float = 1e-12
+
+    def build(self, d_model: int, table: nn.Parameter) -> "ToVocabulary":
+        made = ToVocabulary(d_model, table, tied=self.tied, bias=self.bias)
+        if self.transform:
+            norm = LayerNorm(self.epsilon).build(d_model)
+            made.transform = nn.Sequential(linear(d_model, d_model, bias=True), nn.GELU(), norm)
+        return made
+
+
+@final
+@dataclass(frozen=True)
+class Classes(Output):
+    """Logits of `count` classes, one row a sequence, from its first or last vector or the mean of all.
+
+    `hidden` puts a map and tanh between, as BERT does.
+    """
+
+    count: int
+    pool: Pool = "first"
+    hidden: bool = False
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise OptionError(f"Classes: count must be 1 or more; came {self.count}")
+        if self.pool not in get_args(Pool):
+            raise OptionError(f"Classes: pool must be one of {', '.join(get_args(Pool))}; came {self.pool!r}")
+
+    def build(self, d_model: int, table: nn.Parameter) -> "ToClasses":
+        return ToClasses(self, d_model)
+
+
+@final
+class ToVocabulary(Tapped):
+    """A row of the table for every token: how well the vector fits it."""
+
+    def __init__(self, d_model: int, table: nn.Parameter, *, tied: bool, bias: bool) -> None:
+        super().__init__()
+        self.table = table if tied else nn.Parameter(torch.randn_like(table) * d_model**-0.5)
+        self.bias = nn.Parameter(torch.zeros(table.shape[0])) if bias else None
+        self.transform: nn.Module | None = None
+
+    def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch n vocabulary"]:
+        if self.transform is not None:
+            x = self.tap("transformed", self.transform(x))
+        return self.tap("logits", self.fit(x))
+
+    def fit(self, x: Tensor) -> Tensor:
+        rows = x.shape[0] * x.shape[1]
+        if torch.is_grad_enabled() or x.device.type != "cpu" or rows > FEW_ROWS or torch.compiler.is_compiling():
+            return F.linear(x, self.table, self.bias)
+        logits = few_rows(x.reshape(rows, -1), self.table).view(*x.shape[:2], -1)
+        return logits if self.bias is None else logits + self.bias
+
+
+def few_rows(x: Float[Tensor, "row d_model"], table: Float[Tensor, "n d_model"]) -> Float[Tensor, "row n"]:
+    """`x @ table.T`, which MKL computes up to six times as fast this way round where a few rows meet a long table.
+
+    One row is doubled: for a single one MKL takes another routine, three times as slow. See docs/decisions/0006.
+    """
+    if x.shape[0] > 1:
+        return (table @ x.T).T.contiguous()
+    return (table @ x.repeat(2, 1).T)[:, 0].unsqueeze(0)
+
+
+@final
+class ToClasses(Tapped):
+    """One vector of a sequence, and a row for every class."""
+
+    def __init__(self, spec: Classes, d_model: int) -> None:
+        super().__init__()
+        self.pool: Pool = spec.pool
+        self.hidden = linear(d_model, d_model, bias=True) if spec.hidden else None
+        self.out = linear(d_model, spec.count, bias=True)
+
+    def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch classes"]:
+        pooled = self.tap("pooled", POOLS[self.pool](x, lengths))
+        if self.hidden is not None:
+            pooled = self.tap("hidden", torch.tanh(self.hidden(pooled)))
+        return self.tap("logits", self.out(pooled))
+
+
+def last(x: Vectors, lengths: Tensor | None) -> Tensor:
+    if lengths is None:
+        return x[:, -1]
+    return x[torch.arange(x.shape[0], device=x.device), lengths - 1]
+
+
+def mean(x: Vectors, lengths: Tensor | None) -> Tensor:
+    if lengths is None:
+        return x.mean(1)
+    inside = torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
+    return x.masked_fill(~inside.unsqueeze(-1), 0).sum(1) / lengths.unsqueeze(1)
+
+
+POOLS = {"first": lambda x, lengths: x[:, 0], "last": last, "mean": mean}

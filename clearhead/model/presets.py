@@ -1,0 +1,201 @@
+"""Presets: well-known models as plain functions. Each returns a spec; `.build()` makes the model.
+
+Change one with `dataclasses.replace`, or put another attention into every slot:
+
+>>> import clearhead as ch
+>>> from clearhead.model import presets
+>>> spec = presets.tiny(vocabulary=1000, attention=presets.AttentionSpec(heads=4, weighting=ch.weighting.Argmax()))
+>>> sum(parameter.numel() for parameter in spec.build().parameters())
+1446912
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from clearhead.attention.heads import Heads
+from clearhead.attention.positions import Learned, Rotary
+from clearhead.errors import OptionError
+from clearhead.model.arrangements import Arrangement, PostNorm, PreNorm
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.feedforward import GELU, ReLU, SwiGLU
+from clearhead.model.norms import LayerNorm, RMSNorm
+from clearhead.model.outputs import Blanks, NextToken, Output
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec, Tied
+
+__all__ = ["AttentionSpec", "Size", "base", "bert", "big", "classic", "gpt2", "llama", "tiny"]
+
+
+class Size(NamedTuple):
+    """What a size of a family is."""
+
+    n_layers: int
+    d_model: int
+    n_heads: int
+    n_kv_heads: int
+    d_ff: int
+
+
+GPT2 = {
+    "tiny": Size(2, 64, 4, 4, 256),
+    "small": Size(12, 768, 12, 12, 3072),
+    "medium": Size(24, 1024, 16, 16, 4096),
+    "large": Size(36, 1280, 20, 20, 5120),
+    "xl": Size(48, 1600, 25, 25, 6400),
+}
+"""The published sizes, and `tiny` for trying things out."""
+
+BERT = {
+    "tiny": Size(2, 128, 2, 2, 512),
+    "mini": Size(4, 256, 4, 4, 1024),
+    "small": Size(4, 512, 8, 8, 2048),
+    "medium": Size(8, 512, 8, 8, 2048),
+    "base": Size(12, 768, 12, 12, 3072),
+    "large": Size(24, 1024, 16, 16, 4096),
+}
+"""The published sizes."""
+
+LLAMA = {
+    "tiny": Size(2, 64, 4, 2, 176),
+    "15m": Size(6, 288, 6, 6, 768),
+    "110m": Size(12, 768, 12, 12, 2048),
+    "1b": Size(16, 2048, 32, 8, 8192),
+    "7b": Size(32, 4096, 32, 32, 11008),
+}
+"""`15m` and `110m` are llama2.c's, `1b` Llama 3.2's and `7b` Llama 2's, whatever the vocabulary; `tiny` is ours."""
+
+
+def classic(
+    vocabulary: int,
+    *,
+    size: Size,
+    dropout: float = 0.1,
+    arrangement: Arrangement = PostNorm(),
+    attention: AttentionSpec | None = None,
+    tied: Tied = "three",
+) -> EncoderDecoderSpec:
+    """The paper's encoder-decoder at any size: as many blocks in the decoder as in the encoder."""
+    chosen = attention or AttentionSpec(heads=heads(size))
+    block = BlockSpec(attention=chosen, feed_forward=ReLU(size.d_ff), arrangement=arrangement, dropout=dropout)
+    crossing = replace(block, cross=replace(chosen, mask=None))
+    embedding = Embedding(dropout=dropout)
+    return EncoderDecoderSpec(
+        encoder=EncoderSpec(
+            vocabulary=vocabulary,
+            d_model=size.d_model,
+            blocks=(block,) * size.n_layers,
+            embedding=embedding,
+            output=None,
+        ),
+        decoder=DecoderSpec(
+            vocabulary=vocabulary, d_model=size.d_model, blocks=(crossing,) * size.n_layers, embedding=embedding
+        ),
+        tied=tied,
+    )
+
+
+def tiny(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.1) -> EncoderDecoderSpec:
+    """4 + 4 blocks, 128 wide: learns a small corpus on two cores."""
+    return classic(vocabulary, size=Size(4, 128, 4, 4, 256), attention=attention, dropout=dropout)
+
+
+def base(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.1) -> EncoderDecoderSpec:
+    """The paper's base model: 6 + 6 blocks, 512 wide."""
+    return classic(vocabulary, size=Size(6, 512, 8, 8, 2048), attention=attention, dropout=dropout)
+
+
+def big(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.3) -> EncoderDecoderSpec:
+    """The paper's big model: 6 + 6 blocks, 1024 wide."""
+    return classic(vocabulary, size=Size(6, 1024, 16, 16, 4096), attention=attention, dropout=dropout)
+
+
+def gpt2(
+    size: str | Size = "small",
+    *,
+    vocabulary: int = 50_257,
+    length: int = 1024,
+    attention: AttentionSpec | None = None,
+    dropout: float = 0.1,
+) -> DecoderSpec:
+    """A decoder as GPT-2 is: norm before, learned positions, GELU by tanh, biases, output tied."""
+    size = sized("GPT-2", size, GPT2)
+    block = BlockSpec(
+        attention=attention or AttentionSpec(heads=heads(size, bias=True), dropout=dropout),
+        feed_forward=GELU(size.d_ff, form="tanh"),
+        arrangement=PreNorm(),
+        dropout=dropout,
+    )
+    return DecoderSpec(
+        vocabulary=vocabulary,
+        d_model=size.d_model,
+        blocks=(block,) * size.n_layers,
+        embedding=Embedding(position=Learned(length), scaled=False, dropout=dropout),
+    )
+
+
+def bert(
+    size: str | Size = "base",
+    *,
+    vocabulary: int = 30_522,
+    length: int = 512,
+    output: Output = Blanks(),
+    attention: AttentionSpec | None = None,
+    dropout: float = 0.1,
+) -> EncoderSpec:
+    """An encoder as BERT is, for one segment: norm after, learned positions and a norm on the embeddings, GELU, biases.
+
+    `output` is for blanks; for classes give `Classes(count, hidden=True)`.
+    """
+    size = sized("BERT", size, BERT)
+    norm = LayerNorm(1e-12)
+    block = BlockSpec(
+        attention=attention or AttentionSpec(heads=heads(size, bias=True), dropout=dropout),
+        feed_forward=GELU(size.d_ff),
+        arrangement=PostNorm(norm),
+        dropout=dropout,
+    )
+    return EncoderSpec(
+        vocabulary=vocabulary,
+        d_model=size.d_model,
+        blocks=(block,) * size.n_layers,
+        embedding=Embedding(position=Learned(length), scaled=False, norm=norm, dropout=dropout),
+        output=output,
+    )
+
+
+def llama(
+    size: str | Size = "110m",
+    *,
+    vocabulary: int = 32_000,
+    rotary_base: float = 10_000.0,
+    tied: bool = False,
+    attention: AttentionSpec | None = None,
+) -> DecoderSpec:
+    """A decoder as Llama is: RMSNorm before, rotary positions in halves, SwiGLU, shared key heads, no bias."""
+    size = sized("Llama", size, LLAMA)
+    rotary = Rotary(pairing="halves", base=rotary_base)
+    block = BlockSpec(
+        attention=attention or AttentionSpec(heads=heads(size), position=rotary),
+        feed_forward=SwiGLU(size.d_ff),
+        arrangement=PreNorm(RMSNorm()),
+    )
+    return DecoderSpec(
+        vocabulary=vocabulary,
+        d_model=size.d_model,
+        blocks=(block,) * size.n_layers,
+        embedding=Embedding(position=None, scaled=False),
+        output=NextToken(tied=tied),
+    )
+
+
+def heads(size: Size, *, bias: bool = False) -> Heads:
+    return Heads(size.n_heads, kv=size.n_kv_heads, bias=bias)
+
+
+def sized(family: str, size: str | Size, sizes: Mapping[str, Size]) -> Size:
+    if isinstance(size, Size):
+        return size
+    if size not in sizes:
+        raise OptionError(f"there is no {family} of size {size!r}; there are {', '.join(sizes)}, or give a Size")
+    return sizes[size]

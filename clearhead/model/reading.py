@@ -1,0 +1,57 @@
+"""Reading: where an attention slot finds its keys and values. The blocks are the same whatever it is.
+
+In a forward pass they are made afresh from the sequence itself (`Afresh`) or from the encoder's output (`Across`); in
+decoding a cache holds them. A model's forward is one piece of code, and takes one of these for each slot.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.layer import Attention
+from clearhead.attention.masks import Mask
+
+__all__ = ["Across", "Afresh", "Read", "Reads"]
+
+Read = Callable[[Attention, Tensor], Tensor]
+"""What attention gives for these vectors."""
+
+
+class Reads(NamedTuple):
+    """For one block: how its own attention reads, and its cross-attention."""
+
+    own: Read
+    cross: Read | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Afresh:
+    """Keys and values of the sequence itself; `mask` beside the layer's own, positions from 0 unless given."""
+
+    mask: Mask | None = None
+    positions: Tensor | None = None
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        return layer(x, mask=self.mask, query_positions=self.positions, key_positions=self.positions)
+
+
+@final
+@dataclass(frozen=True)
+class Across:
+    """Keys and values of `memory`, the encoder's output. Both sequences count their positions from 0."""
+
+    memory: Tensor
+    mask: Mask | None = None
+    positions: Tensor | None = None
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        if not layer.ordered:
+            return layer(x, self.memory, mask=self.mask)
+        n_query, n_key = x.shape[-2], self.memory.shape[-2]
+        every = torch.arange(max(n_query, n_key), device=x.device)
+        positions = every[:n_query] if self.positions is None else self.positions
+        return layer(x, self.memory, mask=self.mask, query_positions=positions, key_positions=every[:n_key])

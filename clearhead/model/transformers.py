@@ -1,0 +1,251 @@
+"""The three models: `Encoder`, `Decoder`, and the classic `EncoderDecoder` of both.
+
+Each is built from a spec, a frozen description of every part. A model's forward is one piece of code: the same blocks
+run in training and, on caches, in decoding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from clearhead.attention import masks
+from clearhead.attention.masks import Mask
+from clearhead.errors import DtypeError, OptionError, ShapeError
+from clearhead.model.blocks import BlockSpec, Stack
+from clearhead.model.embedding import Embedding
+from clearhead.model.outputs import Blanks, NextToken, Output
+from clearhead.model.reading import Across, Afresh, Reads
+from clearhead.taps import Tapped
+
+__all__ = ["Decoder", "DecoderSpec", "Encoder", "EncoderDecoder", "EncoderDecoderSpec", "EncoderSpec"]
+
+Tokens = Int[Tensor, "batch n"]
+Lengths = Int[Tensor, "batch"]
+Vectors = Float[Tensor, "batch n d_model"]
+Tied = Literal["none", "two", "three"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EncoderSpec:
+    """A stack that sees the whole sequence. `output=None` gives the vectors themselves."""
+
+    vocabulary: int
+    d_model: int
+    blocks: tuple[BlockSpec, ...]
+    embedding: Embedding = Embedding()
+    output: Output | None = Blanks()
+
+    def __post_init__(self) -> None:
+        if any(block.cross is not None for block in self.blocks):
+            raise OptionError("an encoder has nothing to cross-attend to: leave `cross` out of its blocks")
+        if self.output is not None and self.output.causal:
+            raise OptionError("an encoder sees the next token, so it cannot predict it: use Blanks, Classes or None")
+
+    def build(self) -> "Encoder":
+        return Encoder(self)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DecoderSpec:
+    """A stack that never sees what comes next: its masks are causal, and each block's own beside that."""
+
+    vocabulary: int
+    d_model: int
+    blocks: tuple[BlockSpec, ...]
+    embedding: Embedding = Embedding()
+    output: Output = NextToken()
+
+    def build(self) -> "Decoder":
+        return Decoder(self)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderSpec:
+    """The classic Transformer: an encoder without output, and a decoder whose blocks all cross-attend to it.
+
+    `tied`: `two` shares one table between the decoder's embedding and the output, `three` with the encoder's embedding
+    too, `none` gives each its own; it has the last word over the decoder's `output.tied`.
+    """
+
+    encoder: EncoderSpec
+    decoder: DecoderSpec
+    tied: Tied = "three"
+
+    def __post_init__(self) -> None:
+        if self.tied not in get_args(Tied):
+            raise OptionError(f"tied must be one of {', '.join(get_args(Tied))}; came {self.tied!r}")
+        if self.encoder.d_model != self.decoder.d_model:
+            raise OptionError(
+                f"encoder and decoder must have one d_model; came {self.encoder.d_model} and {self.decoder.d_model}"
+            )
+        if self.tied == "three" and self.encoder.vocabulary != self.decoder.vocabulary:
+            raise OptionError(
+                "one table for source and target needs one vocabulary; came "
+                f"{self.encoder.vocabulary} and {self.decoder.vocabulary}. Share it, or choose tied='two'"
+            )
+        if self.encoder.output is not None:
+            raise OptionError("the encoder of an encoder-decoder gives vectors: leave its output out (None)")
+        if any(block.cross is None for block in self.decoder.blocks):
+            raise OptionError("every decoder block must cross-attend to the encoder: fill its `cross` slot")
+
+    def build(self) -> "EncoderDecoder":
+        return EncoderDecoder(self)
+
+
+@final
+class Encoder(Tapped):
+    """From tokens to vectors that know their sentence, and to the output's logits.
+
+    >>> import torch
+    >>> from clearhead.model import presets
+    >>> model = presets.bert("tiny", vocabulary=50).build()
+    >>> model(torch.randint(50, (2, 7)), lengths=torch.tensor([7, 4])).shape
+    torch.Size([2, 7, 50])
+    """
+
+    def __init__(self, spec: EncoderSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = spec.embedding.build(spec.vocabulary, spec.d_model)
+        self.stack = Stack(spec.blocks, spec.d_model, stream=spec.embedding.stream(spec.d_model))
+        self.output = None if spec.output is None else spec.output.build(spec.d_model, self.embedding.table)
+
+    def forward(
+        self, tokens: Tokens, *, lengths: Lengths | None = None, mask: Mask | None = None
+    ) -> Float[Tensor, "*answer"]:
+        """What the output makes of the vectors; the vectors themselves where there is none."""
+        states = self.states(tokens, lengths=lengths, mask=mask)
+        return states if self.output is None else self.output(states, lengths)
+
+    def states(self, tokens: Tokens, *, lengths: Lengths | None = None, mask: Mask | None = None) -> Vectors:
+        """The last vectors. Of row b the first `lengths[b]` tokens count; what follows is padding."""
+        check_tokens("tokens", tokens, self.spec.vocabulary)
+        read = Reads(Afresh(both(mask, padding(lengths, tokens))))
+        return self.stack(self.embedding(tokens), [read] * len(self.stack.blocks))
+
+
+@final
+class Decoder(Tapped):
+    """From tokens to the logits of the next one, at every position.
+
+    >>> import torch
+    >>> from clearhead.model import presets
+    >>> presets.gpt2("tiny", vocabulary=50).build()(torch.randint(50, (2, 7))).shape
+    torch.Size([2, 7, 50])
+    """
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = spec.embedding.build(spec.vocabulary, spec.d_model)
+        stream = spec.embedding.stream(spec.d_model)
+        self.stack = Stack(spec.blocks, spec.d_model, mask=masks.causal(), stream=stream)
+        self.output = spec.output.build(spec.d_model, self.embedding.table)
+
+    def forward(
+        self,
+        tokens: Tokens,
+        *,
+        lengths: Lengths | None = None,
+        mask: Mask | None = None,
+        positions: Tensor | None = None,
+        memory: Float[Tensor, "batch source d_model"] | None = None,
+        memory_lengths: Lengths | None = None,
+    ) -> Float[Tensor, "*answer"]:
+        """Logits at every position. Padding comes after the tokens, where no token sees it, and needs no mask.
+
+        `lengths` matter to an output for classes; `mask` (packed documents, say) goes beside the blocks' own.
+        """
+        check_tokens("tokens", tokens, self.spec.vocabulary)
+        cross = None if memory is None else Across(memory, padding(memory_lengths, memory), positions)
+        reads = [Reads(Afresh(mask, positions), cross)] * len(self.stack.blocks)
+        return self.output(self.states(tokens, reads, positions=positions), lengths)
+
+    def states(
+        self, tokens: Tokens, reads: Sequence[Reads], *, positions: Tensor | None = None, start: int = 0
+    ) -> Vectors:
+        """The last vectors of tokens at these positions (or from `start` on), reading as they are told."""
+        return self.stack(self.embedding(tokens, positions=positions, start=start), reads)
+
+
+@final
+class EncoderDecoder(Tapped):
+    """The classic Transformer: the decoder predicts the next target token from those before it and from the source.
+
+    >>> import torch
+    >>> from clearhead.model import presets
+    >>> model = presets.tiny(vocabulary=50).build()
+    >>> model(torch.randint(50, (2, 7)), torch.randint(50, (2, 5)), source_lengths=torch.tensor([7, 4])).shape
+    torch.Size([2, 5, 50])
+    """
+
+    def __init__(self, spec: EncoderDecoderSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.encoder = spec.encoder.build()
+        self.decoder = spec.decoder.build()
+        tie(self, spec.tied)
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
+        *,
+        source_lengths: Lengths | None = None,
+        mask: Mask | None = None,
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        """Logits of the token after each target token. `mask` goes beside the decoder's own."""
+        memory = self.encoder(source, lengths=source_lengths)
+        return self.decoder(target, mask=mask, memory=memory, memory_lengths=source_lengths)
+
+
+def tie(model: EncoderDecoder, tied: Tied) -> None:
+    """One table in two or three places, or three of them."""
+    table, output = model.decoder.embedding.table, model.decoder.output
+    if tied == "three":
+        model.encoder.embedding.table = table
+    if isinstance(output.table, nn.Parameter):
+        own = (
+            output.table
+            if output.table is not table
+            else nn.Parameter(torch.randn_like(table) * table.shape[1] ** -0.5)
+        )
+        output.table = own if tied == "none" else table
+
+
+def padding(lengths: Lengths | None, sequence: Tensor) -> Mask | None:
+    if lengths is None:
+        return None
+    if lengths.shape != sequence.shape[:1]:
+        raise ShapeError(
+            f"lengths: expected one for each of the {sequence.shape[0]} sequences; came {tuple(lengths.shape)}"
+        )
+    return masks.padding(lengths)
+
+
+def both(one: Mask | None, other: Mask | None) -> Mask | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
+    """Whole numbers in `(batch, n)`, none outside the vocabulary (looked at on a CPU, where it costs nothing)."""
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or 0 in tokens.shape:
+        came = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise ShapeError(f"{name}: expected a tensor (batch, n) of token ids, n at least 1; came {came}")
+    if tokens.dtype not in (torch.int64, torch.int32):
+        raise DtypeError(f"{name}: token ids are int64 or int32; came {tokens.dtype}")
+    if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+        low, high = (int(x) for x in torch.aminmax(tokens))
+        if low < 0 or high >= vocabulary:
+            raise OptionError(
+                f"{name}: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {low if low < 0 else high}"
+            )
