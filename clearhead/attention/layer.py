@@ -71,7 +71,7 @@ class Attention(Tapped):
         self.similarity = (similarity or weighting.similarity).build(shape)
         self.position = position.build(shape)
         self.query, self.key, self.value, self.output = layout.maps(d_model)
-        self.d_out = layout.width(d_model)
+        self.shape, self.d_out = shape, layout.width(d_model)
 
     def forward(
         self,

@@ -1,1 +1,18 @@
-"""Decoding: caches, and greedy, sampled and beam search on them."""
+"""Decoding: a model's outputs by greedy choice, sampling or beam search, on caches.
+
+>>> import torch
+>>> from clearhead.decoding import Rules, Sample, stream
+>>> from clearhead.model import presets
+>>> _ = torch.manual_seed(0)
+>>> model = presets.gpt2("tiny", vocabulary=20).build()
+>>> len([token.token for token in stream(model, [[1, 2, 3]], Sample(top_k=5), rules=Rules(max_new=4))])
+4
+"""
+
+from clearhead.decoding.beam import Beam
+from clearhead.decoding.choosing import Greedy, Sample
+from clearhead.decoding.generating import Score, Token, generate, score, stream
+from clearhead.decoding.hypotheses import Hypothesis
+from clearhead.decoding.rules import Rules
+
+__all__ = ["Beam", "Greedy", "Hypothesis", "Rules", "Sample", "Score", "Token", "generate", "score", "stream"]

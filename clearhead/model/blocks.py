@@ -140,7 +140,7 @@ class Stack(Tapped):
         if not specs:
             raise OptionError("a stack needs at least one block")
         n_branches = sum(spec.n_branches for spec in specs)
-        self.blocks = nn.ModuleList(
+        self.blocks: Sequence[Block] = nn.ModuleList(  # pyright: ignore[reportAttributeAccessIssue]
             Block(spec, d_model, mask=mask, gain=spec.arrangement.gain(n_branches, stream)) for spec in specs
         )
         self.norm = specs[-1].arrangement.final(d_model)

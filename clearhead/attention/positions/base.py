@@ -60,8 +60,10 @@ class PositionTable(nn.Module, ABC):
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
         """The vectors of any positions, `(n,)` or `(batch, n)`."""
 
-    def check(self, first: int, last: int) -> None:
-        """Raises where there is no vector for these positions."""
+    @property
+    def length(self) -> int | None:
+        """How many positions there are; None if any number."""
+        return None
 
 
 def angle_dtype(device: torch.device) -> torch.dtype:

@@ -109,6 +109,10 @@ class LearnedTable(PositionTable):
             self.check(int(positions.min()), int(positions.max()))
         return self.table[positions]
 
+    @property
+    def length(self) -> int:
+        return self.table.shape[0]
+
     def check(self, first: int, last: int) -> None:
         if first < 0 or last >= self.table.shape[0]:
             raise ShapeError(

@@ -1,0 +1,196 @@
+"""Beam search: the best few continuations of every sentence are kept, and compared with those that have ended."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, final, get_args
+
+import torch
+from torch import Tensor
+
+from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
+from clearhead.decoding.rules import Rules, forbid
+from clearhead.decoding.session import Session
+from clearhead.decoding.top import normaliser, top
+from clearhead.errors import OptionError
+
+__all__ = ["Beam", "beam_search"]
+
+Stop = Literal["exact", "heuristic", "early"]
+NOTHING = float("-inf")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Beam:
+    """The `width` best beginnings are continued each time; the `n_best` best outputs are given.
+
+    An output's score is the sum of its log-probabilities over length ** `length_penalty`: 0 leaves the sum, 1 the mean;
+    more favours long outputs. A sentence is done when `width` outputs have ended and, with `stop`:
+
+    - `exact`: no beginning could still beat the worst of them, whatever length it may reach;
+    - `heuristic`: the best beginning, scored at its present length, does not beat it (Hugging Face's default);
+    - `early`: at once.
+    """
+
+    width: int = 5
+    length_penalty: float = 1.0
+    n_best: int = 1
+    stop: Stop = "exact"
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise OptionError(f"Beam: width must be 1 or more; came {self.width}")
+        if not 1 <= self.n_best <= self.width:
+            raise OptionError(f"Beam: n_best must lie between 1 and the width, {self.width}; came {self.n_best}")
+        if self.stop not in get_args(Stop):
+            raise OptionError(f"Beam: stop must be one of {', '.join(get_args(Stop))}; came {self.stop!r}")
+        if self.length_penalty != self.length_penalty:
+            raise OptionError("Beam: length_penalty must be a number; came nan")
+
+    def score(self, total: float, length: int) -> float:
+        return total / length**self.length_penalty
+
+
+@dataclass
+class Sentence:
+    """One input's beams: nodes that go on, and outputs that have ended, best first."""
+
+    prompt: list[int]
+    live: list[Node] = field(default_factory=lambda: [ROOT])
+    ended: list[Hypothesis] = field(default_factory=list)
+
+    def so_far(self, rules: Rules) -> list[list[int]]:
+        """The tokens of every beam, if the rules ask for them."""
+        if not rules.look_back:
+            return [[]] * len(self.live)
+        return [[*self.prompt, *(node.token for node in last.path())] for last in self.live]
+
+    def finish(self, node: Node, length: int, method: Beam, *, ended: bool) -> None:
+        """One more output; of more than `width` the worst is let go."""
+        self.ended.append(node.hypothesis(method.score(node.total, length), ended=ended))
+        self.ended.sort(key=lambda made: made.score, reverse=True)
+        del self.ended[method.width :]
+
+    def done(self, length: int, method: Beam, rules: Rules) -> bool:
+        """Whether nothing that goes on can matter, at this length."""
+        if not self.live or length == rules.max_new:
+            return True
+        if len(self.ended) < method.width:
+            return False
+        if method.stop == "early":
+            return True
+        reach = rules.max_new if method.stop == "exact" and method.length_penalty > 0 else length
+        return method.score(self.live[0].total, reach) <= self.ended[-1].score
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best continuations of one sentence: of which beam, with which token, their sums, and what each beam saw."""
+
+    totals: list[float]
+    beams: list[int]
+    tokens: list[int]
+    shown: list[Candidates]
+
+    def ranked(self) -> Iterator[tuple[float, int, int]]:
+        return zip(self.totals, self.beams, self.tokens, strict=True)
+
+
+def beam_search(
+    session: Session, prompts: Sequence[Sequence[int]], method: Beam, rules: Rules, candidates: int
+) -> list[list[Hypothesis]]:
+    """Hypotheses of every sentence, the best first. Sentences that are done leave the session."""
+    search = Search(session, method, rules, candidates)
+    every = [Sentence(list(prompt)) for prompt in prompts]
+    sentences = every
+    for length in range(1, rules.max_new + 1):
+        best = search.continuations(sentences, length - 1)
+        origins = [search.advance(*pair, length) for pair in zip(sentences, best, strict=True)]
+        stays = [i for i, sentence in enumerate(sentences) if not sentence.done(length, method, rules)]
+        if not stays:
+            break
+        search.go_on(sentences, origins, stays)
+        sentences = [sentences[i] for i in stays]
+    return [sentence.ended[: method.n_best] for sentence in every]
+
+
+@dataclass(frozen=True)
+class Search:
+    """One step after another of every sentence of a session."""
+
+    session: Session
+    method: Beam
+    rules: Rules
+    candidates: int
+
+    def continuations(self, sentences: Sequence[Sentence], n_new: int) -> list[Found]:
+        """The best of every sentence: enough that `width` of them go on, even if as many as can do end."""
+        keep = max(2, 1 + len(self.rules.end)) * self.method.width
+        so_far = [row for sentence in sentences for row in sentence.so_far(self.rules)]
+        logits = self.rules.penalised(self.session.logits, so_far)
+        allowed = forbid(logits, self.rules.forbidden(n_new, so_far))
+        values, tokens = top(allowed, max(keep, self.candidates))
+        log_probs = values.double() - normaliser(logits).double().unsqueeze(-1)
+        before = [[node.total for node in sentence.live] for sentence in sentences]
+        shown = shown_to(log_probs, tokens, self.candidates)
+        return found_in(log_probs, tokens, torch.tensor(before, dtype=torch.float64, device=logits.device), keep, shown)
+
+    def advance(self, sentence: Sentence, found: Found, length: int) -> list[int]:
+        """Ends what ends, keeps the best of the rest, and tells which beam each of them goes on from.
+
+        Only what is among the `width` best may end: the others are there in case those all end.
+        """
+        width, live, origins = self.method.width, [], []
+        for rank, (total, beam, token) in enumerate(found.ranked()):
+            if total == NOTHING:
+                break
+            node = Node(sentence.live[beam], token, total, found.shown[beam])
+            ends = token in self.rules.end
+            if (ends or length == self.rules.max_new) and rank < width:
+                sentence.finish(node, length, self.method, ended=ends)
+            elif not ends and len(live) < width:
+                live.append(node)
+                origins.append(beam)
+        if not live and not sentence.ended:
+            self.stop_short(sentence, length - 1)
+        sentence.live = live
+        return origins
+
+    def stop_short(self, sentence: Sentence, length: int) -> None:
+        """Nothing more is allowed: what there is stays as it is."""
+        for node in sentence.live:
+            if node.parent is not None and node.total > NOTHING:
+                sentence.finish(node, length, self.method, ended=False)
+
+    def go_on(self, sentences: Sequence[Sentence], origins: Sequence[list[int]], stays: list[int]) -> None:
+        """Moves the session to the beams that go on. A sentence with fewer than another is filled up with dead ones."""
+        n_before = len(self.session.logits) // len(sentences)
+        n_beams = max(len(sentences[i].live) for i in stays)
+        rows: list[int] = []
+        for i in stays:
+            missing = n_beams - len(origins[i])
+            rows += [i * n_before + beam for beam in (*origins[i], *[0] * missing)]
+            sentences[i].live += [Node(ROOT, 0, NOTHING)] * missing
+        device = self.session.logits.device
+        kept = None if len(stays) == len(sentences) else torch.tensor(stays, device=device)
+        self.session.select(torch.tensor(rows, device=device), kept)
+        self.session.extend(torch.tensor([node.token for i in stays for node in sentences[i].live], device=device))
+
+
+def found_in(log_probs: Tensor, tokens: Tensor, before: Tensor, keep: int, shown: list[Candidates]) -> list[Found]:
+    """The best of each sentence, among the best of each of its beams; `before` sums what led to each beam."""
+    n_sentences, n_beams = before.shape
+    totals = (log_probs.view(n_sentences, n_beams, -1) + before.unsqueeze(-1)).flatten(1)
+    best, place = totals.topk(min(keep, totals.shape[1]), -1)
+    beams = place // log_probs.shape[-1]
+    chosen = tokens.view(n_sentences, -1).gather(-1, place)
+    lists = zip(best.tolist(), beams.tolist(), chosen.tolist(), strict=True)
+    return [Found(*found, shown[i * n_beams : (i + 1) * n_beams]) for i, found in enumerate(lists)]
+
+
+def shown_to(log_probs: Tensor, tokens: Tensor, candidates: int) -> list[Candidates]:
+    """The likeliest tokens after each beam."""
+    if not candidates:
+        return [()] * len(tokens)
+    pairs = zip(tokens[:, :candidates].tolist(), log_probs[:, :candidates].tolist(), strict=True)
+    return [tuple(zip(row, probs, strict=True)) for row, probs in pairs]

@@ -1,0 +1,389 @@
+"""Caches: what attention keeps of the tokens so far, so that a new one costs one position and not all of them.
+
+One class a way of keeping: every key and value (`Growing`), those in the window (`Sliding`), their sum in kernelized
+attention (`Summed`); and for cross-attention the encoder's, made once (`Fixed`, `FixedSum`). Each is what a block reads
+through (`clearhead.model.reading`), so the model's forward is the same with and without them.
+
+Rows are sentences times beams. Prompts are padded on the left, so that all rows write the same column; positions count
+from each row's first token, and padding has positions below 0.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clearhead.attention.call import Call
+from clearhead.attention.cells import Positions
+from clearhead.attention.kernels import run
+from clearhead.attention.kernels.chunked import by_heads, in_chunks
+from clearhead.attention.kernels.linear import State, kernelized, mapped
+from clearhead.attention.layer import Attention
+from clearhead.attention.masks import Mask, Table, Window, everything
+from clearhead.model.blocks import Stack
+from clearhead.model.reading import Reads
+
+__all__ = ["Cache", "Caches", "Clock", "Source"]
+
+FIRST_COLUMNS = 64
+"""Columns allocated at the start; twice as many each time they are filled."""
+
+LINEAR = ("auto", "chunked", "recurrent")
+"""Kernels that sum keys and values; a layer told to use another keeps its keys."""
+
+PerHead = Float[Tensor, "row head n d"]
+
+
+class Clock:
+    """Where every row stands: `n` columns are filled, `new` are being added, `pads[row]` of all are padding."""
+
+    def __init__(self, pads: Int[Tensor, "row"] | None, device: torch.device) -> None:
+        self.pads, self.device = pads, device
+        self.n = self.new = 0
+
+    def advance(self, new: int) -> None:
+        self.n, self.new = self.n + self.new, new
+        columns = torch.arange(self.total, device=self.device)
+        self.keys = columns if self.pads is None else columns - self.pads.unsqueeze(1)
+        self.positions = self.keys[..., self.n :]
+        self.real = None if self.pads is None else Table((self.keys >= 0)[:, None, None, :])
+
+    @property
+    def total(self) -> int:
+        return self.n + self.new
+
+    def select(self, rows: Int[Tensor, "new_row"]) -> None:
+        self.pads = None if self.pads is None else self.pads[rows]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The encoder's output: vectors of each sentence, and how many of them count (None: all)."""
+
+    vectors: Float[Tensor, "sentence n d_model"]
+    lengths: Int[Tensor, "sentence"] | None
+
+    def mask(self) -> Table | None:
+        if self.lengths is None:
+            return None
+        places = torch.arange(self.vectors.shape[1], device=self.vectors.device)
+        return Table((places < self.lengths.unsqueeze(1))[:, None, None, :])
+
+
+class Cache(ABC):
+    """What one attention slot keeps; calling it adds what is new, and attends."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    @abstractmethod
+    def __call__(self, layer: Attention, x: Float[Tensor, "row new d_model"]) -> Tensor:
+        """What the layer gives for the new vectors."""
+
+    @abstractmethod
+    def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None) -> None:
+        """Goes on with these of the rows, some perhaps several times; of these sentences (None: of all)."""
+
+    @abstractmethod
+    def tensors(self) -> list[Tensor]:
+        """All it holds: what decoding costs in memory."""
+
+    def projected(self, layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the new vectors, turned by their positions."""
+        query, key, value = layer.project(x, x, x)
+        where = self.clock.positions
+        return layer.position.turn(query, where), layer.position.turn(key, where), value
+
+
+@final
+class Growing(Cache):
+    """Every key and value, in memory allocated ahead."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.keys = self.values = torch.empty(0)
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        query, key, value = self.projected(layer, x)
+        self.write(key, value)
+        filled = slice(self.clock.total)
+        seen = self.keys[:, :, filled], self.values[:, :, filled]
+        return layer.finish(run(layer.kernel, self.call(layer, query, *seen)))
+
+    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Call:
+        """By their place in the cache the keys are in order: positions are given only where something asks for them."""
+        clock, mask = self.clock, layer.mask
+        positions = None
+        if clock.real is not None:
+            plain = clock.new == 1 and mask.kinds == {"causal"} and layer.position.bias_kind == "none"
+            mask = clock.real if plain else mask & clock.real
+            positions = None if plain else Positions(clock.positions, clock.keys)
+        return call_of(layer, (query, key, value), mask, positions)
+
+    def write(self, key: PerHead, value: PerHead) -> None:
+        if self.clock.total > (self.keys.shape[2] if self.keys.ndim == 4 else 0):
+            columns = max(2 * self.clock.n, self.clock.total, FIRST_COLUMNS)
+            self.keys, self.values = self.grown(self.keys, key, columns), self.grown(self.values, value, columns)
+        new = slice(self.clock.n, self.clock.total)
+        self.keys[:, :, new] = key
+        self.values[:, :, new] = value
+
+    def grown(self, kept: Tensor, like: PerHead, columns: int) -> Tensor:
+        made = like.new_zeros(*like.shape[:2], columns, like.shape[3])
+        if self.clock.n:
+            made[:, :, : self.clock.n] = kept[:, :, : self.clock.n]
+        return made
+
+    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
+        filled = slice(self.clock.total)
+        if len(rows) != len(self.keys):
+            self.keys, self.values = rows_of(self.keys, rows, filled), rows_of(self.values, rows, filled)
+            return
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().squeeze(1)
+        if len(moved):
+            origin = rows[moved]
+            self.keys[moved, :, filled] = self.keys[origin, :, filled]
+            self.values[moved, :, filled] = self.values[origin, :, filled]
+
+    def tensors(self) -> list[Tensor]:
+        return [self.keys, self.values]
+
+
+@final
+class Sliding(Cache):
+    """The keys and values of the last `left` positions: what a window mask will still see."""
+
+    def __init__(self, clock: Clock, left: int) -> None:
+        super().__init__(clock)
+        self.left = left
+        self.kept: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        query, key, value = self.projected(layer, x)
+        if self.kept is not None:
+            key, value = torch.cat([self.kept[0], key], 2), torch.cat([self.kept[1], value], 2)
+        first = max(0, key.shape[2] - self.left)
+        self.kept = key[:, :, first:].clone(), value[:, :, first:].clone()
+        return layer.finish(run(layer.kernel, self.call(layer, query, key, value)))
+
+    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Call:
+        """A single new query sees all that is kept, unless the mask asks for more than a window."""
+        clock, mask = self.clock, layer.mask
+        columns = slice(clock.total - key.shape[2], None)
+        plain = clock.new == 1 and mask.kinds <= {"causal", "window"}
+        real = None if clock.pads is None else Table((clock.keys[:, columns] >= 0)[:, None, None, :])
+        if plain and (real is None or layer.position.bias_kind == "none"):
+            return call_of(layer, (query, key, value), everything() if real is None else real)
+        whole = real is None and key.shape[2] == clock.total
+        positions = None if whole else Positions(clock.positions, clock.keys[..., columns])
+        return call_of(layer, (query, key, value), mask if real is None else mask & real, positions)
+
+    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
+        assert self.kept is not None
+        self.kept = self.kept[0][rows], self.kept[1][rows]
+
+    def tensors(self) -> list[Tensor]:
+        return list(self.kept or ())
+
+
+@final
+class Summed(Cache):
+    """Kernelized attention: the sum of φ(k) vᵀ over all keys so far, of a size that does not grow."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.state: State | None = None
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        call = call_of(layer, self.projected(layer, x), layer.mask)
+        made = mapped(call.widened().with_every_head())
+        if self.clock.pads is not None:
+            padding = rearrange(self.clock.positions < 0, "row n -> row 1 n 1")
+            made = made._replace(key=made.key.masked_fill(padding, 0))
+        return layer.finish(self.context(made).to(x.dtype))
+
+    def context(self, call: Call) -> Tensor:
+        """The whole prompt in chunks; what comes after it one position at a time."""
+        if self.state is None:
+            self.state = State.empty(call.key, call.value).add(call.key, call.value)
+            if call.n_query > 1:
+                return torch.cat([in_chunks(part) for part in by_heads(call)], 1)
+            return self.state.read(call.query, kernelized(call))
+        contexts = []
+        for place in range(call.n_query):
+            here = slice(place, place + 1)
+            self.state = self.state.add(call.key[:, :, here], call.value[:, :, here])
+            contexts.append(self.state.read(call.query[:, :, here], kernelized(call)))
+        return torch.cat(contexts, 2) if len(contexts) > 1 else contexts[0]
+
+    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
+        assert self.state is not None
+        self.state = State(self.state.total[rows], self.state.normaliser[rows])
+
+    def tensors(self) -> list[Tensor]:
+        return [] if self.state is None else [self.state.total, self.state.normaliser]
+
+
+class FromSource(Cache):
+    """Cross-attention. All beams of a sentence read the same keys, so they are asked as so many queries of it."""
+
+    def __init__(self, clock: Clock, source: Source) -> None:
+        super().__init__(clock)
+        self.source: Source | None = source
+
+    def queries(self, layer: Attention, x: Tensor, n_sentences: int) -> Tensor:
+        query = layer.position.turn(layer.tap("query", layer.query(x)), self.clock.positions)
+        return rearrange(query, "(sentence beam) head n d -> sentence head (beam n) d", sentence=n_sentences)
+
+    def finished(self, layer: Attention, context: Tensor, n_rows: int) -> Tensor:
+        beams = n_rows // context.shape[0]
+        return layer.finish(rearrange(context, "sentence head (beam n) d -> (sentence beam) head n d", beam=beams))
+
+    def first(self, layer: Attention) -> tuple[Tensor, Tensor]:
+        """Keys and values of the source, which is then let go."""
+        assert self.source is not None
+        vectors = self.source.vectors
+        places = torch.arange(vectors.shape[1], device=vectors.device)
+        self.source = None
+        key, value = layer.tap("key", layer.key(vectors)), layer.tap("value", layer.value(vectors))
+        return layer.position.turn(key, places), value
+
+
+@final
+class Fixed(FromSource):
+    """The keys and values of the source, made once."""
+
+    def __init__(self, clock: Clock, source: Source) -> None:
+        super().__init__(clock, source)
+        self.real = source.mask()
+        self.keys = self.values = torch.empty(0)
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        if self.source is not None:
+            self.keys, self.values = self.first(layer)
+        query = self.queries(layer, x, len(self.keys))
+        mask = layer.mask if self.real is None else layer.mask & self.real
+        call = call_of(layer, (query, self.keys, self.values), mask, self.positions(layer, query.shape[2]))
+        return self.finished(layer, run(layer.kernel, call), len(x))
+
+    def positions(self, layer: Attention, n_query: int) -> Positions | None:
+        """Of target and source, each counted from 0, where the layer asks for them."""
+        if not layer.ordered:
+            return None
+        n_sentences, n_key = len(self.keys), self.keys.shape[2]
+        rows = n_sentences * n_query // self.clock.new
+        every = self.clock.positions.expand(rows, self.clock.new).reshape(n_sentences, n_query)
+        return Positions(every, torch.arange(n_key, device=every.device))
+
+    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
+        if sentences is not None:
+            self.keys, self.values = self.keys[sentences], self.values[sentences]
+            self.real = None if self.real is None else Table(self.real.table[sentences])
+
+    def tensors(self) -> list[Tensor]:
+        return [self.keys, self.values]
+
+
+@final
+class FixedSum(FromSource):
+    """Kernelized cross-attention: the sum over the source's keys, made once."""
+
+    def __init__(self, clock: Clock, source: Source) -> None:
+        super().__init__(clock, source)
+        self.state: State | None = None
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        if self.source is not None:
+            self.state = self.summed(layer)
+        assert self.state is not None
+        query = self.queries(layer, x, len(self.state.total))
+        call = mapped(call_of(layer, (query, query, query), layer.mask).widened())
+        context = self.state.read(call.query, kernelized(call)).to(x.dtype)
+        return self.finished(layer, context, len(x))
+
+    def summed(self, layer: Attention) -> State:
+        assert self.source is not None
+        lengths, n = self.source.lengths, self.source.vectors.shape[1]
+        key, value = self.first(layer)
+        query = key.new_zeros(len(key), layer.shape.n_heads, 1, key.shape[-1])
+        call = mapped(call_of(layer, (query, key, value), layer.mask).widened().with_every_head())
+        key = call.key
+        if lengths is not None:
+            padding = torch.arange(n, device=key.device) >= lengths.unsqueeze(1)
+            key = key.masked_fill(rearrange(padding, "sentence n -> sentence 1 n 1"), 0)
+        return State.empty(key, call.value).add(key, call.value)
+
+    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
+        if sentences is not None and self.state is not None:
+            self.state = State(self.state.total[sentences], self.state.normaliser[sentences])
+
+    def tensors(self) -> list[Tensor]:
+        return [] if self.state is None else [self.state.total, self.state.normaliser]
+
+
+class Caches:
+    """The caches of a whole decoder, and the clock they share."""
+
+    def __init__(self, stack: Stack, pads: Tensor | None, source: Source | None, device: torch.device) -> None:
+        self.clock = Clock(pads, device)
+        self.reads = [
+            Reads(
+                own_cache(block.attention, self.clock),
+                None if block.cross is None or source is None else cross_cache(block.cross, self.clock, source),
+            )
+            for block in stack.blocks
+        ]
+
+    def __iter__(self) -> Iterator[Cache]:
+        return (cache for reads in self.reads for cache in reads if isinstance(cache, Cache))
+
+    def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
+        for cache in self:
+            cache.select(rows, sentences)
+        self.clock.select(rows)
+
+    def bytes(self) -> int:
+        """What they hold."""
+        return sum(made.untyped_storage().nbytes() for cache in self for made in cache.tensors())
+
+
+def own_cache(layer: Attention, clock: Clock) -> Cache:
+    if layer.weighting.form == "kernelized" and layer.mask.kinds == {"causal"} and layer.kernel in LINEAR:
+        return Summed(clock)
+    windows = [term.left for term in layer.mask.terms if isinstance(term, Window)]
+    return Sliding(clock, min(windows)) if windows else Growing(clock)
+
+
+def cross_cache(layer: Attention, clock: Clock, source: Source) -> Cache:
+    summed = layer.weighting.form == "kernelized" and layer.mask.kinds == {"none"} and layer.kernel in LINEAR
+    return FixedSum(clock, source) if summed else Fixed(clock, source)
+
+
+def call_of(
+    layer: Attention, vectors: tuple[Tensor, Tensor, Tensor], mask: Mask, positions: Positions | None = None
+) -> Call:
+    """A call that needs no checking: every tensor in it was made here."""
+    query, key, value = vectors
+    return Call(
+        query=query,
+        key=key,
+        value=value,
+        similarity=layer.similarity,
+        weighting=layer.weighting,
+        position=layer.position,
+        mask=mask,
+        given_positions=positions,
+        clean=True,
+    )
+
+
+def rows_of(kept: Tensor, rows: Tensor, filled: slice) -> Tensor:
+    """These rows, in as many columns as before."""
+    made = kept.new_zeros(len(rows), *kept.shape[1:])
+    made[:, :, filled] = kept[rows, :, filled]
+    return made

@@ -1,0 +1,229 @@
+"""`generate`, `stream` and `score`: outputs of a model, token by token or whole, and what it thinks of given ones."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from clearhead.decoding.beam import Beam, beam_search
+from clearhead.decoding.choosing import Chooser, Greedy
+from clearhead.decoding.hypotheses import Candidates, Hypothesis
+from clearhead.decoding.request import Model, Request, Rows, check_rules, make_request, token_rows
+from clearhead.decoding.rules import Rules, forbid
+from clearhead.decoding.session import Session, open_session, right_padded
+from clearhead.decoding.top import normaliser, top
+from clearhead.errors import OptionError
+from clearhead.model.transformers import Decoder
+
+__all__ = ["Token", "generate", "score", "stream"]
+
+
+@final
+@dataclass(frozen=True)
+class Token:
+    """One new token of one sequence. `log_prob` is the model's own, whatever cuts a sample was drawn after."""
+
+    sequence: int
+    token: int
+    log_prob: float
+    ended: bool
+    candidates: Candidates = ()
+
+
+def generate(
+    model: Model,
+    inputs: Rows,
+    method: Chooser | Beam = Greedy(),
+    *,
+    rules: Rules,
+    prefix: Rows | None = None,
+    candidates: int = 0,
+) -> list[list[Hypothesis]]:
+    """What the model writes: for each input its hypotheses, the best first (one, but for a beam's n-best).
+
+    A decoder goes on from `inputs`. An encoder-decoder translates them, going on from `prefix`: a start token, and what
+    else the output shall begin with. Inputs may differ in length. `candidates`: how many likeliest tokens to give for
+    each step.
+
+    >>> import torch
+    >>> from clearhead.decoding import Beam, Rules, generate
+    >>> from clearhead.model import presets
+    >>> _ = torch.manual_seed(0)
+    >>> model = presets.tiny(vocabulary=20).build()
+    >>> found = generate(model, [[5, 6, 7], [8, 9]], Beam(width=3, n_best=2), rules=Rules(max_new=4), prefix=[[1]])
+    >>> [len(hypotheses) for hypotheses in found], len(found[0][0].tokens)
+    ([2, 2], 4)
+    """
+    request = checked(model, inputs, prefix, rules, candidates)
+    if not request.inputs:
+        return []
+    if isinstance(method, Beam):
+        with inferring(model):
+            session = open_session(request.model, request.inputs, request.prompts)
+            return beam_search(session, request.prompts, method, rules, candidates)
+    return whole(written(request, method, rules, candidates), len(request.inputs))
+
+
+def stream(
+    model: Model,
+    inputs: Rows,
+    method: Chooser = Greedy(),
+    *,
+    rules: Rules,
+    prefix: Rows | None = None,
+    candidates: int = 0,
+) -> Iterator[Token]:
+    """The same, token by token, as soon as each is chosen. The model is in eval mode until the last has come."""
+    if not isinstance(method, Chooser):
+        raise OptionError("a beam may change its mind until the end: stream Greedy() or Sample(), or use generate")
+    request = checked(model, inputs, prefix, rules, candidates)
+    return written(request, method, rules, candidates) if request.inputs else iter(())
+
+
+def checked(model: Model, inputs: Rows, prefix: Rows | None, rules: Rules, candidates: int) -> Request:
+    request = make_request(model, inputs, prefix, rules.max_new)
+    check_rules(rules, request.decoder.spec.vocabulary)
+    if candidates < 0:
+        raise OptionError(f"candidates is how many likeliest tokens to give, 0 or more; came {candidates}")
+    return request
+
+
+@torch.no_grad()
+def written(request: Request, method: Chooser, rules: Rules, candidates: int) -> Iterator[Token]:
+    with inferring(request.model):
+        session = open_session(request.model, request.inputs, request.prompts)
+        rows = Rowwise(session, request.prompts, method, rules, candidates)
+        for n_new in range(rules.max_new):
+            yield from rows.step(n_new)
+            if not rows.sequences:
+                return
+            if n_new + 1 < rules.max_new:
+                session.extend(rows.chosen)
+
+
+class Rowwise:
+    """Rows that each choose by themselves, and leave when they have ended."""
+
+    def __init__(
+        self, session: Session, prompts: Sequence[Sequence[int]], method: Chooser, rules: Rules, candidates: int
+    ) -> None:
+        self.session, self.method, self.rules, self.candidates = session, method, rules, candidates
+        self.sequences = list(range(len(prompts)))
+        self.so_far = [list(prompt) for prompt in prompts]
+        self.draws = method.draws(len(prompts))
+        self.chosen = torch.empty(0)
+
+    def step(self, n_new: int) -> list[Token]:
+        """The next token of every row that is still there."""
+        logits = self.rules.penalised(self.session.logits, self.so_far)
+        allowed = forbid(logits, self.rules.forbidden(n_new, self.so_far))
+        self.chosen = self.method.choose(allowed, self.draws)
+        log_probs = allowed.gather(-1, self.chosen.unsqueeze(-1)).squeeze(-1) - normaliser(logits)
+        shown = self.shown(logits)
+        made = [
+            Token(sequence, token, log_prob, token in self.rules.end, best)
+            for sequence, token, log_prob, best in zip(
+                self.sequences, self.chosen.tolist(), log_probs.tolist(), shown, strict=True
+            )
+        ]
+        self.leave(made)
+        return [token for token in made if token.log_prob != float("-inf")]  # nothing was allowed: it ends before it
+
+    def shown(self, logits: Tensor) -> list[Candidates]:
+        if not self.candidates:
+            return [()] * len(logits)
+        values, tokens = top(logits, self.candidates)
+        log_probs = values - normaliser(logits).unsqueeze(-1)
+        pairs = zip(tokens.tolist(), log_probs.tolist(), strict=True)
+        return [tuple(zip(row, probs, strict=True)) for row, probs in pairs]
+
+    def leave(self, made: list[Token]) -> None:
+        stays = [i for i, token in enumerate(made) if not token.ended and token.log_prob != float("-inf")]
+        for i in stays if self.rules.look_back else ():
+            self.so_far[i].append(made[i].token)
+        if len(stays) == len(made):
+            return
+        self.sequences = [self.sequences[i] for i in stays]
+        self.so_far = [self.so_far[i] for i in stays]
+        self.draws = [self.draws[i] for i in stays] if self.draws else []
+        if stays:
+            rows = torch.tensor(stays, device=self.chosen.device)
+            self.chosen = self.chosen[rows]
+            self.session.select(rows, rows)
+
+
+def whole(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
+    written: list[list[Token]] = [[] for _ in range(count)]
+    for token in tokens:
+        written[token.sequence].append(token)
+    return [
+        [
+            Hypothesis(
+                tokens=tuple(token.token for token in row),
+                log_probs=tuple(token.log_prob for token in row),
+                score=sum(token.log_prob for token in row),
+                ended=bool(row) and row[-1].ended,
+                candidates=tuple(token.candidates for token in row if token.candidates),
+            )
+        ]
+        for row in written
+    ]
+
+
+class Score(NamedTuple):
+    """What a model thinks of an output: the log-probability of each token, and their sum."""
+
+    log_probs: tuple[float, ...]
+    total: float
+
+
+@torch.no_grad()
+def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = None) -> list[Score]:
+    """The log-probability of every token of given outputs, after their inputs (and prefix)."""
+    given = token_rows("outputs", outputs)
+    longest = max((len(output) for output in given), default=1)
+    request = make_request(model, inputs, prefix, longest)
+    if len(given) != len(request.inputs):
+        raise OptionError(f"there are {len(request.inputs)} inputs and {len(given)} outputs; give one for each")
+    if not given:
+        return []
+    rows = [[*prompt, *output] for prompt, output in zip(request.prompts, given, strict=True)]
+    with inferring(model):
+        log_probs = teacher_forced(request, rows)
+    found = []
+    for row, prompt, output in zip(log_probs, request.prompts, given, strict=True):
+        own = tuple(row[len(prompt) - 1 : len(prompt) - 1 + len(output)].tolist())
+        found.append(Score(own, sum(own)))
+    return found
+
+
+def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "row n"]:
+    """At each place the log-probability of the token that comes next."""
+    tokens, _ = right_padded(rows, request.decoder.embedding.table.device)
+    shown, wanted = tokens[:, :-1], tokens[:, 1:]
+    logits = logits_of(request, shown)
+    return logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1) - normaliser(logits)
+
+
+def logits_of(request: Request, tokens: Int[Tensor, "row n"]) -> Tensor:
+    if isinstance(request.model, Decoder):
+        return request.model(tokens)
+    source, lengths = right_padded(request.inputs, tokens.device)
+    return request.model(source, tokens, source_lengths=lengths)
+
+
+@contextlib.contextmanager
+def inferring(model: nn.Module) -> Iterator[None]:
+    """No gradients, and eval mode; every module goes back to the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,55 @@
+"""What decoding gives: hypotheses, and the tree of nodes a beam grows them on."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Optional, final
+
+__all__ = ["Candidates", "Hypothesis", "Node"]
+
+Candidates = tuple[tuple[int, float], ...]
+"""The likeliest tokens at one step, each with its log-probability."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """One output: its new tokens (the end token too, if it `ended` with one) and the log-probability of each.
+
+    `score` is what hypotheses are ranked by: the sum of log-probabilities, in a beam over length ** length_penalty.
+    """
+
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    score: float
+    ended: bool
+    candidates: tuple[Candidates, ...] = ()
+
+
+class Node(NamedTuple):
+    """A token of a beam, and the node it follows; `total` sums the log-probabilities up to it."""
+
+    parent: Optional["Node"]
+    token: int
+    total: float
+    candidates: Candidates = ()
+
+    def path(self) -> "list[Node]":
+        """The nodes from the first new token to this one."""
+        nodes, node = [], self
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+    def hypothesis(self, score: float, *, ended: bool) -> Hypothesis:
+        nodes = self.path()
+        before = [0.0, *(node.total for node in nodes)]
+        return Hypothesis(
+            tokens=tuple(node.token for node in nodes),
+            log_probs=tuple(node.total - total for node, total in zip(nodes, before, strict=False)),
+            score=score,
+            ended=ended,
+            candidates=tuple(node.candidates for node in nodes if node.candidates),
+        )
+
+
+ROOT = Node(None, -1, 0.0)

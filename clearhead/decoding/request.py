@@ -1,0 +1,116 @@
+"""From a user's arguments to checked lists of token ids: every wrong request is told here, before any arithmetic."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from clearhead.decoding.rules import Rules
+from clearhead.errors import OptionError
+from clearhead.model.embedding import TokenEmbedding
+from clearhead.model.outputs import ToVocabulary
+from clearhead.model.transformers import Decoder, EncoderDecoder
+
+__all__ = ["Model", "Request", "Rows", "make_request"]
+
+Model = Decoder | EncoderDecoder
+Rows = Sequence[Sequence[int]] | Tensor
+"""Token ids, a row for each sequence; rows may differ in length."""
+
+
+@final
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a model. `inputs` go to the encoder, if there is one; outputs go on from `prompts`."""
+
+    model: Model
+    inputs: list[list[int]]
+    prompts: list[list[int]]
+
+    @property
+    def decoder(self) -> Decoder:
+        return self.model if isinstance(self.model, Decoder) else self.model.decoder
+
+
+def make_request(model: Model, inputs: Rows, prefix: Rows | None, n_new: int) -> Request:
+    """Checked, for outputs of at most `n_new` tokens."""
+    check_model(model)
+    decoder = model if isinstance(model, Decoder) else model.decoder
+    rows = token_rows("inputs", inputs)
+    if isinstance(model, Decoder):
+        if prefix is not None:
+            raise OptionError("prefix is for an encoder-decoder; a decoder goes on from its inputs: put it there")
+        prompts = rows
+    else:
+        check_ids("inputs", rows, model.spec.encoder.vocabulary)
+        check_length("inputs", rows, model.encoder.embedding, 0)
+        prompts = prefixes(prefix, len(rows))
+    name = "inputs" if prefix is None else "prefix"
+    check_ids(name, prompts, decoder.spec.vocabulary)
+    check_length(name, prompts, decoder.embedding, n_new)
+    return Request(model, rows, prompts)
+
+
+def check_model(model: object) -> None:
+    if not isinstance(model, Decoder | EncoderDecoder):
+        raise OptionError(f"only a Decoder or an EncoderDecoder writes text; came {type(model).__name__}")
+    decoder = model if isinstance(model, Decoder) else model.decoder
+    if not isinstance(decoder.output, ToVocabulary):
+        raise OptionError(f"this decoder's output is {decoder.spec.output}; to write text it must be NextToken")
+
+
+def prefixes(prefix: Rows | None, count: int) -> list[list[int]]:
+    if prefix is None:
+        raise OptionError(
+            "an encoder-decoder starts its output from a token: give prefix=[[start]], or one row a source"
+        )
+    rows = token_rows("prefix", prefix)
+    if len(rows) not in (1, count):
+        raise OptionError(f"prefix: expected one row, or one for each of the {count} inputs; came {len(rows)}")
+    return rows if len(rows) == count else rows * count
+
+
+def token_rows(name: str, rows: Rows) -> list[list[int]]:
+    listed = rows.tolist() if isinstance(rows, Tensor) else [list(row) for row in rows]
+    for index, row in enumerate(listed):
+        if not isinstance(row, list):
+            raise OptionError(f"{name}: expected rows of token ids; came a bare {type(row).__name__}. Write [ids]")
+        wrong = next((token for token in row if not isinstance(token, int) or isinstance(token, bool)), None)
+        if wrong is not None:
+            raise OptionError(f"{name}[{index}]: token ids are whole numbers; there is {wrong!r}")
+        if not row:
+            raise OptionError(f"{name}[{index}] is empty: there must be a token to go on from; give a start token")
+    return listed
+
+
+def check_ids(name: str, rows: list[list[int]], vocabulary: int) -> None:
+    for index, row in enumerate(rows):
+        wrong = next((token for token in row if not 0 <= token < vocabulary), None)
+        if wrong is not None:
+            raise OptionError(
+                f"{name}[{index}]: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}"
+            )
+
+
+def check_rules(rules: Rules, vocabulary: int) -> None:
+    wrong = next((token for token in rules.end if not 0 <= token < vocabulary), None)
+    if wrong is not None:
+        raise OptionError(f"end: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}")
+
+
+def check_length(name: str, rows: list[list[int]], embedding: TokenEmbedding, n_new: int) -> None:
+    """The last new token is never read, so it needs no position."""
+    there = None if embedding.position is None else embedding.position.length
+    if there is None or not rows:
+        return
+    index, longest = max(enumerate(len(row) for row in rows), key=lambda pair: pair[1])
+    if longest > there:
+        raise OptionError(
+            f"{name}[{index}] has {longest} tokens, and this model has learned {there} positions; shorten it"
+        )
+    if longest + n_new - 1 > there:
+        raise OptionError(
+            f"{name}[{index}] has {longest} tokens, and with max_new = {n_new} there would be more than the {there} "
+            f"positions this model has learned; ask for at most {there - longest + 1} new tokens"
+        )

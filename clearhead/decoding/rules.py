@@ -1,0 +1,85 @@
+"""Rules: how long an output may be, what ends it, and which tokens may not come next."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.errors import OptionError
+
+__all__ = ["Rules"]
+
+FORBIDDEN = float("-inf")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What holds for an output whichever way its tokens are chosen.
+
+    `max_new` and `min_new` count new tokens, the end token among them; `end` are the tokens that end it.
+    `no_repeat` n forbids that any n tokens in a row come twice (prompt included); `repetition_penalty` above 1 makes
+    every token that has been there less likely: its logit is divided by it if positive, multiplied if negative.
+    """
+
+    max_new: int
+    min_new: int = 0
+    end: tuple[int, ...] = ()
+    no_repeat: int = 0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.max_new < 1:
+            raise OptionError(f"max_new: at least one token must be asked for; came {self.max_new}")
+        if not 0 <= self.min_new <= self.max_new:
+            raise OptionError(f"min_new must lie between 0 and max_new = {self.max_new}; came {self.min_new}")
+        if self.no_repeat < 0:
+            raise OptionError(f"no_repeat is a number of tokens in a row, 0 for no such rule; came {self.no_repeat}")
+        if not self.repetition_penalty > 0:
+            raise OptionError(f"repetition_penalty must be above 0, 1 changes nothing; came {self.repetition_penalty}")
+
+    @property
+    def look_back(self) -> bool:
+        """Whether they ask for the tokens so far."""
+        return self.no_repeat > 0 or self.repetition_penalty != 1
+
+    def penalised(self, logits: Float[Tensor, "row vocabulary"], so_far: Sequence[Sequence[int]]) -> Tensor:
+        """The logits with tokens that have been there made less likely."""
+        if self.repetition_penalty == 1:
+            return logits
+        logits = logits.clone()
+        for row, tokens in enumerate(so_far):
+            seen = torch.tensor(sorted(set(tokens)), device=logits.device)
+            there = logits[row, seen]
+            logits[row, seen] = torch.where(there > 0, there / self.repetition_penalty, there * self.repetition_penalty)
+        return logits
+
+    def forbidden(self, n_new: int, so_far: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+        """(row, token) of all that may not come next, `n_new` new tokens being there already."""
+        rows = range(len(so_far))
+        found = [(row, token) for token in self.end for row in rows] if n_new + 1 < self.min_new else []
+        if self.no_repeat:
+            found += [(row, token) for row in rows for token in followers(so_far[row], self.no_repeat)]
+        return found
+
+
+def forbid(
+    logits: Float[Tensor, "row vocabulary"], places: Iterable[tuple[int, int]]
+) -> Float[Tensor, "row vocabulary"]:
+    """The logits with -inf at these (row, token) places."""
+    where = list(zip(*places, strict=True))
+    if not where:
+        return logits
+    logits = logits.clone()
+    logits[torch.tensor(where[0], device=logits.device), torch.tensor(where[1], device=logits.device)] = FORBIDDEN
+    return logits
+
+
+def followers(tokens: Sequence[int], n: int) -> set[int]:
+    """The tokens that would complete n in a row that are there already."""
+    start = tuple(tokens[len(tokens) - n + 1 :])
+    runs = range(len(tokens) - n + 1)
+    return {tokens[first + n - 1] for first in runs if tuple(tokens[first : first + n - 1]) == start}

@@ -1,0 +1,71 @@
+"""A session: a batch of token sequences being continued by a model, on caches."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clearhead.decoding.caches import Caches, Source
+from clearhead.model.transformers import Decoder, EncoderDecoder
+
+__all__ = ["Session", "open_session", "right_padded"]
+
+Logits = Float[Tensor, "row vocabulary"]
+
+
+class Session:
+    """Rows of tokens, each with its prompt read already; `logits` are those of the next token of every row.
+
+    Prompts may differ in length. Rows are sentences times beams: one beam each at the start.
+    """
+
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None = None) -> None:
+        self.decoder = decoder
+        self.device = decoder.embedding.table.device
+        longest = max(len(prompt) for prompt in prompts)
+        pads = [longest - len(prompt) for prompt in prompts]
+        tokens = torch.tensor(
+            [[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)], device=self.device
+        )
+        self.caches = Caches(
+            decoder.stack, torch.tensor(pads, device=self.device) if any(pads) else None, source, self.device
+        )
+        self.logits = self.read(tokens)
+
+    def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
+        """The logits after one more token in every row."""
+        self.logits = self.read(tokens.unsqueeze(1))
+        return self.logits
+
+    def read(self, tokens: Int[Tensor, "row new"]) -> Logits:
+        clock = self.caches.clock
+        clock.advance(tokens.shape[1])
+        positions = None if clock.pads is None else clock.positions.clamp(min=0)
+        states = self.decoder.states(tokens, self.caches.reads, positions=positions, start=clock.n)
+        return self.decoder.output(states[:, -1:])[:, 0]
+
+    def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None = None) -> None:
+        """Goes on with these of the rows, in this order; some may come several times. `sentences`: those that stay."""
+        self.caches.select(rows, sentences)
+        self.logits = self.logits[rows]
+
+
+def open_session(
+    model: Decoder | EncoderDecoder, inputs: Sequence[Sequence[int]], prompts: Sequence[Sequence[int]]
+) -> Session:
+    """A session on prompts, or, for an encoder-decoder, on prompts beside their encoded inputs."""
+    if isinstance(model, Decoder):
+        return Session(model, prompts)
+    tokens, lengths = right_padded(inputs, model.decoder.embedding.table.device)
+    ragged = None if bool((lengths == tokens.shape[1]).all()) else lengths
+    return Session(model.decoder, prompts, Source(model.encoder(tokens, lengths=ragged), ragged))
+
+
+def right_padded(
+    rows: Sequence[Sequence[int]], device: torch.device
+) -> tuple[Int[Tensor, "row n"], Int[Tensor, "row"]]:
+    """Token ids as one tensor, zeros after the end of each row, and the lengths."""
+    longest = max(len(row) for row in rows)
+    tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
+    return tokens, torch.tensor([len(row) for row in rows], device=device)
