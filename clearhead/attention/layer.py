@@ -3,7 +3,6 @@
 from typing import final
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -92,7 +91,7 @@ class Attention(Tapped):
     def finish(self, context: Float[Tensor, "batch head query d_value"]) -> Float[Tensor, "batch query d_out"]:
         """From the contexts of the heads to what the layer gives."""
         context = self.tap("context", context)
-        return self.tap("out", self.output(rearrange(context, "batch head n d -> batch n (head d)")))
+        return self.tap("out", self.output(context.transpose(1, 2).flatten(2)))
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values by this layer's maps, not yet turned by their positions."""

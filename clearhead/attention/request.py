@@ -36,7 +36,7 @@ def make_call(
     query, key, value = (four_axes(tensor) for tensor in tensors)
     check_fit((query, key, value), tensors)
     given = given_positions(query, key, positions)
-    if type(position).turn is not Position.turn:
+    if position.turns:
         where = given or Positions.aligned(query.shape[2], key.shape[2], query.device)
         query, key = position.turn(query, where.query), position.turn(key, where.key)
     call = Call(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli import demo, kernels
+from clearhead.cli import demo, describe, kernels
 from clearhead.errors import ClearheadError
 
 __all__ = ["main"]
@@ -24,6 +24,7 @@ app = typer.Typer(
     epilog="\b\nExample:\n  clearhead demo",
 )
 app.command(epilog=demo.EXAMPLES, short_help="Attention in four steps, with the real numbers.")(demo.demo)
+app.command(epilog=describe.EXAMPLES, short_help="What a model is made of, by part.")(describe.describe)
 app.command(epilog=kernels.EXAMPLES, short_help="Which kernel serves which part of attention.")(kernels.kernels)
 
 

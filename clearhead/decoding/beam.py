@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
-from clearhead.decoding.rules import Rules, forbid
+from clearhead.decoding.rules import Rules
 from clearhead.decoding.session import Session
-from clearhead.decoding.top import normaliser, top
+from clearhead.decoding.top import log_probs_of, top
 from clearhead.errors import OptionError
 
 __all__ = ["Beam", "beam_search"]
@@ -128,9 +128,11 @@ class Search:
         keep = max(2, 1 + len(self.rules.end)) * self.method.width
         so_far = [row for sentence in sentences for row in sentence.so_far(self.rules)]
         logits = self.rules.penalised(self.session.logits, so_far)
-        allowed = forbid(logits, self.rules.forbidden(n_new, so_far))
+        allowed = self.rules.allowed(logits, n_new, so_far)
         values, tokens = top(allowed, max(keep, self.candidates))
-        log_probs = values.double() - normaliser(logits).double().unsqueeze(-1)
+        log_probs = log_probs_of(logits, tokens).double()
+        if allowed is not logits:
+            log_probs = log_probs.masked_fill(values == NOTHING, NOTHING)
         before = [[node.total for node in sentence.live] for sentence in sentences]
         shown = shown_to(log_probs, tokens, self.candidates)
         return found_in(log_probs, tokens, torch.tensor(before, dtype=torch.float64, device=logits.device), keep, shown)

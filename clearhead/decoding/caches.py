@@ -9,9 +9,9 @@ from each row's first token, and padding has positions below 0.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from einops import rearrange
@@ -25,6 +25,7 @@ from clearhead.attention.kernels.chunked import by_heads, in_chunks
 from clearhead.attention.kernels.linear import State, kernelized, mapped
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask, Table, Window, everything
+from clearhead.attention.positions import Position
 from clearhead.model.blocks import Stack
 from clearhead.model.reading import Reads
 
@@ -45,13 +46,42 @@ class Clock:
     def __init__(self, pads: Int[Tensor, "row"] | None, device: torch.device) -> None:
         self.pads, self.device = pads, device
         self.n = self.new = 0
+        self.known: dict[Hashable, Any] = {}
 
     def advance(self, new: int) -> None:
-        self.n, self.new = self.n + self.new, new
+        self.n, self.new, self.known = self.n + self.new, new, {}
+
+    def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """What is made of the positions, once a step for all layers."""
+        if name not in self.known:
+            self.known[name] = make()
+        return self.known[name]
+
+    @property
+    def keys(self) -> Tensor:
+        """The positions of all columns, `(n,)` or `(row, n)`."""
+        return self.once("keys", self.all_positions)
+
+    def all_positions(self) -> Tensor:
         columns = torch.arange(self.total, device=self.device)
-        self.keys = columns if self.pads is None else columns - self.pads.unsqueeze(1)
-        self.positions = self.keys[..., self.n :]
-        self.real = None if self.pads is None else Table((self.keys >= 0)[:, None, None, :])
+        return columns if self.pads is None else columns - self.pads.unsqueeze(1)
+
+    @property
+    def positions(self) -> Tensor:
+        """Those of the new columns."""
+        return self.keys[..., self.n :]
+
+    @property
+    def real(self) -> Table | None:
+        """True at what is not padding; None where there is none."""
+        return None if self.pads is None else self.once("real", lambda: Table((self.keys >= 0)[:, None, None, :]))
+
+    def turned(self, position: Position, vectors: PerHead) -> PerHead:
+        """New queries or keys as their positions turn them."""
+        if not position.turns:
+            return vectors
+        width = vectors.shape[-1]
+        return position.turned(vectors, self.once((position, width), lambda: position.angles(self.positions, width)))
 
     @property
     def total(self) -> int:
@@ -59,6 +89,7 @@ class Clock:
 
     def select(self, rows: Int[Tensor, "new_row"]) -> None:
         self.pads = None if self.pads is None else self.pads[rows]
+        self.known = {}
 
 
 @dataclass(frozen=True)
@@ -96,8 +127,8 @@ class Cache(ABC):
     def projected(self, layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the new vectors, turned by their positions."""
         query, key, value = layer.project(x, x, x)
-        where = self.clock.positions
-        return layer.position.turn(query, where), layer.position.turn(key, where), value
+        turned = self.clock.turned
+        return turned(layer.position, query), turned(layer.position, key), value
 
 
 @final
@@ -237,11 +268,15 @@ class FromSource(Cache):
         self.source: Source | None = source
 
     def queries(self, layer: Attention, x: Tensor, n_sentences: int) -> Tensor:
-        query = layer.position.turn(layer.tap("query", layer.query(x)), self.clock.positions)
+        query = self.clock.turned(layer.position, layer.tap("query", layer.query(x)))
+        if len(query) == n_sentences:
+            return query
         return rearrange(query, "(sentence beam) head n d -> sentence head (beam n) d", sentence=n_sentences)
 
     def finished(self, layer: Attention, context: Tensor, n_rows: int) -> Tensor:
         beams = n_rows // context.shape[0]
+        if beams == 1:
+            return layer.finish(context)
         return layer.finish(rearrange(context, "sentence head (beam n) d -> (sentence beam) head n d", beam=beams))
 
     def first(self, layer: Attention) -> tuple[Tensor, Tensor]:

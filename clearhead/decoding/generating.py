@@ -13,13 +13,16 @@ from clearhead.decoding.beam import Beam, beam_search
 from clearhead.decoding.choosing import Chooser, Greedy
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
 from clearhead.decoding.request import Model, Request, Rows, check_rules, make_request, token_rows
-from clearhead.decoding.rules import Rules, forbid
+from clearhead.decoding.rules import Rules
 from clearhead.decoding.session import Session, open_session, right_padded
-from clearhead.decoding.top import normaliser, top
+from clearhead.decoding.top import log_probs_of, top
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 
-__all__ = ["Token", "generate", "score", "stream"]
+__all__ = ["Score", "Token", "generate", "score", "stream"]
+
+NOTHING = float("-inf")
+"""The log-probability of a token chosen where none was allowed."""
 
 
 @final
@@ -92,7 +95,7 @@ def checked(model: Model, inputs: Rows, prefix: Rows | None, rules: Rules, candi
     return request
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def written(request: Request, method: Chooser, rules: Rules, candidates: int) -> Iterator[Token]:
     with inferring(request.model):
         session = open_session(request.model, request.inputs, request.prompts)
@@ -120,29 +123,31 @@ class Rowwise:
     def step(self, n_new: int) -> list[Token]:
         """The next token of every row that is still there."""
         logits = self.rules.penalised(self.session.logits, self.so_far)
-        allowed = forbid(logits, self.rules.forbidden(n_new, self.so_far))
+        allowed = self.rules.allowed(logits, n_new, self.so_far)
         self.chosen = self.method.choose(allowed, self.draws)
-        log_probs = allowed.gather(-1, self.chosen.unsqueeze(-1)).squeeze(-1) - normaliser(logits)
+        places = self.chosen.unsqueeze(-1)
+        log_probs = log_probs_of(logits, places)
+        if allowed is not logits:
+            log_probs = log_probs.masked_fill(allowed.gather(-1, places) == NOTHING, NOTHING)
         shown = self.shown(logits)
         made = [
             Token(sequence, token, log_prob, token in self.rules.end, best)
             for sequence, token, log_prob, best in zip(
-                self.sequences, self.chosen.tolist(), log_probs.tolist(), shown, strict=True
+                self.sequences, self.chosen.tolist(), log_probs.squeeze(-1).tolist(), shown, strict=True
             )
         ]
         self.leave(made)
-        return [token for token in made if token.log_prob != float("-inf")]  # nothing was allowed: it ends before it
+        return [token for token in made if token.log_prob != NOTHING]  # nothing was allowed: it ends before it
 
     def shown(self, logits: Tensor) -> list[Candidates]:
         if not self.candidates:
             return [()] * len(logits)
-        values, tokens = top(logits, self.candidates)
-        log_probs = values - normaliser(logits).unsqueeze(-1)
-        pairs = zip(tokens.tolist(), log_probs.tolist(), strict=True)
+        _, tokens = top(logits, self.candidates)
+        pairs = zip(tokens.tolist(), log_probs_of(logits, tokens).tolist(), strict=True)
         return [tuple(zip(row, probs, strict=True)) for row, probs in pairs]
 
     def leave(self, made: list[Token]) -> None:
-        stays = [i for i, token in enumerate(made) if not token.ended and token.log_prob != float("-inf")]
+        stays = [i for i, token in enumerate(made) if not token.ended and token.log_prob != NOTHING]
         for i in stays if self.rules.look_back else ():
             self.so_far[i].append(made[i].token)
         if len(stays) == len(made):
@@ -181,7 +186,7 @@ class Score(NamedTuple):
     total: float
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = None) -> list[Score]:
     """The log-probability of every token of given outputs, after their inputs (and prefix)."""
     given = token_rows("outputs", outputs)
@@ -206,7 +211,7 @@ def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "ro
     tokens, _ = right_padded(rows, request.decoder.embedding.table.device)
     shown, wanted = tokens[:, :-1], tokens[:, 1:]
     logits = logits_of(request, shown)
-    return logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1) - normaliser(logits)
+    return log_probs_of(logits, wanted.unsqueeze(-1)).squeeze(-1)
 
 
 def logits_of(request: Request, tokens: Int[Tensor, "row n"]) -> Tensor:
@@ -218,11 +223,11 @@ def logits_of(request: Request, tokens: Int[Tensor, "row n"]) -> Tensor:
 
 @contextlib.contextmanager
 def inferring(model: nn.Module) -> Iterator[None]:
-    """No gradients, and eval mode; every module goes back to the mode it was in."""
+    """Inference and eval mode; every module goes back to the mode it was in."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.inference_mode():
             yield
     finally:
         for module in training:

@@ -1,6 +1,6 @@
 """Rules: how long an output may be, what ends it, and which tokens may not come next."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -12,6 +12,7 @@ from clearhead.errors import OptionError
 
 __all__ = ["Rules"]
 
+Logits = Float[Tensor, "row vocabulary"]
 FORBIDDEN = float("-inf")
 
 
@@ -46,7 +47,7 @@ class Rules:
         """Whether they ask for the tokens so far."""
         return self.no_repeat > 0 or self.repetition_penalty != 1
 
-    def penalised(self, logits: Float[Tensor, "row vocabulary"], so_far: Sequence[Sequence[int]]) -> Tensor:
+    def penalised(self, logits: Logits, so_far: Sequence[Sequence[int]]) -> Logits:
         """The logits with tokens that have been there made less likely."""
         if self.repetition_penalty == 1:
             return logits
@@ -57,25 +58,15 @@ class Rules:
             logits[row, seen] = torch.where(there > 0, there / self.repetition_penalty, there * self.repetition_penalty)
         return logits
 
-    def forbidden(self, n_new: int, so_far: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-        """(row, token) of all that may not come next, `n_new` new tokens being there already."""
-        rows = range(len(so_far))
-        found = [(row, token) for token in self.end for row in rows] if n_new + 1 < self.min_new else []
+    def allowed(self, logits: Logits, n_new: int, so_far: Sequence[Sequence[int]]) -> Logits:
+        """-inf for what may not come next, `n_new` new tokens being there already; the logits themselves if all may."""
+        if n_new + 1 < self.min_new and self.end:
+            logits = logits.index_fill(1, torch.tensor(self.end, device=logits.device), FORBIDDEN)
         if self.no_repeat:
-            found += [(row, token) for row in rows for token in followers(so_far[row], self.no_repeat)]
-        return found
-
-
-def forbid(
-    logits: Float[Tensor, "row vocabulary"], places: Iterable[tuple[int, int]]
-) -> Float[Tensor, "row vocabulary"]:
-    """The logits with -inf at these (row, token) places."""
-    where = list(zip(*places, strict=True))
-    if not where:
+            logits = logits.clone()
+            for row, tokens in enumerate(so_far):
+                logits[row, list(followers(tokens, self.no_repeat))] = FORBIDDEN
         return logits
-    logits = logits.clone()
-    logits[torch.tensor(where[0], device=logits.device), torch.tensor(where[1], device=logits.device)] = FORBIDDEN
-    return logits
 
 
 def followers(tokens: Sequence[int], n: int) -> set[int]:

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.decoding.caches import Caches, Source
+from clearhead.decoding.lean import Step, lean_stack
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
 __all__ = ["Session", "open_session", "right_padded"]
@@ -31,19 +32,30 @@ class Session:
         self.caches = Caches(
             decoder.stack, torch.tensor(pads, device=self.device) if any(pads) else None, source, self.device
         )
-        self.logits = self.read(tokens)
+        self.lean = lean_stack(decoder, self.caches)
+        self.logits = self.step(tokens, self.lean) if self.lean and longest == 1 else self.read(tokens)
 
     def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
         """The logits after one more token in every row."""
-        self.logits = self.read(tokens.unsqueeze(1))
+        new = tokens.unsqueeze(1)
+        self.logits = self.step(new, self.lean) if self.lean else self.read(new)
         return self.logits
 
     def read(self, tokens: Int[Tensor, "row new"]) -> Logits:
+        """Through the model's forward."""
+        states = self.decoder.stack(self.embedded(tokens), self.caches.reads)
+        return self.decoder.output(states[:, -1:])[:, 0]
+
+    def step(self, tokens: Int[Tensor, "row 1"], lean: Step) -> Logits:
+        """The same for one new token, by the short way."""
+        states = lean(self.embedded(tokens).squeeze(1))
+        return self.decoder.output(states.unsqueeze(1))[:, 0]
+
+    def embedded(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
         clock = self.caches.clock
         clock.advance(tokens.shape[1])
         positions = None if clock.pads is None else clock.positions.clamp(min=0)
-        states = self.decoder.states(tokens, self.caches.reads, positions=positions, start=clock.n)
-        return self.decoder.output(states[:, -1:])[:, 0]
+        return self.decoder.embedding(tokens, positions=positions, start=clock.n)
 
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None = None) -> None:
         """Goes on with these of the rows, in this order; some may come several times. `sentences`: those that stay."""

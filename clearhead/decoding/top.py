@@ -4,12 +4,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["normaliser", "top"]
+__all__ = ["log_probs_of", "top"]
 
 GROUP = 64
 """Neighbours looked at together: the k largest of a row lie in the k groups whose maxima are largest."""
-
-Rows = Float[Tensor, "*row vocabulary"]
 
 
 def top(values: Float[Tensor, "row vocabulary"], k: int) -> tuple[Float[Tensor, "row k"], Int[Tensor, "row k"]]:
@@ -30,6 +28,7 @@ def top(values: Float[Tensor, "row vocabulary"], k: int) -> tuple[Float[Tensor, 
     return found.values, place.gather(-1, found.indices)
 
 
-def normaliser(logits: Rows) -> Float[Tensor, "*row"]:
-    """log Σ exp(logits) of each row, in float32 or better: a logit minus it is a log-probability."""
-    return torch.logsumexp(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
+def log_probs_of(logits: Float[Tensor, "*row vocabulary"], tokens: Int[Tensor, "*row k"]) -> Float[Tensor, "*row k"]:
+    """The log-probabilities of these tokens, in float32 or better."""
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return torch.log_softmax(logits, -1, dtype=wide).gather(-1, tokens)

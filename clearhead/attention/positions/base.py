@@ -13,6 +13,9 @@ from clearhead.attention.parts import HeadShape, Part
 __all__ = ["EmbeddedPosition", "NoPosition", "Position", "PositionTable", "angle_dtype"]
 
 
+Angles = tuple[Tensor, ...]
+
+
 class Position(Part):
     """Acts inside attention: turns queries and keys by their positions, or adds a bias to each score."""
 
@@ -28,9 +31,22 @@ class Position(Part):
         """The class and plain numbers it is made of: parts of one structure differ in their tensors alone."""
         return (type(self),)
 
-    def turn(self, vectors: Tensor, positions: Tensor) -> Tensor:
-        """Queries or keys `(batch, head, n, d)` as their positions, `(n,)` or `(batch, n)`, turn them."""
+    @property
+    def turns(self) -> bool:
+        """Whether it turns vectors."""
+        return type(self).turned is not Position.turned
+
+    def angles(self, positions: Tensor, d_head: int) -> Angles:
+        """What turns vectors of this width at positions `(n,)` or `(batch, n)`; nothing, unless it turns them."""
+        return ()
+
+    def turned(self, vectors: Tensor, angles: Angles) -> Tensor:
+        """Queries or keys `(batch, head, n, d)`, turned."""
         return vectors
+
+    def turn(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        """Queries or keys as their positions turn them."""
+        return self.turned(vectors, self.angles(positions, vectors.shape[-1])) if self.turns else vectors
 
     def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor | float:
         """What is added to the scaled score of each cell, in that dtype."""

@@ -68,7 +68,8 @@ class SinusoidalTable(PositionTable):
             )
         stale = self.table.dtype != self.like.dtype or self.table.device != self.like.device
         if stale or start + n > self.table.shape[0]:
-            self.table = self.encode(torch.arange(max(start + n, 2 * self.table.shape[0])))
+            with torch.inference_mode(False):  # what is kept must serve training too
+                self.table = self.encode(torch.arange(max(start + n, 2 * self.table.shape[0])))
         return self.table[start : start + n]
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:

@@ -36,21 +36,24 @@ class Rotary(Position):
         if self.width is not None and (self.width < 2 or self.width % 2):
             raise OptionError(f"Rotary: width must be even and at least 2, pairs are turned; came {self.width}")
 
-    def turn(self, vectors: Tensor, positions: Tensor) -> Tensor:
-        """Vectors `(batch, head, n, d)` turned by their positions `(n,)` or `(batch, n)`."""
-        width = vectors.shape[-1] if self.width is None else self.width
-        if width > vectors.shape[-1] or width % 2:
-            raise ShapeError(
-                f"Rotary turns pairs: expected an even width of at most d_head = {vectors.shape[-1]}; came {width}"
-            )
-        wide = torch.promote_types(vectors.dtype, torch.float32)
-        exact = angle_dtype(vectors.device)
-        frequency = self.base ** (-torch.arange(0, width, 2, device=vectors.device, dtype=exact) / width)
+    def angles(self, positions: Tensor, d_head: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of position x frequency, for each pair that turns."""
+        width = d_head if self.width is None else self.width
+        if width > d_head or width % 2:
+            raise ShapeError(f"Rotary turns pairs: expected an even width of at most d_head = {d_head}; came {width}")
+        exact = angle_dtype(positions.device)
+        frequency = self.base ** (-torch.arange(0, width, 2, device=positions.device, dtype=exact) / width)
         angle = rearrange(positions, "... n -> ... 1 n 1").to(exact) * frequency
+        return angle.cos(), angle.sin()
+
+    def turned(self, vectors: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
+        wide = torch.promote_types(vectors.dtype, torch.float32)
+        cos, sin = (part.to(wide) for part in angles)
+        width = 2 * cos.shape[-1]
         turning, staying = vectors[..., :width].to(wide), vectors[..., width:]
         split = "... (pair two) -> two ... pair" if self.pairing == "interleaved" else "... (two pair) -> two ... pair"
         join = "two ... pair -> ... (pair two)" if self.pairing == "interleaved" else "two ... pair -> ... (two pair)"
         a, b = rearrange(turning, split, two=2)
-        cos, sin = angle.cos().to(wide), angle.sin().to(wide)
         turned = rearrange([a * cos - b * sin, a * sin + b * cos], join)
-        return torch.cat([turned.to(vectors.dtype), staying], -1)
+        turned = turned.to(vectors.dtype)
+        return torch.cat([turned, staying], -1) if staying.shape[-1] else turned

@@ -1,0 +1,186 @@
+"""A lean step: one new position of every row, through the same weights and caches as the model's forward.
+
+In a step of a small model the arithmetic takes less time than Python takes to find its way through the modules. Here
+that way is found once: each part of a block that is of a common kind becomes a function of its weights, and any other
+runs as it is. Nothing else changes; the tests hold cached decoding to the uncached forward for every kind of part.
+
+A model that is watched (`clearhead.taps`), hooked or run under autocast takes the ordinary forward.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.attention.heads import WholeMap
+from clearhead.attention.layer import Attention
+from clearhead.attention.similarity import Similarity
+from clearhead.decoding.caches import Cache, Caches, Fixed, Growing
+from clearhead.model.arrangements import After, Alone, Bare, Before, Connection
+from clearhead.model.blocks import Block
+from clearhead.model.feedforward import Gated, Plain
+from clearhead.model.norms import BuiltLayerNorm, BuiltRMSNorm
+from clearhead.model.reading import Reads
+from clearhead.model.transformers import Decoder
+from clearhead.taps import Tapped
+
+__all__ = ["lean_stack"]
+
+Step = Callable[[Tensor], Tensor]
+"""From the vectors of one position, `(row, d_model)`, to what comes of them."""
+
+
+def lean_stack(decoder: Decoder, caches: Caches) -> Step | None:
+    """The blocks and the last norm as one function; None where someone looks on, and the forward must run itself."""
+    if torch.is_autocast_enabled(decoder.embedding.table.device.type) or any(map(observed, decoder.modules())):
+        return None
+    steps = [lean_block(*pair) for pair in zip(decoder.stack.blocks, caches.reads, strict=True)]
+    if decoder.stack.norm is not None:
+        steps.append(lean(decoder.stack.norm))
+
+    def step(x: Tensor) -> Tensor:
+        for each in steps:
+            x = each(x)
+        return x
+
+    return step
+
+
+def observed(module: nn.Module) -> bool:
+    hooked = bool(module._forward_hooks or module._forward_pre_hooks)
+    return hooked or (isinstance(module, Tapped) and module.watcher is not None)
+
+
+def lean_block(block: Block, reads: Reads) -> Step:
+    branches = [connected(block.around_attention, lean_own(block.attention, cast(Cache, reads.own)))]
+    if block.cross is not None:
+        branches.append(connected(block.around_cross, lean_cross(block.cross, cast(Cache, reads.cross))))
+    if block.feed_forward is not None:
+        branches.append(connected(block.around_feed_forward, lean(block.feed_forward)))
+    if len(branches) == 1:
+        return branches[0]
+    first, second, *rest = branches
+    if not rest:
+        return lambda x: second(first(x))
+    third = rest[0]
+    return lambda x: third(second(first(x)))
+
+
+def connected(around: Connection, branch: Step) -> Step:
+    """The branch with its residual and norm. There is no dropout here."""
+    norm = None if around.norm is None else lean(around.norm)
+    match around:
+        case Before() if norm is not None:
+            return lambda x: x + branch(norm(x))
+        case After() if norm is not None:
+            return lambda x: norm(x + branch(x))
+        case Bare():
+            return lambda x: x + branch(x)
+        case Alone():
+            return branch
+    return lambda x: around(x.unsqueeze(1), lambda inner: branch(inner.squeeze(1)).unsqueeze(1)).squeeze(1)
+
+
+@functools.singledispatch
+def lean(module: nn.Module) -> Step:
+    """A module as a function of `(row, d_model)`; one of no kind listed below runs as it is."""
+    return lambda x: module(x.unsqueeze(1)).squeeze(1)
+
+
+@lean.register
+def _(norm: BuiltLayerNorm) -> Step:
+    shape, gamma, beta, epsilon = norm.gamma.shape, norm.gamma, norm.beta, norm.epsilon
+    return lambda x: torch.layer_norm(x, shape, gamma, beta, epsilon)
+
+
+@lean.register
+def _(norm: BuiltRMSNorm) -> Step:
+    shape, gamma, epsilon = norm.gamma.shape, norm.gamma, norm.epsilon
+    return lambda x: torch.rms_norm(x, shape, gamma, epsilon)
+
+
+@lean.register
+def _(linear: nn.Linear) -> Step:
+    if type(linear) is not nn.Linear:
+        return linear
+    weight, bias = linear.weight, linear.bias
+    return lambda x: F.linear(x, weight, bias)
+
+
+@lean.register
+def _(network: Plain) -> Step:
+    up, activate, down = lean(network.up), network.activate, lean(network.down)
+    return lambda x: down(activate(up(x)))
+
+
+@lean.register
+def _(network: Gated) -> Step:
+    gate, up, down = lean(network.gate), lean(network.up), lean(network.down)
+    return lambda x: down(F.silu(gate(x)) * up(x))
+
+
+def lean_own(layer: Attention, cache: Cache) -> Step:
+    """Self-attention that keeps every key."""
+    scale = plain_scale(layer)
+    if not isinstance(cache, Growing) or scale is None or layer.mask.kinds != {"causal"}:
+        return lambda x: cache(layer, x.unsqueeze(1)).squeeze(1)
+    heads, d_head, clock, position = layer.shape, layer.shape.d_head, cache.clock, layer.position
+    maps = [cast(WholeMap, part).linear for part in (layer.query, layer.key, layer.value)]
+    (weight, bias), widths = joined(maps), [part.out_features for part in maps]
+    output, grouped = lean(layer.output), heads.n_heads != heads.n_kv_heads
+
+    def step(x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        parts = torch.split_with_sizes(F.linear(x, weight, bias), widths, 1)
+        query, key, value = (part.view(rows, -1, 1, d_head) for part in parts)
+        if position.turns:
+            query, key = clock.turned(position, query), clock.turned(position, key)
+        cache.write(key, value)
+        keys, values = cache.keys.narrow(2, 0, clock.total), cache.values.narrow(2, 0, clock.total)
+        real = clock.real
+        mask = None if real is None else real.table
+        context = F.scaled_dot_product_attention(query, keys, values, mask, scale=scale, enable_gqa=grouped)
+        return output(context.reshape(rows, -1))
+
+    return step
+
+
+def lean_cross(layer: Attention, cache: Cache) -> Step:
+    """Cross-attention to the encoder's keys, all beams of a sentence at once."""
+    scale = plain_scale(layer)
+    if not isinstance(cache, Fixed) or scale is None or layer.mask.kinds != {"none"} or layer.ordered:
+        return lambda x: cache(layer, x.unsqueeze(1)).squeeze(1)
+    heads, grouped = layer.shape, layer.shape.n_heads != layer.shape.n_kv_heads
+    ask, output = lean(cast(WholeMap, layer.query).linear), lean(layer.output)
+
+    def step(x: Tensor) -> Tensor:
+        if cache.source is not None:
+            cache.keys, cache.values = cache.first(layer)
+        query = ask(x).view(cache.keys.shape[0], -1, heads.n_heads, heads.d_head).transpose(1, 2)
+        mask = None if cache.real is None else cache.real.table
+        context = F.scaled_dot_product_attention(query, cache.keys, cache.values, mask, scale=scale, enable_gqa=grouped)
+        return output(context.transpose(1, 2).reshape(x.shape[0], -1))
+
+    return step
+
+
+def joined(maps: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Several maps of one vector as one."""
+    weight = torch.cat([part.weight for part in maps])
+    return weight, torch.cat([part.bias for part in maps]) if maps[0].bias is not None else None
+
+
+def plain_scale(layer: Attention) -> float | None:
+    """The scale of scores in a softmax of dot products, which torch's kernel takes as it is; None for all else."""
+    maps = (layer.query, layer.key, layer.value)
+    whole = all(isinstance(part, WholeMap) and type(part.linear) is nn.Linear for part in maps)
+    fused = layer.weighting.form == "softmax" and layer.kernel in ("auto", "fused")
+    plain = layer.similarity.form == "dot" and type(layer.similarity).prepare is Similarity.prepare
+    scale = layer.similarity.scale(layer.shape.d_head)
+    if not (whole and fused and plain and layer.position.bias_kind == "none" and isinstance(scale, float)):
+        return None
+    equal = cast(WholeMap, layer.value).linear.out_features == layer.shape.n_kv_heads * layer.shape.d_head
+    return scale / layer.weighting.temperature if equal else None
