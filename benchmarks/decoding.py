@@ -9,24 +9,25 @@ same with the matrix products alone: what no Python, cache or softmax could take
 
 import argparse
 import dataclasses
-import gc
 import json
 import re
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 
 import torch
-from measure import interleaved, peak_memory, table
+from measure import table
 from torch.nn import functional as F
 
 import clearhead as ch
 from clearhead.decoding import Beam, Greedy, Rules, generate
-from clearhead.decoding.session import Session
 from clearhead.model import presets
 from clearhead.model.embedding import Embedding
-from clearhead.model.outputs import few_rows
 from clearhead.model.presets import AttentionSpec, Size
+from clearhead.model.products import few_rows, is_large
 
 N_SOURCE = N_NEW = 24
 START, END = 0, 1
@@ -125,108 +126,142 @@ def ctranslate2_of(peer, vocabulary: int, folder: str, compute_type: str):
     )
 
 
-def engines(name: str, batch: int, beam: int, made) -> dict:
-    """Every engine's run of a cell; each returns its tokens."""
-    peer, ours, theirs = made
-    sources = torch.randint(3, SIZES[name][1] - 1, (batch, N_SOURCE), generator=torch.Generator().manual_seed(0))
-    words = [[f"t{token}" for token in row] for row in sources.tolist()]
-    rules = Rules(max_new=N_NEW, min_new=N_NEW, end=(END,))
-    method = Greedy() if beam == 1 else Beam(width=beam, length_penalty=1.0)
+class Engine:
+    """One engine in a process of its own, so that no other's threads wait on its cores: `run` times one cell."""
 
-    def clearhead():
-        return [found[0].tokens for found in generate(ours, sources, method, rules=rules, prefix=[[START]])]
+    def __init__(self, name: str, size: str) -> None:
+        command = [sys.executable, __file__, "--engine", name, "--sizes", size]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def huggingface():
-        with torch.no_grad():
-            made = peer.generate(
-                sources,
-                num_beams=beam,
-                do_sample=False,
-                max_new_tokens=N_NEW,
-                min_new_tokens=N_NEW,
-                early_stopping="never" if beam > 1 else False,
-            )
-        return [tuple(row[1:]) for row in made.tolist()]
+    def run(self, batch: int, beam: int) -> dict:
+        self.process.stdin.write(json.dumps([batch, beam]) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
 
-    def ctranslate2():
-        made = theirs.translate_batch(
-            words, beam_size=beam, min_decoding_length=N_NEW, max_decoding_length=N_NEW, length_penalty=1.0
-        )
-        return [tuple(int(token[1:]) for token in found.hypotheses[0]) for found in made]
-
-    return {
-        "clearhead": clearhead,
-        "huggingface": huggingface,
-        "ctranslate2": ctranslate2,
-        "ceiling": products(ours, batch, beam),
-    }
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
 
 
-def products(model, batch: int, beam: int):
-    """The matrix products of the cell alone, one after the other as in the model."""
-    encoder = [weight for name, weight in model.encoder.named_parameters() if weight.ndim == 2 and "table" not in name]
-    crossed, decoder = [], []
-    for name, weight in model.decoder.named_parameters():
-        if weight.ndim == 2 and "table" not in name:
-            (crossed if re.search(r"cross\.(key|value)", name) else decoder).append(weight)
-    output = model.decoder.output.table
+def serve(engine: str, name: str) -> None:
+    """Times cells asked for on stdin."""
+    size, vocabulary = SIZES[name]
+    torch.manual_seed(0)
+    peer = marian(size, vocabulary)
+    with tempfile.TemporaryDirectory() as folder:
+        make = {
+            "clearhead": lambda: clearhead(clearhead_of(peer, size, vocabulary)),
+            "HF": lambda: huggingface(peer),
+            "CT2": lambda: ctranslate2(ctranslate2_of(peer, vocabulary, folder, "float32")),
+            "products": lambda: partial(products, clearhead_of(peer, size, vocabulary)),
+        }[engine]
+        run = make()
+        for line in sys.stdin:
+            batch, beam = json.loads(line)
+            draw = torch.Generator().manual_seed(0)
+            sources = torch.randint(3, vocabulary - 1, (batch, N_SOURCE), generator=draw)
+            begin = time.perf_counter()
+            tokens = run(sources, beam)
+            print(json.dumps({"seconds": time.perf_counter() - begin, "tokens": tokens}), flush=True)
 
-    def inputs(rows):
-        return {weight.shape[1]: torch.randn(rows, weight.shape[1]) for weight in [*encoder, *decoder]}
 
-    wide, first, narrow = inputs(batch * N_SOURCE), inputs(batch), inputs(batch * beam)
-
-    @torch.no_grad()
-    def run():
-        for weight in [*encoder, *crossed]:
-            F.linear(wide[weight.shape[1]], weight)
-        for step in range(N_NEW):
-            rows = narrow if step else first
-            for weight in decoder:
-                F.linear(rows[weight.shape[1]], weight)
-            few_rows(rows[output.shape[1]], output)
+def clearhead(model):
+    def run(sources, beam):
+        method = Greedy() if beam == 1 else Beam(width=beam, length_penalty=1.0)
+        rules = Rules(max_new=N_NEW, min_new=N_NEW, end=(END,))
+        return [found[0].tokens for found in generate(model, sources, method, rules=rules, prefix=[[START]])]
 
     return run
+
+
+def huggingface(model):
+    @torch.inference_mode()
+    def run(sources, beam):
+        stop = {"early_stopping": "never"} if beam > 1 else {}
+        made = model.generate(
+            sources, num_beams=beam, do_sample=False, max_new_tokens=N_NEW, min_new_tokens=N_NEW, **stop
+        )
+        return [row[1:] for row in made.tolist()]
+
+    return run
+
+
+def ctranslate2(translator):
+    def run(sources, beam):
+        words = [[f"t{token}" for token in row] for row in sources.tolist()]
+        made = translator.translate_batch(
+            words, beam_size=beam, min_decoding_length=N_NEW, max_decoding_length=N_NEW, length_penalty=1.0
+        )
+        return [[int(token[1:]) for token in found.hypotheses[0]] for found in made]
+
+    return run
+
+
+@torch.inference_mode()
+def products(model, sources, beam: int) -> list:
+    """The matrix products of a cell alone, one after the other as in the model."""
+    encoder, crossed, decoder = [], [], []
+    for name, weight in model.named_parameters():
+        if weight.ndim == 2 and "table" not in name:
+            kept = (
+                encoder
+                if name.startswith("encoder")
+                else crossed
+                if "cross.key" in name or "cross.value" in name
+                else decoder
+            )
+            kept.append(weight)
+    wide, first, narrow = (inputs([*encoder, *decoder], len(sources) * n) for n in (N_SOURCE, 1, beam))
+    for weight in [*encoder, *crossed]:
+        F.linear(wide[weight.shape[1]], weight)
+    for step in range(N_NEW):
+        rows = narrow if step else first
+        for weight in [*decoder, model.decoder.output.table]:
+            (few_rows if is_large(weight) else F.linear)(rows[weight.shape[1]], weight)
+    return []
+
+
+def inputs(weights, rows: int) -> dict:
+    return {weight.shape[1]: torch.randn(rows, weight.shape[1]) for weight in weights}
 
 
 def cells(names: list[str], seconds: float) -> None:
     """The table: tokens a second, and the ratios that are asked for."""
     rows = []
     for name in names:
-        size, vocabulary = SIZES[name]
-        torch.manual_seed(0)
-        peer = marian(size, vocabulary)
-        with tempfile.TemporaryDirectory() as folder:
-            made = peer, clearhead_of(peer, size, vocabulary), ctranslate2_of(peer, vocabulary, folder, "float32")
-            for batch, beam in CELLS:
-                runs = engines(name, batch, beam, made)
-                same = agreement(runs)
-                taken = interleaved(runs, seconds=seconds)
-                speed = {engine: batch * N_NEW / time for engine, time in taken.items()}
-                rows.append(
-                    [
-                        name,
-                        f"{batch}, {beam}",
-                        *(round(speed[engine]) for engine in runs),
-                        f"{speed['clearhead'] / speed['huggingface']:.2f}",
-                        f"{speed['clearhead'] / speed['ctranslate2']:.2f}",
-                        f"{speed['clearhead'] / speed['ceiling']:.0%}",
-                        same,
-                    ]
-                )
-                print(rows[-1], file=sys.stderr, flush=True)
-        gc.collect()
-    header = "model|batch, beam|clearhead|HF|CT2|products alone|over HF|over CT2|of the products|same tokens"
+        engines = {engine: Engine(engine, name) for engine in ("clearhead", "HF", "CT2", "products")}
+        for batch, beam in CELLS:
+            rows.append([name, f"{batch}, {beam}", *cell(engines, batch, beam, seconds)])
+            print(rows[-1], file=sys.stderr, flush=True)
+        for engine in engines.values():
+            engine.close()
+    header = "model|batch, beam|clearhead|HF|CT2|products alone|over HF|over CT2|of the products|same output"
     print(table("Decoding, tokens a second, two CPU cores, float32", header.split("|"), rows))
 
 
-def agreement(runs) -> str:
-    """How many sentences the peers translate exactly as we do."""
-    ours, hf, ct2 = (runs[name]() for name in ("clearhead", "huggingface", "ctranslate2"))
-    return f"{share(ours, hf)} HF, {share(ours, ct2)} CT2"
+def cell(engines: dict[str, Engine], batch: int, beam: int, seconds: float) -> list:
+    """The median of every engine, asked in turn, forward and backward; and how often the outputs are the same."""
+    made = {name: engine.run(batch, beam)["tokens"] for name, engine in engines.items()}
+    for engine in engines.values():
+        engine.run(batch, beam)
+    taken: dict[str, list[float]] = {name: [] for name in engines}
+    order, end = list(engines), time.perf_counter() + seconds
+    while time.perf_counter() < end or len(taken[order[0]]) < 5:
+        for name in order:
+            time.sleep(0.02)  # the threads of the last one go to sleep
+            taken[name].append(engines[name].run(batch, beam)["seconds"])
+        order.reverse()
+    speed = {name: batch * N_NEW / statistics.median(times) for name, times in taken.items()}
+    ours, same = speed["clearhead"], [share(made["clearhead"], made[peer]) for peer in ("HF", "CT2")]
+    return [
+        *(round(figure) for figure in speed.values()),
+        *(f"{ours / speed[peer]:.2f}" for peer in ("HF", "CT2")),
+        f"{ours / speed['products']:.0%}",
+        f"{same[0]} HF, {same[1]} CT2",
+    ]
 
 
-def share(ours, theirs) -> str:
+def share(ours: list, theirs: list) -> str:
     return f"{sum(a == b for a, b in zip(ours, theirs, strict=True))}/{len(ours)}"
 
 
@@ -235,7 +270,11 @@ def main() -> None:
     parser.add_argument("--only", choices=["cells", "growth"])
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--seconds", type=float, default=20.0, help="for each cell")
+    parser.add_argument("--engine", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.engine:
+        serve(asked.engine, asked.sizes[0])
+        return
     if asked.only != "growth":
         cells(asked.sizes, asked.seconds)
 

@@ -23,6 +23,7 @@ from clearhead.model.arrangements import After, Alone, Bare, Before, Connection
 from clearhead.model.blocks import Block
 from clearhead.model.feedforward import Gated, Plain
 from clearhead.model.norms import BuiltLayerNorm, BuiltRMSNorm
+from clearhead.model.products import few_rows, is_large
 from clearhead.model.reading import Reads
 from clearhead.model.transformers import Decoder
 from clearhead.taps import Tapped
@@ -106,8 +107,7 @@ def _(norm: BuiltRMSNorm) -> Step:
 def _(linear: nn.Linear) -> Step:
     if type(linear) is not nn.Linear:
         return linear
-    weight, bias = linear.weight, linear.bias
-    return lambda x: F.linear(x, weight, bias)
+    return product(linear.weight, linear.bias)
 
 
 @lean.register
@@ -129,12 +129,12 @@ def lean_own(layer: Attention, cache: Cache) -> Step:
         return lambda x: cache(layer, x.unsqueeze(1)).squeeze(1)
     heads, d_head, clock, position = layer.shape, layer.shape.d_head, cache.clock, layer.position
     maps = [cast(WholeMap, part).linear for part in (layer.query, layer.key, layer.value)]
-    (weight, bias), widths = joined(maps), [part.out_features for part in maps]
+    mapped, widths = joined(maps), [part.out_features for part in maps]
     output, grouped = lean(layer.output), heads.n_heads != heads.n_kv_heads
 
     def step(x: Tensor) -> Tensor:
         rows = x.shape[0]
-        parts = torch.split_with_sizes(F.linear(x, weight, bias), widths, 1)
+        parts = torch.split_with_sizes(mapped(x), widths, 1)
         query, key, value = (part.view(rows, -1, 1, d_head) for part in parts)
         if position.turns:
             query, key = clock.turned(position, query), clock.turned(position, key)
@@ -167,10 +167,17 @@ def lean_cross(layer: Attention, cache: Cache) -> Step:
     return step
 
 
-def joined(maps: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+def product(weight: Tensor, bias: Tensor | None) -> Step:
+    if is_large(weight):
+        return lambda x: few_rows(x, weight, bias)
+    return lambda x: F.linear(x, weight, bias)
+
+
+def joined(maps: list[nn.Linear]) -> Step:
     """Several maps of one vector as one."""
-    weight = torch.cat([part.weight for part in maps])
-    return weight, torch.cat([part.bias for part in maps]) if maps[0].bias is not None else None
+    weights: list[Tensor] = [part.weight for part in maps]
+    biases: list[Tensor] = [part.bias for part in maps if part.bias is not None]
+    return product(torch.cat(weights), torch.cat(biases) if biases else None)
 
 
 def plain_scale(layer: Attention) -> float | None:

@@ -58,9 +58,11 @@ class Session:
         return self.decoder.embedding(tokens, positions=positions, start=clock.n)
 
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None = None) -> None:
-        """Goes on with these of the rows, in this order; some may come several times. `sentences`: those that stay."""
+        """Goes on with these of the rows, in this order; some may come several times. `sentences`: those that stay.
+
+        The logits are still those of all rows, until the session is extended.
+        """
         self.caches.select(rows, sentences)
-        self.logits = self.logits[rows]
 
 
 def open_session(

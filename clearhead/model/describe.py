@@ -23,20 +23,18 @@ Not counted: look-ups, biases, norms, activations, the weighting itself, positio
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, final
+from typing import final
 
 import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch import nn
 
-from clearhead.attention.cells import Positions, box
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Extent, Mask, Window
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Block
+from clearhead.model.operations import Cost, block_costs, every_head, measured, meta, windows
 from clearhead.model.transformers import (
     Decoder,
     DecoderSpec,
@@ -50,9 +48,6 @@ __all__ = ["CacheSize", "Description", "Memory", "Part", "Section", "describe"]
 
 LINEAR = ("auto", "chunked", "recurrent")
 """Kernels that sum keys and values of kernelized attention, so that decoding keeps the sum alone."""
-CELLS = 1 << 24
-"""How many cells of a mask are looked at together."""
-CPU = torch.device("cpu")
 
 
 @final
@@ -185,8 +180,7 @@ def describe(
     with torch.device("meta"):
         twin = copy.deepcopy(spec).build().to("meta")  # a copy, since a part of the spec may be built already
     counter = Counter(model if isinstance(model, nn.Module) else twin, batch)
-    with torch.no_grad():
-        sections = tuple(counter.sections(twin, source, target))
+    sections = tuple(counter.sections(twin, source, target))
     writers = decoder_blocks(twin)
     if counter.left:
         raise OptionError(
@@ -223,13 +217,14 @@ class Counter:
         """An encoder or a decoder of n tokens: its embedding, its blocks and its output."""
         path, title = (f"{name}.", f"{name} ") if name else ("", "")
         yield section(f"{title}embedding", self.embedding(model, path, n))
-        blocks = [
-            tuple(self.block(block, f"{path}stack.blocks.{index}", n, n_memory))
-            for index, block in enumerate(blocks_of(model))
-        ]
+        costs: dict[int, list[Cost]] = {}  # by the spec: most blocks have the same
+        blocks = []
+        for index, (block, spec) in enumerate(zip(blocks_of(model), model.spec.blocks, strict=True)):
+            if id(spec) not in costs:
+                costs[id(spec)] = list(block_costs(block, self.batch, n, n_memory))
+            blocks.append(tuple(self.block(f"{path}stack.blocks.{index}", costs[id(spec)])))
         for numbers, parts in runs(blocks):
-            which = "" if len(numbers) == len(blocks) else f" {numbers[0]}" + f" to {numbers[-1]}" * (len(numbers) > 1)
-            yield section(f"{title}block{'s' * (len(numbers) > 1)}{which}", parts, len(numbers))
+            yield section(f"{title}{block_name(numbers, len(blocks))}", parts, len(numbers))
         output = section(f"{title}output", self.output(model, path, n))
         if output.parts:
             yield output
@@ -241,37 +236,15 @@ class Counter:
         yield self.part("positions", f"{path}embedding.position")
         yield self.part("norm", f"{path}embedding.norm")
 
-    def block(self, block: Block, path: str, n: int, n_memory: int) -> Iterator[Part]:
-        yield from self.attention("attention", block.attention, f"{path}.attention", n, n)
-        if block.cross is not None:
-            yield from self.attention("cross", block.cross, f"{path}.cross", n, n_memory)
-        if block.feed_forward is not None:
-            operations, _ = measured(block.feed_forward, self.vectors(n, block.attention.d_model))
-            yield self.part("feed-forward", f"{path}.feed_forward", operations=operations)
-        yield self.part("norms", *(f"{path}.around_{name}" for name in ("attention", "cross", "feed_forward")))
-
-    def attention(self, name: str, layer: Attention, path: str, n_query: int, n_key: int) -> Iterator[Part]:
-        x, memory = self.vectors(n_query, layer.d_model), self.vectors(n_key, layer.d_model)
-        made = {}
-        for role, sources in (("query", x), ("key", memory), ("value", memory)):
-            operations, made[role] = measured(getattr(layer, role), sources)
-            yield self.part(f"{name} {role} map", f"{path}.{role}", operations=operations)
-        inner = summed if layer.weighting.form == "kernelized" else scored
-        (first, scoring), (second, mixing) = inner(layer, made["query"], made["key"], made["value"])
-        parts = (f"{path}.{role}" for role in ("similarity", "weighting", "position"))
-        yield self.part(f"{name} {first}", *parts, operations=scoring)
-        yield self.part(f"{name} {second}", operations=mixing)
-        contexts = meta(self.batch, n_query, layer.shape.n_heads * made["value"].shape[-1])
-        yield self.part(f"{name} output map", f"{path}.output", operations=measured(layer.output, contexts)[0])
+    def block(self, path: str, costs: Sequence[Cost]) -> Iterator[Part]:
+        for cost in costs:
+            yield self.part(cost.name, *(f"{path}.{piece}" for piece in cost.paths), operations=cost.operations)
 
     def output(self, model: Encoder | Decoder, path: str, n: int) -> Iterator[Part]:
         yield self.part("norm", f"{path}stack.norm")
         if model.output is not None:
-            operations, _ = measured(model.output, self.vectors(n, model.spec.d_model), None)
+            operations, _ = measured(model.output, meta(self.batch, n, model.spec.d_model), None)
             yield self.part("output", f"{path}output", operations=operations)
-
-    def vectors(self, n: int, d_model: int) -> Tensor:
-        return meta(self.batch, n, d_model)
 
     def part(self, name: str, *paths: str, operations: int = 0) -> Part:
         """The part that has every parameter under these paths, of which those counted before are shared."""
@@ -299,68 +272,11 @@ def runs(blocks: Sequence[tuple[Part, ...]]) -> Iterator[tuple[list[int], tuple[
         yield [number for number, _ in numbered], parts
 
 
-def meta(*shape: int) -> Tensor:
-    return torch.empty(*shape, device="meta")
-
-
-def measured(function: Callable[..., Any], *inputs: Tensor | None) -> tuple[int, Any]:
-    """How many operations the matrix products of a function take, and what it gives."""
-    with FlopCounterMode(display=False) as counter:
-        made = function(*inputs)
-    return counter.get_total_flops(), made
-
-
-Named = tuple[str, int]
-
-
-def scored(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[Named, Named]:
-    """Every pair has its score, and its share in the sum."""
-    batch, n_heads, n_query, _ = query.shape
-    once, (asked, answered) = measured(layer.similarity.prepare, query, every_head(key, n_heads))
-    one, _ = measured(layer.similarity.score, asked[:1, :, :1], answered[:1, :, :1])
-    pairs = allowed_pairs(layer.mask, Extent(batch, n_heads, n_query, key.shape[2], CPU))
-    return ("scores", once + pairs * one // n_heads), ("weighted sum", pairs * 2 * value.shape[-1])
-
-
-def summed(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[Named, Named]:
-    """Keys and values are summed, and the sums read."""
-    batch, n_heads, n_query, _ = query.shape
-    once, (_, answered) = measured(layer.similarity.prepare, query, every_head(key, n_heads))
-    d_value, each = value.shape[-1], 2 * batch * n_heads * answered.shape[-1]
-    return ("features and sums", once + each * d_value * key.shape[2]), ("weighted sum", each * (d_value + 1) * n_query)
-
-
-def every_head(key: Tensor, n_heads: int) -> Tensor:
-    return key.repeat_interleave(n_heads // key.shape[1], 1)
-
-
-def allowed_pairs(mask: Mask, extent: Extent) -> int:
-    """How many pairs of a query and a key the mask allows, over all heads and sequences; both count from 0."""
-    mask.check(extent)
-    query, key = torch.arange(extent.n_query), torch.arange(extent.n_key)
-    if mask.kinds <= {"none", "causal", "window"}:
-        return spans(mask, query, extent.n_key) * extent.batch * extent.n_heads
-    total, step = 0, max(1, CELLS // (extent.batch * extent.n_heads * extent.n_key))
-    for start in range(0, extent.n_query, step):
-        rows = slice(start, min(start + step, extent.n_query))
-        allowed = mask.allowed(box(Positions(query, key), batch=extent.batch, n_heads=extent.n_heads, rows=rows))
-        cells = extent.batch * extent.n_heads * (rows.stop - rows.start) * extent.n_key
-        total += int(allowed.sum()) * cells // allowed.numel()
-    return total
-
-
-def spans(mask: Mask, query: Tensor, n_key: int) -> int:
-    """The same of one head, where each query sees one unbroken range of keys."""
-    first, last = torch.zeros_like(query), torch.full_like(query, n_key - 1)
-    if "causal" in mask.kinds:
-        last = last.minimum(query)
-    for window in windows(mask):
-        first, last = first.maximum(query - window.left), last.minimum(query + window.right)
-    return int((last - first + 1).clamp(min=0).sum())
-
-
-def windows(mask: Mask) -> list[Window]:
-    return [term for term in mask.terms if isinstance(term, Window)]
+def block_name(numbers: Sequence[int], of: int) -> str:
+    """`blocks` for all of them, else `block 3` or `blocks 4 to 6`."""
+    if len(numbers) == of:
+        return "block" if of == 1 else "blocks"
+    return f"block {numbers[0]}" if len(numbers) == 1 else f"blocks {numbers[0]} to {numbers[-1]}"
 
 
 def blocks_of(model: Encoder | Decoder) -> list[Block]:

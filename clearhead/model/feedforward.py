@@ -12,7 +12,7 @@ from clearhead.attention.heads import linear
 from clearhead.errors import OptionError
 from clearhead.taps import Tapped
 
-__all__ = ["GELU", "FeedForward", "ReLU", "SwiGLU"]
+__all__ = ["GELU", "FeedForward", "ReLU", "SiLU", "SwiGLU"]
 
 Vectors = Float[Tensor, "batch n d_model"]
 
@@ -70,6 +70,20 @@ class GELU(FeedForward):
 
 @final
 @dataclass(frozen=True)
+class SiLU(FeedForward):
+    """down(silu(up(x))), silu(h) = h · sigmoid(h), also called swish: as published Marian models have it."""
+
+    bias: bool = True
+
+    def build(self, d_model: int) -> "Network":
+        return Plain(d_model, self, bias=self.bias)
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        return F.silu(hidden)
+
+
+@final
+@dataclass(frozen=True)
 class SwiGLU(FeedForward):
     """down(silu(gate(x)) · up(x)): a third map says how much of each number passes."""
 
@@ -90,7 +104,7 @@ class Network(Tapped):
 class Plain(Network):
     """Two maps and what stands between them."""
 
-    def __init__(self, d_model: int, spec: ReLU | GELU, *, bias: bool) -> None:
+    def __init__(self, d_model: int, spec: ReLU | GELU | SiLU, *, bias: bool) -> None:
         super().__init__()
         self.activate = spec.activate
         self.up = linear(d_model, spec.d_ff, bias=bias)

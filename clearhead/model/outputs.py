@@ -12,13 +12,13 @@ from torch.nn import functional as F
 from clearhead.attention.heads import linear
 from clearhead.errors import OptionError
 from clearhead.model.norms import LayerNorm
+from clearhead.model.products import few_rows, is_large
 from clearhead.taps import Tapped
 
 __all__ = ["Blanks", "Classes", "NextToken", "Output"]
 
 Vectors = Float[Tensor, "batch n d_model"]
 Pool = Literal["first", "last", "mean"]
-FEW_ROWS = 64
 
 
 class Output(ABC):
@@ -101,21 +101,9 @@ class ToVocabulary(Tapped):
         return self.tap("logits", self.fit(x))
 
     def fit(self, x: Tensor) -> Tensor:
-        rows = x.shape[0] * x.shape[1]
-        if torch.is_grad_enabled() or x.device.type != "cpu" or rows > FEW_ROWS or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or not is_large(self.table):
             return F.linear(x, self.table, self.bias)
-        logits = few_rows(x.reshape(rows, -1), self.table).view(*x.shape[:2], -1)
-        return logits if self.bias is None else logits + self.bias
-
-
-def few_rows(x: Float[Tensor, "row d_model"], table: Float[Tensor, "n d_model"]) -> Float[Tensor, "row n"]:
-    """`x @ table.T`, which MKL computes up to six times as fast this way round where a few rows meet a long table.
-
-    One row is doubled: for a single one MKL takes another routine, three times as slow. See docs/decisions/0006.
-    """
-    if x.shape[0] > 1:
-        return (table @ x.T).T.contiguous()
-    return (table @ x.repeat(2, 1).T)[:, 0].unsqueeze(0)
+        return few_rows(x.flatten(0, 1), self.table, self.bias).unflatten(0, x.shape[:2])
 
 
 @final

@@ -161,7 +161,8 @@ class Decoder(Tapped):
     ) -> Float[Tensor, "*answer"]:
         """Logits at every position. Padding comes after the tokens, where no token sees it, and needs no mask.
 
-        `lengths` matter to an output for classes; `mask` (packed documents, say) goes beside the blocks' own.
+        `lengths` matter to an output for classes; `mask` goes beside the blocks' own. For packed documents whose
+        `positions` begin again, the mask is `masks.document(ids, ids)`: with one argument ids are read by position.
         """
         check_tokens("tokens", tokens, self.spec.vocabulary)
         cross = None if memory is None else Across(memory, padding(memory_lengths, memory), positions)

@@ -1,0 +1,32 @@
+"""Products of a few rows with a large matrix: what a step of decoding on a CPU spends its time on.
+
+MKL reads a matrix from memory two to four times as fast when it is the left factor and the rows are the right one; a
+single row is doubled for that, since for one it takes another routine. The figures are in docs/decisions/0006.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["few_rows", "is_large"]
+
+FEW = 64
+LARGE = 1 << 17
+"""Numbers in a matrix from which on it pays: half a megabyte in float32."""
+
+
+def is_large(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.numel() >= LARGE
+
+
+def few_rows(
+    x: Float[Tensor, "row d_in"], weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, "d_out"] | None = None
+) -> Float[Tensor, "row d_out"]:
+    """`F.linear(x, weight, bias)` for a large matrix, without gradients."""
+    rows = x.shape[0]
+    if rows > FEW or (rows == 1 and weight.shape[1] > weight.shape[0]):
+        return F.linear(x, weight, bias)
+    columns = (x.expand(2, -1).contiguous() if rows == 1 else x).T
+    made = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
+    return made.T[:rows].contiguous()
