@@ -16,7 +16,7 @@ SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2]
 .PHONY: help demo test test-fast check format clean
 
 help:
-	@echo "make demo       attention's four steps, with the real numbers, in the terminal"
+	@echo "make demo       attention's four steps, with the real numbers, and a whole model, untrained"
 	@echo "make test       every test, with coverage"
 	@echo "make test-fast  every test that is not slow"
 	@echo "make check      formatting, lint, types, direction of imports"

@@ -10,6 +10,7 @@ same with the matrix products alone: what no Python, cache or softmax could take
 import argparse
 import dataclasses
 import json
+import pathlib
 import re
 import statistics
 import subprocess
@@ -23,7 +24,9 @@ from measure import table
 from torch.nn import functional as F
 
 import clearhead as ch
+from clearhead.colours import ROLES
 from clearhead.decoding import Beam, Greedy, Rules, generate
+from clearhead.decoding.session import Session
 from clearhead.model import presets
 from clearhead.model.embedding import Embedding
 from clearhead.model.presets import AttentionSpec, Size
@@ -265,11 +268,65 @@ def share(ours: list, theirs: list) -> str:
     return f"{sum(a == b for a, b in zip(ours, theirs, strict=True))}/{len(ours)}"
 
 
+LENGTHS = (100, 300, 1_000, 3_000, 10_000)
+KINDS = {"softmax": ch.weighting.Softmax(), "kernelized": ch.weighting.Kernelized("elu")}
+
+
+def growth(figure: str | None, rounds: int = 60) -> None:
+    """Time and memory of one more token, on a text of each length: sessions of all of them are asked in turn."""
+    sessions = {(kind, n): session_of(kind, n) for kind in KINDS for n in LENGTHS}
+    times = {key: [] for key in sessions}
+    with torch.inference_mode():
+        for _ in range(rounds):
+            for key, session in sessions.items():
+                begin = time.perf_counter()
+                session.extend(torch.tensor([5]))
+                times[key].append(time.perf_counter() - begin)
+    taken = {key: 1e3 * statistics.median(found) for key, found in times.items()}
+    memory = {key: session.caches.bytes() / 2**20 for key, session in sessions.items()}
+    rows = [[n, *(made[kind, n] for made in (taken, memory) for kind in KINDS)] for n in LENGTHS]
+    header = ["tokens so far", "softmax ms", "kernelized ms", "softmax MB", "kernelized MB"]
+    print(table("One more token: decoder, 4 blocks, 256 wide, 4 heads", header, rows))
+    for name, made in (("time", taken), ("memory", memory)):
+        found = [made["kernelized", n] for n in LENGTHS]
+        print(f"kernelized {name}: largest over smallest {max(found) / min(found):.3f}")
+    if figure:
+        draw(taken, memory, figure)
+
+
+@torch.inference_mode()
+def session_of(kind: str, n: int) -> Session:
+    torch.manual_seed(0)
+    attention = AttentionSpec(heads=4, weighting=KINDS[kind])
+    model = presets.gpt2(Size(4, 256, 4, 4, 1024), vocabulary=1000, length=2 * LENGTHS[-1], attention=attention)
+    return Session(model.build().eval(), torch.randint(1000, (1, n)).tolist())
+
+
+def draw(taken: dict, memory: dict, path: str) -> None:
+    from matplotlib.figure import Figure
+
+    from docs.figures import save
+
+    figure = Figure(figsize=(9.6, 4.0), layout="constrained", facecolor="white")
+    for axes, made, title in zip(
+        figure.subplots(1, 2), (taken, memory), ("milliseconds a token", "megabytes kept"), strict=True
+    ):
+        for kind, colour in (("softmax", ROLES["weight"]), ("kernelized", ROLES["key"])):
+            axes.plot(LENGTHS, [made[kind, n] for n in LENGTHS], color=colour, marker="o", label=kind)
+        axes.set(xscale="log", yscale="log", xlabel="tokens so far", title=title)
+        axes.grid(color="#E6E6E6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    save(figure, pathlib.Path(path))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["cells", "growth"])
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--seconds", type=float, default=20.0, help="for each cell")
+    parser.add_argument("--figure", help="where to draw the growth, an SVG")
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.engine:
@@ -277,6 +334,8 @@ def main() -> None:
         return
     if asked.only != "growth":
         cells(asked.sizes, asked.seconds)
+    if asked.only != "cells":
+        growth(asked.figure)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Clearhead: the Transformer, whole. Build it, train it, run it, and see every number inside it."""
 
+from clearhead import model
 from clearhead.attention import masks, positions, similarity, weighting
 from clearhead.attention.attend import attend, explain, which_kernel
 from clearhead.attention.grid import check_part
@@ -9,23 +10,36 @@ from clearhead.attention.layer import Attention
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.reference import Steps
 from clearhead.compiling import compile
+from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, stream
 from clearhead.errors import ClearheadError
+from clearhead.model import presets
+from clearhead.taps import watching
 
 __all__ = [
     "Attention",
+    "Beam",
     "Choice",
     "ClearheadError",
+    "Greedy",
     "HeadShape",
     "Heads",
+    "Rules",
+    "Sample",
     "SlicedHeads",
     "Steps",
     "attend",
     "check_part",
     "compile",
     "explain",
+    "generate",
     "masks",
+    "model",
     "positions",
+    "presets",
+    "score",
     "similarity",
+    "stream",
+    "watching",
     "weighting",
     "which_kernel",
 ]

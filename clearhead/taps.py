@@ -34,7 +34,10 @@ class Tapped(nn.Module):
 
 @contextlib.contextmanager
 def watching(model: nn.Module, watcher: Watcher) -> Iterator[None]:
-    """Shows the watcher every named value made inside, by its path: `decoder.layers.1.cross.context`."""
+    """Shows the watcher every named value made inside, by its path: `decoder.stack.blocks.1.cross.context`.
+
+    With checkpointing values are made again in the backward pass: let that end inside too.
+    """
     tapped = [(path, module) for path, module in model.named_modules() if isinstance(module, Tapped)]
     for path, module in tapped:
         module.watcher = functools.partial(under, watcher, f"{path}." if path else "")

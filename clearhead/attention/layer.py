@@ -137,6 +137,11 @@ class Attention(Tapped):
         return not isinstance(self.position, NoPosition) or bool(self.mask.kinds - {"none", "padding", "tensor"})
 
     @property
+    def sums(self) -> bool:
+        """Whether keys and values may be summed before a query comes: kernelized, by a kernel that does so."""
+        return self.weighting.form == "kernelized" and self.kernel in ("auto", "chunked", "recurrent")
+
+    @property
     def last(self) -> Tensor:
         """The last matrix: W_O, or that of the value map in a layer that stops at the concatenation."""
         last = self.output.weight if isinstance(self.output, nn.Linear) else self.value.last

@@ -16,6 +16,7 @@ from clearhead.attention.masks import Mask
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.attention.weighting import Weighting
+from clearhead.cli import whole_model
 from clearhead.cli.screen import show, show_json
 from clearhead.cli.sentence import FEATURES, KINDS, MEANINGS, TOKENS, designed_layer, embeddings
 
@@ -65,7 +66,7 @@ def demo(
     token: Annotated[str, typer.Option(help=f"The token to follow: {', '.join(TOKENS)}.", metavar="WORD")] = "creature",
     as_json: Annotated[bool, typer.Option("--json", help="Print every step as one JSON object.")] = False,
 ) -> None:
-    """Attention in four steps on a short sentence, with the real numbers.
+    """Attention in four steps on a short sentence, with the real numbers; then a whole model, untrained, that writes.
 
     One head, designed by hand so that nouns ask for adjectives: inputs, scores, weights, weighted sum.
     """
@@ -74,11 +75,11 @@ def demo(
     _, row = chosen("--token", token, {word: index for index, word in enumerate(TOKENS)})
     shown = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
     if as_json:
-        show_json(as_object(shown, row))
+        show_json(as_object(shown, row) | {"model": whole_model.as_object(whole_model.write())})
     else:
         from clearhead.cli.four_steps import page
 
-        show(*page(shown, row))
+        show(*page(shown, row), *whole_model.page(whole_model.write()))
 
 
 def chosen(option: str, name: str, table: Mapping[str, Chosen]) -> tuple[str, Chosen]:

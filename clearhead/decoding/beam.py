@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.session import Session
-from clearhead.decoding.top import log_probs_of, top
+from clearhead.decoding.top import log_probs_of, shown_to, top
 from clearhead.errors import OptionError
 
 __all__ = ["Beam", "beam_search"]
@@ -48,7 +48,7 @@ class Beam:
             raise OptionError("Beam: length_penalty must be a number; came nan")
 
     def score(self, total: float, length: int) -> float:
-        return total / length**self.length_penalty
+        return total / max(length, 1) ** self.length_penalty
 
 
 @dataclass
@@ -129,12 +129,12 @@ class Search:
         so_far = [row for sentence in sentences for row in sentence.so_far(self.rules)]
         logits = self.rules.penalised(self.session.logits, so_far)
         allowed = self.rules.allowed(logits, n_new, so_far)
-        values, tokens = top(allowed, max(keep, self.candidates))
+        values, tokens = top(allowed, keep)
         log_probs = log_probs_of(logits, tokens).double()
         if allowed is not logits:
             log_probs = log_probs.masked_fill(values == NOTHING, NOTHING)
         before = [[node.total for node in sentence.live] for sentence in sentences]
-        shown = shown_to(log_probs, tokens, self.candidates)
+        shown = shown_to(logits, self.candidates)
         return found_in(log_probs, tokens, torch.tensor(before, dtype=torch.float64, device=logits.device), keep, shown)
 
     def advance(self, sentence: Sentence, found: Found, length: int) -> list[int]:
@@ -144,7 +144,7 @@ class Search:
         """
         width, live, origins = self.method.width, [], []
         for rank, (total, beam, token) in enumerate(found.ranked()):
-            if total == NOTHING:
+            if total == NOTHING or (rank >= width and len(live) == width):
                 break
             node = Node(sentence.live[beam], token, total, found.shown[beam])
             ends = token in self.rules.end
@@ -161,7 +161,7 @@ class Search:
     def stop_short(self, sentence: Sentence, length: int) -> None:
         """Nothing more is allowed: what there is stays as it is."""
         for node in sentence.live:
-            if node.parent is not None and node.total > NOTHING:
+            if node.total > NOTHING:
                 sentence.finish(node, length, self.method, ended=False)
 
     def go_on(self, sentences: Sequence[Sentence], origins: Sequence[list[int]], stays: list[int]) -> None:
@@ -188,11 +188,3 @@ def found_in(log_probs: Tensor, tokens: Tensor, before: Tensor, keep: int, shown
     chosen = tokens.view(n_sentences, -1).gather(-1, place)
     lists = zip(best.tolist(), beams.tolist(), chosen.tolist(), strict=True)
     return [Found(*found, shown[i * n_beams : (i + 1) * n_beams]) for i, found in enumerate(lists)]
-
-
-def shown_to(log_probs: Tensor, tokens: Tensor, candidates: int) -> list[Candidates]:
-    """The likeliest tokens after each beam."""
-    if not candidates:
-        return [()] * len(tokens)
-    pairs = zip(tokens[:, :candidates].tolist(), log_probs[:, :candidates].tolist(), strict=True)
-    return [tuple(zip(row, probs, strict=True)) for row, probs in pairs]

@@ -15,12 +15,12 @@ from typing import Any, final
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clearhead.attention.call import Call
 from clearhead.attention.cells import Positions
-from clearhead.attention.kernels import run
+from clearhead.attention.kernels import KERNELS, run
 from clearhead.attention.kernels.chunked import by_heads, in_chunks
 from clearhead.attention.kernels.linear import State, kernelized, mapped
 from clearhead.attention.layer import Attention
@@ -34,17 +34,17 @@ __all__ = ["Cache", "Caches", "Clock", "Source"]
 FIRST_COLUMNS = 64
 """Columns allocated at the start; twice as many each time they are filled."""
 
-LINEAR = ("auto", "chunked", "recurrent")
-"""Kernels that sum keys and values; a layer told to use another keeps its keys."""
-
 PerHead = Float[Tensor, "row head n d"]
 
 
 class Clock:
-    """Where every row stands: `n` columns are filled, `new` are being added, `pads[row]` of all are padding."""
+    """Where every row stands: `n` columns are filled, `new` are being added, `pads[row]` of all are padding.
 
-    def __init__(self, pads: Int[Tensor, "row"] | None, device: torch.device) -> None:
-        self.pads, self.device = pads, device
+    There will be no more than `limit` columns, as far as is known.
+    """
+
+    def __init__(self, pads: Int[Tensor, "row"] | None, device: torch.device, limit: int) -> None:
+        self.pads, self.device, self.limit = pads, device, limit
         self.n = self.new = 0
         self.known: dict[Hashable, Any] = {}
 
@@ -76,6 +76,11 @@ class Clock:
         """True at what is not padding; None where there is none."""
         return None if self.pads is None else self.once("real", lambda: Table((self.keys >= 0)[:, None, None, :]))
 
+    @property
+    def padding(self) -> Bool[Tensor, "row n"] | None:
+        """True at the new columns that are padding; None where none of them can be: it comes before the first token."""
+        return None if self.pads is None or self.n else self.once("padding", lambda: self.positions < 0)
+
     def turned(self, position: Position, vectors: PerHead) -> PerHead:
         """New queries or keys as their positions turn them."""
         if not position.turns:
@@ -99,11 +104,15 @@ class Source:
     vectors: Float[Tensor, "sentence n d_model"]
     lengths: Int[Tensor, "sentence"] | None
 
-    def mask(self) -> Table | None:
+    def padding(self) -> Bool[Tensor, "sentence n"] | None:
+        """True at what does not count; None where all of it does."""
         if self.lengths is None:
             return None
-        places = torch.arange(self.vectors.shape[1], device=self.vectors.device)
-        return Table((places < self.lengths.unsqueeze(1))[:, None, None, :])
+        return torch.arange(self.vectors.shape[1], device=self.vectors.device) >= self.lengths.unsqueeze(1)
+
+    def mask(self) -> Table | None:
+        padding = self.padding()
+        return None if padding is None else Table(~padding[:, None, None, :])
 
 
 class Cache(ABC):
@@ -125,10 +134,11 @@ class Cache(ABC):
         """All it holds: what decoding costs in memory."""
 
     def projected(self, layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the new vectors, turned by their positions."""
+        """Queries, keys and values of the new vectors, turned by their positions; zeros for what is padding."""
         query, key, value = layer.project(x, x, x)
         turned = self.clock.turned
-        return turned(layer.position, query), turned(layer.position, key), value
+        query, key = turned(layer.position, query), turned(layer.position, key)
+        return query, zeroed(key, self.clock.padding), zeroed(value, self.clock.padding)
 
 
 @final
@@ -138,13 +148,14 @@ class Growing(Cache):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.keys = self.values = torch.empty(0)
+        self.spare: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query, key, value = self.projected(layer, x)
         self.write(key, value)
         filled = slice(self.clock.total)
         seen = self.keys[:, :, filled], self.values[:, :, filled]
-        return layer.finish(run(layer.kernel, self.call(layer, query, *seen)))
+        return layer.finish(attended(layer, self.call(layer, query, *seen)))
 
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Call:
         """By their place in the cache the keys are in order: positions are given only where something asks for them."""
@@ -156,9 +167,9 @@ class Growing(Cache):
             positions = None if plain else Positions(clock.positions, clock.keys)
         return call_of(layer, (query, key, value), mask, positions)
 
-    def write(self, key: PerHead, value: PerHead) -> None:
+    def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
         if self.clock.total > (self.keys.shape[2] if self.keys.ndim == 4 else 0):
-            columns = max(2 * self.clock.n, self.clock.total, FIRST_COLUMNS)
+            columns = max(self.clock.total, min(max(2 * self.clock.n, FIRST_COLUMNS), self.clock.limit))
             self.keys, self.values = self.grown(self.keys, key, columns), self.grown(self.values, value, columns)
         new = slice(self.clock.n, self.clock.total)
         self.keys[:, :, new] = key
@@ -171,18 +182,20 @@ class Growing(Cache):
         return made
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
-        filled = slice(self.clock.total)
-        if len(rows) != len(self.keys):
-            self.keys, self.values = rows_of(self.keys, rows, filled), rows_of(self.values, rows, filled)
-            return
-        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().squeeze(1)
-        if len(moved):
-            origin = rows[moved]
-            self.keys[moved, :, filled] = self.keys[origin, :, filled]
-            self.values[moved, :, filled] = self.values[origin, :, filled]
+        """Into memory of the same shape that was used before, if the number of rows stays: the two take turns."""
+        if self.spare is None or self.spare[0].shape != (len(rows), *self.keys.shape[1:]):
+            self.spare = (
+                self.keys.new_empty(len(rows), *self.keys.shape[1:]),
+                self.values.new_empty(len(rows), *self.values.shape[1:]),
+            )
+        old = self.keys, self.values
+        self.keys, self.values = (
+            torch.index_select(one, 0, rows, out=other) for one, other in zip(old, self.spare, strict=True)
+        )
+        self.spare = old if len(old[0]) == len(rows) else None
 
     def tensors(self) -> list[Tensor]:
-        return [self.keys, self.values]
+        return [self.keys, self.values, *(self.spare or ())]
 
 
 @final
@@ -200,7 +213,7 @@ class Sliding(Cache):
             key, value = torch.cat([self.kept[0], key], 2), torch.cat([self.kept[1], value], 2)
         first = max(0, key.shape[2] - self.left)
         self.kept = key[:, :, first:].clone(), value[:, :, first:].clone()
-        return layer.finish(run(layer.kernel, self.call(layer, query, key, value)))
+        return layer.finish(attended(layer, self.call(layer, query, key, value)))
 
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Call:
         """A single new query sees all that is kept, unless the mask asks for more than a window."""
@@ -233,9 +246,7 @@ class Summed(Cache):
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         call = call_of(layer, self.projected(layer, x), layer.mask)
         made = mapped(call.widened().with_every_head())
-        if self.clock.pads is not None:
-            padding = rearrange(self.clock.positions < 0, "row n -> row 1 n 1")
-            made = made._replace(key=made.key.masked_fill(padding, 0))
+        made = made._replace(key=zeroed(made.key, self.clock.padding))  # again, since φ(0) need not be 0
         return layer.finish(self.context(made).to(x.dtype))
 
     def context(self, call: Call) -> Tensor:
@@ -280,13 +291,14 @@ class FromSource(Cache):
         return layer.finish(rearrange(context, "sentence head (beam n) d -> (sentence beam) head n d", beam=beams))
 
     def first(self, layer: Attention) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source, which is then let go."""
+        """Keys and values of the source, zeros for its padding; it is then let go."""
         assert self.source is not None
-        vectors = self.source.vectors
+        vectors, padding = self.source.vectors, self.source.padding()
         places = torch.arange(vectors.shape[1], device=vectors.device)
         self.source = None
         key, value = layer.tap("key", layer.key(vectors)), layer.tap("value", layer.value(vectors))
-        return layer.position.turn(key, places), value
+        key = layer.position.turn(key, places)
+        return zeroed(key, padding), zeroed(value, padding)
 
 
 @final
@@ -304,7 +316,7 @@ class Fixed(FromSource):
         query = self.queries(layer, x, len(self.keys))
         mask = layer.mask if self.real is None else layer.mask & self.real
         call = call_of(layer, (query, self.keys, self.values), mask, self.positions(layer, query.shape[2]))
-        return self.finished(layer, run(layer.kernel, call), len(x))
+        return self.finished(layer, attended(layer, call), len(x))
 
     def positions(self, layer: Attention, n_query: int) -> Positions | None:
         """Of target and source, each counted from 0, where the layer asks for them."""
@@ -343,14 +355,11 @@ class FixedSum(FromSource):
 
     def summed(self, layer: Attention) -> State:
         assert self.source is not None
-        lengths, n = self.source.lengths, self.source.vectors.shape[1]
+        padding = self.source.padding()
         key, value = self.first(layer)
         query = key.new_zeros(len(key), layer.shape.n_heads, 1, key.shape[-1])
         call = mapped(call_of(layer, (query, key, value), layer.mask).widened().with_every_head())
-        key = call.key
-        if lengths is not None:
-            padding = torch.arange(n, device=key.device) >= lengths.unsqueeze(1)
-            key = key.masked_fill(rearrange(padding, "sentence n -> sentence 1 n 1"), 0)
+        key = zeroed(call.key, padding)
         return State.empty(key, call.value).add(key, call.value)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -364,8 +373,8 @@ class FixedSum(FromSource):
 class Caches:
     """The caches of a whole decoder, and the clock they share."""
 
-    def __init__(self, stack: Stack, pads: Tensor | None, source: Source | None, device: torch.device) -> None:
-        self.clock = Clock(pads, device)
+    def __init__(self, stack: Stack, source: Source | None, clock: Clock) -> None:
+        self.clock = clock
         self.reads = [
             Reads(
                 own_cache(block.attention, self.clock),
@@ -388,15 +397,26 @@ class Caches:
 
 
 def own_cache(layer: Attention, clock: Clock) -> Cache:
-    if layer.weighting.form == "kernelized" and layer.mask.kinds == {"causal"} and layer.kernel in LINEAR:
+    if layer.sums and layer.mask.kinds == {"causal"}:
         return Summed(clock)
     windows = [term.left for term in layer.mask.terms if isinstance(term, Window)]
     return Sliding(clock, min(windows)) if windows else Growing(clock)
 
 
 def cross_cache(layer: Attention, clock: Clock, source: Source) -> Cache:
-    summed = layer.weighting.form == "kernelized" and layer.mask.kinds == {"none"} and layer.kernel in LINEAR
-    return FixedSum(clock, source) if summed else Fixed(clock, source)
+    return FixedSum(clock, source) if layer.sums and layer.mask.kinds == {"none"} else Fixed(clock, source)
+
+
+def attended(layer: Attention, call: Call) -> Tensor:
+    """By the layer's kernel. One asked for by name may serve whole texts, but not a few queries on a cache; then by
+    the one that `auto` picks."""
+    serves = layer.kernel == "auto" or KERNELS[layer.kernel].refusal(call.facts()) is None
+    return run(layer.kernel if serves else "auto", call)
+
+
+def zeroed(vectors: PerHead, padding: Bool[Tensor, "row n"] | None) -> PerHead:
+    """Zeros where there is padding, whatever stands there."""
+    return vectors if padding is None else vectors.masked_fill(padding[:, None, :, None], 0)
 
 
 def call_of(
@@ -415,10 +435,3 @@ def call_of(
         given_positions=positions,
         clean=True,
     )
-
-
-def rows_of(kept: Tensor, rows: Tensor, filled: slice) -> Tensor:
-    """These rows, in as many columns as before."""
-    made = kept.new_zeros(len(rows), *kept.shape[1:])
-    made[:, :, filled] = kept[rows, :, filled]
-    return made

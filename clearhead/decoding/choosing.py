@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clearhead.decoding.top import top
 from clearhead.errors import OptionError
 
 __all__ = ["Chooser", "Greedy", "Sample"]
@@ -37,7 +38,7 @@ class Greedy(Chooser):
         return []
 
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
-        return logits.argmax(-1)
+        return top(logits, 1)[1].squeeze(-1)
 
 
 @final

@@ -12,10 +12,19 @@ from torch import Tensor, nn
 from clearhead.decoding.beam import Beam, beam_search
 from clearhead.decoding.choosing import Chooser, Greedy
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
-from clearhead.decoding.request import Model, Request, Rows, check_rules, make_request, token_rows
+from clearhead.decoding.request import (
+    Model,
+    Request,
+    Rows,
+    check_ids,
+    check_length,
+    check_rules,
+    make_request,
+    token_rows,
+)
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.session import Session, open_session, right_padded
-from clearhead.decoding.top import log_probs_of, top
+from clearhead.decoding.top import log_probs_of, shown_to
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 
@@ -66,7 +75,7 @@ def generate(
         return []
     if isinstance(method, Beam):
         with inferring(model):
-            session = open_session(request.model, request.inputs, request.prompts)
+            session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
             return beam_search(session, request.prompts, method, rules, candidates)
     return whole(written(request, method, rules, candidates), len(request.inputs))
 
@@ -98,7 +107,7 @@ def checked(model: Model, inputs: Rows, prefix: Rows | None, rules: Rules, candi
 @torch.inference_mode()
 def written(request: Request, method: Chooser, rules: Rules, candidates: int) -> Iterator[Token]:
     with inferring(request.model):
-        session = open_session(request.model, request.inputs, request.prompts)
+        session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
         rows = Rowwise(session, request.prompts, method, rules, candidates)
         for n_new in range(rules.max_new):
             yield from rows.step(n_new)
@@ -129,7 +138,7 @@ class Rowwise:
         log_probs = log_probs_of(logits, places)
         if allowed is not logits:
             log_probs = log_probs.masked_fill(allowed.gather(-1, places) == NOTHING, NOTHING)
-        shown = self.shown(logits)
+        shown = shown_to(logits, self.candidates)
         made = [
             Token(sequence, token, log_prob, token in self.rules.end, best)
             for sequence, token, log_prob, best in zip(
@@ -138,13 +147,6 @@ class Rowwise:
         ]
         self.leave(made)
         return [token for token in made if token.log_prob != NOTHING]  # nothing was allowed: it ends before it
-
-    def shown(self, logits: Tensor) -> list[Candidates]:
-        if not self.candidates:
-            return [()] * len(logits)
-        _, tokens = top(logits, self.candidates)
-        pairs = zip(tokens.tolist(), log_probs_of(logits, tokens).tolist(), strict=True)
-        return [tuple(zip(row, probs, strict=True)) for row, probs in pairs]
 
     def leave(self, made: list[Token]) -> None:
         stays = [i for i, token in enumerate(made) if not token.ended and token.log_prob != NOTHING]
@@ -170,7 +172,7 @@ def whole(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
             Hypothesis(
                 tokens=tuple(token.token for token in row),
                 log_probs=tuple(token.log_prob for token in row),
-                score=sum(token.log_prob for token in row),
+                score=sum((token.log_prob for token in row), 0.0),
                 ended=bool(row) and row[-1].ended,
                 candidates=tuple(token.candidates for token in row if token.candidates),
             )
@@ -190,19 +192,20 @@ class Score(NamedTuple):
 def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = None) -> list[Score]:
     """The log-probability of every token of given outputs, after their inputs (and prefix)."""
     given = token_rows("outputs", outputs)
-    longest = max((len(output) for output in given), default=1)
-    request = make_request(model, inputs, prefix, longest)
+    request = make_request(model, inputs, prefix, 1)
+    check_ids("outputs", given, request.decoder.spec.vocabulary)
     if len(given) != len(request.inputs):
         raise OptionError(f"there are {len(request.inputs)} inputs and {len(given)} outputs; give one for each")
     if not given:
         return []
     rows = [[*prompt, *output] for prompt, output in zip(request.prompts, given, strict=True)]
+    check_length("inputs and outputs", [row[:-1] for row in rows], request.decoder.embedding, 1)
     with inferring(model):
         log_probs = teacher_forced(request, rows)
     found = []
     for row, prompt, output in zip(log_probs, request.prompts, given, strict=True):
         own = tuple(row[len(prompt) - 1 : len(prompt) - 1 + len(output)].tolist())
-        found.append(Score(own, sum(own)))
+        found.append(Score(own, sum(own, 0.0)))
     return found
 
 

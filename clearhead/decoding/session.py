@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clearhead.decoding.caches import Caches, Source
+from clearhead.decoding.caches import Caches, Clock, Source
 from clearhead.decoding.lean import Step, lean_stack
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
@@ -18,10 +18,13 @@ Logits = Float[Tensor, "row vocabulary"]
 class Session:
     """Rows of tokens, each with its prompt read already; `logits` are those of the next token of every row.
 
-    Prompts may differ in length. Rows are sentences times beams: one beam each at the start.
+    Prompts may differ in length. Rows are sentences times beams: one beam each at the start. `n_new`: how many tokens
+    may come, if that is known.
     """
 
-    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None = None) -> None:
+    def __init__(
+        self, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None = None, n_new: int = 1 << 30
+    ) -> None:
         self.decoder = decoder
         self.device = decoder.embedding.table.device
         longest = max(len(prompt) for prompt in prompts)
@@ -29,9 +32,8 @@ class Session:
         tokens = torch.tensor(
             [[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)], device=self.device
         )
-        self.caches = Caches(
-            decoder.stack, torch.tensor(pads, device=self.device) if any(pads) else None, source, self.device
-        )
+        padding = torch.tensor(pads, device=self.device) if any(pads) else None
+        self.caches = Caches(decoder.stack, source, Clock(padding, self.device, longest + n_new))
         self.lean = lean_stack(decoder, self.caches)
         self.logits = self.step(tokens, self.lean) if self.lean and longest == 1 else self.read(tokens)
 
@@ -66,14 +68,17 @@ class Session:
 
 
 def open_session(
-    model: Decoder | EncoderDecoder, inputs: Sequence[Sequence[int]], prompts: Sequence[Sequence[int]]
+    model: Decoder | EncoderDecoder,
+    inputs: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int]],
+    n_new: int = 1 << 30,
 ) -> Session:
     """A session on prompts, or, for an encoder-decoder, on prompts beside their encoded inputs."""
     if isinstance(model, Decoder):
-        return Session(model, prompts)
+        return Session(model, prompts, n_new=n_new)
     tokens, lengths = right_padded(inputs, model.decoder.embedding.table.device)
     ragged = None if bool((lengths == tokens.shape[1]).all()) else lengths
-    return Session(model.decoder, prompts, Source(model.encoder(tokens, lengths=ragged), ragged))
+    return Session(model.decoder, prompts, Source(model.encoder(tokens, lengths=ragged), ragged), n_new)
 
 
 def right_padded(

@@ -4,7 +4,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["log_probs_of", "top"]
+from clearhead.decoding.hypotheses import Candidates
+
+__all__ = ["log_probs_of", "shown_to", "top"]
 
 GROUP = 64
 """Neighbours looked at together: the k largest of a row lie in the k groups whose maxima are largest."""
@@ -32,3 +34,12 @@ def log_probs_of(logits: Float[Tensor, "*row vocabulary"], tokens: Int[Tensor, "
     """The log-probabilities of these tokens, in float32 or better."""
     wide = torch.promote_types(logits.dtype, torch.float32)
     return torch.log_softmax(logits, -1, dtype=wide).gather(-1, tokens)
+
+
+def shown_to(logits: Float[Tensor, "row vocabulary"], count: int) -> list[Candidates]:
+    """The likeliest tokens of every row and their log-probabilities, whatever rules forbid."""
+    if not count:
+        return [()] * len(logits)
+    _, tokens = top(logits, count)
+    pairs = zip(tokens.tolist(), log_probs_of(logits, tokens).tolist(), strict=True)
+    return [tuple(zip(row, log_probs, strict=True)) for row, log_probs in pairs]

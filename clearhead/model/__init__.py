@@ -1,1 +1,57 @@
-"""Models: blocks of attention, feed-forward, norms and residuals; encoder, decoder, and both together."""
+"""Models: blocks of attention, feed-forward, norms and residuals; encoder, decoder, and both together.
+
+>>> import torch
+>>> from clearhead import Heads, model, positions
+>>> block = model.BlockSpec(
+...     attention=model.AttentionSpec(heads=Heads(4, kv=2), position=positions.Rotary()),
+...     feed_forward=model.SwiGLU(96),
+...     arrangement=model.PreNorm(model.RMSNorm()),
+... )
+>>> spec = model.DecoderSpec(vocabulary=50, d_model=32, blocks=(block,) * 2, embedding=model.Embedding(position=None))
+>>> spec.build()(torch.randint(50, (2, 7))).shape
+torch.Size([2, 7, 50])
+"""
+
+from clearhead.model.arrangements import Arrangement, NoNorm, NoteNorm, PostNorm, PreNorm
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU, SwiGLU
+from clearhead.model.norms import LayerNorm, Norm, RMSNorm
+from clearhead.model.outputs import Blanks, Classes, NextToken, Output
+from clearhead.model.transformers import (
+    Decoder,
+    DecoderSpec,
+    Encoder,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderSpec,
+)
+
+__all__ = [
+    "GELU",
+    "Arrangement",
+    "AttentionSpec",
+    "Blanks",
+    "BlockSpec",
+    "Classes",
+    "Decoder",
+    "DecoderSpec",
+    "Embedding",
+    "Encoder",
+    "EncoderDecoder",
+    "EncoderDecoderSpec",
+    "EncoderSpec",
+    "FeedForward",
+    "LayerNorm",
+    "NextToken",
+    "NoNorm",
+    "Norm",
+    "NoteNorm",
+    "Output",
+    "PostNorm",
+    "PreNorm",
+    "RMSNorm",
+    "ReLU",
+    "SiLU",
+    "SwiGLU",
+]

@@ -22,6 +22,7 @@ __all__ = ["Arrangement", "Connection", "NoNorm", "NoteNorm", "PostNorm", "PreNo
 
 Vectors = Float[Tensor, "batch n d_model"]
 Branch = Callable[[Tensor], Tensor]
+GROWTH = 15.0
 
 
 class Connection(Tapped, ABC):
@@ -67,8 +68,9 @@ class Arrangement(ABC):
 class PreNorm(Arrangement):
     """x + f(norm(x)), and one norm at the end of the stack.
 
-    Each branch starts with its share, 1 / branches, of the variance that comes in, so that all of them together no more
-    than double it, and the gradient reaches the first layer as it reaches the last.
+    However many branches there are, all of them together start with at most `GROWTH` times the variance that comes in:
+    enough that what comes out is not just the last token again, which a tied output would then predict; and little
+    enough that the gradient reaches the first layer as it reaches the last.
     """
 
     norm: Norm = LayerNorm()
@@ -80,18 +82,25 @@ class PreNorm(Arrangement):
         return self.norm.build(d_model)
 
     def gain(self, n_branches: int, stream: float) -> float:
-        return stream * n_branches**-0.5
+        return stream * (GROWTH / n_branches) ** 0.5
 
 
 @final
 @dataclass(frozen=True)
 class PostNorm(Arrangement):
-    """norm(x + f(x)), as the paper has it. The block ends with a norm, so the stack has none of its own."""
+    """norm(x + f(x)), as the paper has it. The block ends with a norm, so the stack has none of its own.
+
+    Each norm takes from what came before as much as the branch brings. With branches as large as what they are added
+    to, a deep stack starts by forgetting its tokens; so they start smaller, the more of them there are.
+    """
 
     norm: Norm = LayerNorm()
 
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
         return After(dropout, self.norm.build(d_model))
+
+    def gain(self, n_branches: int, stream: float) -> float:
+        return n_branches**-0.25
 
 
 @final

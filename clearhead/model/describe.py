@@ -46,9 +46,6 @@ from clearhead.model.transformers import (
 
 __all__ = ["CacheSize", "Description", "Memory", "Part", "Section", "describe"]
 
-LINEAR = ("auto", "chunked", "recurrent")
-"""Kernels that sum keys and values of kernelized attention, so that decoding keeps the sum alone."""
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +298,7 @@ def cache_of(block: Block) -> CacheSize:
 
 def own_cache(layer: Attention) -> CacheSize:
     """What decoding keeps for a layer that attends to its own sequence."""
-    if layer.weighting.form == "kernelized" and layer.mask.kinds == {"causal"} and layer.kernel in LINEAR:
+    if layer.sums and layer.mask.kinds == {"causal"}:
         return CacheSize(state=state(layer))
     if seen := windows(layer.mask):
         return CacheSize(window=keys_and_values(layer) * min(window.left for window in seen))
@@ -310,7 +307,7 @@ def own_cache(layer: Attention) -> CacheSize:
 
 def cross_cache(layer: Attention) -> CacheSize:
     """What decoding keeps for a layer that attends to the source."""
-    if layer.weighting.form == "kernelized" and layer.mask.kinds == {"none"} and layer.kernel in LINEAR:
+    if layer.sums and layer.mask.kinds == {"none"}:
         return CacheSize(state=state(layer))
     return CacheSize(source_token=keys_and_values(layer))
 

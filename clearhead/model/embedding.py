@@ -18,6 +18,7 @@ __all__ = ["Embedding", "TokenEmbedding"]
 
 Tokens = Int[Tensor, "batch n"]
 Vectors = Float[Tensor, "batch n d_model"]
+UNSCALED = 0.02
 
 
 @final
@@ -25,8 +26,9 @@ Vectors = Float[Tensor, "batch n d_model"]
 class Embedding:
     """How tokens become vectors: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.
 
-    The table starts normal with variance 1 / d_model: scaled, the vectors have unit variance; and where the output is
-    tied to it, so have the logits. `frozen` keeps the table as it is; `position=None` adds none.
+    A table that is scaled starts normal with variance 1 / d_model, so that the vectors have unit variance, and so have
+    the logits where the output is tied to it; one that is not starts with a deviation of 0.02. `frozen` keeps the table
+    as it is; `position=None` adds none.
     """
 
     position: EmbeddedPosition | None = Sinusoidal()
@@ -37,10 +39,15 @@ class Embedding:
 
     def __post_init__(self) -> None:
         check_dropout(self.dropout)
+        if not isinstance(self.position, EmbeddedPosition | None):
+            raise OptionError(
+                f"Embedding: position must be one that is added to embeddings, Sinusoidal or Learned, or None; came "
+                f"{self.position!r}. Rotary, ALiBi and T5Bias go into AttentionSpec(position=...)"
+            )
 
     def stream(self, d_model: int) -> float:
         """The standard deviation of what it gives at the start, positions left aside."""
-        return 1.0 if self.scaled or self.norm is not None else d_model**-0.5
+        return 1.0 if self.scaled or self.norm is not None else UNSCALED
 
     def build(self, vocabulary: int, d_model: int, *, table: nn.Parameter | None = None) -> "TokenEmbedding":
         """The embedding with its table, or with one that another has already."""
@@ -56,7 +63,8 @@ class TokenEmbedding(Tapped):
         if vocabulary < 1 or d_model < 1:
             raise OptionError(f"vocabulary and d_model must be 1 or more; came {vocabulary} and {d_model}")
         if table is None:
-            table = nn.Parameter(torch.randn(vocabulary, d_model) * d_model**-0.5, requires_grad=not spec.frozen)
+            spread = d_model**-0.5 if spec.scaled else UNSCALED
+            table = nn.Parameter(torch.randn(vocabulary, d_model) * spread, requires_grad=not spec.frozen)
         self.table = table
         self.factor = d_model**0.5 if spec.scaled else 1.0
         self.position = None if spec.position is None else spec.position.embed(d_model)

@@ -12,12 +12,12 @@ from torch.nn import functional as F
 __all__ = ["few_rows", "is_large"]
 
 FEW = 64
-LARGE = 1 << 17
-"""Numbers in a matrix from which on it pays: half a megabyte in float32."""
+WIDE, LARGE = 256, 1 << 17
+"""From which width and number of entries on it pays: below, copying the result back takes longer than is won."""
 
 
-def is_large(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.numel() >= LARGE
+def is_large(weight: Float[Tensor, "d_out d_in"]) -> bool:
+    return weight.device.type == "cpu" and weight.shape[1] >= WIDE and weight.numel() >= LARGE
 
 
 def few_rows(

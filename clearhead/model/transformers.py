@@ -17,7 +17,7 @@ from clearhead.attention.masks import Mask
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
 from clearhead.model.embedding import Embedding
-from clearhead.model.outputs import Blanks, NextToken, Output
+from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
 from clearhead.model.reading import Across, Afresh, Reads
 from clearhead.taps import Tapped
 
@@ -90,6 +90,8 @@ class EncoderDecoderSpec:
                 "one table for source and target needs one vocabulary; came "
                 f"{self.encoder.vocabulary} and {self.decoder.vocabulary}. Share it, or choose tied='two'"
             )
+        if self.tied == "three" and self.encoder.embedding.frozen != self.decoder.embedding.frozen:
+            raise OptionError("one table for source and target is frozen for both or for neither")
         if self.encoder.output is not None:
             raise OptionError("the encoder of an encoder-decoder gives vectors: leave its output out (None)")
         if any(block.cross is None for block in self.decoder.blocks):
@@ -165,6 +167,10 @@ class Decoder(Tapped):
         `positions` begin again, the mask is `masks.document(ids, ids)`: with one argument ids are read by position.
         """
         check_tokens("tokens", tokens, self.spec.vocabulary)
+        if memory is not None and all(block.cross is None for block in self.spec.blocks):
+            raise OptionError("this decoder has no cross-attention, and was given a memory to attend to")
+        if lengths is not None:
+            padding(lengths, tokens)
         cross = None if memory is None else Across(memory, padding(memory_lengths, memory), positions)
         reads = [Reads(Afresh(mask, positions), cross)] * len(self.stack.blocks)
         return self.output(self.states(tokens, reads, positions=positions), lengths)
@@ -203,6 +209,8 @@ class EncoderDecoder(Tapped):
         mask: Mask | None = None,
     ) -> Float[Tensor, "batch target vocabulary"]:
         """Logits of the token after each target token. `mask` goes beside the decoder's own."""
+        check_tokens("source", source, self.spec.encoder.vocabulary)
+        check_tokens("target", target, self.spec.decoder.vocabulary)
         memory = self.encoder(source, lengths=source_lengths)
         return self.decoder(target, mask=mask, memory=memory, memory_lengths=source_lengths)
 
@@ -212,7 +220,7 @@ def tie(model: EncoderDecoder, tied: Tied) -> None:
     table, output = model.decoder.embedding.table, model.decoder.output
     if tied == "three":
         model.encoder.embedding.table = table
-    if isinstance(output.table, nn.Parameter):
+    if isinstance(output, ToVocabulary):
         own = (
             output.table
             if output.table is not table
@@ -224,10 +232,14 @@ def tie(model: EncoderDecoder, tied: Tied) -> None:
 def padding(lengths: Lengths | None, sequence: Tensor) -> Mask | None:
     if lengths is None:
         return None
-    if lengths.shape != sequence.shape[:1]:
-        raise ShapeError(
-            f"lengths: expected one for each of the {sequence.shape[0]} sequences; came {tuple(lengths.shape)}"
-        )
+    batch, n = sequence.shape[:2]
+    if not isinstance(lengths, Tensor) or lengths.shape != (batch,):
+        came = tuple(lengths.shape) if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise ShapeError(f"lengths: expected a tensor with one for each of the {batch} sequences; came {came}")
+    if lengths.device.type == "cpu" and not torch.compiler.is_compiling():
+        low, high = (int(x) for x in torch.aminmax(lengths))
+        if low < 1 or high > n:
+            raise ShapeError(f"lengths go from 1 to the {n} tokens there are; there is {low if low < 1 else high}")
     return masks.padding(lengths)
 
 

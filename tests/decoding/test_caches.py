@@ -1,0 +1,364 @@
+"""Caches: what each keeps after a prompt and some steps, which one a layer gets, and that rows which stay are found."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from clearhead import masks, positions, weighting
+from clearhead.attention.heads import Heads
+from clearhead.decoding import Beam, Greedy, Rules, caches, generate
+from clearhead.decoding.caches import Fixed, FixedSum, Growing, Sliding, Summed
+from clearhead.model import presets
+from clearhead.model.arrangements import NoteNorm
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.feedforward import ReLU
+from clearhead.model.norms import LayerNorm
+from clearhead.model.transformers import DecoderSpec
+from clearhead.taps import watching
+from tests.decoding.laws import LAWS, case_of, step_by_step, steps_of
+from tests.decoding.models import PLAIN, VOCABULARY, build, on_axes, spec_of
+from tests.decoding.plain import all_unlike, apart
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+KINDS = {
+    Growing: {"kind": "decoder", "position": "rotary"},
+    Sliding: {"kind": "decoder", "mask": "window 2", "position": "rotary"},
+    Summed: {"kind": "decoder", "weighting": "linear elu", "position": "rotary"},
+    Fixed: {"kind": "same cross"},
+    FixedSum: {"kind": "same cross", "weighting": "linear elu"},
+}
+"""Choices of a model that has such a cache."""
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def model_of(seed=0, **chosen):
+    return build(on_axes(PLAIN | {name.replace("_", "-"): value for name, value in chosen.items()}, seed))
+
+
+def cache_in(session, kind):
+    return next(cache for cache in session.caches if type(cache) is kind)
+
+
+def stepped(case, n_steps):
+    """A session after its prompt and each of some steps."""
+    session, tokens = case.session(), steps_of(len(case.prompts), n_steps)
+    yield session
+    for step in range(n_steps):
+        session.extend(tokens[:, step])
+        yield session
+
+
+class Stuck:
+    """A `select` that leaves rows where they are: only their number is right."""
+
+    def __init__(self, kind, monkeypatch):
+        self.moved = self.dropped = 0
+        original = kind.select
+
+        def select(cache, rows, sentences):
+            n_before = len(cache.tensors()[0])
+            order = torch.arange(len(rows))
+            self.moved += len(rows) == n_before and not torch.equal(rows, order)
+            if sentences is not None:
+                self.dropped += not torch.equal(sentences, torch.arange(len(sentences)))
+                sentences = torch.arange(len(sentences))
+            return original(cache, order if len(rows) <= n_before else rows, sentences)
+
+        monkeypatch.setattr(kind, "select", select)
+
+
+@pytest.mark.parametrize("kind", [Growing, Sliding, Summed])
+@pytest.mark.parametrize("law", ["searched_is_plain", "selected_is_fresh", "scored_is_generated"])
+def test_rows_that_are_not_reordered_are_found(kind, law, monkeypatch):
+    model = model_of(**KINDS[kind])
+    assert LAWS[law](case_of(model)) == []
+    with monkeypatch.context() as patch:
+        stuck = Stuck(kind, patch)
+        assert LAWS[law](case_of(model)) != []
+    assert stuck.moved
+
+
+def unlike_alone(model, method):
+    """The choices of end tokens with which a sentence in a batch becomes what it does not become alone."""
+    found = []
+    for end in range(VOCABULARY):
+        case, rules = case_of(model), Rules(max_new=4, end=(end, (end + 3) % VOCABULARY, (end + 4) % VOCABULARY))
+        alone = [case.only([row]).generate(method, rules)[0] for row in range(len(case.prompts))]
+        if any(all_unlike("", *pair) for pair in zip(case.generate(method, rules), alone, strict=True)):
+            found.append(end)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", [Greedy(), Beam(width=2, stop="early")], ids=["greedy", "beam"])
+def test_sentences_that_do_not_move_up_are_found(kind, method, monkeypatch):
+    """Where one sentence ends before another, whose rows then take its place."""
+    model = model_of(seed=3, **KINDS[kind])
+    assert unlike_alone(model, method) == []
+    with monkeypatch.context() as patch:
+        stuck = Stuck(kind, patch)
+        assert unlike_alone(model, method) != []
+    assert stuck.dropped
+
+
+def test_padding_that_does_not_move_up_is_found(monkeypatch):
+    model = model_of(kind="decoder")
+    original = caches.Clock.select
+    monkeypatch.setattr(caches.Clock, "select", lambda clock, rows: original(clock, torch.arange(len(rows)) % 3))
+    assert unlike_alone(model, Greedy()) != []
+
+
+@pytest.mark.parametrize("position", ["none", "rotary", "rotary partial"])
+def test_growing_keeps_every_key_and_value(position):
+    """In their columns stands what a forward of each row alone makes at its positions, turned by them."""
+    model = model_of(kind="decoder", layers="two", heads="grouped keys", position=position)
+    case, tokens = case_of(model), steps_of(3, 4)
+    *_, session = stepped(case, 4)
+    turn = positions.TABLE[position].turn
+    for row, prompt in enumerate(case.prompts):
+        whole, seen = torch.tensor([prompt + tokens[row].tolist()]), {}
+        with watching(model, seen.setdefault):
+            model(whole)
+        columns = slice(5 - len(prompt), 5 + 4)
+        for place, cache in enumerate(session.caches):
+            key, value = (seen[f"stack.blocks.{place}.attention.{name}"] for name in ("key", "value"))
+            assert apart("keys", cache.keys[row, :, columns], turn(key, torch.arange(whole.shape[1]))[0]) == []
+            assert apart("values", cache.values[row, :, columns], value[0]) == []
+
+
+def test_growing_allocates_ahead_and_doubles(monkeypatch):
+    monkeypatch.setattr(caches, "FIRST_COLUMNS", 4)
+    model = model_of(kind="decoder", heads="grouped keys")
+    columns = [cache_in(session, Growing).keys.shape[2] for session in stepped(case_of(model, (3, 2)), 7)]
+    assert columns == [4, 4, 8, 8, 8, 8, 16, 16]
+    assert columns == sorted(columns)
+
+
+def test_growing_holds_64_columns_at_first():
+    session = case_of(model_of(kind="decoder", heads="grouped keys", layers="two")).session()
+    rows, key_heads, d_head, float64 = 3, 2, 6, 8
+    d_value = 6
+    assert session.caches.bytes() == 2 * rows * key_heads * 64 * (d_head + d_value) * float64
+
+
+@pytest.mark.parametrize("left", [0, 1, 3, 50])
+def test_sliding_never_keeps_more_than_the_window(left):
+    spec = spec_of(on_axes(PLAIN | {"mask": "window 2"}))
+    block = replace(spec.blocks[0], attention=replace(spec.blocks[0].attention, mask=masks.window(left)))
+    case = case_of(replace(spec, blocks=(block,)).build().double())
+    for step, session in enumerate(stepped(case, 6)):
+        for kept in cache_in(session, Sliding).tensors():
+            assert kept.shape[2] == min(left, 5 + step)
+            assert kept.untyped_storage().nbytes() == kept.numel() * 8
+
+
+def test_sliding_has_the_memory_of_a_window_however_long_the_prompt():
+    model = model_of(kind="decoder", mask="window 2")
+    short, long = (case_of(model, lengths).session().caches.bytes() for lengths in ((3, 4), (20, 30)))
+    assert 0 < short == long
+
+
+@pytest.mark.parametrize("name", [name for name, part in weighting.TABLE.items() if part.form == "kernelized"])
+def test_summed_has_one_size_however_long_the_text(name):
+    model = model_of(kind="decoder", weighting=name, heads="grouped keys")
+    sizes = {session.caches.bytes() for session in stepped(case_of(model), 5)}
+    sizes.add(case_of(model, (9, 30, 12)).session().caches.bytes())
+    rows, heads, d_head, d_value = 3, 4, 6, 6
+    features = 128 if name == "linear random" else d_head
+    assert sizes == {rows * heads * features * (d_value + 1) * 8}
+
+
+def test_summed_is_the_sum_over_keys():
+    model = model_of(kind="decoder", weighting="linear elu")
+    case, seen = case_of(model, (4,)), {}
+    state = cache_in(case.session(), Summed).state
+    with watching(model, seen.setdefault):
+        model(torch.tensor(case.prompts))
+    key = torch.nn.functional.elu(seen["stack.blocks.0.attention.key"]) + 1
+    assert apart("Σ φ(k) vᵀ", state.total, key.mT @ seen["stack.blocks.0.attention.value"]) == []
+    assert apart("Σ φ(k)", state.normaliser, key.sum(2)) == []
+
+
+class Counted:
+    """How often the keys of a layer are made."""
+
+    def __init__(self, layer, monkeypatch):
+        self.calls, original = 0, layer.key.forward
+
+        def forward(source):
+            self.calls += 1
+            return original(source)
+
+        monkeypatch.setattr(layer.key, "forward", forward)
+
+
+@pytest.mark.parametrize("method", [Greedy(), Beam(width=3)], ids=["greedy", "beam"])
+@pytest.mark.parametrize("choice", ["softmax", "linear elu", "argmax"])
+def test_the_keys_of_a_source_are_made_once(choice, method, monkeypatch):
+    model = model_of(kind="same cross", weighting=choice, layers="two")
+    counted = [Counted(block.cross, monkeypatch) for block in model.decoder.stack.blocks]
+    case_of(model).generate(method, Rules(max_new=5))
+    assert [layer.calls for layer in counted] == [1, 1]
+
+
+def test_the_source_is_let_go_once_its_keys_are_made():
+    for kind in (Fixed, FixedSum):
+        session = case_of(model_of(**KINDS[kind])).session()
+        assert cache_in(session, kind).source is None
+
+
+@pytest.mark.parametrize("kind", [Fixed, FixedSum])
+def test_cross_caches_do_not_grow_with_the_text_or_the_beams(kind):
+    sizes = set()
+    for session in stepped(case_of(model_of(**KINDS[kind])), 3):
+        sizes.add(sum(tensor.numel() for tensor in cache_in(session, kind).tensors()))
+    session.select(torch.arange(3).repeat_interleave(4))
+    sizes.add(sum(tensor.numel() for tensor in cache_in(session, kind).tensors()))
+    assert len(sizes) == 1
+
+
+LAYERS = [
+    ({}, Growing),
+    ({"mask": masks.window(4)}, Sliding),
+    ({"mask": masks.window(4) & masks.window(2)}, Sliding),
+    ({"mask": masks.window(4) | masks.window(2)}, Growing),
+    ({"mask": ~masks.window(4)}, Growing),
+    ({"mask": masks.document(torch.arange(9))}, Growing),
+    ({"weighting": weighting.Kernelized()}, Summed),
+    ({"weighting": weighting.Kernelized(), "kernel": "recurrent"}, Summed),
+    ({"weighting": weighting.Kernelized(), "kernel": "chunked"}, Summed),
+    ({"weighting": weighting.Kernelized(), "kernel": "blockwise"}, Growing),
+    ({"weighting": weighting.Kernelized(), "mask": masks.window(4)}, Sliding),
+    ({"weighting": weighting.Kernelized(), "mask": masks.document(torch.arange(9))}, Growing),
+]
+
+
+@pytest.mark.parametrize(("parts", "kind"), LAYERS, ids=[f"{place}" for place in range(len(LAYERS))])
+def test_which_cache_a_layer_gets(parts, kind):
+    block = BlockSpec(attention=AttentionSpec(heads=2, **parts), feed_forward=None)
+    model = DecoderSpec(vocabulary=VOCABULARY, d_model=16, blocks=(block,)).build()
+    assert [type(cache) for cache in case_of(model, (2,)).session().caches] == [kind]
+
+
+CROSS_LAYERS = [
+    ({}, Fixed),
+    ({"weighting": weighting.Kernelized()}, FixedSum),
+    ({"weighting": weighting.Kernelized(), "kernel": "blockwise"}, Fixed),
+    ({"weighting": weighting.Kernelized(), "mask": masks.window(3, 3)}, Fixed),
+]
+
+
+@pytest.mark.parametrize(("parts", "kind"), CROSS_LAYERS, ids=[f"{place}" for place in range(len(CROSS_LAYERS))])
+def test_which_cache_a_cross_layer_gets(parts, kind):
+    spec = spec_of(on_axes(PLAIN | {"kind": "same cross"}))
+    block = replace(spec.decoder.blocks[0], cross=AttentionSpec(heads=2, **parts))
+    model = replace(spec, decoder=replace(spec.decoder, blocks=(block,))).build()
+    assert [type(cache) for cache in case_of(model, (2,)).session().caches] == [Growing, kind]
+
+
+LONG = {
+    "softmax": {},
+    "rotary": {"position": "rotary", "heads": "one key head"},
+    "alibi": {"position": "alibi"},
+    "linear": {"weighting": "linear elu"},
+    "window": {"mask": "window 2"},
+    "argmax": {"weighting": "argmax last", "heads": "grouped keys"},
+    "cross": {"kind": "same cross"},
+    "cross rotary": {"kind": "same cross", "position": "rotary"},
+    "cross alibi": {"kind": "same cross", "position": "alibi"},
+    "cross linear": {"kind": "same cross", "position": "rotary", "weighting": "linear elu"},
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_cached_is_uncached_past_every_allocation(name):
+    """Past 64 columns, past 128, and over chunks of 64; one prompt short, one long."""
+    case = case_of(model_of(**{"kind": "decoder", "layers": "two"} | LONG[name]), (2, 70))
+    tokens = steps_of(2, 70)
+    wanted = [case.logits(row, [tokens[row].tolist()])[0] for row in range(2)]
+    for step, session in enumerate(stepped(case, 70)):
+        assert apart(f"step {step}", session.logits, torch.stack([row[step] for row in wanted])) == []
+
+
+WIDE = presets.Size(2, 256, 4, 2, 512)
+"""So wide that a step of a few rows multiplies its weights the other way round."""
+
+
+@pytest.mark.parametrize(
+    "spec", [presets.gpt2(WIDE, vocabulary=600), presets.llama(WIDE, vocabulary=600)], ids=["gpt2", "llama"]
+)
+@pytest.mark.parametrize("lengths", [(1, 1), (3, 1, 5)], ids=str)
+def test_cached_is_uncached_in_a_wide_model(spec, lengths):
+    assert step_by_step(case_of(spec.build().double().eval(), lengths), 3) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_watched_or_hooked_model_goes_on_the_same(kind):
+    """Whatever short way a step takes, whoever looks on sees every value of the ordinary forward, and changes none."""
+    model = model_of(**KINDS[kind], layers="two")
+    case = case_of(model)
+    wanted = [session.logits for session in stepped(case, 3)]
+    seen = []
+    with watching(model, lambda name, value: seen.append(name) or value):
+        mine = [session.logits for session in stepped(case, 3)]
+    path = "" if case.sources is None else "decoder."
+    assert seen.count(f"{path}stack.blocks.1.attention.query") == 4
+    assert seen.count(f"{path}output.logits") == 4
+    assert apart("watched", torch.stack(mine), torch.stack(wanted)) == []
+    calls = []
+    decoder = model if case.sources is None else model.decoder
+    handle = decoder.stack.blocks[0].feed_forward.register_forward_hook(lambda *given: calls.append(1))
+    mine = [session.logits for session in stepped(case, 3)]
+    handle.remove()
+    assert len(calls) == 4
+    assert apart("hooked", torch.stack(mine), torch.stack(wanted)) == []
+
+
+def test_what_replaces_a_value_reaches_the_logits_of_every_step():
+    model = model_of(kind="decoder")
+    case = case_of(model)
+    plain = [session.logits for session in stepped(case, 2)]
+    double = lambda name, value: 2 * value if name == "stack.blocks.0.attention.context" else value  # noqa: E731
+    with watching(model, double):
+        changed = [session.logits for session in stepped(case, 2)]
+    for mine, other in zip(changed, plain, strict=True):
+        assert apart("changed", mine, other) != []
+
+
+def test_nothing_of_padding_reaches_a_token():
+    """A norm without epsilon makes NaN of the zeros that padding, which sees nothing, comes to."""
+    block = BlockSpec(
+        attention=AttentionSpec(heads=2),
+        feed_forward=ReLU(8, bias=False),
+        arrangement=NoteNorm(LayerNorm(epsilon=0.0)),
+    )
+    model = DecoderSpec(vocabulary=11, d_model=16, blocks=(block, block), embedding=Embedding(position=None)).build()
+    (_, (ragged,)), ((alone,),) = (generate(model, rows, rules=Rules(max_new=3)) for rows in ([[1, 2, 3], [4]], [[4]]))
+    assert ragged.tokens == alone.tokens
+    assert ragged.score == pytest.approx(alone.score)
+
+
+DOCUMENTS = masks.document(torch.arange(30) // 3)
+NAMED = [
+    *((kernel, mask) for kernel in ("chunked", "fused", "blockwise") for mask in (None, masks.window(2), DOCUMENTS)),
+    *(("recurrent", mask) for mask in (None, DOCUMENTS)),
+]
+"""Kernels that may be asked for by name, and masks that they serve."""
+
+
+@pytest.mark.parametrize(("kernel", "mask"), NAMED, ids=[f"{kernel} {mask and mask.kind}" for kernel, mask in NAMED])
+def test_a_kernel_asked_for_by_name_serves_ragged_prompts(kernel, mask):
+    """Where it serves a whole text of the model, it goes on from prompts of different lengths."""
+    weight = None if kernel == "fused" else weighting.Kernelized()
+    attention = AttentionSpec(heads=Heads(2), weighting=weight, mask=mask, kernel=kernel)
+    block = BlockSpec(attention=attention, feed_forward=None)
+    model = DecoderSpec(vocabulary=VOCABULARY, d_model=16, blocks=(block,)).build().double()
+    assert LAWS["cached_is_uncached"](case_of(model)) == []

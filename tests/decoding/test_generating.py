@@ -1,0 +1,271 @@
+"""`generate`, `stream` and `score`: what they give, what they leave behind, and how many rows they read."""
+
+import gc
+import math
+
+import pytest
+import torch
+
+from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, generate, score, stream
+from clearhead.decoding.session import Session
+from clearhead.model import presets
+from tests.decoding.laws import case_of
+from tests.decoding.models import PLAIN, VOCABULARY, build, models, on_axes
+from tests.decoding.plain import Case, apart
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+METHODS = [Greedy(), Sample(temperature=2.0), Beam(width=3, n_best=3)]
+methods = pytest.mark.parametrize("method", METHODS, ids=["greedy", "sample", "beam"])
+KINDS = ["decoder", "same cross"]
+
+
+@pytest.fixture(params=KINDS)
+def case(request):
+    return case_of(build(on_axes(PLAIN | {"kind": request.param})))
+
+
+@methods
+def test_log_probs_sum_to_the_score(case, method):
+    for hypotheses in case.generate(method, Rules(max_new=5, end=(2,))):
+        for made in hypotheses:
+            total = made.score * (len(made.tokens) if isinstance(method, Beam) else 1)
+            assert len(made.log_probs) == len(made.tokens)
+            assert max(made.log_probs) <= 0
+            assert math.fsum(made.log_probs) == pytest.approx(total, abs=1e-12)
+
+
+@methods
+@pytest.mark.parametrize("count", [1, 4, VOCABULARY, 30])
+def test_candidates_are_the_likeliest_at_each_step(case, method, count):
+    """So many of them, the likeliest first, each with its log-probability; the chosen one has the same there."""
+    for row, hypotheses in enumerate(case.generate(method, Rules(max_new=4, end=(2,)), candidates=count)):
+        for made in hypotheses:
+            assert len(made.candidates) == len(made.tokens)
+            table = case.log_probs(row, [list(made.tokens)])[0]
+            for place, shown in enumerate(made.candidates):
+                best = table[place].topk(min(count, VOCABULARY))
+                assert [token for token, _ in shown] == best.indices.tolist()
+                assert apart("candidates", [log_prob for _, log_prob in shown], best.values) == []
+                listed = dict(shown)
+                if made.tokens[place] in listed:
+                    assert listed[made.tokens[place]] == pytest.approx(made.log_probs[place], abs=1e-12)
+
+
+def test_candidates_change_nothing_else(case):
+    for method in METHODS:
+        plain, shown = (case.generate(method, Rules(max_new=4), candidates=count) for count in (0, 3))
+        for mine, wanted in zip(shown, plain, strict=True):
+            assert [made.tokens for made in mine] == [made.tokens for made in wanted]
+            assert all(made.candidates == () for made in wanted)
+
+
+def test_the_narrowest_beam_shows_the_candidates_of_greedy(case):
+    """The same tokens, whatever the rules forbid."""
+    rules = Rules(max_new=5, min_new=4, end=(1, 2, 5), no_repeat=2, repetition_penalty=1.2)
+    greedy = case.generate(Greedy(), rules, candidates=4)
+    for mine, wanted in zip(case.generate(Beam(width=1, length_penalty=0.0), rules, candidates=4), greedy, strict=True):
+        assert mine[0].tokens == wanted[0].tokens
+        for one, other in zip(mine[0].candidates, wanted[0].candidates, strict=True):
+            assert [token for token, _ in one] == [token for token, _ in other]
+
+
+@methods
+def test_nothing_in_nothing_out(method):
+    rules = Rules(max_new=3)
+    for model, prefix in ((presets.gpt2("tiny", vocabulary=9).build(), None), (presets.tiny(9).build(), [[1]])):
+        for inputs in ([], torch.zeros(0, 4, dtype=torch.long)):
+            assert generate(model, inputs, method, rules=rules, prefix=prefix) == []
+            assert score(model, inputs, [], prefix=prefix) == []
+            if not isinstance(method, Beam):
+                assert list(stream(model, inputs, method, rules=rules, prefix=prefix)) == []
+
+
+def test_rows_may_be_a_tensor(case):
+    rows = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    same = Case(case.model, rows.tolist(), case.sources and rows.tolist())
+    given = Case(case.model, rows, case.sources and rows)
+    rules = Rules(max_new=3)
+    assert generate(case.model, rules=rules, **same.asked()) == generate(case.model, rules=rules, **given.asked())
+    assert score(case.model, outputs=rows, **given.asked()) == score(case.model, outputs=rows.tolist(), **same.asked())
+
+
+class Read:
+    """The shape of what the decoder reads, each time it reads."""
+
+    def __init__(self, monkeypatch):
+        self.shapes = []
+        original = Session.embedded
+
+        def embedded(session, tokens):
+            self.shapes.append(tuple(tokens.shape))
+            return original(session, tokens)
+
+        monkeypatch.setattr(Session, "embedded", embedded)
+
+
+@pytest.mark.parametrize("method", METHODS[:2], ids=["greedy", "sample"])
+def test_the_batch_shrinks_as_sentences_end(case, method, monkeypatch):
+    """Each step reads one token of every sentence that has not ended, and the last token of none is read."""
+    shrunk = False
+    for end in range(VOCABULARY):
+        with monkeypatch.context() as patch:
+            read = Read(patch)
+            lengths = [len(made.tokens) for (made,) in case.generate(method, Rules(max_new=5, end=(end,)))]
+        assert read.shapes[0] == (3, 5)
+        going_on = [sum(length > n for length in lengths) for n in range(1, 5)]
+        assert read.shapes[1:] == [(rows, 1) for rows in going_on if rows]
+        shrunk = shrunk or len({rows for rows, _ in read.shapes}) > 1
+    assert shrunk
+
+
+def test_a_stream_comes_as_it_is_chosen(case, monkeypatch):
+    """Before the first token only the prompts were read; each later token took one more reading."""
+    read = Read(monkeypatch)
+    tokens = case.stream(Greedy(), Rules(max_new=4))
+    assert read.shapes == []
+    seen = [(next(tokens).sequence, len(read.shapes)) for _ in range(12)]
+    assert seen == [(row, step) for step in (1, 2, 3, 4) for row in (0, 1, 2)]
+    assert next(tokens, None) is None
+
+
+def calls(case):
+    """Everything that runs the model."""
+    rules = Rules(max_new=3)
+    for method in METHODS:
+        yield lambda method=method: generate(case.model, method=method, rules=rules, **case.asked())
+    yield lambda: list(stream(case.model, rules=rules, **case.asked()))
+    yield lambda: score(case.model, outputs=[[1], [2, 3], [4]], **case.asked())
+
+
+def test_every_module_goes_back_to_its_mode(case):
+    for call in calls(case):
+        for place, module in enumerate(case.model.modules()):
+            module.training = place % 3 > 0
+        before = [module.training for module in case.model.modules()]
+        call()
+        assert [module.training for module in case.model.modules()] == before
+        assert torch.is_grad_enabled()
+
+
+def test_modes_go_back_after_an_error(case, monkeypatch):
+    case.model.train()
+    monkeypatch.setattr(Session, "extend", lambda session, tokens: 1 / 0)
+    for method in METHODS:
+        with pytest.raises(ZeroDivisionError):
+            generate(case.model, method=method, rules=Rules(max_new=3), **case.asked())
+        assert all(module.training for module in case.model.modules())
+        assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
+
+
+def test_there_is_no_dropout_while_decoding():
+    model = presets.gpt2("tiny", vocabulary=12, dropout=0.5).build().double().train()
+    once, twice = (generate(model, [[1, 2, 3]], rules=Rules(max_new=5)) for _ in range(2))
+    assert once == twice
+    assert once == generate(model.eval(), [[1, 2, 3]], rules=Rules(max_new=5))
+
+
+def tensors_there():
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+
+
+def test_no_graph_is_kept(case):
+    """No tensor that was made remembers what it was made of, and no gradient appears."""
+    gc.collect()
+    before = {id(tensor) for tensor in tensors_there()}
+    kept = [call() for call in calls(case)]
+    assert len(kept) == len(METHODS) + 2
+    assert [tensor for tensor in tensors_there() if id(tensor) not in before and tensor.grad_fn is not None] == []
+    assert all(parameter.grad is None for parameter in case.model.parameters())
+
+
+def test_a_session_keeps_no_graph_while_it_decodes(case, monkeypatch):
+    kept = []
+    original = Session.extend
+
+    def extend(session, tokens):
+        logits = original(session, tokens)
+        kept.extend([logits, *(tensor for cache in session.caches for tensor in cache.tensors())])
+        return logits
+
+    monkeypatch.setattr(Session, "extend", extend)
+    for method in METHODS:
+        case.generate(method, Rules(max_new=3))
+    assert kept
+    assert not any(tensor.requires_grad for tensor in kept)
+
+
+@pytest.mark.parametrize("choices", models()[:25], ids=str)
+def test_a_model_learns_after_it_has_written(choices):
+    """Nothing that decoding leaves in the model stands in the way of a backward pass."""
+    model = build(choices)
+    case = case_of(model)
+    generate(model, rules=Rules(max_new=3), **case.asked())
+    target = torch.randint(VOCABULARY, (2, 6))
+    logits = model(target) if case.sources is None else model(target, target)
+    logits.square().mean().backward()
+    tables = model.embedding if case.sources is None else model.decoder.embedding
+    assert tables.table.grad.isfinite().all()
+    assert tables.table.grad.abs().max() > 0
+
+
+def test_hypotheses_are_plain_values(case):
+    """Ints, floats and bools: nothing that holds on to a tensor."""
+    for method in METHODS:
+        for hypotheses in case.generate(method, Rules(max_new=3, end=(2,)), candidates=2):
+            for made in hypotheses:
+                assert isinstance(made, Hypothesis)
+                assert {type(token) for token in made.tokens} == {int}
+                assert {type(log_prob) for log_prob in made.log_probs} == {float}
+                assert type(made.score) is float
+                assert type(made.ended) is bool
+                assert {(type(token), type(log_prob)) for shown in made.candidates for token, log_prob in shown} == {
+                    (int, float)
+                }
+
+
+def test_score_of_outputs_of_any_length(case):
+    """Each alone has what it has in the batch."""
+    outputs = [[1, 2, 3, 4, 5], [6], [7, 8]]
+    for row, found in enumerate(case.score(outputs)):
+        (alone,) = case.only([row]).score([outputs[row]])
+        table = case.log_probs(row, [outputs[row]])[0]
+        assert apart("alone", found.log_probs, alone.log_probs) == []
+        assert apart("plain", found.log_probs, [table[place, token] for place, token in enumerate(outputs[row])]) == []
+        assert found.total == pytest.approx(sum(found.log_probs))
+
+
+def test_all_outputs_of_one_length_have_a_probability_of_one(case):
+    one = Case(case.model, [case.prompts[0]] * VOCABULARY**2, case.sources and [case.sources[0]] * VOCABULARY**2)
+    outputs = [[first, second] for first in range(VOCABULARY) for second in range(VOCABULARY)]
+    assert math.fsum(math.exp(found.total) for found in one.score(outputs)) == pytest.approx(1)
+
+
+def test_score_takes_a_long_prompt_beside_a_long_output():
+    """Eight learned positions: neither text has more, though the longest prompt and the longest output together do."""
+    model = presets.gpt2("tiny", vocabulary=12, length=8).build()
+    inputs, outputs = [[1] * 7, [2, 3]], [[4], [5] * 6]
+    together = score(model, inputs, outputs)
+    for row, found in enumerate(together):
+        (alone,) = score(model, inputs[row : row + 1], outputs[row : row + 1])
+        assert found.total == pytest.approx(alone.total, abs=1e-5)
+
+
+@methods
+def test_learned_positions_may_be_used_to_the_last(method):
+    """The last new token is never read, so it needs no position."""
+    model = presets.gpt2("tiny", vocabulary=12, length=8).build()
+    for row in generate(model, [[1, 2, 3, 4], [5]], method, rules=Rules(max_new=5)):
+        assert len(row[0].tokens) == 5
+    for row in generate(model, [[1] * 8], method, rules=Rules(max_new=1)):
+        assert len(row[0].tokens) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@methods
+def test_other_dtypes_write_too(method, dtype):
+    model = presets.llama("tiny", vocabulary=30).build().to(dtype)
+    for row in generate(model, [[1, 2, 3], [4]], method, rules=Rules(max_new=4), candidates=2):
+        assert len(row[0].tokens) == 4
+        assert all(-50 < log_prob <= 0 for log_prob in row[0].log_probs)

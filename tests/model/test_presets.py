@@ -1,0 +1,240 @@
+"""Presets have the sizes of the models they are named after; `sized` comes near any number of parameters."""
+
+import math
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+from clearhead.errors import OptionError
+from clearhead.model import presets, sizes
+from clearhead.model.presets import Size
+from clearhead.model.sizes import KINDS, PRESETS, named, parse_count, sized
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def counted(make):
+    """How many parameters it makes, on the meta device."""
+    with torch.device("meta"):
+        model = make()
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def parameters(spec):
+    return counted(spec.build)
+
+
+# The paper publishes 65 and 213 million for a shared vocabulary of about 37,000 tokens. Its own formulas give what
+# stands here: the attention maps have no bias, the feed-forward has, and one table serves three times. No vocabulary
+# makes both figures right: base would have 65 million with 40,817 tokens, big 213 million with 35,855.
+@pytest.mark.parametrize(
+    ("make", "exactly", "published"),
+    [(presets.base, 63_045_632, 65e6), (presets.big, 214_171_648, 213e6)],
+    ids=["base", "big"],
+)
+def test_the_papers_models_have_the_papers_sizes(make, exactly, published):
+    count = parameters(make(37_000))
+    assert count == exactly
+    assert count == pytest.approx(published, rel=0.035)
+    width, n_tokens = make(37_000).decoder.d_model, {65e6: 40_817, 213e6: 35_855}[published]
+    assert count + (n_tokens - 37_000) * width == pytest.approx(published, abs=width)
+
+
+@pytest.mark.parametrize(("make", "size"), [(presets.base, (6, 512, 8, 2048)), (presets.tiny, (4, 128, 4, 256))])
+def test_the_paper_counts_by_hand(make, size):
+    n_layers, d, n_heads, d_ff = size
+    spec = make(1000)
+    blocks = [*spec.encoder.blocks, *spec.decoder.blocks]
+    assert [block.attention.heads.count for block in blocks] == [n_heads] * 2 * n_layers
+    feed_forward, norm = 2 * d * d_ff + d_ff + d, 2 * d
+    encoder, decoder = 4 * d * d + feed_forward + 2 * norm, 8 * d * d + feed_forward + 3 * norm
+    assert parameters(spec) == 1000 * d + n_layers * (encoder + decoder)
+
+
+@pytest.mark.parametrize(
+    ("size", "published"),
+    [("small", 124_439_808), ("medium", 354_823_168), ("large", 774_030_080), ("xl", 1_557_611_200)],
+)
+def test_gpt2_has_its_published_sizes(size, published):
+    n_layers, d_model, n_heads, _, d_ff = presets.GPT2[size]
+    config = GPT2Config(n_layer=n_layers, n_embd=d_model, n_head=n_heads, n_inner=d_ff)
+    assert parameters(presets.gpt2(size)) == published == counted(lambda: GPT2LMHeadModel(config))
+
+
+@pytest.mark.parametrize("size", presets.BERT)
+def test_bert_has_its_size_but_for_the_second_segment(size):
+    n_layers, d_model, n_heads, _, d_ff = presets.BERT[size]
+    config = BertConfig(
+        num_hidden_layers=n_layers, hidden_size=d_model, num_attention_heads=n_heads, intermediate_size=d_ff
+    )
+    two_segments = 2 * d_model  # Ours is for one, and has no vectors that tell two apart.
+    assert parameters(presets.bert(size)) + two_segments == counted(lambda: BertForMaskedLM(config))
+
+
+def test_bert_base_has_the_size_people_know():
+    assert parameters(presets.bert("base")) == 109_514_298 - 2 * 768
+
+
+@pytest.mark.parametrize("size", presets.LLAMA)
+@pytest.mark.parametrize("tied", [False, True])
+def test_llama_has_the_size_of_the_same_config_elsewhere(size, tied):
+    n_layers, d_model, n_heads, n_kv_heads, d_ff = presets.LLAMA[size]
+    config = LlamaConfig(
+        num_hidden_layers=n_layers,
+        hidden_size=d_model,
+        num_attention_heads=n_heads,
+        num_key_value_heads=n_kv_heads,
+        intermediate_size=d_ff,
+        tie_word_embeddings=tied,
+    )
+    assert parameters(presets.llama(size, tied=tied)) == counted(lambda: LlamaForCausalLM(config))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_a_name_and_takes_a_vocabulary(name):
+    smaller, usual = parameters(named(name, 1000)), parameters(named(name))
+    tables = 1 if name in ("tiny", "base", "big") or "bert" in name or "gpt2" in name else 2
+    spec = named(name)
+    width = spec.decoder.d_model if hasattr(spec, "decoder") else spec.d_model
+    bias = 1 if "bert" in name else 0  # BERT's output has a bias for each token.
+    assert usual - smaller == (PRESETS[name].vocabulary - 1000) * (tables * width + bias)
+
+
+def test_a_bare_family_name_is_its_usual_size():
+    assert named("gpt2") == named("gpt2-small")
+    assert named("bert") == named("bert-base")
+    assert named("llama") == named("llama-110m")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: presets.gpt2("huge"), r"no GPT-2 of size 'huge'; there are tiny, small.*give a Size"),
+        (lambda: presets.bert("huge"), r"no BERT of size 'huge'; there are tiny, mini"),
+        (lambda: presets.llama("huge"), r"no Llama of size 'huge'; there are tiny, 15m"),
+        (lambda: named("gpt3"), r"no preset 'gpt3'; there are tiny, base, big, gpt2, gpt2-tiny"),
+        (lambda: named("base", 0), r"vocabulary must be 1 or more; came 0"),
+        (lambda: sized("both", 10**6, 100), r"no kind 'both'; there are encoder-decoder, decoder, encoder"),
+        (lambda: sized("decoder", 10**6, 0), r"vocabulary must be 1 or more; came 0"),
+        (lambda: sized("decoder", 10**14, 100), r"100,000,000,000,000 parameters are too many"),
+    ],
+)
+def test_what_there_is_not_is_told(make, said):
+    with pytest.raises(OptionError, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("300k", 300_000),
+        ("10M", 10_000_000),
+        ("10m", 10_000_000),
+        ("1.5B", 1_500_000_000),
+        (" 2_000_000 ", 2_000_000),
+        ("7", 7),
+        ("0.5k", 500),
+        ("1.1B", 1_100_000_000),
+        ("2T", 2 * 10**12),
+    ],
+)
+def test_a_number_of_parameters_is_read_as_people_write_it(text, count):
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "M", "ten", "10X", "10MB", "-5M", "1e6", "1,000", "1__0", "_1", "0", "0.0001k", "nan"]
+)
+def test_what_is_no_number_of_parameters_is_told(text):
+    with pytest.raises(OptionError, match=r"is no number of parameters; write 300k, 10M, 1.5B or 2_000_000"):
+        parse_count(text)
+
+
+def shape_of(spec):
+    """One number for each thing a size consists of."""
+    stack = spec.decoder if hasattr(spec, "decoder") else spec
+    block = stack.blocks[0]
+    return Size(
+        len(stack.blocks),
+        stack.d_model,
+        block.attention.heads.count,
+        block.attention.heads.kv,
+        block.feed_forward.d_ff,
+    )
+
+
+# Close together where rungs are far apart, up to 10 billion.
+ASKED = [round(10 ** (5 + step / 60)) for step in range(60)] + [round(10 ** (6 + step / 4)) for step in range(17)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("vocabulary", [100, 1000, 8000, 32_000, 100_000, 250_000])
+def test_a_size_is_met_within_ten_percent(kind, vocabulary):
+    asked = [wanted for wanted in ASKED if wanted >= 96 * vocabulary]
+    given = [sizes.count(kind, shape_of(sized(kind, wanted, vocabulary)), vocabulary) for wanted in asked]
+    assert {wanted: made for wanted, made in zip(asked, given, strict=True) if abs(made / wanted - 1) > 0.1} == {}
+    assert given == sorted(given)  # asking for more never gives less
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("wanted", "vocabulary"), [(10**5, 100), (3 * 10**6, 8000), (10**8, 32_000), (10**10, 250_000)]
+)
+def test_the_count_of_a_size_is_that_of_the_whole_model(kind, wanted, vocabulary):
+    spec = sized(kind, wanted, vocabulary)
+    assert parameters(spec) == sizes.count(kind, shape_of(spec), vocabulary)
+    assert parameters(spec) == pytest.approx(wanted, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rungs_go_up_one_by_one(kind):
+    for parameters_asked in (2 * 10**5, 5 * 10**6, 3 * 10**8):
+        counts = [sizes.count(kind, size, 500) for size in sizes.ladder(kind, parameters_asked, 500)]
+        assert counts == sorted(set(counts))
+        assert counts[0] <= parameters_asked < counts[-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("exponent", [5, 7, 9])
+def test_shapes_are_sensible(kind, exponent):
+    spec = sized(kind, 10**exponent, 1000)
+    n_layers, d_model, n_heads, n_kv_heads, d_ff = shape_of(spec)
+    assert d_model % n_heads == 0
+    assert d_model // n_heads == (64 if d_model >= 512 else 32 if d_model >= 128 else 16)
+    assert n_kv_heads == n_heads
+    full = KINDS[kind].widening * d_model
+    assert 0.5 * full <= d_ff <= full + 32
+    deep = math.sqrt(d_model) / 2 / KINDS[kind].n_stacks
+    assert round(deep) <= n_layers <= 2 * round(deep) + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_too_small_a_size_says_the_least(kind):
+    with pytest.raises(OptionError, match=r"too few .* vocabulary of 50,000: the least is ([\d,]+); raise") as caught:
+        sized(kind, 10_000, 50_000)
+    least = int(str(caught.value).partition("the least is ")[2].partition(";")[0].replace(",", ""))
+    assert parameters(sized(kind, least, 50_000)) == least
+    with pytest.raises(OptionError, match="too few"):
+        sized(kind, least - 1, 50_000)
+
+
+def test_no_memory_is_taken_for_a_size(monkeypatch):
+    made = []
+    build = torch.nn.Parameter.__new__
+
+    def watched(cls, data=None, requires_grad=True):
+        made.append(data.device.type)
+        return build(cls, data, requires_grad)
+
+    monkeypatch.setattr(torch.nn.Parameter, "__new__", watched)
+    sizes.growth.cache_clear()
+    sized("decoder", 10**9, 1000)
+    assert set(made) == {"meta"}
