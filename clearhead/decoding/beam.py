@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.session import Session
-from clearhead.decoding.top import log_probs_of, shown_to, top
+from clearhead.decoding.top import shown_to, top
 from clearhead.errors import OptionError
 
 __all__ = ["Beam", "beam_search"]
@@ -127,15 +127,12 @@ class Search:
         """The best of every sentence: enough that `width` of them go on, even if as many as can do end."""
         keep = max(2, 1 + len(self.rules.end)) * self.method.width
         so_far = [row for sentence in sentences for row in sentence.so_far(self.rules)]
-        logits = self.rules.penalised(self.session.logits, so_far)
-        allowed = self.rules.allowed(logits, n_new, so_far)
-        values, tokens = top(allowed, keep)
-        log_probs = log_probs_of(logits, tokens).double()
-        if allowed is not logits:
-            log_probs = log_probs.masked_fill(values == NOTHING, NOTHING)
-        before = [[node.total for node in sentence.live] for sentence in sentences]
-        shown = shown_to(logits, self.candidates)
-        return found_in(log_probs, tokens, torch.tensor(before, dtype=torch.float64, device=logits.device), keep, shown)
+        log_probs = self.session.log_probs(self.rules, so_far)
+        shown = shown_to(log_probs, self.candidates)
+        values, tokens = top(self.rules.forbid(log_probs, n_new, so_far), keep)
+        totals = [[node.total for node in sentence.live] for sentence in sentences]
+        before = torch.tensor(totals, dtype=torch.float64, device=values.device)
+        return found_in(values.double(), tokens, before, keep, shown)
 
     def advance(self, sentence: Sentence, found: Found, length: int) -> list[int]:
         """Ends what ends, keeps the best of the rest, and tells which beam each of them goes on from.

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clearhead.decoding.top import top
+from clearhead.decoding.top import best
 from clearhead.errors import OptionError
 
 __all__ = ["Chooser", "Greedy", "Sample"]
@@ -26,7 +26,7 @@ class Chooser(ABC):
 
     @abstractmethod
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
-        """The next token of every row."""
+        """The next token of every row; log-probabilities are logits too."""
 
 
 @final
@@ -38,7 +38,7 @@ class Greedy(Chooser):
         return []
 
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
-        return top(logits, 1)[1].squeeze(-1)
+        return best(logits)[1]
 
 
 @final

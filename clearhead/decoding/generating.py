@@ -24,7 +24,7 @@ from clearhead.decoding.request import (
 )
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.session import Session, open_session, right_padded
-from clearhead.decoding.top import log_probs_of, shown_to
+from clearhead.decoding.top import shown_to
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 
@@ -131,18 +131,15 @@ class Rowwise:
 
     def step(self, n_new: int) -> list[Token]:
         """The next token of every row that is still there."""
-        logits = self.rules.penalised(self.session.logits, self.so_far)
-        allowed = self.rules.allowed(logits, n_new, self.so_far)
-        self.chosen = self.method.choose(allowed, self.draws)
-        places = self.chosen.unsqueeze(-1)
-        log_probs = log_probs_of(logits, places)
-        if allowed is not logits:
-            log_probs = log_probs.masked_fill(allowed.gather(-1, places) == NOTHING, NOTHING)
-        shown = shown_to(logits, self.candidates)
+        log_probs = self.session.log_probs(self.rules, self.so_far)
+        shown = shown_to(log_probs, self.candidates)
+        self.rules.forbid(log_probs, n_new, self.so_far)
+        self.chosen = self.method.choose(log_probs, self.draws)
+        own = log_probs.gather(-1, self.chosen.unsqueeze(-1)).squeeze(-1)
         made = [
             Token(sequence, token, log_prob, token in self.rules.end, best)
             for sequence, token, log_prob, best in zip(
-                self.sequences, self.chosen.tolist(), log_probs.squeeze(-1).tolist(), shown, strict=True
+                self.sequences, self.chosen.tolist(), own.tolist(), shown, strict=True
             )
         ]
         self.leave(made)
@@ -214,7 +211,8 @@ def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "ro
     tokens, _ = right_padded(rows, request.decoder.embedding.table.device)
     shown, wanted = tokens[:, :-1], tokens[:, 1:]
     logits = logits_of(request, shown)
-    return log_probs_of(logits, wanted.unsqueeze(-1)).squeeze(-1)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return torch.log_softmax(logits, -1, dtype=wide).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
 
 
 def logits_of(request: Request, tokens: Int[Tensor, "row n"]) -> Tensor:

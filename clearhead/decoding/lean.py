@@ -23,7 +23,7 @@ from clearhead.model.arrangements import After, Alone, Bare, Before, Connection
 from clearhead.model.blocks import Block
 from clearhead.model.feedforward import Gated, Plain
 from clearhead.model.norms import BuiltLayerNorm, BuiltRMSNorm
-from clearhead.model.products import few_rows, is_large
+from clearhead.model.products import few_rows, is_large, through
 from clearhead.model.reading import Reads
 from clearhead.model.transformers import Decoder
 from clearhead.taps import Tapped
@@ -112,7 +112,11 @@ def _(linear: nn.Linear) -> Step:
 
 @lean.register
 def _(network: Plain) -> Step:
-    up, activate, down = lean(network.up), network.activate, lean(network.down)
+    maps, activate = (network.up, network.down), network.activate
+    if all(type(part) is nn.Linear and is_large(part.weight) for part in maps):
+        first, second = ((part.weight, part.bias) for part in maps)
+        return lambda x: through(x, first, activate, second)
+    up, down = lean(network.up), lean(network.down)
     return lambda x: down(activate(up(x)))
 
 

@@ -58,12 +58,11 @@ class Rules:
             logits[row, seen] = torch.where(there > 0, there / self.repetition_penalty, there * self.repetition_penalty)
         return logits
 
-    def allowed(self, logits: Logits, n_new: int, so_far: Sequence[Sequence[int]]) -> Logits:
-        """-inf for what may not come next, `n_new` new tokens being there already; the logits themselves if all may."""
+    def forbid(self, logits: Logits, n_new: int, so_far: Sequence[Sequence[int]]) -> Logits:
+        """Writes -inf at what may not come next, `n_new` new tokens being there already, and returns the logits."""
         if n_new + 1 < self.min_new and self.end:
-            logits = logits.index_fill(1, torch.tensor(self.end, device=logits.device), FORBIDDEN)
+            logits.index_fill_(1, torch.tensor(self.end, device=logits.device), FORBIDDEN)
         if self.no_repeat:
-            logits = logits.clone()
             for row, tokens in enumerate(so_far):
                 logits[row, list(followers(tokens, self.no_repeat))] = FORBIDDEN
         return logits

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from clearhead.decoding.caches import Caches, Clock, Source
 from clearhead.decoding.lean import Step, lean_stack
+from clearhead.decoding.rules import Rules
+from clearhead.decoding.top import LogProbs
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
 __all__ = ["Session", "open_session", "right_padded"]
@@ -27,6 +29,7 @@ class Session:
     ) -> None:
         self.decoder = decoder
         self.device = decoder.embedding.table.device
+        self.kept = LogProbs()
         longest = max(len(prompt) for prompt in prompts)
         pads = [longest - len(prompt) for prompt in prompts]
         tokens = torch.tensor(
@@ -58,6 +61,10 @@ class Session:
         clock.advance(tokens.shape[1])
         positions = None if clock.pads is None else clock.positions.clamp(min=0)
         return self.decoder.embedding(tokens, positions=positions, start=clock.n)
+
+    def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Logits:
+        """Log-probabilities of the next token, after the rules' penalty; good until the next step asks for its own."""
+        return self.kept.of(rules.penalised(self.logits, so_far))
 
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None = None) -> None:
         """Goes on with these of the rows, in this order; some may come several times. `sentences`: those that stay.

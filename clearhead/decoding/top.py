@@ -6,10 +6,12 @@ from torch import Tensor
 
 from clearhead.decoding.hypotheses import Candidates
 
-__all__ = ["log_probs_of", "shown_to", "top"]
+__all__ = ["LogProbs", "best", "shown_to", "top"]
 
 GROUP = 64
 """Neighbours looked at together: the k largest of a row lie in the k groups whose maxima are largest."""
+SMALL = 1 << 16
+"""Numbers below which one pass is quicker than groups."""
 
 
 def top(values: Float[Tensor, "row vocabulary"], k: int) -> tuple[Float[Tensor, "row k"], Int[Tensor, "row k"]]:
@@ -30,16 +32,33 @@ def top(values: Float[Tensor, "row vocabulary"], k: int) -> tuple[Float[Tensor, 
     return found.values, place.gather(-1, found.indices)
 
 
-def log_probs_of(logits: Float[Tensor, "*row vocabulary"], tokens: Int[Tensor, "*row k"]) -> Float[Tensor, "*row k"]:
-    """The log-probabilities of these tokens, in float32 or better."""
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    return torch.log_softmax(logits, -1, dtype=wide).gather(-1, tokens)
+class LogProbs:
+    """Log-probabilities of logits, in float32 or better, in memory that is used again at every step.
+
+    Fresh memory of many megabytes is faulted in page by page, which takes longer than the arithmetic.
+    """
+
+    def __init__(self) -> None:
+        self.kept = torch.empty(0)
+
+    def of(self, logits: Float[Tensor, "row vocabulary"]) -> Float[Tensor, "row vocabulary"]:
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        if self.kept.ndim < 2 or len(self.kept) < len(logits):
+            self.kept = torch.empty_like(logits, dtype=wide)
+        return torch.log_softmax(logits, -1, dtype=wide, out=self.kept[: len(logits)])
 
 
-def shown_to(logits: Float[Tensor, "row vocabulary"], count: int) -> list[Candidates]:
-    """The likeliest tokens of every row and their log-probabilities, whatever rules forbid."""
+def best(values: Float[Tensor, "row vocabulary"]) -> tuple[Float[Tensor, "row"], Int[Tensor, "row"]]:
+    """The largest of each row and where it stands."""
+    if values.numel() < SMALL:
+        return values.max(-1)
+    found, place = top(values, 1)
+    return found.squeeze(-1), place.squeeze(-1)
+
+
+def shown_to(log_probs: Float[Tensor, "row vocabulary"], count: int) -> list[Candidates]:
+    """The likeliest tokens of every row and their log-probabilities."""
     if not count:
-        return [()] * len(logits)
-    _, tokens = top(logits, count)
-    pairs = zip(tokens.tolist(), log_probs_of(logits, tokens).tolist(), strict=True)
-    return [tuple(zip(row, log_probs, strict=True)) for row, log_probs in pairs]
+        return [()] * len(log_probs)
+    values, tokens = top(log_probs, count)
+    return [tuple(zip(*pair, strict=True)) for pair in zip(tokens.tolist(), values.tolist(), strict=True)]

@@ -4,14 +4,19 @@ MKL reads a matrix from memory two to four times as fast when it is the left fac
 single row is doubled for that, since for one it takes another routine. The figures are in docs/decisions/0006.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["few_rows", "is_large"]
+__all__ = ["few_rows", "is_large", "through"]
 
-FEW = 64
+FEWEST, FEW, MANY = 8, 64, 256
+Map = tuple[Tensor, Tensor | None]
+"""A matrix and a bias."""
+
 WIDE, LARGE = 256, 1 << 17
 """From which width and number of entries on it pays: below, copying the result back takes longer than is won."""
 
@@ -28,5 +33,19 @@ def few_rows(
     if rows > FEW or (rows == 1 and weight.shape[1] > weight.shape[0]):
         return F.linear(x, weight, bias)
     columns = (x.expand(2, -1).contiguous() if rows == 1 else x).T
-    made = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
-    return made.T[:rows].contiguous()
+    return as_columns(columns, weight, bias).T[:rows].contiguous()
+
+
+def through(
+    x: Float[Tensor, "row d_model"], up: Map, activate: Callable[[Tensor], Tensor], down: Map
+) -> Float[Tensor, "row d_model"]:
+    """Up by a large matrix, through a non-linearity and down by another: more rows are best kept as columns between."""
+    rows = x.shape[0]
+    if not FEWEST < rows <= MANY:
+        return few_rows(activate(few_rows(x, *up)), *down)
+    hidden = activate(as_columns(x.T, *up))
+    return F.linear(hidden.T, *down) if rows > FEW else as_columns(hidden, *down).T.contiguous()
+
+
+def as_columns(columns: Float[Tensor, "d_in row"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "d_out row"]:
+    return weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)

@@ -38,7 +38,7 @@ def has_twice(tokens: list[int], n: int) -> bool:
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_no_repeat_forbids_what_would_make_a_run_twice(n, length):
     rows, logits = rows_of_tokens(8, length, 6), torch.randn(8, 6)
-    mine = Rules(max_new=9, no_repeat=n).allowed(logits, 0, rows)
+    mine = Rules(max_new=9, no_repeat=n).forbid(logits.clone(), 0, rows)
     theirs = NoRepeatNGramLogitsProcessor(n)(torch.tensor(rows), logits.clone())
     assert torch.equal(mine, theirs)
     for tokens, row in zip(rows, mine.tolist(), strict=True):
@@ -67,7 +67,7 @@ def test_repetition_penalty_is_that_of_hugging_face(penalty):
 def test_min_new_forbids_the_end_as_hugging_face_does_one_token_longer(end, n_new):
     """Hugging Face counts the tokens before the end; here the end itself is one of them."""
     prompt, logits = 4, torch.randn(2, 6)
-    mine = Rules(max_new=9, min_new=4, end=end).allowed(logits, n_new, [[]] * 2)
+    mine = Rules(max_new=9, min_new=4, end=end).forbid(logits.clone(), n_new, [[]] * 2)
     processor = MinLengthLogitsProcessor(prompt + 4 - 1, list(end), device="cpu")
     theirs = processor(torch.zeros(2, prompt + n_new, dtype=torch.long), logits.clone())
     assert torch.equal(mine, theirs)
@@ -76,8 +76,9 @@ def test_min_new_forbids_the_end_as_hugging_face_does_one_token_longer(end, n_ne
 
 def test_rules_that_forbid_nothing_leave_the_logits_as_they_are():
     logits = torch.randn(2, 6)
-    rules = Rules(max_new=3, end=(1,))
-    assert rules.allowed(rules.penalised(logits, [[]] * 2), 0, [[]] * 2) is logits
+    before, rules = logits.clone(), Rules(max_new=3, end=(1,))
+    assert rules.forbid(rules.penalised(logits, [[]] * 2), 0, [[]] * 2) is logits
+    assert torch.equal(logits, before)
     assert not rules.look_back
 
 

@@ -1,9 +1,9 @@
-"""`top` is torch's topk, whichever way it takes; `log_probs_of` is a log-softmax."""
+"""`top` is torch's topk, whichever way it takes; `LogProbs` a log-softmax."""
 
 import pytest
 import torch
 
-from clearhead.decoding.top import GROUP, log_probs_of, top
+from clearhead.decoding.top import GROUP, LogProbs, best, top
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,9 +67,17 @@ def test_the_groups_are_used(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_log_probs_are_a_log_softmax_in_float32_or_better(dtype):
-    logits = (torch.randn(2, 3, 50) * 4).to(dtype)
-    tokens = torch.randint(50, (2, 3, 4))
-    found = log_probs_of(logits, tokens)
-    wanted = torch.log_softmax(logits.double(), -1).gather(-1, tokens)
-    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-12 if dtype == torch.float64 else 1e-5)
+    kept = LogProbs()
+    for rows in (3, 2, 5, 1):  # the memory is used again, and grows where it must
+        logits = (torch.randn(rows, 50) * 4).to(dtype)
+        found, wanted = kept.of(logits), torch.log_softmax(logits.double(), -1)
+        assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-12 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("n", [7, 3_000, 70_000])
+def test_the_best_is_the_largest(n):
+    values = torch.randn(3, n)
+    found, place = best(values)
+    assert torch.equal(found, values.amax(-1))
+    assert torch.equal(values.gather(-1, place.unsqueeze(-1)).squeeze(-1), found)
