@@ -4,17 +4,21 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.decoding.caches import Caches, Clock, Source
-from clearhead.decoding.lean import Step, lean_stack
+from clearhead.decoding.lean import Step, lean_stack, observed
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.top import LogProbs
+from clearhead.model.outputs import ToVocabulary
+from clearhead.model.products import FEW
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
 __all__ = ["Session", "open_session", "right_padded"]
 
 Logits = Float[Tensor, "row vocabulary"]
+MUCH = 1 << 20
+"""Logits from which on they are written into the same memory each time: fresh pages would take longer to come."""
 
 
 class Session:
@@ -29,7 +33,7 @@ class Session:
     ) -> None:
         self.decoder = decoder
         self.device = decoder.embedding.table.device
-        self.kept = LogProbs()
+        self.kept, self.room = LogProbs(), torch.empty(0)
         longest = max(len(prompt) for prompt in prompts)
         pads = [longest - len(prompt) for prompt in prompts]
         tokens = torch.tensor(
@@ -41,7 +45,7 @@ class Session:
         self.logits = self.step(tokens, self.lean) if self.lean and longest == 1 else self.read(tokens)
 
     def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
-        """The logits after one more token in every row."""
+        """The logits after one more token in every row; good until the next."""
         new = tokens.unsqueeze(1)
         self.logits = self.step(new, self.lean) if self.lean else self.read(new)
         return self.logits
@@ -53,8 +57,17 @@ class Session:
 
     def step(self, tokens: Int[Tensor, "row 1"], lean: Step) -> Logits:
         """The same for one new token, by the short way."""
-        states = lean(self.embedded(tokens).squeeze(1))
-        return self.decoder.output(states.unsqueeze(1))[:, 0]
+        return self.logits_of(lean(self.embedded(tokens).squeeze(1)))
+
+    def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
+        """By the model's output; of many rows, into memory that is used again."""
+        output, rows = self.decoder.output, len(states)
+        table = bare_table(output)
+        if table is None or rows <= FEW or rows * len(table) < MUCH:
+            return output(states.unsqueeze(1))[:, 0]
+        if self.room.ndim < 2 or len(self.room) < rows:
+            self.room = states.new_empty(rows, len(table))
+        return torch.mm(states, table.T, out=self.room[:rows])
 
     def embedded(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
         clock = self.caches.clock
@@ -72,6 +85,13 @@ class Session:
         The logits are still those of all rows, until the session is extended.
         """
         self.caches.select(rows, sentences)
+
+
+def bare_table(output: nn.Module) -> Tensor | None:
+    """The table of an output that is nothing but one, and that nobody watches."""
+    if not isinstance(output, ToVocabulary) or observed(output):
+        return None
+    return output.table if output.transform is None and output.bias is None else None
 
 
 def open_session(
