@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 import pathlib
+import random
 import re
 import statistics
 import subprocess
@@ -278,7 +279,7 @@ def growth(figure: str | None, rounds: int = 60) -> None:
     times = {key: [] for key in sessions}
     with torch.inference_mode():
         for _ in range(rounds):
-            for key, session in sessions.items():
+            for key, session in random.sample(list(sessions.items()), len(sessions)):  # none always after the longest
                 begin = time.perf_counter()
                 session.extend(torch.tensor([5]))
                 times[key].append(time.perf_counter() - begin)
@@ -308,12 +309,13 @@ def draw(taken: dict, memory: dict, path: str) -> None:
     from docs.figures import save
 
     figure = Figure(figsize=(9.6, 4.0), layout="constrained", facecolor="white")
-    for axes, made, title in zip(
-        figure.subplots(1, 2), (taken, memory), ("milliseconds a token", "megabytes kept"), strict=True
-    ):
+    panels = (taken, "milliseconds a token", "linear"), (memory, "megabytes kept", "log")
+    for axes, (made, title, scale) in zip(figure.subplots(1, 2), panels, strict=True):
         for kind, colour in (("softmax", ROLES["weight"]), ("kernelized", ROLES["key"])):
             axes.plot(LENGTHS, [made[kind, n] for n in LENGTHS], color=colour, marker="o", label=kind)
-        axes.set(xscale="log", yscale="log", xlabel="tokens so far", title=title)
+        axes.set(xscale="log", yscale=scale, xlabel="tokens so far", title=title)
+        if scale == "linear":
+            axes.set_ylim(bottom=0)
         axes.grid(color="#E6E6E6", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)

@@ -156,12 +156,16 @@ def test_where_everything_is_forbidden_the_output_ends_before_it(case, method):
 
 @pytest.mark.parametrize("width", [1, 3, 20])
 def test_where_everything_is_forbidden_a_beam_ends_before_it(case, width):
+    """And where a sentence has fewer beginnings than another, nothing comes of the rows that fill it up."""
     found = case.generate(Beam(width=width, n_best=width), Rules(max_new=30, no_repeat=1))
-    for prompt, hypotheses in zip(case.prompts, found, strict=True):
+    for row, (prompt, hypotheses) in enumerate(zip(case.prompts, found, strict=True)):
         assert hypotheses
+        assert len({made.tokens for made in hypotheses}) == len(hypotheses)
         for made in hypotheses:
             assert sorted([*set(prompt), *made.tokens]) == list(range(VOCABULARY))
             assert made.ended is False
+            table = case.log_probs(row, [list(made.tokens)])[0]
+            assert apart("row", made.log_probs, [table[place, token] for place, token in enumerate(made.tokens)]) == []
 
 
 @methods
