@@ -205,3 +205,17 @@ def test_json_holds_every_step_by_name(demo, mask, weighting):
 )
 def test_a_sum_too_long_for_the_line_leaves_out_its_middle(widths, room, columns):
     assert columns_that_fit(widths, room) == columns
+
+
+def test_a_whole_model_writes(demo):
+    shown, text = json.loads(demo("--json"))["model"], demo()
+    assert shown["largest_difference"] < 1e-5
+    assert f"{shown['parameters']:,} parameters" in " ".join(text.split())
+    for hypothesis in (shown["greedy"], *shown["beam"]):
+        assert hypothesis["text"].split() == [shown["words"][token] for token in hypothesis["tokens"]]
+        assert all(log_prob < 0 for log_prob in hypothesis["log_probs"])
+    scores = [hypothesis["score"] for hypothesis in shown["beam"]]
+    assert scores == sorted(scores, reverse=True)
+    for hypothesis in shown["beam"]:
+        line = f"−{-hypothesis['score']:.3f}  {hypothesis['text']}"
+        assert line in text

@@ -155,3 +155,21 @@ def test_the_first_loss_is_that_of_knowing_nothing(make, words):
     with torch.no_grad():
         loss = F.cross_entropy(model(*tokens).flatten(0, 1), torch.randint(words, (64,))).item()
     assert loss == pytest.approx(math.log(words), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        presets.classic(WORDS, size=Size(6, 128, 4, 4, 512), dropout=0.0),
+        presets.bert(Size(12, 128, 4, 4, 512), vocabulary=WORDS, dropout=0.0),
+    ],
+    ids=["classic", "bert"],
+)
+def test_post_norm_does_not_forget_its_tokens(spec):
+    """After the last block a good share of the variance still lies between the tokens of a sequence."""
+    torch.manual_seed(0)
+    start = Start(spec)
+    last = [name for name in start.seen if name.endswith("out") and name.count(".") >= 3 and "blocks" in name][-1]
+    vectors = start.seen[last]
+    between = (vectors - vectors.mean(1, keepdim=True)).var() / vectors.var()
+    assert between > 0.1
