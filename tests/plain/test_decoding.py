@@ -30,6 +30,24 @@ def test_the_laws_hold(choices, monkeypatch):
     assert broken_laws(case_of(build(choices))) == {}
 
 
+LARGE = {
+    "clearhead.model.products.WIDE": 1,
+    "clearhead.model.products.LARGE": 1,
+    "clearhead.model.products.FEWEST": 1,
+    "clearhead.decoding.session.MUCH": 1,
+    "clearhead.decoding.session.FEW": 1,
+    "clearhead.decoding.top.SMALL": 1,
+}
+"""Sizes from which on a step goes ways of its own, set so that these small models go them too."""
+
+
+@pytest.mark.parametrize("choices", models()[:25], ids=str)
+def test_the_laws_hold_on_the_ways_of_large_models(choices, monkeypatch):
+    for name, size in LARGE.items():
+        monkeypatch.setattr(name, size)
+    assert broken_laws(case_of(build(choices))) == {}
+
+
 def test_every_allowed_pair_was_run_and_says_so(capsys):
     if not RUN:
         pytest.skip("the models did not run in this session")
