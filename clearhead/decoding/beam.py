@@ -44,8 +44,8 @@ class Beam:
             raise OptionError(f"Beam: n_best must lie between 1 and the width, {self.width}; came {self.n_best}")
         if self.stop not in get_args(Stop):
             raise OptionError(f"Beam: stop must be one of {', '.join(get_args(Stop))}; came {self.stop!r}")
-        if self.length_penalty != self.length_penalty:
-            raise OptionError("Beam: length_penalty must be a number; came nan")
+        if not -100 <= self.length_penalty <= 100:
+            raise OptionError(f"Beam: length_penalty must be a number; came {self.length_penalty}; from -100 to 100")
 
     def score(self, total: float, length: int) -> float:
         return total / max(length, 1) ** self.length_penalty

@@ -2,8 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -34,9 +33,7 @@ NOTHING = float("-inf")
 """The log-probability of a token chosen where none was allowed."""
 
 
-@final
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """One new token of one sequence. `log_prob` is the model's own, whatever cuts a sample was drawn after."""
 
     sequence: int
@@ -70,6 +67,8 @@ def generate(
     >>> [len(hypotheses) for hypotheses in found], len(found[0][0].tokens)
     ([2, 2], 4)
     """
+    if not isinstance(method, Chooser | Beam):
+        raise OptionError(f"method: expected Greedy(), Sample() or Beam(), made and not the class; came {method!r}")
     request = checked(model, inputs, prefix, rules, candidates)
     if not request.inputs:
         return []
@@ -90,9 +89,12 @@ def stream(
     candidates: int = 0,
 ) -> Iterator[Token]:
     """The same, token by token, as soon as each is chosen. The model is in eval mode until the last has come."""
-    if not isinstance(method, Chooser):
+    if isinstance(method, Beam):
         raise OptionError("a beam may change its mind until the end: stream Greedy() or Sample(), or use generate")
+    if not isinstance(method, Chooser):
+        raise OptionError(f"method: expected Greedy() or Sample(), made and not the class; came {method!r}")
     request = checked(model, inputs, prefix, rules, candidates)
+    method.draws(len(request.inputs))  # raises here, and not at the first token
     return written(request, method, rules, candidates) if request.inputs else iter(())
 
 

@@ -6,7 +6,7 @@ from typing import final
 
 from torch import Tensor
 
-from clearhead.decoding.rules import Rules
+from clearhead.decoding.rules import Rules, is_id
 from clearhead.errors import OptionError
 from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.outputs import ToVocabulary
@@ -17,6 +17,8 @@ __all__ = ["Model", "Request", "Rows", "make_request"]
 Model = Decoder | EncoderDecoder
 Rows = Sequence[Sequence[int]] | Tensor
 """Token ids, a row for each sequence; rows may differ in length."""
+EVERY_ROW = object()
+"""Stands for no wrong row: one that is None is wrong."""
 
 
 @final
@@ -58,6 +60,10 @@ def check_model(model: object) -> None:
     decoder = model if isinstance(model, Decoder) else model.decoder
     if not isinstance(decoder.output, ToVocabulary):
         raise OptionError(f"this decoder's output is {decoder.spec.output}; to write text it must be NextToken")
+    if isinstance(model, Decoder) and any(block.cross is not None for block in model.spec.blocks):
+        raise OptionError(
+            "this decoder has cross-attention and was given nothing to attend to: let its EncoderDecoder write"
+        )
 
 
 def prefixes(prefix: Rows | None, count: int) -> list[list[int]]:
@@ -72,13 +78,17 @@ def prefixes(prefix: Rows | None, count: int) -> list[list[int]]:
 
 
 def token_rows(name: str, rows: Rows) -> list[list[int]]:
-    listed = rows.tolist() if isinstance(rows, Tensor) else [list(row) for row in rows]
+    given = rows.tolist() if isinstance(rows, Tensor) else rows
+    if not isinstance(given, Sequence):
+        raise OptionError(f"{name}: expected rows of token ids; came {type(rows).__name__}")
+    wrong = next((row for row in given if not isinstance(row, Sequence | Tensor)), EVERY_ROW)
+    if wrong is not EVERY_ROW:
+        raise OptionError(f"{name}: expected rows of token ids; came a bare {type(wrong).__name__}. Write [ids]")
+    listed = [row.tolist() if isinstance(row, Tensor) else list(row) for row in given]
     for index, row in enumerate(listed):
-        if not isinstance(row, list):
-            raise OptionError(f"{name}: expected rows of token ids; came a bare {type(row).__name__}. Write [ids]")
-        wrong = next((token for token in row if not isinstance(token, int) or isinstance(token, bool)), None)
-        if wrong is not None:
-            raise OptionError(f"{name}[{index}]: token ids are whole numbers; there is {wrong!r}")
+        strange = [token for token in row if not is_id(token)]
+        if strange:
+            raise OptionError(f"{name}[{index}]: token ids are whole numbers; there is {strange[0]!r}")
         if not row:
             raise OptionError(f"{name}[{index}] is empty: there must be a token to go on from; give a start token")
     return listed

@@ -37,6 +37,8 @@ class Rules:
             raise OptionError(f"max_new: at least one token must be asked for; came {self.max_new}")
         if not 0 <= self.min_new <= self.max_new:
             raise OptionError(f"min_new must lie between 0 and max_new = {self.max_new}; came {self.min_new}")
+        if not isinstance(self.end, tuple | list) or not all(map(is_id, self.end)):
+            raise OptionError(f"end: expected the token ids that end an output, such as (2,); came {self.end!r}")
         if self.no_repeat < 0:
             raise OptionError(f"no_repeat is a number of tokens in a row, 0 for no such rule; came {self.no_repeat}")
         if not self.repetition_penalty > 0:
@@ -66,6 +68,11 @@ class Rules:
             for row, tokens in enumerate(so_far):
                 logits[row, list(followers(tokens, self.no_repeat))] = FORBIDDEN
         return logits
+
+
+def is_id(token: object) -> bool:
+    """Whether it is a whole number."""
+    return isinstance(token, int) and not isinstance(token, bool)
 
 
 def followers(tokens: Sequence[int], n: int) -> set[int]:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from clearhead.attention.masks import Extent
 from clearhead.decoding.caches import Caches, Clock, Source
 from clearhead.decoding.lean import Step, lean_stack, observed
 from clearhead.decoding.rules import Rules
@@ -17,6 +18,7 @@ from clearhead.model.transformers import Decoder, EncoderDecoder
 __all__ = ["Session", "open_session", "right_padded"]
 
 Logits = Float[Tensor, "row vocabulary"]
+FOREVER = 1 << 30
 MUCH = 1 << 20
 """Logits from which on they are written into the same memory each time: fresh pages would take longer to come."""
 
@@ -29,7 +31,7 @@ class Session:
     """
 
     def __init__(
-        self, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None = None, n_new: int = 1 << 30
+        self, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None = None, n_new: int = FOREVER
     ) -> None:
         self.decoder = decoder
         self.device = decoder.embedding.table.device
@@ -41,6 +43,7 @@ class Session:
         )
         padding = torch.tensor(pads, device=self.device) if any(pads) else None
         self.caches = Caches(decoder.stack, source, Clock(padding, self.device, longest + n_new))
+        check_masks(decoder, len(prompts), longest + n_new - 1 if n_new < FOREVER else longest)
         self.lean = lean_stack(decoder, self.caches)
         self.logits = self.step(tokens, self.lean) if self.lean and longest == 1 else self.read(tokens)
 
@@ -87,6 +90,14 @@ class Session:
         self.caches.select(rows, sentences)
 
 
+def check_masks(decoder: Decoder, rows: int, columns: int) -> None:
+    """A layer's own mask must fit all that is written, for any number of rows and any length on the way."""
+    device = decoder.embedding.table.device
+    for block in decoder.stack.blocks:
+        for batch, n in ((rows, columns), (1, max(1, columns - 1))):
+            block.attention.mask.check(Extent(batch, block.attention.shape.n_heads, n, n, device))
+
+
 def bare_table(output: nn.Module) -> Tensor | None:
     """The table of an output that is nothing but one, and that nobody watches."""
     if not isinstance(output, ToVocabulary) or observed(output):
@@ -98,7 +109,7 @@ def open_session(
     model: Decoder | EncoderDecoder,
     inputs: Sequence[Sequence[int]],
     prompts: Sequence[Sequence[int]],
-    n_new: int = 1 << 30,
+    n_new: int = FOREVER,
 ) -> Session:
     """A session on prompts, or, for an encoder-decoder, on prompts beside their encoded inputs."""
     if isinstance(model, Decoder):
