@@ -46,9 +46,21 @@ def test_wrong_names_are_told(make, said):
         make()
 
 
-def test_lengths_are_one_for_each_sequence():
-    with pytest.raises(ShapeError, match=r"expected one for each of the 2 sequences; came \(3,\)"):
-        encoder_spec().build()(words(), lengths=torch.tensor([1, 2, 3]))
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        (torch.tensor([1, 2, 3]), r"expected a tensor with one for each of the 2 sequences; came \(3,\)"),
+        ([1, 2], "expected a tensor with one for each of the 2 sequences; came list"),
+        (torch.tensor([1, 0]), "lengths go from 1 to the . tokens there are; there is 0"),
+        (torch.tensor([1, 99]), "lengths go from 1 to the . tokens there are; there is 99"),
+    ],
+    ids=["too many", "a list", "none", "past the end"],
+)
+def test_lengths_are_one_for_each_sequence(lengths, message):
+    with pytest.raises(ShapeError, match=message):
+        encoder_spec().build()(words(), lengths=lengths)
+    with pytest.raises(ShapeError, match=message):
+        both_spec().build()(words(), words(), source_lengths=lengths)
 
 
 def test_source_and_target_are_as_many():
