@@ -99,6 +99,7 @@ def unlike_alone(model, method):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", [Greedy(), Beam(width=2, stop="early")], ids=["greedy", "beam"])
+@pytest.mark.slow
 def test_sentences_that_do_not_move_up_are_found(kind, method, monkeypatch):
     """Where one sentence ends before another, whose rows then take its place."""
     model = model_of(seed=3, **KINDS[kind])

@@ -26,6 +26,7 @@ def small_memory(monkeypatch):
 
 @pytest.mark.usefixtures("small_memory")
 @pytest.mark.parametrize("choices", models()[:QUICK], ids=str)
+@pytest.mark.slow
 def test_the_laws_hold(choices):
     assert broken_laws(case_of(build(choices))) == {}
 

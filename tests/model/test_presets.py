@@ -99,6 +99,7 @@ def test_llama_has_the_size_of_the_same_config_elsewhere(size, tied):
 
 
 @pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.slow
 def test_every_preset_has_a_name_and_takes_a_vocabulary(name):
     smaller, usual = parameters(named(name, 1000)), parameters(named(name))
     tables = 1 if name in ("tiny", "base", "big") or "bert" in name or "gpt2" in name else 2
@@ -177,6 +178,7 @@ ASKED = [round(10 ** (5 + step / 60)) for step in range(60)] + [round(10 ** (6 +
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("vocabulary", [100, 1000, 8000, 32_000, 100_000, 250_000])
+@pytest.mark.slow
 def test_a_size_is_met_within_ten_percent(kind, vocabulary):
     asked = [wanted for wanted in ASKED if wanted >= 96 * vocabulary]
     given = [sizes.count(kind, shape_of(sized(kind, wanted, vocabulary)), vocabulary) for wanted in asked]
@@ -188,6 +190,7 @@ def test_a_size_is_met_within_ten_percent(kind, vocabulary):
 @pytest.mark.parametrize(
     ("wanted", "vocabulary"), [(10**5, 100), (3 * 10**6, 8000), (10**8, 32_000), (10**10, 250_000)]
 )
+@pytest.mark.slow
 def test_the_count_of_a_size_is_that_of_the_whole_model(kind, wanted, vocabulary):
     spec = sized(kind, wanted, vocabulary)
     assert parameters(spec) == sizes.count(kind, shape_of(spec), vocabulary)
