@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
-from clearhead.decoding.rules import Rules
+from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.session import Session
 from clearhead.decoding.top import shown_to, top
 from clearhead.errors import OptionError
@@ -16,7 +16,6 @@ from clearhead.errors import OptionError
 __all__ = ["Beam", "beam_search"]
 
 Stop = Literal["exact", "heuristic", "early"]
-NOTHING = float("-inf")
 
 
 @final
@@ -45,7 +44,7 @@ class Beam:
         if self.stop not in get_args(Stop):
             raise OptionError(f"Beam: stop must be one of {', '.join(get_args(Stop))}; came {self.stop!r}")
         if not -100 <= self.length_penalty <= 100:
-            raise OptionError(f"Beam: length_penalty must be a number; came {self.length_penalty}; from -100 to 100")
+            raise OptionError(f"Beam: length_penalty must be a number; came {self.length_penalty}. -100 to 100 will do")
 
     def score(self, total: float, length: int) -> float:
         return total / max(length, 1) ** self.length_penalty
@@ -141,7 +140,7 @@ class Search:
         """
         width, live, origins = self.method.width, [], []
         for rank, (total, beam, token) in enumerate(found.ranked()):
-            if total == NOTHING or (rank >= width and len(live) == width):
+            if total == FORBIDDEN or (rank >= width and len(live) == width):
                 break
             node = Node(sentence.live[beam], token, total, found.shown[beam])
             ends = token in self.rules.end
@@ -158,7 +157,7 @@ class Search:
     def stop_short(self, sentence: Sentence, length: int) -> None:
         """Nothing more is allowed: what there is stays as it is."""
         for node in sentence.live:
-            if node.total > NOTHING:
+            if node.total > FORBIDDEN:
                 sentence.finish(node, length, self.method, ended=False)
 
     def go_on(self, sentences: Sequence[Sentence], origins: Sequence[list[int]], stays: list[int]) -> None:
@@ -169,7 +168,7 @@ class Search:
         for i in stays:
             missing = n_beams - len(origins[i])
             rows += [i * n_before + beam for beam in (*origins[i], *[0] * missing)]
-            sentences[i].live += [Node(ROOT, 0, NOTHING)] * missing
+            sentences[i].live += [Node(ROOT, 0, FORBIDDEN)] * missing
         device = self.session.logits.device
         kept = None if len(stays) == len(sentences) else torch.tensor(stays, device=device)
         self.session.select(torch.tensor(rows, device=device), kept)

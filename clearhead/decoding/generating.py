@@ -21,16 +21,13 @@ from clearhead.decoding.request import (
     make_request,
     token_rows,
 )
-from clearhead.decoding.rules import Rules
+from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.session import Session, open_session, right_padded
 from clearhead.decoding.top import shown_to
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 
 __all__ = ["Score", "Token", "generate", "score", "stream"]
-
-NOTHING = float("-inf")
-"""The log-probability of a token chosen where none was allowed."""
 
 
 class Token(NamedTuple):
@@ -145,10 +142,10 @@ class Rowwise:
             )
         ]
         self.leave(made)
-        return [token for token in made if token.log_prob != NOTHING]  # nothing was allowed: it ends before it
+        return [token for token in made if token.log_prob != FORBIDDEN]  # nothing was allowed: it ends before it
 
     def leave(self, made: list[Token]) -> None:
-        stays = [i for i, token in enumerate(made) if not token.ended and token.log_prob != NOTHING]
+        stays = [i for i, token in enumerate(made) if not token.ended and token.log_prob != FORBIDDEN]
         for i in stays if self.rules.look_back else ():
             self.so_far[i].append(made[i].token)
         if len(stays) == len(made):
@@ -187,7 +184,6 @@ class Score(NamedTuple):
     total: float
 
 
-@torch.inference_mode()
 def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = None) -> list[Score]:
     """The log-probability of every token of given outputs, after their inputs (and prefix)."""
     given = token_rows("outputs", outputs)

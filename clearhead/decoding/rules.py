@@ -14,6 +14,7 @@ __all__ = ["Rules"]
 
 Logits = Float[Tensor, "row vocabulary"]
 FORBIDDEN = float("-inf")
+"""The log-probability of what may not come next; a token is chosen with it only where nothing may."""
 
 
 @final

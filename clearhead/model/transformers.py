@@ -207,7 +207,7 @@ class EncoderDecoder(Tapped):
         *,
         source_lengths: Lengths | None = None,
         mask: Mask | None = None,
-    ) -> Float[Tensor, "batch target vocabulary"]:
+    ) -> Float[Tensor, "*answer"]:
         """Logits of the token after each target token. `mask` goes beside the decoder's own."""
         check_tokens("source", source, self.spec.encoder.vocabulary)
         check_tokens("target", target, self.spec.decoder.vocabulary)
