@@ -9,14 +9,15 @@ TORCH := $(VENV)/.installed-torch
 PACKAGE := $(VENV)/.installed-package
 TOOLS := $(VENV)/.installed-tools
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
-PYTEST := $(BIN)/python -m pytest
+# Tests run side by side, each on one thread: two threads of torch in each of two processes would wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 # torch 2.13.0 has wheels for Python 3.11 to 3.14.
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 
 .PHONY: help demo test test-fast check format clean
 
 help:
-	@echo "make demo       attention's four steps, with the real numbers, and a whole model, untrained"
+	@echo "make demo       train a translator of number words in about a minute, and look into it"
 	@echo "make test       every test, with coverage"
 	@echo "make test-fast  every test that is not slow"
 	@echo "make check      formatting, lint, types, direction of imports"

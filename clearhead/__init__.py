@@ -1,6 +1,6 @@
 """Clearhead: the Transformer, whole. Build it, train it, run it, and see every number inside it."""
 
-from clearhead import model
+from clearhead import model, training
 from clearhead.attention import masks, positions, similarity, weighting
 from clearhead.attention.attend import attend, explain, which_kernel
 from clearhead.attention.grid import check_part
@@ -14,6 +14,7 @@ from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, str
 from clearhead.errors import ClearheadError
 from clearhead.model import presets
 from clearhead.taps import watching
+from clearhead.training import Run, load
 
 __all__ = [
     "Attention",
@@ -24,6 +25,7 @@ __all__ = [
     "HeadShape",
     "Heads",
     "Rules",
+    "Run",
     "Sample",
     "SlicedHeads",
     "Steps",
@@ -32,6 +34,7 @@ __all__ = [
     "compile",
     "explain",
     "generate",
+    "load",
     "masks",
     "model",
     "positions",
@@ -39,6 +42,7 @@ __all__ = [
     "score",
     "similarity",
     "stream",
+    "training",
     "watching",
     "weighting",
     "which_kernel",

@@ -5,10 +5,12 @@ A message says what was expected, what came, and what to do about it.
 
 __all__ = [
     "ClearheadError",
+    "DataError",
     "DeviceError",
     "DtypeError",
     "NotBuiltError",
     "OptionError",
+    "RunError",
     "ShapeError",
     "UnsupportedError",
 ]
@@ -40,3 +42,11 @@ class NotBuiltError(ClearheadError, RuntimeError):
 
 class UnsupportedError(ClearheadError, RuntimeError):
     """What was asked makes sense, but the named kernel cannot do it."""
+
+
+class DataError(ClearheadError, ValueError):
+    """A file of the user's that cannot be used as it is: the message names it, and the line."""
+
+
+class RunError(ClearheadError, RuntimeError):
+    """A run folder that cannot be used: in use by another process, not whole, not a run, or not writable."""

@@ -5,6 +5,7 @@ of it (`SlicedHeads`). The linear step W_O after the concatenation can be left o
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -12,11 +13,12 @@ import torch
 from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clearhead.attention.parts import HeadShape
 from clearhead.errors import OptionError
 
-__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads"]
+__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "joined"]
 
 Source = Float[Tensor, "batch n d_model"]
 PerHead = Float[Tensor, "batch head n d"]
@@ -157,6 +159,15 @@ class WholeMap(nn.Module):
     def forward(self, source: Source) -> PerHead:
         # Not einops: in decoding a map of one position takes no longer than einops takes to read its pattern.
         return self.linear(source).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+
+def joined(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]:
+    """What each map makes of the same source, by one product."""
+    weight = torch.cat([one.linear.weight for one in maps])
+    biases: list[Tensor] = [one.linear.bias for one in maps if one.linear.bias is not None]
+    made = F.linear(source, weight, torch.cat(biases) if biases else None)
+    parts = made.split([one.linear.out_features for one in maps], -1)
+    return tuple(part.unflatten(-1, (one.n_heads, -1)).transpose(1, 2) for one, part in zip(maps, parts, strict=True))
 
 
 @final

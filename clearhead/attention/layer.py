@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from clearhead.attention import reference
 from clearhead.attention.call import Call
-from clearhead.attention.heads import HeadLayout, Heads
+from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joined
 from clearhead.attention.kernels import Choice, check_name, explain_choice, run
 from clearhead.attention.masks import Mask, as_mask
 from clearhead.attention.positions import NoPosition, Position
@@ -94,12 +94,16 @@ class Attention(Tapped):
         return self.tap("out", self.output(context.transpose(1, 2).flatten(2)))
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values by this layer's maps, not yet turned by their positions."""
-        return (
-            self.tap("query", self.query(query)),
-            self.tap("key", self.key(key)),
-            self.tap("value", self.value(value)),
-        )
+        """Queries, keys and values by this layer's maps, not yet turned by their positions.
+
+        In training the maps of one source are one product: it is a few per cent faster than three.
+        """
+        maps = [one for one in (self.query, self.key, self.value) if isinstance(one, WholeMap)]
+        if query is key is value and len(maps) == 3 and torch.is_grad_enabled():
+            made = joined(maps, query)
+        else:
+            made = self.query(query), self.key(key), self.value(value)
+        return self.tap("query", made[0]), self.tap("key", made[1]), self.tap("value", made[2])
 
     def explain(
         self,

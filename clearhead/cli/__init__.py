@@ -9,7 +9,21 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli import demo, describe, kernels
+from clearhead.cli import (
+    classify,
+    compare,
+    demo,
+    describe,
+    evaluate,
+    fill,
+    generate,
+    kernels,
+    runs,
+    steps,
+    train,
+    translate,
+)
+from clearhead.cli.options import Sectioned, grouped
 from clearhead.errors import ClearheadError
 
 __all__ = ["main"]
@@ -23,9 +37,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
     epilog="\b\nExample:\n  clearhead demo",
 )
-app.command(epilog=demo.EXAMPLES, short_help="Attention in four steps, with the real numbers.")(demo.demo)
+app.command(epilog=demo.EXAMPLES, short_help="Train a small translator on the spot, and look into it.")(demo.demo)
+app.command(epilog=steps.EXAMPLES, short_help="Attention in four steps, with the real numbers.")(steps.steps)
 app.command(epilog=describe.EXAMPLES, short_help="What a model is made of, by part.")(describe.describe)
 app.command(epilog=kernels.EXAMPLES, short_help="Which kernel serves which part of attention.")(kernels.kernels)
+app.command(epilog=train.EXAMPLES, short_help="Train a model on your text.", cls=Sectioned)(grouped(train.train))
+app.command(epilog=compare.EXAMPLES, short_help="Several models, one budget, one table.", cls=Sectioned)(
+    grouped(compare.compare)
+)
+app.command(epilog=runs.EXAMPLES, short_help="The run folders there are, and their scores.")(runs.runs)
+app.command(epilog=translate.EXAMPLES, short_help="Translate lines with a run.")(translate.translate)
+app.command(epilog=generate.EXAMPLES, short_help="Go on from a prompt or from lines.", cls=Sectioned)(
+    grouped(generate.generate)
+)
+app.command(epilog=fill.EXAMPLES, short_help="Fill the blanks of lines.")(fill.fill)
+app.command(epilog=classify.EXAMPLES, short_help="Label lines with a run.")(classify.classify)
+app.command(epilog=evaluate.EXAMPLES, short_help="How good a run is on your files.", cls=Sectioned)(
+    grouped(evaluate.evaluate)
+)
 
 
 def show_version(asked: bool) -> bool:

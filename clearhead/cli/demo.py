@@ -1,137 +1,163 @@
-"""`clearhead demo`: attention in four steps on a short sentence, with the numbers of a real layer."""
+"""`clearhead demo`: trains German → English number words on the spot, and shows what came of it.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypeVar
+It goes the way of `clearhead train`: text files in, a run folder out, which every other verb takes.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 import typer
-from torch import Tensor
 
-from clearhead.attention import masks
-from clearhead.attention.attend import attend
-from clearhead.attention.kernels import Choice
-from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask
-from clearhead.attention.reference import Steps
-from clearhead.attention.weighting import TABLE as WEIGHTINGS
-from clearhead.attention.weighting import Weighting
-from clearhead.cli import whole_model
+from clearhead import training
+from clearhead.cli.demo_page import as_object, look, page
+from clearhead.cli.number_words import Numbers, draw, write_pairs
+from clearhead.cli.options import wrong
+from clearhead.cli.progress import progress
 from clearhead.cli.screen import show, show_json
-from clearhead.cli.sentence import FEATURES, KINDS, MEANINGS, TOKENS, designed_layer, embeddings
+from clearhead.errors import RunError
+from clearhead.model import presets
+from clearhead.model.arrangements import PreNorm
+from clearhead.model.presets import Size
+from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import Tokenizing
+from clearhead.training.checkpoints import write_text
+from clearhead.training.folder import RunFolder
+from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+from clearhead.training.run import Run, load
+from clearhead.training.schedules import Cosine
 
-__all__ = ["EXAMPLES", "Demonstration", "demo", "demonstrate"]
+__all__ = ["EXAMPLES", "demo", "demo_recipe"]
 
-MASKS = {"none": masks.everything(), "causal": masks.causal()}
 EXAMPLES = """\b
 Examples:
   clearhead demo
-  clearhead demo --mask causal --token sleeps
-  clearhead demo --weighting argmax-average
-  clearhead demo --json"""
+  clearhead demo --again --seed 2
+  clearhead demo --folder runs/numbers --json"""
 
-Chosen = TypeVar("Chosen")
+TRAIN, HELD_OUT = 20_000, 1_000
+"""How many numbers it learns from, and how many it is asked about."""
+ASKED = (24, 42, 67, 313, 1_024, 2_048, 5_086, 48_067, 67_000, 90_210, 271_828, 999_999)
+"""Numbers to show, which are kept out of the training too."""
+MAPPED = (24, 48_067)
+"""Those whose attention is drawn."""
+MARKER = "demo.json"
+"""A file in each run folder that the demo has made: no other is ever removed."""
+USUAL_SEED = 1
+MOST_THREADS = 4
+"""A model this small gains nothing from more."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Demonstration:
-    """One attention on the sentence: the layer, every step of it, and what the kernel makes of the same."""
-
-    mask: Mask
-    mask_name: str
-    weighting: Weighting
-    weighting_name: str
-    layer: Attention
-    embedding: Tensor
-    steps: Steps
-    """Of the one head: `(query, key)`, `(token, d)`."""
-    choice: Choice
-    differences: Mapping[str, float]
-    """The largest difference from the steps' context of what each way of calling it gives."""
-
-    @property
-    def allowed(self) -> Tensor:
-        """True where the query may attend to the key."""
-        return masks.show(self.mask, n_query=len(TOKENS), n_key=len(TOKENS))[0]
+def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
+    """Everything that decides how the demo learns. The evaluations on the way only show; nothing is chosen by them."""
+    return Recipe(
+        task="translate",
+        corpus=corpus,
+        tokenizing=Tokenizing(kind="bpe", size=360, shared=False),
+        model=presets.classic(64, size=Size(2, 128, 4, 4, 256), dropout=0.0, arrangement=PreNorm()),
+        optimising=Optimising(lr=3e-3, schedule=Cosine(warmup=30, floor=0.02), weight_decay=0.0),
+        batching=Batching(tokens=4096, context=64),
+        budget=Budget(steps=200),
+        keeping=Keeping(log=10, evaluate=50, checkpoints=1, select="last", score_records=50, samples=3),
+        machine=Machine(device="cpu", threads=min(MOST_THREADS, torch.get_num_threads())),
+        seed=seed,
+    )
 
 
 def demo(
-    mask: Annotated[str, typer.Option(help=f"Who may attend to whom: {', '.join(MASKS)}.", metavar="NAME")] = "none",
-    weighting: Annotated[
-        str,
-        typer.Option(
-            help=f"From scores to weights: {', '.join(name.replace(' ', '-') for name in WEIGHTINGS)}.", metavar="NAME"
-        ),
-    ] = "softmax",
-    token: Annotated[str, typer.Option(help=f"The token to follow: {', '.join(TOKENS)}.", metavar="WORD")] = "creature",
-    as_json: Annotated[bool, typer.Option("--json", help="Print every step as one JSON object.")] = False,
+    folder: Annotated[str, typer.Option(help="The run folder.", metavar="RUN")] = "runs/demo",
+    again: Annotated[bool, typer.Option("--again", help="Train anew, in place of the demo that is there.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help=f"Of all random numbers; {USUAL_SEED} unless given.", metavar="N")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is shown as one JSON object.")] = False,
 ) -> None:
-    """Attention in four steps on a short sentence, with the real numbers; then a whole model, untrained, that writes.
+    """Train a small Transformer from German to English number words, and see what it learned.
 
-    One head, designed by hand so that nouns ask for adjectives: inputs, scores, weights, weighted sum.
+    About a minute on two cores. Then: how many numbers never seen it gets right, some of them, and the attention with
+    which it swaps tens and units. The run that it leaves is like any other: translate with it, look into it, go on.
     """
-    mask_name, chosen_mask = chosen("--mask", mask, MASKS)
-    weighting_name, chosen_weighting = chosen("--weighting", weighting, WEIGHTINGS)
-    _, row = chosen("--token", token, {word: index for index, word in enumerate(TOKENS)})
-    shown = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
+    home = RunFolder(Path(folder))
+    if again:
+        remove(home)
+    used = claim(home, seed)
+    before = finished(home)
+    run = load(home.path, device="cpu") if before else trained(home, used)
+    shown = look(run, evaluation(home), asked=ASKED, mapped=MAPPED)
+    write_text(shown.file, shown.html)
     if as_json:
-        show_json(as_object(shown, row) | {"model": whole_model.as_object(whole_model.write())})
+        show_json(as_object(shown))
     else:
-        from clearhead.cli.four_steps import page
-
-        show(*page(shown, row), *whole_model.page(whole_model.write()))
+        show(*page(shown, earlier=before))
 
 
-def chosen(option: str, name: str, table: Mapping[str, Chosen]) -> tuple[str, Chosen]:
-    """The name as the table has it, and what it stands for. A hyphen may stand for a space."""
-    known = name if name in table else name.replace("-", " ")
-    if known not in table:
-        there = ", ".join(word.replace(" ", "-") for word in table)
-        raise typer.BadParameter(f"there is no {name!r}. There are: {there}", param_hint=option)
-    return known, table[known]
+def remove(folder: RunFolder) -> None:
+    """Removes a demo that is there; a folder that is something else is left alone, and told."""
+    if not folder.path.exists():
+        return
+    if marked_seed(folder) is None:
+        raise RunError(f"{folder.path}: the demo did not make this folder, and does not remove it; choose another one")
+    with folder.locked():
+        shutil.rmtree(folder.path)
 
 
-@torch.no_grad()
-def demonstrate(mask_name: str, mask: Mask, weighting_name: str, weighting: Weighting) -> Demonstration:
-    torch.manual_seed(0)
-    layer, embedding = designed_layer(weighting, mask), embeddings()
-    steps = layer.explain(embedding)
-    called = attend(
-        steps.query, steps.key, steps.value, similarity=layer.similarity, weighting=layer.weighting, mask=layer.mask
-    )
-    return Demonstration(
-        mask=mask,
-        mask_name=mask_name,
-        weighting=weighting,
-        weighting_name=weighting_name,
-        layer=layer,
-        embedding=embedding,
-        steps=steps.without_batch(),
-        choice=layer.which_kernel(embedding),
-        differences={
-            "attend": (called - steps.context).abs().max().item(),
-            "layer": (layer(embedding) - steps.context[0]).abs().max().item(),
-        },
-    )
+def claim(folder: RunFolder, seed: int | None) -> int:
+    """The seed of the demo that is there, or of one that may now be made there."""
+    there = marked_seed(folder)
+    if there is not None:
+        if seed not in (None, there):
+            raise wrong("--seed", f"{folder.path} was trained with seed {there}; --again trains anew, with {seed}")
+        return there
+    if folder.path.exists() and any(folder.path.iterdir()):
+        raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --folder")
+    chosen = USUAL_SEED if seed is None else seed
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_text(folder.path / MARKER, json.dumps({"made_by": "clearhead demo", "seed": chosen}) + "\n")
+    return chosen
 
 
-def as_object(shown: Demonstration, row: int) -> dict[str, Any]:
-    """What the page shows, and the rest of it, for a program."""
-    return {
-        "tokens": list(TOKENS),
-        "token": TOKENS[row],
-        "mask": shown.mask_name,
-        "weighting": shown.weighting_name,
-        "features": {"embedding": FEATURES, "query": KINDS, "key": KINDS, "value": MEANINGS, "context": MEANINGS},
-        "embedding": shown.embedding.tolist(),
-        "scale": float(shown.layer.similarity.scale(len(KINDS))),
-        "allowed": shown.allowed.tolist(),
-        "steps": {field.name: rows(getattr(shown.steps, field.name)) for field in fields(shown.steps)},
-        "kernel": {"name": shown.choice.kernel, "reason": shown.choice.reason, "notes": shown.choice.notes},
-        "largest_difference": dict(shown.differences),
-    }
+def marked_seed(folder: RunFolder) -> int | None:
+    """The seed that a folder of the demo's is marked with; None for any other folder."""
+    marker = folder.path / MARKER
+    if not marker.exists():
+        return None
+    try:
+        return int(json.loads(marker.read_text(encoding="utf-8"))["seed"])
+    except (ValueError, KeyError, TypeError):
+        raise RunError(f"{marker}: cannot be read; remove {folder.path}, or choose another with --folder") from None
 
 
-def rows(matrix: Tensor) -> list[list[float | None]]:
-    """Numbers for JSON, which has no -inf: null stands for it, in `masked` where a query may not attend."""
-    return [[None if x == float("-inf") else x for x in row] for row in matrix.tolist()]
+def finished(folder: RunFolder) -> bool:
+    saved = folder.checkpoints.all()
+    return bool(saved and saved[0].state["finished"]) and folder.evaluation.exists()
+
+
+def trained(folder: RunFolder, seed: int) -> Run:
+    """Trains the demo, or goes on where it was stopped; shown as it happens."""
+    with progress() as shown:
+        if folder.exists():
+            return training.resume(folder.path, watcher=shown, told=shown.told)
+        drawn = numbers(seed)
+        shown.told(f"{len(drawn.train):,} numbers in German and English words; {len(drawn.held_out):,} more held out")
+        recipe = demo_recipe(corpus(drawn, folder.path / "data-files"), seed)
+        return training.train(folder.path, recipe, watcher=shown, told=shown.told)
+
+
+def numbers(seed: int) -> Numbers:
+    return draw(seed, train=TRAIN, held_out=HELD_OUT, apart={*ASKED, *MAPPED})
+
+
+def corpus(drawn: Numbers, folder: Path) -> Corpus:
+    """The numbers in words, written to files."""
+    return Corpus(train=write_pairs(drawn.train, folder, "train"), dev=write_pairs(drawn.held_out, folder, "held-out"))
+
+
+def evaluation(folder: RunFolder) -> dict[str, Any]:
+    """What evaluation.json says of the held-out numbers, under the names that the demo promises as well."""
+    found = json.loads(folder.evaluation.read_text(encoding="utf-8"))
+    if "n" not in found:
+        found |= {"n": found["records"], "steps": found["step"]}
+        write_text(folder.evaluation, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    return found

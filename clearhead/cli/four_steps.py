@@ -1,4 +1,4 @@
-"""The page `clearhead demo` prints: inputs, scores, weights, weighted sum, and the same in one call.
+"""The page `clearhead steps` prints: inputs, scores, weights, weighted sum, and the same in one call.
 
 Every number is read from `Demonstration.steps`, which the layer's `explain` made, or is written out from those numbers.
 """
@@ -16,9 +16,9 @@ from torch import Tensor
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Weighting
 from clearhead.cli.colours import heat
-from clearhead.cli.demo import Demonstration
 from clearhead.cli.screen import WIDTH, bar, number, plain, prose, rule
 from clearhead.cli.sentence import FEATURES, KINDS, MEANINGS, TOKENS
+from clearhead.cli.steps import Demonstration
 
 __all__ = ["page"]
 
@@ -272,7 +272,7 @@ def one_call(shown: Demonstration) -> Page:
         f"[chosen]{shown.choice.kernel}[/]: {shown.choice.reason}. Largest difference from the steps above: "
         f"[chosen]{f'{difference:.1e}' if difference else '0, bit for bit'}[/].",
     )
-    yield prose("Go on:  clearhead demo --token sleeps   --mask causal   --weighting argmax", style="quiet")
+    yield prose("Go on:  clearhead steps --token sleeps   --mask causal   --weighting argmax", style="quiet")
     yield Text()
 
 

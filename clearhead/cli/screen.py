@@ -5,7 +5,7 @@ import os
 import sys
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -25,7 +25,7 @@ def show(*page: RenderableType) -> None:
     )
     with console.capture() as captured:
         for part in page:
-            console.print(part, crop=False)
+            console.print(Group(part), crop=False)  # within a group a line that must not wrap does not
     write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 

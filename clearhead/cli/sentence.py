@@ -1,4 +1,4 @@
-"""The demo's sentence and its head: embeddings with readable features, and maps set by hand.
+"""The sentence of `clearhead steps` and its head: embeddings with readable features, and maps set by hand.
 
 The head attends by content. Keys say what kind of word a token is, so different kinds have orthogonal keys; a query is
 large where it should look: a noun asks for adjectives. Tokens of one kind share a key, and are attended together.

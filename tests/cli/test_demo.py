@@ -1,221 +1,266 @@
-"""`clearhead demo`: what it prints is what the layer's `explain` says, written so that it can be followed by hand."""
+"""`clearhead demo`: it trains the way a user would, shows what came of it, and touches no folder but its own."""
 
+import io
 import json
-import math
-import re
-from dataclasses import fields
+import random
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
-import clearhead as ch
-from clearhead.cli import run
-from clearhead.cli.demo import MASKS, WEIGHTINGS, demonstrate
-from clearhead.cli.four_steps import columns_that_fit, page
+from clearhead.cli import demo, run
+from clearhead.cli.attention_map import swap
+from clearhead.cli.demo_page import Translation, translated
+from clearhead.cli.number_words import BELOW, english, german
+from clearhead.cli.progress import PlainProgress, progress
 from clearhead.cli.screen import show
-from clearhead.cli.sentence import FEATURES, KINDS, TOKENS, designed_layer, embeddings
+from clearhead.model import presets
+from clearhead.model.presets import Size
+from clearhead.training.recipe import Budget
+from clearhead.training.run import load
 
-NUMBER = r"−?\d+(?:\.\d+)?(?:e[−+]\d+)?"
+REAL = demo.demo_recipe
+
+
+def small_recipe(corpus, seed):
+    real = REAL(corpus, seed)
+    return replace(
+        real,
+        tokenizing=replace(real.tokenizing, size=290),
+        model=presets.classic(64, size=Size(2, 16, 2, 2, 16), dropout=0.0),
+        budget=Budget(steps=4),
+        keeping=replace(real.keeping, log=1, evaluate=4, save=1),
+    )
+
+
+def shrink(monkeypatch):
+    """Makes the demo one of a few steps on a few numbers."""
+    monkeypatch.setattr(demo, "demo_recipe", small_recipe)
+    monkeypatch.setattr(demo, "TRAIN", 150)
+    monkeypatch.setattr(demo, "HELD_OUT", 20)
+    monkeypatch.setattr(demo, "ASKED", (24, 48_067, 777_777))
 
 
 @pytest.fixture
-def demo(capsys, plain_terminal):
-    """Runs `clearhead demo` with these arguments, and gives what it printed."""
-
-    def printed(*args):
-        assert run(["demo", *args]) == 0
-        out, err = capsys.readouterr()
-        assert err == ""
-        return out
-
-    return printed
+def small(monkeypatch):
+    shrink(monkeypatch)
 
 
-def explained(mask="none", weighting="softmax"):
-    """The same from the layer, with no help from the command line."""
-    torch.manual_seed(0)
-    steps = designed_layer(WEIGHTINGS[weighting], MASKS[mask]).explain(embeddings())
-    return {field.name: getattr(steps, field.name)[0].detach() for field in fields(steps)}
+class Made(NamedTuple):
+    """A demo that was trained, and what it printed and said."""
+
+    path: Path
+    out: str
+    err: str
 
 
-def read(text):
-    return float(text.replace("−", "-"))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A small demo, trained once for all the tests that only look at it."""
+    home, out, err = tmp_path_factory.mktemp("made"), io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as monkeypatch, redirect_stdout(out), redirect_stderr(err):
+        shrink(monkeypatch)
+        monkeypatch.chdir(home)
+        assert run(["demo"]) == 0
+    return Made(home / "runs" / "demo", out.getvalue(), err.getvalue())
 
 
-def table(text, name):
-    """The five rows of numbers below the header that starts with this name."""
-    lines = text.splitlines()
-    top = next(i for i, line in enumerate(lines) if re.match(rf" +{name}( +[a-z]+){{4,}}$", line))
-    rows = [line[10:].split() for line in lines[top + 1 : top + 1 + len(TOKENS)]]
-    return torch.tensor([[read(x) for x in row] for row in rows])
+@pytest.fixture
+def there(made, home):
+    """A copy of it."""
+    return shutil.copytree(made.path, home)
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("name", ["score", "masked", "weight", "context"])
-def test_every_table_is_what_explain_says(demo, mask, name):
-    shown, digits = table(demo("--mask", mask), name), 3 if name in ("weight", "context") else 2
-    torch.testing.assert_close(shown, explained(mask)[name], atol=0.51 * 10**-digits, rtol=0)
+@pytest.fixture
+def command(capsys, plain_terminal, small):
+    """Runs a command: its exit code, what it printed, and what it said on stderr."""
+
+    def ran(*args):
+        code = run(args)
+        return code, *capsys.readouterr()
+
+    return ran
 
 
-def test_the_inputs_are_what_the_layer_makes_of_the_embeddings(demo):
-    text, steps = demo(), explained()
-    torch.testing.assert_close(table(text, "x"), embeddings())
-    shown = table(text, "det")
-    torch.testing.assert_close(shown, torch.cat([steps["query"], steps["key"], steps["value"]], -1))
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "runs" / "demo"
 
 
-@pytest.mark.parametrize("token", TOKENS)
-def test_a_vector_is_the_rows_of_its_map_that_the_embedding_picks(demo, token):
-    text, steps = demo("--token", token), explained()
-    for role in ("query", "key", "value"):
-        line = re.search(rf"^  {role} +(.+) = \((.+)\)$", text, re.MULTILINE)
-        terms = re.findall(rf"({NUMBER})·\w+ \((.+?)\)", line[1])
-        total = sum(read(amount) * torch.tensor([read(x) for x in row.split()]) for amount, row in terms)
-        assert total.tolist() == steps[role][TOKENS.index(token)].tolist() == [read(x) for x in line[2].split()]
+def lines(path):
+    return path.read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize("weighting", ["softmax", "linear elu"])
-@pytest.mark.parametrize("token", TOKENS)
-def test_an_arrow_carries_the_sum_of_the_products_and_the_score(demo, token, weighting):
-    text, steps = demo("--token", token, "--weighting", weighting), explained(weighting=weighting)
-    arrows = re.findall(rf"^  {token} ──▶ (\w+) +(.+) = ({NUMBER})$", text, re.MULTILINE)
-    assert [key for key, *_ in arrows] == list(TOKENS)
-    for (_, products, score), expected in zip(arrows, steps["score"][TOKENS.index(token)], strict=True):
-        total = sum(read(q) * read(k) for q, k in re.findall(rf"({NUMBER})·({NUMBER})", products))
-        assert total == read(score) == expected.item()
+def test_it_trains_and_leaves_a_run_with_its_text_scores_and_page(made, small):
+    assert "150 numbers in German and English words; 20 more held out" in made.err
+    assert "dev at step 4" in made.err
+    found = json.loads((made.path / "evaluation.json").read_text(encoding="utf-8"))
+    assert (found["n"], found["records"], found["steps"]) == (20, 20, 4)
+    assert 0 <= found["exact_match"] <= 1
+    assert found["training_seconds"] > 0
+    assert found["parameters"] == sum(one.numel() for one in load(made.path).model.parameters())
+    drawn = demo.numbers(1)
+    for side, say in (("de", german), ("en", english)):
+        assert lines(made.path / "data-files" / f"train.{side}") == [say(number) for number in drawn.train]
+        assert lines(made.path / "data-files" / f"held-out.{side}") == [say(number) for number in drawn.held_out]
+    assert "vierundzwanzig" in (made.path / "attention.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("weighting", ["softmax", "warm softmax", "linear elu"])
-@pytest.mark.parametrize("mask", MASKS)
-def test_the_share_written_out_is_the_weight(demo, mask, weighting):
-    text, steps = demo("--weighting", weighting, "--mask", mask), explained(mask, weighting)
-    lines = re.findall(rf"^  (\w+).* ({NUMBER}) / ({NUMBER}) +({NUMBER})", text, re.MULTILINE)
-    assert [word for word, *_ in lines] == list(TOKENS)
-    for (_, amount, total, weight), expected in zip(lines, steps["weight"][TOKENS.index("creature")], strict=True):
-        assert read(amount) / read(total) == pytest.approx(expected.item(), abs=2e-3)
-        assert read(weight) == pytest.approx(expected.item(), abs=6e-4)
-    assert sum(read(amount) for _, amount, *_ in lines) == pytest.approx(read(lines[0][2]), abs=0.03)
+def test_the_page_says_what_came_of_it_in_80_columns(made, small):
+    found, said = json.loads((made.path / "evaluation.json").read_text(encoding="utf-8")), " ".join(made.out.split())
+    assert max(map(len, made.out.splitlines())) <= 80
+    assert "\x1b" not in made.out
+    assert f"{100 * found['exact_match']:.1f} % of 20 held-out numbers from 0 to 999,999" in said
+    assert f"{found['parameters']:,} parameters, 4 steps" in said
+    for number in demo.ASKED:
+        assert f"✗ {number:>7,}  {german(number)}\n" in made.out
+        assert f"wanted: {english(number)}" in said
+    assert "open        runs/demo/attention.html\n" in made.out
+    assert "Trained earlier" not in made.out
 
 
-def test_the_exponentials_are_those_of_the_masked_scores(demo):
-    masked = explained("causal")["masked"][TOKENS.index("creature")].tolist()
-    shown = re.findall(rf" ({NUMBER}) / {NUMBER} ", demo("--mask", "causal"))
-    assert [read(x) for x in shown] == pytest.approx([math.exp(x) for x in masked], abs=6e-3)
+def test_what_is_right_is_marked_so_and_not_corrected(capsys, plain_terminal):
+    words = english(777_777)
+    show(*translated(Translation(number=777_777, source=german(777_777), output=words, reference=words)))
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"  ✓ 777,777  {german(777_777)}\n             seven hundred")
+    assert " ".join(shown.split()).endswith(words)
+    assert "wanted" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("token", TOKENS)
-def test_the_weighted_sum_adds_up_to_the_context(demo, token):
-    text, steps = demo("--token", token), explained()
-    lines = re.findall(rf"({NUMBER}) ·((?: +{NUMBER})+) =((?: +{NUMBER})+) ─", text)
-    weight, value, product = (
-        torch.tensor([[read(x) for x in part.split()] for part in parts]) for parts in zip(*lines, strict=True)
-    )
-    torch.testing.assert_close(value, steps["value"])
-    torch.testing.assert_close(weight * value, product, atol=1e-3, rtol=0)
-    context = torch.tensor([read(x) for x in re.search(rf"context =((?: +{NUMBER})+) ◀", text)[1].split()])
-    torch.testing.assert_close(context, steps["context"][TOKENS.index(token)], atol=6e-4, rtol=0)
-    torch.testing.assert_close(product.sum(0), context, atol=3e-3, rtol=0)
+def test_numbers_that_are_shown_are_never_trained_on():
+    for seed in (1, 2):
+        assert not {*demo.ASKED, *demo.MAPPED} & {*demo.numbers(seed).train}
 
 
-def test_the_scale_is_written_with_its_number(demo):
-    assert f"÷ √d_k = √{len(KINDS)} = 2.00" in demo()
-    assert "does not scale" in demo("--weighting", "linear-elu")
+def test_json_holds_all_that_is_shown(command, there):
+    code, out, _ = command("demo", "--folder", str(there), "--json")
+    answer = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0
+    assert answer["evaluation"] == json.loads((there / "evaluation.json").read_text(encoding="utf-8"))
+    assert (answer["path"], answer["page"]) == (str(there), str(there / "attention.html"))
+    assert [one["number"] for one in answer["translations"]] == list(demo.ASKED)
+    assert [one["right"] for one in answer["translations"]] == [
+        one["output"] == english(one["number"]) for one in answer["translations"]
+    ]
+    for number, drawn in zip(demo.MAPPED, answer["attention"]["maps"], strict=True):
+        assert "".join(drawn["source"]) == f"{german(number)}</s>"
+        assert [len(row) for row in drawn["weight"]] == [len(drawn["source"])] * len(drawn["target"])
+        assert [sum(row) for row in drawn["weight"]] == pytest.approx([1] * len(drawn["target"]), abs=1e-5)
 
 
-def test_the_kernel_and_its_difference_are_named(demo):
-    text = " ".join(demo().split())
-    assert "with the kernel fused: softmax of a dot product" in text
-    assert re.search(r"Largest difference from the steps above: (\d\.\de-\d\d|0, bit for bit)\.", text)
+def test_a_second_time_the_run_is_used_again(command, monkeypatch, there):
+    page = (there / "attention.html").read_bytes()
+    weights = sorted(there.glob("checkpoints/*/*"))
+    monkeypatch.setattr(demo, "trained", pytest.fail)
+    code, out, err = command("demo", "--folder", str(there))
+    assert (code, err) == (0, "")
+    assert "  Trained earlier, and used again; clearhead demo --again trains anew.\n" in out
+    assert (there / "attention.html").read_bytes() == page
+    assert sorted(there.glob("checkpoints/*/*")) == weights
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-@pytest.mark.parametrize("mask", MASKS)
-def test_the_kernel_agrees_with_the_steps_whatever_the_weighting(mask, weighting):
-    shown = demonstrate(mask, MASKS[mask], weighting, WEIGHTINGS[weighting])
-    assert set(shown.differences) == {"attend", "layer"}
-    assert max(shown.differences.values()) < 1e-5
+def test_what_was_stopped_goes_on_and_ends_the_same(command, monkeypatch, home, made):
+    class Interrupted(PlainProgress):
+        def step(self, line):
+            if line["step"] == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "progress", lambda: Interrupted(progress().console))
+    assert command("demo", "--folder", str(home))[0] == 130
+    assert not (home / "evaluation.json").exists()
+    monkeypatch.setattr(demo, "progress", progress)
+    code, out, err = command("demo", "--folder", str(home))
+    assert code == 0
+    assert "from step 2" in err
+    assert "Trained earlier" not in out
+    weights = [sorted(path.glob("checkpoints/*/model.safetensors"))[-1] for path in (home, made.path)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-@pytest.mark.parametrize("mask", MASKS)
-def test_every_page_fits_80_columns_without_escape_codes(capsys, plain_terminal, mask, weighting):
-    shown = demonstrate(mask, MASKS[mask], weighting, WEIGHTINGS[weighting])
-    for row in range(len(TOKENS)):
-        show(*page(shown, row))
-        printed = capsys.readouterr().out
-        assert max(len(line) for line in printed.splitlines()) <= 80
-        assert "\x1b" not in printed
-        assert "nan" not in printed
-        assert [line for line in printed.splitlines() if line != line.rstrip()] == []
-
-
-def test_nouns_attend_to_adjectives_and_equal_keys_together():
-    weight = explained()["weight"]
-    creature = dict(zip(TOKENS, weight[TOKENS.index("creature")].tolist(), strict=True))
-    assert creature["cute"] == creature["blue"] > 0.4
-    assert creature["cute"] + creature["blue"] > 0.8
-    keys = explained()["key"]
-    kind = {"the": "det", "cute": "adj", "blue": "adj", "creature": "noun", "sleeps": "verb"}
-    assert (keys @ keys.T).tolist() == [[float(kind[a] == kind[b]) for b in TOKENS] for a in TOKENS]
-
-
-def test_a_causal_mask_leaves_the_future_at_exactly_zero(demo):
-    weight = table(demo("--mask", "causal"), "weight")
-    assert weight.triu(1).abs().max() == 0
-    torch.testing.assert_close(weight.sum(-1), torch.ones(len(TOKENS)), atol=2e-3, rtol=0)
-
-
-def test_argmax_takes_the_first_of_a_tie_or_shares_it(demo):
-    row = TOKENS.index("creature")
-    assert table(demo("--weighting", "argmax"), "weight")[row].tolist() == [0, 1, 0, 0, 0]
-    assert table(demo("--weighting", "argmax-average"), "weight")[row].tolist() == [0, 0.5, 0.5, 0, 0]
-
-
-def test_a_row_that_no_key_fits_says_so(demo):
-    assert "No key fits this query" in demo("--weighting", "linear-relu", "--mask", "causal", "--token", "the")
-
-
-@pytest.mark.parametrize("weighting", ["softmax", "linear random"])
-@pytest.mark.parametrize("mask", MASKS)
-def test_json_holds_every_step_by_name(demo, mask, weighting):
-    answer = json.loads(demo("--json", "--mask", mask, "--weighting", weighting), parse_constant=pytest.fail)
-    assert (answer["mask"], answer["weighting"], answer["token"]) == (mask, weighting, "creature")
-    assert answer["tokens"] == list(TOKENS)
-    assert answer["features"]["embedding"] == list(FEATURES)
-    assert answer["embedding"] == embeddings().tolist()
-    steps = explained(mask, weighting)
-    assert list(answer["steps"]) == [field.name for field in fields(ch.Steps)]
-    for name, rows in answer["steps"].items():
-        assert [[-math.inf if x is None else x for x in row] for row in rows] == steps[name].tolist()
-    causal = torch.ones(len(TOKENS), len(TOKENS)).tril().bool()
-    assert answer["allowed"] == (causal if mask == "causal" else torch.ones_like(causal)).tolist()
-    assert answer["kernel"]["name"] in ("fused", "chunked")
-    assert set(answer["largest_difference"]) == {"attend", "layer"}
+def test_again_trains_anew_and_another_seed_asks_for_it(command, there):
+    (there / "left-over").touch()
+    code, out, err = command("demo", "--folder", str(there), "--seed", "2")
+    assert (code, out) == (2, "")
+    assert "--seed: " in err
+    assert "was trained with seed 1; --again trains anew, with 2" in err
+    assert (there / "left-over").exists()
+    code, out, err = command("demo", "--folder", str(there), "--seed", "2", "--again")
+    assert code == 0
+    assert "dev at step 4" in err
+    assert "Trained earlier" not in out
+    assert not (there / "left-over").exists()
+    assert lines(there / "data-files" / "train.en") == [english(number) for number in demo.numbers(2).train]
+    assert command("demo", "--folder", str(there))[0] == 0
 
 
 @pytest.mark.parametrize(
-    ("widths", "room", "columns"),
+    ("args", "said"),
     [
-        ([3, 3, 3], 15, [0, 1, 2]),
-        ([3, 3, 3, 3], 20, [0, 1, None, 3]),
-        ([3, 3, 3, 3], 19, [0, 1, None, 3]),
-        ([3, 3, 3, 3], 18, [0, None, 3]),
-        ([9, 9, 9], 10, [None]),
+        ([], "is there already, and is not the demo's; choose another one with --folder"),
+        (["--again"], "the demo did not make this folder, and does not remove it; choose another one"),
     ],
 )
-def test_a_sum_too_long_for_the_line_leaves_out_its_middle(widths, room, columns):
-    assert columns_that_fit(widths, room) == columns
+def test_a_folder_of_somebody_else_is_left_alone(command, home, args, said):
+    home.mkdir(parents=True)
+    (home / "thesis.txt").write_text("years of work", encoding="utf-8")
+    code, out, err = command("demo", "--folder", str(home), *args)
+    assert (code, out) == (1, "")
+    assert err == f"clearhead: {home}: {said}\n"
+    assert [path.name for path in home.iterdir()] == ["thesis.txt"]
+    assert (home / "thesis.txt").read_text(encoding="utf-8") == "years of work"
 
 
-def test_a_whole_model_writes(demo):
-    shown, text = json.loads(demo("--json"))["model"], demo()
-    assert shown["largest_difference"] < 1e-5
-    assert f"{shown['parameters']:,} parameters" in " ".join(text.split())
-    for hypothesis in (shown["greedy"], *shown["beam"]):
-        assert hypothesis["text"].split() == [shown["words"][token] for token in hypothesis["tokens"]]
-        assert all(log_prob < 0 for log_prob in hypothesis["log_probs"])
-    scores = [hypothesis["score"] for hypothesis in shown["beam"]]
-    assert scores == sorted(scores, reverse=True)
-    for hypothesis in shown["beam"]:
-        line = f"−{-hypothesis['score']:.3f}  {hypothesis['text']}"
-        assert line in text
+def test_a_marker_that_cannot_be_read_is_told(command, home):
+    home.mkdir(parents=True)
+    (home / demo.MARKER).write_text("{}", encoding="utf-8")
+    code, out, err = command("demo", "--folder", str(home), "--again")
+    assert (code, out) == (1, "")
+    assert "demo.json: cannot be read; remove" in err
+    assert (home / demo.MARKER).exists()
+
+
+def test_a_demo_in_use_is_not_removed(command, there):
+    with load(there).folder.locked():
+        code, out, err = command("demo", "--folder", str(there), "--again")
+    assert (code, out) == (1, "")
+    assert "is in use by process" in err
+    assert (there / "evaluation.json").exists()
+
+
+def test_the_run_translates_like_any_other(command, there, tmp_path):
+    answer = json.loads(command("demo", "--folder", str(there), "--json")[1])
+    file = tmp_path / "numbers.de"
+    file.write_text("".join(f"{one['source']}\n" for one in answer["translations"]), encoding="utf-8")
+    code, out, _ = command("translate", str(there), str(file), "--beam", "1")
+    assert code == 0
+    assert out.splitlines() == [one["output"] for one in answer["translations"]]
+
+
+@pytest.mark.slow
+def test_it_learns_to_translate_numbers_never_seen_and_the_swap_is_seen(capsys, plain_terminal, tmp_path):
+    home = tmp_path / "demo"
+    assert run(["demo", "--folder", str(home), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["evaluation"]["n"] == 1_000
+    assert answer["evaluation"]["exact_match"] >= 0.98
+
+    trained_on = {*demo.numbers(1).train}
+    fresh = [number for number in random.Random(7).sample(range(BELOW), 400) if number not in trained_on][:300]
+    file = tmp_path / "fresh.de"
+    file.write_text("".join(f"{german(number)}\n" for number in fresh), encoding="utf-8")
+    assert run(["translate", str(home), str(file)]) == 0
+    outputs = capsys.readouterr().out.splitlines()
+    right = sum(output == english(number) for output, number in zip(outputs, fresh, strict=True)) / len(fresh)
+    assert right == pytest.approx(answer["evaluation"]["exact_match"], abs=0.02)
+
+    drawn = answer["attention"]["maps"][demo.MAPPED.index(24)]
+    seen = swap(drawn["target"], drawn["source"], torch.tensor(drawn["weight"]))
+    assert seen is not None
+    assert seen.queries == ("twenty", "four")
+    assert [key[:4] for key in seen.keys] == ["zwan", "vier"]

@@ -9,13 +9,13 @@ import pytest
 import torch
 from rich.color import Color
 
-from clearhead.cli import demo, run
+from clearhead.cli import run, steps
 from clearhead.cli.colours import HEAT, heat
 from clearhead.colours import ROLES
 from clearhead.errors import ShapeError
 
 MODULE = [sys.executable, "-m", "clearhead"]
-HINT = "Try: clearhead demo --help\n"
+HINT = "Try: clearhead steps --help\n"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_version_names_the_package_and_torch(command):
     assert out.startswith(f"clearhead {version('clearhead')} (torch {torch.__version__}")
 
 
-@pytest.mark.parametrize("args", [["--help"], ["-h"], ["demo", "--help"], ["kernels", "-h"]])
+@pytest.mark.parametrize("args", [["--help"], ["-h"], ["demo", "--help"], ["steps", "--help"], ["kernels", "-h"]])
 def test_help_has_an_example(command, args):
     code, out, err = command(*args)
     assert (code, err) == (0, "")
@@ -61,13 +61,16 @@ def test_without_a_verb_it_shows_the_help_and_was_asked_wrongly(command):
     ("args", "said"),
     [
         (
-            ["demo", "--token", "cat"],
+            ["steps", "--token", "cat"],
             "--token: there is no 'cat'. There are: the, cute, blue, creature, sleeps\n" + HINT,
         ),
-        (["demo", "--mask", "future"], "--mask: there is no 'future'. There are: none, causal\n" + HINT),
-        (["demo", "--weighting", "hard"], "--weighting: there is no 'hard'. There are: softmax, warm-softmax, argmax,"),
-        (["demo", "--tokn", "cute"], "No such option: --tokn"),
-        (["demo", "extra"], "extra"),
+        (["steps", "--mask", "future"], "--mask: there is no 'future'. There are: none, causal\n" + HINT),
+        (
+            ["steps", "--weighting", "hard"],
+            "--weighting: there is no 'hard'. There are: softmax, warm-softmax, argmax,",
+        ),
+        (["steps", "--tokn", "cute"], "No such option: --tokn"),
+        (["steps", "extra"], "extra"),
         (["nothing"], "No such command 'nothing'"),
     ],
 )
@@ -80,27 +83,27 @@ def test_what_is_asked_wrongly_is_told_in_two_lines(command, args, said):
 
 
 def test_every_weighting_is_listed_as_it_can_be_typed(command):
-    listed = command("demo", "--weighting", "hard")[2].splitlines()[0].partition("There are: ")[2].split(", ")
-    assert [name.replace("-", " ") for name in listed] == list(demo.WEIGHTINGS)
+    listed = command("steps", "--weighting", "hard")[2].splitlines()[0].partition("There are: ")[2].split(", ")
+    assert [name.replace("-", " ") for name in listed] == list(steps.WEIGHTINGS)
 
 
 def test_an_error_of_the_library_is_told_in_a_line(command, monkeypatch):
-    monkeypatch.setattr(demo, "demonstrate", failing(ShapeError("expected 3 axes; came 2")))
-    assert command("demo") == (1, "", "clearhead: expected 3 axes; came 2\n")
+    monkeypatch.setattr(steps, "demonstrate", failing(ShapeError("expected 3 axes; came 2")))
+    assert command("steps") == (1, "", "clearhead: expected 3 axes; came 2\n")
 
 
 def test_an_error_of_ours_says_how_to_see_more(command, monkeypatch):
-    monkeypatch.setattr(demo, "demonstrate", failing(ZeroDivisionError("by zero")))
-    code, out, err = command("demo")
+    monkeypatch.setattr(steps, "demonstrate", failing(ZeroDivisionError("by zero")))
+    code, out, err = command("steps")
     assert (code, out) == (1, "")
     assert err == (
         "clearhead: this should not happen: ZeroDivisionError: by zero\nThe same command with --debug shows where.\n"
     )
 
 
-@pytest.mark.parametrize("args", [["--debug", "demo"], ["demo", "--debug"]])
+@pytest.mark.parametrize("args", [["--debug", "steps"], ["steps", "--debug"]])
 def test_debug_shows_the_traceback_wherever_it_stands(command, monkeypatch, args):
-    monkeypatch.setattr(demo, "demonstrate", failing(ShapeError("expected 3 axes; came 2")))
+    monkeypatch.setattr(steps, "demonstrate", failing(ShapeError("expected 3 axes; came 2")))
     code, out, err = command(*args)
     assert (code, out) == (1, "")
     assert err.startswith("Traceback")
@@ -108,21 +111,21 @@ def test_debug_shows_the_traceback_wherever_it_stands(command, monkeypatch, args
 
 
 def test_an_interrupt_is_quiet(command, monkeypatch):
-    monkeypatch.setattr(demo, "demonstrate", failing(KeyboardInterrupt()))
-    assert command("demo") == (130, "", "")
+    monkeypatch.setattr(steps, "demonstrate", failing(KeyboardInterrupt()))
+    assert command("steps") == (130, "", "")
 
 
 def test_colours_on_a_terminal_and_none_where_they_are_not_wanted(command, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    coloured = command("demo")[1]
+    coloured = command("steps")[1]
     monkeypatch.setenv("NO_COLOR", "1")
-    plain = command("demo")[1]
+    plain = command("steps")[1]
     assert "\x1b[" in coloured
     assert "\x1b" not in plain
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.delenv("FORCE_COLOR")
-    assert command("demo")[1] == plain
+    assert command("steps")[1] == plain
 
 
 def test_no_two_roles_share_a_colour_and_black_is_legible_on_every_heat():
@@ -149,7 +152,7 @@ def test_the_module_runs_and_a_closed_pipe_is_quiet():
 
 def test_the_module_prints_plain_lines_into_a_pipe_even_in_ascii():
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "FORCE_COLOR": "", "TERM": "xterm-256color"}
-    done = subprocess.run([*MODULE, "demo"], capture_output=True, check=False, env=env)
+    done = subprocess.run([*MODULE, "steps"], capture_output=True, check=False, env=env)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.isascii()
     assert b"\x1b" not in done.stdout

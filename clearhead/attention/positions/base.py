@@ -1,7 +1,8 @@
 """What a position part is: something that acts inside attention, or something added to the embeddings before it."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -53,6 +54,8 @@ class Position(Part):
         return 0.0
 
 
+@final
+@dataclass(frozen=True)
 class NoPosition(Position):
     """Attention that knows nothing of order."""
 

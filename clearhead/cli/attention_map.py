@@ -1,0 +1,104 @@
+"""The terminal's picture of attention: a row for each query, a column for each key, the darker the greater the weight.
+
+No meaning hangs on colour: the shades are characters, and the greatest weight of each row stands beside it.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from jaxtyping import Float
+from rich.text import Text
+from torch import Tensor
+
+from clearhead.cli.screen import WIDTH, number
+from clearhead.errors import ShapeError
+
+__all__ = ["Swap", "attention_map", "legend", "readable", "swap"]
+
+SHADES = ((0.8, "█"), (0.5, "▓"), (0.3, "▒"), (0.1, "░"), (0.0, " "))
+"""From which weight on each is shown."""
+MARGIN, MOST = 2, 5
+"""Columns on the left, and those of the greatest weight on the right."""
+HALF = 0.5
+LONGEST = 20
+"""Columns of a row's name, at most."""
+
+Weights = Float[Tensor, "query key"]
+
+
+def attention_map(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> Iterator[Text]:
+    """The map in lines of 80 columns at most; names too long for that are cut."""
+    if weight.shape != (len(queries), len(keys)):
+        raise ShapeError(
+            f"weight: expected a row for each of {len(queries)} queries and a column for each of {len(keys)} keys; "
+            f"came {tuple(weight.shape)}"
+        )
+    names = [cut(readable(query), LONGEST) for query in queries]
+    label = MARGIN + max(map(len, names))
+    widths = fitted([len(readable(key)) for key in keys], WIDTH - label - MOST)
+    heads = (f" {cut(readable(key), width):^{width}}" for key, width in zip(keys, widths, strict=True))
+    yield Text.assemble(" " * label, *((head, "key") for head in heads), (f" {'most':>{MOST - 1}}", "quiet"))
+    for name, row in zip(names, weight.tolist(), strict=True):
+        cells = ((f" {shade(x) * width}", "weight") for x, width in zip(row, widths, strict=True))
+        most = f" {number(max(row)):>{MOST - 1}}"
+        yield Text.assemble((f"{name:>{label}}", "query"), *cells, (most, "quiet"))
+
+
+def legend() -> Text:
+    """What the shades stand for."""
+    shown = [(f"{character * 2} {least:g}", "weight") for least, character in reversed(SHADES) if least]
+    parts = [part for one in shown for part in ("   ", one)]
+    return Text.assemble(("  weight from", "quiet"), *parts)
+
+
+def fitted(lengths: Sequence[int], room: int) -> list[int]:
+    """The widths of columns that fit into this room with a space before each: the widest give way."""
+    widths = [max(length, 4) for length in lengths]
+    while sum(widths) + len(widths) > room:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] == 1:
+            raise ShapeError(f"a map of {len(lengths)} columns does not fit into {room} characters; look at fewer keys")
+        widths[widest] -= 1
+    return widths
+
+
+def shade(weight: float) -> str:
+    return next(character for least, character in SHADES if weight >= least)
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def readable(piece: str) -> str:
+    """A piece without the sign for the space before it."""
+    return piece.removeprefix("▁") or piece
+
+
+class Swap(NamedTuple):
+    """Two queries, the earlier first, that look at keys in the opposite order."""
+
+    queries: tuple[str, str]
+    keys: tuple[str, str]
+    weights: tuple[float, float]
+
+
+def swap(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> Swap | None:
+    """The clearest swap of words in a map, where both look there with half their weight or more; None without one."""
+    most: list[float] = weight.amax(-1).tolist()
+    where: list[int] = weight.argmax(-1).tolist()
+    spoken = [
+        i
+        for i, query in enumerate(queries)
+        if readable(query).isalpha() and readable(keys[where[i]]).isalpha() and most[i] >= HALF
+    ]
+    pairs = [(i, j) for i, j in combinations(spoken, 2) if where[i] > where[j]]
+    if not pairs:
+        return None
+    i, j = max(pairs, key=lambda pair: most[pair[0]] * most[pair[1]])
+    return Swap(
+        queries=(readable(queries[i]), readable(queries[j])),
+        keys=(readable(keys[where[i]]), readable(keys[where[j]])),
+        weights=(most[i], most[j]),
+    )

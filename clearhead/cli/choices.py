@@ -1,0 +1,361 @@
+"""From options to a recipe: what the user gave, and for all the rest the defaults for the task and its text."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, cast, final, get_args
+
+import torch
+import typer
+
+from clearhead.attention.positions import Learned
+from clearhead.cli.options import above_zero, one_of, share, wrong
+from clearhead.cli.texts import TextOptions, as_corpus, check_text
+from clearhead.errors import ClearheadError, OptionError
+from clearhead.model.sizes import PRESETS, Spec, named, parse_count, sized
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.text.kinds import KINDS
+from clearhead.text.preparing import Tokenizing
+from clearhead.text.tokenizer import Tokenizer, suggested_size
+from clearhead.training import defaults
+from clearhead.training.averaging import AVERAGES
+from clearhead.training.machine import chosen_device
+from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Precision, Recipe, Select
+from clearhead.training.schedules import SCHEDULES
+from clearhead.training.tasks import TASKS
+
+__all__ = ["BudgetOptions", "Choices", "as_machine", "as_recipe", "new_budget", "overridden"]
+
+MODELS = {
+    "translate": ("encoder-decoder", EncoderDecoderSpec),
+    "generate": ("decoder", DecoderSpec),
+    "fill": ("encoder", EncoderSpec),
+    "classify": ("encoder", EncoderSpec),
+}
+"""The kind of model each task takes."""
+EVALUATIONS = 20
+"""How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
+LEAST = 100
+
+Name = str | None
+Count = int | None
+Number = float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TokenizerOptions:
+    """How text becomes tokens."""
+
+    title: ClassVar[str] = "Tokeniser"
+
+    tokenizer: Annotated[
+        Name, typer.Option(metavar="KIND", help=f"{', '.join(KINDS)}; or the path of a tokenizer.json.")
+    ] = None
+    vocabulary: Annotated[
+        Count, typer.Option(min=1, metavar="N", help="How many tokens; chosen from the text unless given.")
+    ] = None
+    separate_tokenizers: Annotated[
+        bool, typer.Option("--separate-tokenizers", help="translate: one for each side, instead of one for both.")
+    ] = False
+    lower: Annotated[bool | None, typer.Option("--lower/--no-lower", help="Make all text lower-case, or not.")] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What learns."""
+
+    title: ClassVar[str] = "Model"
+
+    preset: Annotated[
+        Name, typer.Option(metavar="NAME", help="A model by name: tiny, base, gpt2, bert, … (clearhead describe).")
+    ] = None
+    size: Annotated[Name, typer.Option(metavar="COUNT", help="Or by its parameters: 300k, 10M, 1.5B.")] = None
+    attention: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.ATTENTIONS)}.")] = None
+    position: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.POSITIONS)}.")] = None
+    dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="From 0 to 1.")] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OptimisingOptions:
+    """How it learns."""
+
+    title: ClassVar[str] = "Optimising"
+
+    lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="The highest learning rate.")] = None
+    schedule: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(SCHEDULES)}.")] = None
+    warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Over how many steps the rate rises.")] = None
+    smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
+    r_drop: Annotated[Number, typer.Option(min=0, metavar="X", help="R-Drop's weight; 0 for none.")] = None
+    clip: Annotated[Number, typer.Option(min=0, metavar="X", help="The largest gradient norm; 0 for any.")] = None
+    weight_decay: Annotated[Number, typer.Option(min=0, metavar="X", help="AdamW's.")] = None
+    average: Annotated[Name, typer.Option(metavar="NAME", help=f"Of the weights: {', '.join(AVERAGES)}.")] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """How much text at a time."""
+
+    title: ClassVar[str] = "Batches"
+
+    tokens: Annotated[Count, typer.Option(min=1, metavar="N", help="Tokens a step, about.")] = None
+    tokens_at_once: Annotated[
+        Count, typer.Option(min=1, metavar="N", help="Tokens a pass; a step of more takes several.")
+    ] = None
+    context: Annotated[Count, typer.Option(min=8, metavar="N", help="The longest row, in tokens.")] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """When it ends. One of steps, minutes and epochs."""
+
+    title: ClassVar[str] = "Budget (one of steps, minutes, epochs)"
+
+    steps: Annotated[Count, typer.Option(min=1, metavar="N", help="Steps in all.")] = None
+    minutes: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Minutes of training.")] = None
+    epochs: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Times through the text.")] = None
+    patience: Annotated[
+        Count, typer.Option(min=0, metavar="N", help="Evaluations in a row without gain that end it; 0: never.")
+    ] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KeepingOptions:
+    """What is written, and how often."""
+
+    title: ClassVar[str] = "Keeping"
+
+    evaluate_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Score held-out text.")] = None
+    save_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Save; at evaluations anyway.")] = None
+    log_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Write a line of metrics.")] = None
+    keep: Annotated[Count, typer.Option(min=1, metavar="N", help="How many checkpoints stay, beside the best.")] = None
+    select: Annotated[Name, typer.Option(metavar="NAME", help="Which one is used: best or last.")] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """Where it runs."""
+
+    title: ClassVar[str] = "Machine"
+
+    device: Annotated[Name, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1.")] = None
+    precision: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(get_args(Precision))}.")] = None
+    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="With torch.compile, or not.")] = None
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="The same bits each time on a GPU too.")] = (
+        False
+    )
+    threads: Annotated[Count, typer.Option(min=1, metavar="N", help="Threads of the CPU.")] = None
+    seed: Annotated[Count, typer.Option(min=0, metavar="N", help="Of all random numbers; 1 unless given.")] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """Everything about a run that can be chosen. What is not given is left to the defaults."""
+
+    task: Annotated[Name, typer.Option(metavar="NAME", help=f"What it shall learn: {', '.join(TASKS)}.")] = None
+    text: TextOptions = field(default_factory=TextOptions)
+    tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    optimising: OptimisingOptions = field(default_factory=OptimisingOptions)
+    batches: BatchOptions = field(default_factory=BatchOptions)
+    budget: BudgetOptions = field(default_factory=BudgetOptions)
+    keeping: KeepingOptions = field(default_factory=KeepingOptions)
+    machine: MachineOptions = field(default_factory=MachineOptions)
+
+
+def as_recipe(choices: Choices) -> Recipe:
+    """The recipe that was asked for. What cannot be is told before any text is read."""
+    if choices.task is None:
+        raise wrong("--task", f"is missing: say what the model shall learn: {', '.join(TASKS)}")
+    one_of("--task", choices.task, TASKS)
+    check_text(choices.task, choices.text)
+    machine = as_machine(choices.machine)
+    default = defaults.default_recipe(choices.task, as_corpus(choices.task, choices.text), machine)
+    seed = default.seed if choices.machine.seed is None else choices.machine.seed
+    return replace(overridden(choices, default), seed=seed)
+
+
+def overridden(choices: Choices, default: Recipe) -> Recipe:
+    """A recipe with what was given in place of its own; text, machine and seed are left alone."""
+    tokenizing = as_tokenizing(default.task, choices.tokenizer, default.tokenizing)
+    batching = as_batching(choices.batches, default.batching)
+    budget = new_budget(choices.budget, default.budget) or default.budget
+    model = as_model(choices.model, replace(default, tokenizing=tokenizing, batching=batching))
+    return replace(
+        default,
+        tokenizing=tokenizing,
+        model=model,
+        optimising=as_optimising(choices.optimising, default, model, budget),
+        batching=batching,
+        budget=budget,
+        keeping=as_keeping(choices.keeping, default.keeping, budget),
+    )
+
+
+def present(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def as_machine(options: MachineOptions) -> Machine:
+    one_of("--precision", options.precision or "auto", dict.fromkeys(get_args(Precision)))
+    try:
+        chosen_device(options.device or "auto")
+    except OptionError as error:
+        raise wrong("--device", str(error).removeprefix("device: ")) from error
+    names = ("device", "precision", "compile", "threads")
+    return Machine(**present({name: getattr(options, name) for name in names}), deterministic=options.deterministic)
+
+
+def as_tokenizing(task: str, options: TokenizerOptions, default: Tokenizing) -> Tokenizing:
+    if options.separate_tokenizers and task != "translate":
+        raise wrong("--separate-tokenizers", f"is for translate, which has two sides; {task} has one")
+    shared = default.shared and not options.separate_tokenizers
+    name = options.tokenizer or default.kind
+    if name in KINDS:
+        lower = default.lower if options.lower is None else options.lower
+        size = options.vocabulary or (default.size if name == default.kind else None)
+        return replace(default, kind=name, size=size, shared=shared, lower=lower)
+    if not os.path.exists(name):
+        raise wrong("--tokenizer", f"there is no kind and no file {name!r}. The kinds are: {', '.join(KINDS)}")
+    for flag, value in (
+        ("--vocabulary", options.vocabulary),
+        ("--lower", options.lower is not None),
+        ("--separate-tokenizers", not shared),
+    ):
+        if value:
+            raise wrong(flag, f"is decided by the tokeniser that is given, {name}")
+    return replace(default, given=name)
+
+
+def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
+    """The model by preset, by size, or the task's own; then with what else was given."""
+    if options.preset and options.size:
+        raise wrong("--size", f"the preset {options.preset} has its own size; give one of the two")
+    context = recipe.batching.context
+    spec = with_context(base_model(options, recipe), context)
+    if options.dropout is not None:
+        spec = defaults.with_dropout(spec, options.dropout)
+    return with_parts(spec, options, context) if options.attention or options.position else spec
+
+
+def with_parts(spec: Spec, options: ModelOptions, context: int) -> Spec:
+    """The same with other attention or positions. Whether they go together is found out by building it of nothing."""
+    if options.attention is not None:
+        one_of("--attention", options.attention, defaults.ATTENTIONS)
+        spec = defaults.with_attention(spec, options.attention)
+    if options.position is not None:
+        one_of("--position", options.position, dict.fromkeys(defaults.POSITIONS))
+        spec = defaults.with_position(spec, options.position, context)
+    try:
+        with torch.device("meta"):
+            spec.build()
+    except ClearheadError as error:
+        given = {"--attention": options.attention, "--position": options.position}
+        raise wrong(" with ".join(present(given)), str(error)) from error
+    return spec
+
+
+def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
+    kind, made_of = MODELS[recipe.task]
+    if options.preset is not None:
+        one_of("--preset", options.preset, PRESETS)
+        spec = named(options.preset, defaults.PLACEHOLDER)
+        if not isinstance(spec, made_of):
+            raise wrong(
+                "--preset", f"{recipe.task} takes an {kind}, and {options.preset} is none".replace("an d", "a d")
+            )
+    elif options.size is not None:
+        try:
+            spec = sized(kind, parse_count(options.size), likely_vocabulary(recipe))
+        except OptionError as error:
+            raise wrong("--size", str(error)) from error
+    else:
+        return recipe.model
+    if isinstance(spec, EncoderSpec) and isinstance(recipe.model, EncoderSpec):
+        return replace(spec, output=recipe.model.output)
+    return spec
+
+
+def likely_vocabulary(recipe: Recipe) -> int:
+    """How many tokens there will be, before the tokeniser is trained."""
+    tokenizing = recipe.tokenizing
+    if tokenizing.given is not None:
+        return Tokenizer.load(tokenizing.given).vocabulary
+    return tokenizing.size or suggested_size(defaults.text_bytes(recipe.corpus))
+
+
+def with_context(spec: Spec, context: int) -> Spec:
+    """The same with as many learned positions as rows are long: those beyond would never be trained."""
+    return defaults.each_embedding(
+        spec,
+        lambda embedding: (
+            replace(embedding, position=Learned(context)) if isinstance(embedding.position, Learned) else embedding
+        ),
+    )
+
+
+def width(spec: Spec) -> int:
+    return spec.encoder.d_model if isinstance(spec, EncoderDecoderSpec) else spec.d_model
+
+
+def as_optimising(options: OptimisingOptions, default: Recipe, model: Spec, budget: Budget) -> Optimising:
+    """As given; a rate that is not given is lower for a wider model, a warm-up shorter for a shorter run."""
+    usual = default.optimising
+    rate = usual.lr * min(1.0, width(default.model) / width(model))
+    average = one_of("--average", options.average, AVERAGES) if options.average else usual.averaging
+    schedule = usual.schedule
+    warmup = schedule.warmup if options.warmup is None else options.warmup
+    if options.warmup is None and budget.steps is not None and default.budget.steps is not None:
+        warmup = round(warmup * min(1.0, budget.steps / default.budget.steps))
+    if options.schedule is not None:
+        named = one_of("--schedule", options.schedule, SCHEDULES)
+        schedule = schedule if isinstance(schedule, named) else named()
+    return replace(
+        usual,
+        **present({name: getattr(options, name) for name in ("smoothing", "r_drop", "weight_decay")}),
+        lr=options.lr or rate,
+        schedule=replace(schedule, warmup=warmup),
+        clip=usual.clip if options.clip is None else options.clip or None,
+        averaging=usual.averaging if type(average) is type(usual.averaging) else average,
+    )
+
+
+def as_batching(options: BatchOptions, default: Batching) -> Batching:
+    if options.tokens and options.tokens_at_once and options.tokens_at_once > options.tokens:
+        raise wrong(
+            "--tokens-at-once", f"is more than a step has: {options.tokens_at_once} of --tokens {options.tokens}"
+        )
+    names = ("tokens", "tokens_at_once", "context")
+    return replace(default, **present({name: getattr(options, name) for name in names}))
+
+
+def new_budget(options: BudgetOptions, old: Budget) -> Budget | None:
+    """The budget that is asked for, in place of another one; None where nothing was asked."""
+    limits = present({"steps": options.steps, "minutes": options.minutes, "epochs": options.epochs})
+    if len(limits) > 1:
+        flags = " and ".join(f"--{name}" for name in limits)
+        raise wrong(flags, "each says when to stop: give one of them")
+    patience = old.patience if options.patience is None else options.patience or None
+    if limits:
+        return Budget(**limits, patience=patience)
+    return None if options.patience is None else replace(old, patience=patience)
+
+
+def as_keeping(options: KeepingOptions, default: Keeping, budget: Budget) -> Keeping:
+    if options.select is not None:
+        one_of("--select", options.select, dict.fromkeys(get_args(Select)))
+    every = default.evaluate if budget.steps is None else max(LEAST, budget.steps // EVALUATIONS)
+    return replace(
+        default,
+        **present({"log": options.log_every, "save": options.save_every, "checkpoints": options.keep}),
+        evaluate=options.evaluate_every or every,
+        select=cast(Select, options.select or default.select),
+    )

@@ -1,0 +1,220 @@
+"""`clearhead evaluate`: how good a run is on files of yours."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from clearhead.cli.options import given, wrong
+from clearhead.cli.reading import Device, RunPath
+from clearhead.cli.screen import prose, rule, show, show_json
+from clearhead.cli.texts import TextOptions, as_corpus, check_text, with_spooled
+from clearhead.errors import OptionError
+from clearhead.training.evaluating import Evaluating
+from clearhead.training.evaluating import evaluate as evaluate_run
+from clearhead.training.run import load
+from clearhead.training.scores import TOKENIZERS
+
+__all__ = ["EXAMPLES", "HeldOut", "Scoring", "evaluate"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead evaluate runs/de-en --source test.de --target test.en
+  clearhead evaluate runs/de-en --source a --target b --tokenize none --lower
+  clearhead evaluate runs/shakespeare --text test.txt --stride 64
+  clearhead evaluate runs/reviews --table test.tsv --columns text,label --json"""
+
+Files = list[str] | None
+FOR = {
+    "--beam": "translate",
+    "--length-penalty": "translate",
+    "--tokenize": "translate",
+    "--lower": "translate",
+    "--stride": "generate",
+}
+"""The task that each of these options is for."""
+TITLES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "exact_match": "exact match",
+    "accuracy": "accuracy",
+    "macro_f1": "macro F1",
+    "loss": "loss, nats",
+    "perplexity": "perplexity",
+    "bits_per_byte": "bits per byte",
+}
+"""The scores, as a page calls them."""
+COUNTS = {
+    "n": "records",
+    "tokens": "tokens",
+    "bytes": "bytes",
+    "blanks": "blanks",
+    "cut": "cut, too long",
+    "unknown": "unknown tokens",
+    "sentences_per_second": "sentences a second",
+    "tokens_per_second": "tokens a second",
+    "seconds": "seconds",
+    "parameters": "parameters",
+}
+"""What else there is to know of them."""
+NAME = 22
+"""Columns of a score's name."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Where the text is."""
+
+    title: ClassVar[str] = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"
+
+    source: Annotated[Files, typer.Option(metavar="FILE", help="translate: lines to translate from.")] = None
+    target: Annotated[Files, typer.Option(metavar="FILE", help="translate: their translations, line by line.")] = None
+    table: Annotated[Files, typer.Option(metavar="FILE", help="Any task: TSV or CSV with a header, or JSON lines.")] = (
+        None
+    )
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="The table's columns: source,target or text,label or text unless given; or 1,2."
+        ),
+    ] = None
+    form: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The table's form: tsv, csv, jsonl; by its name unless given.")
+    ] = None
+    text: Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")] = None
+    documents: Annotated[
+        str | None, typer.Option(metavar="UNIT", help="A document is a line or a file: generate file, fill line.")
+    ] = None
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out lines that cannot be used.")] = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How it is scored."""
+
+    title: ClassVar[str] = "Scores"
+
+    beam: Annotated[int, typer.Option(min=1, help="translate: hypotheses kept; 1 is greedy.", metavar="N")] = 5
+    length_penalty: Annotated[float, typer.Option(help="translate: more favours long outputs.", metavar="X")] = 1.0
+    tokenize: Annotated[
+        str, typer.Option(help=f"translate: how BLEU splits words: {', '.join(TOKENIZERS)}.", metavar="NAME")
+    ] = "13a"
+    lower: Annotated[bool, typer.Option("--lower", help="translate: BLEU and chrF blind to case.")] = False
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="generate: new tokens of each window; the fewer, the more each sees.", metavar="TOKENS"
+        ),
+    ] = None
+
+
+def evaluate(
+    run: RunPath,
+    *,
+    text: HeldOut,
+    scoring: Scoring,
+    output: Annotated[
+        str | None, typer.Option(help="Write the translations or labels to this file, a line each.", metavar="FILE")
+    ] = None,
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> None:
+    """How good a run is on text that it has not seen.
+
+    BLEU, chrF and exact match of translations; perplexity and bits per byte of text; accuracy of blanks; accuracy and
+    F1 of classes.
+    """
+    loaded = load(run, device=device)
+    task = loaded.task.name
+    options = as_text_options(text)
+    check_text(task, options)
+    for flag in given(scoring):
+        if FOR[flag] != task:
+            raise wrong(flag, f"is for {FOR[flag]}, and {run} was trained to {task}")
+    how = chosen(scoring, skip_bad=text.skip_bad)
+    with tempfile.TemporaryDirectory() as folder:
+        source = as_corpus(task, with_spooled(options, Path(folder))).train
+        found = evaluate_run(loaded, source, how, output=output)
+    if as_json:
+        show_json(found)
+    else:
+        show(*page(found))
+
+
+def as_text_options(text: HeldOut) -> TextOptions:
+    return TextOptions(
+        source=text.source,
+        target=text.target,
+        table=text.table,
+        columns=text.columns,
+        form=text.form,
+        text=text.text,
+        documents=text.documents,
+        skip_bad=text.skip_bad,
+    )
+
+
+def chosen(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
+    try:
+        return Evaluating(
+            beam=scoring.beam,
+            length_penalty=scoring.length_penalty,
+            tokenize=scoring.tokenize,
+            lower=scoring.lower,
+            stride=scoring.stride,
+            skip_bad=skip_bad,
+        )
+    except OptionError as error:
+        raise wrong("--tokenize", str(error)) from error
+
+
+def page(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    yield rule(f"{found['run']}, step {found['step']:,}")
+    yield Text()
+    for name, title in TITLES.items():
+        if name in found:
+            yield Text.assemble(f"  {title:<{NAME}}", (as_number(found[name]), "chosen"))
+    if "bleu_signature" in found:
+        yield Text()
+        yield Text(f"  BLEU|{found['bleu_signature']}", style="quiet", no_wrap=True, overflow="ignore")
+        yield Text(f"  chrF|{found['chrf_signature']}", style="quiet", no_wrap=True, overflow="ignore")
+    yield from by_label(found)
+    yield Text()
+    for name, title in COUNTS.items():
+        if found.get(name):
+            yield Text(f"  {title:<{NAME}}{as_number(found[name], 2)}", style="quiet")
+    yield from remarks(found)
+    yield Text()
+
+
+def by_label(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """F1 and the confusion of every label: a row for each true one."""
+    if "confusion" not in found:
+        return
+    yield Text()
+    yield Text(f"  {'true label':<{NAME}}{'F1':>8}  answered {', '.join(found['labels'])}", style="title")
+    for name, row in zip(found["labels"], found["confusion"], strict=True):
+        counts = " ".join(f"{count:>7,}" for count in row)
+        yield Text(f"  {name:<{NAME}}{found['f1'][name]:>8.4f}  {counts}", no_wrap=True, overflow="ignore")
+
+
+def remarks(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    if found["skipped"]:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in found["skipped"].items())
+        yield prose(f"Left out: {kinds}.")
+    if found.get("unknown"):
+        yield prose("Bits per byte count an unknown token as one, though it stands for any character.")
+    if found["output"]:
+        yield Text(f"  {'outputs':<{NAME}}{found['output']}", style="quiet", no_wrap=True, overflow="ignore")
+
+
+def as_number(value: int | float, digits: int = 4) -> str:
+    """A count as it is, another number with its digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"

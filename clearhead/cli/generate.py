@@ -1,0 +1,140 @@
+"""`clearhead generate`: a run goes on from a prompt, or from each line."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, final
+
+import typer
+
+from clearhead.cli.options import flag, wrong
+from clearhead.cli.reading import (
+    AsJson,
+    Device,
+    File,
+    Found,
+    Given,
+    Lines,
+    Notes,
+    RunPath,
+    answer_lines,
+    as_line,
+    cells,
+    lengths_of,
+)
+from clearhead.cli.screen import write
+from clearhead.decoding import Greedy, Sample
+from clearhead.text.problems import Place
+from clearhead.training.answers import window
+from clearhead.training.run import Run, load
+from clearhead.training.tasks import Generate
+
+__all__ = ["EXAMPLES", "Writing", "generate"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead generate runs/shakespeare --prompt 'ROMEO:' --tokens 300
+  clearhead generate runs/shakespeare --prompt '' --temperature 0.7 --top-k 40
+  clearhead generate runs/lines beginnings.txt --greedy --json"""
+BETWEEN = "---\n"
+"""Between several continuations of one prompt."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """How text is written."""
+
+    title: ClassVar[str] = "Writing"
+
+    tokens: Annotated[int, typer.Option(min=1, help="How many new tokens at most.", metavar="N")] = 200
+    count: Annotated[
+        int, typer.Option(min=1, help="How many continuations of each; of a line, with tabs between.", metavar="N")
+    ] = 1
+    temperature: Annotated[
+        float | None, typer.Option(help="Below 1 likely tokens become likelier; 0.8 unless given.", metavar="X")
+    ] = None
+    top_k: Annotated[int | None, typer.Option(help="Only the K likeliest tokens.", metavar="K")] = None
+    top_p: Annotated[float | None, typer.Option(help="Only the fewest whose probabilities reach P.", metavar="P")] = (
+        None
+    )
+    min_p: Annotated[
+        float | None, typer.Option(help="Only those with P times the likeliest's probability.", metavar="P")
+    ] = None
+    greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest token each time.")] = False
+    seed: Annotated[int, typer.Option(help="The same seed, the same text.", metavar="N")] = 0
+
+    def method(self, numbers: list[int]) -> Greedy | Sample:
+        """For `count` continuations of each of these lines; every one draws from its own seed."""
+        cuts = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        given = {name: value for name, value in cuts.items() if value is not None}
+        if self.greedy:
+            for name in [*given, *(["temperature"] if self.temperature is not None else [])]:
+                raise wrong(flag(name), "is for drawing tokens, and --greedy draws none: leave one of them out")
+            return Greedy()
+        seeds = tuple(self.seed + number * self.count + i for number in numbers for i in range(self.count))
+        return Sample(temperature=0.8 if self.temperature is None else self.temperature, seeds=seeds, **given)
+
+
+def generate(
+    run: RunPath,
+    file: File = "-",
+    *,
+    prompt: Annotated[
+        str | None, typer.Option(help="Go on from this, instead of from lines; '' is a beginning.", metavar="TEXT")
+    ] = None,
+    how: Writing,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Go on from a prompt, token by token; or from each line of a file, one line out for each line in.
+
+    With --prompt the text is printed as it is, after the prompt. Of a line, only what follows it is printed, with its
+    ends of line as spaces. A blank line stays blank. Of a line longer than the model's context the end is read, which
+    is told on stderr.
+    """
+    if prompt is not None and file != "-":
+        raise wrong("--prompt", f"is instead of a file, and there is {file}: leave one of them out")
+    how.method([0])
+    loaded = load(run, device=device)
+    task = loaded.asked(Generate)
+    reads, _ = window(task.context, how.tokens)
+
+    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
+        return continuations(loaded, texts, numbers, how)
+
+    lines = Lines(
+        answer=answer,
+        as_text=lambda found: cells([one["output"] for one in found.get("samples", [found])]),
+        as_json=as_json,
+        reads=reads,
+        lengths=lengths_of(loaded),
+        unread="the beginning",
+    )
+    if prompt is None:
+        answer_lines(loaded, file, lines)
+    else:
+        go_on(loaded, prompt, how, lines)
+
+
+def continuations(run: Run, texts: list[str], numbers: list[int], how: Writing) -> list[Found]:
+    prompts = [text for text in texts for _ in range(how.count)]
+    written = run.scored_texts(prompts, max_new=how.tokens, method=how.method(numbers))
+    found = [{"output": one.text, "score": one.score} for one in written]
+    groups = [found[i : i + how.count] for i in range(0, len(found), how.count)]
+    return [{**group[0], **({"samples": group} if how.count > 1 else {})} for group in groups]
+
+
+def go_on(run: Run, prompt: str, how: Writing, lines: Lines) -> None:
+    """From one prompt: as JSON, several one after another, or one that is printed as it is written."""
+    notes = Notes(run, lines)
+    if lines.as_json:
+        write(as_line({"input": prompt, **continuations(run, [prompt], [0], how)[0]}) + "\n")
+    elif how.count > 1:
+        found = continuations(run, [prompt], [0], how)[0]["samples"]
+        write(BETWEEN.join(f"{prompt}{one['output']}\n" for one in found))
+    else:
+        write(prompt)
+        for piece in run.stream(prompt, max_new=how.tokens, method=how.method([0])):
+            write(piece)
+        write("\n")
+    notes.look([Given(prompt, Place("--prompt", 1))])
+    notes.tell()

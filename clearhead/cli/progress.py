@@ -1,0 +1,236 @@
+"""What is seen while a model trains: one live display on a terminal, plain lines anywhere else. All of it on stderr."""
+
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from clearhead.cli.colours import THEME
+from clearhead.cli.screen import bar
+from clearhead.training.curves import FAMILIES, Measure
+
+__all__ = [
+    "SCORES",
+    "LiveProgress",
+    "PlainProgress",
+    "Progress",
+    "duration",
+    "main_score",
+    "progress",
+    "scores_said",
+    "unwrapped",
+]
+
+BAR, INPUT, OUTPUT = 30, 28, 36
+"""Columns of the bar, and of the texts of a sample."""
+PAUSE = 1.0
+"""Seconds between plain lines; evaluations do not wait."""
+SCORES: tuple[Measure, ...] = tuple(measure for family in FAMILIES.values() for measure in family)
+
+Line = Mapping[str, Any]
+
+
+class Progress(ABC):
+    """A watcher: called with every line of metrics.jsonl, and with what else happens."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        self.close()
+
+    def __call__(self, line: Line) -> None:
+        match line.get("kind"):
+            case "step":
+                self.step(line)
+            case "evaluation":
+                self.evaluation(line)
+            case "saved":
+                self.saved(line)
+
+    def told(self, text: str) -> None:
+        """A sentence for the user, as it comes."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    @abstractmethod
+    def step(self, line: Line) -> None: ...
+
+    @abstractmethod
+    def evaluation(self, line: Line) -> None: ...
+
+    @abstractmethod
+    def saved(self, line: Line) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leaves the terminal as it should be, however training ended."""
+
+
+@final
+class PlainProgress(Progress):
+    """A line for each line of metrics, but at most one a second; every evaluation with its samples."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console)
+        self.clock = clock
+        self.last: float | None = None
+
+    def step(self, line: Line) -> None:
+        now = self.clock()
+        if self.last is None or now - self.last >= PAUSE:
+            self.last = now
+            self.told("  ".join([f"step {steps_said(line)}", f"loss {line['loss']:.4f}", *pace(line), *left(line)]))
+
+    def evaluation(self, line: Line) -> None:
+        for text in evaluation_page(line):
+            self.told(text.plain)
+
+    def saved(self, line: Line) -> None:
+        """Goes without saying: it is on time, and nobody waits for it."""
+
+    def close(self) -> None:
+        """Lines need no ending."""
+
+
+@final
+class LiveProgress(Progress):
+    """Two lines that stay at the foot of the terminal; evaluations and samples pass above them."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.live: Live | None = None
+        self.line: Line = {}
+        self.dev = ""
+        self.kept = ""
+
+    def step(self, line: Line) -> None:
+        self.line = line
+        if self.live is None:
+            self.live = Live(console=self.console, auto_refresh=False, redirect_stdout=False)
+            self.live.start()
+            # A second Ctrl-C leaves at once, with no chance to show a cursor that was hidden.
+            self.console.show_cursor(True)
+        self.draw()
+
+    def evaluation(self, line: Line) -> None:
+        for text in evaluation_page(line):
+            self.console.print(text, no_wrap=True, overflow="ellipsis")
+        self.dev = "dev " + (main_score(line["scores"]) or f"loss {line['loss']:.3f}")
+        self.draw()
+
+    def saved(self, line: Line) -> None:
+        self.kept = f"saved at {line['step']:,}"
+        self.draw()
+
+    def draw(self) -> None:
+        if self.live is not None:
+            self.live.update(Group(*self.foot()), refresh=True)
+
+    def foot(self) -> Iterator[Text]:
+        total = self.line.get("total")
+        shown = "" if total is None else bar(self.line["step"] / total, BAR)
+        ahead = [(f"  {shown:<{BAR}}", "weight")] if shown else []
+        yield self.cut(Text.assemble(*ahead, "  ".join(["", f"step {steps_said(self.line)}", *left(self.line)])))
+        facts = [f"loss {self.line['loss']:.4f}", self.dev, *pace(self.line), self.kept]
+        yield self.cut(Text("  " + "  ".join(filter(None, facts)), style="quiet"))
+
+    def cut(self, text: Text) -> Text:
+        """Never wider than the terminal: a line that wraps could not be taken back."""
+        text.truncate(self.console.width, overflow="ellipsis")
+        return text
+
+    def close(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+
+def progress() -> Progress:
+    """What suits where stderr goes."""
+    console = Console(
+        file=sys.stderr, theme=THEME, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto"
+    )
+    return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)
+
+
+def steps_said(line: Line) -> str:
+    return f"{line['step']:,}" + (f"/{line['total']:,}" if "total" in line else "")
+
+
+def pace(line: Line) -> list[str]:
+    return [f"{line['tokens_per_second']:,} tokens/s", f"{line['memory_mb']:,} MB"]
+
+
+def left(line: Line) -> list[str]:
+    """How long it will take from here, at the speed so far; nothing where the end is not known."""
+    if "total" not in line or not line["step"]:
+        return []
+    return [f"{duration(max(0, line['total'] - line['step']) * line['seconds'] / line['step'])} left"]
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> duration(65.0), duration(3700.4)
+    ('1:05', '1:01:40')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def scores_said(scores: Mapping[str, Any]) -> list[str]:
+    """The scores that people know, each with its name, the main one first."""
+    said = []
+    for measure in SCORES:
+        value = scores.get(measure.key)
+        if isinstance(value, int | float):
+            name = measure.name or measure.key.replace("_", " ")
+            said.append(f"{name} {measure.form.format(measure.factor * value)}")
+    return said
+
+
+def main_score(scores: Mapping[str, Any]) -> str:
+    return next(iter(scores_said(scores)), "")
+
+
+def evaluation_page(line: Line) -> Iterator[Text]:
+    """One line of scores, and one for each sample."""
+    facts = "  ".join([f"loss {line['loss']:.4f}", *scores_said(line["scores"])])
+    best = ("  best so far", "chosen") if line.get("best") else ""
+    yield Text.assemble((f"dev at step {line['step']:,}", "title"), f"  {facts}", best)
+    for sample in line.get("samples", ()):
+        yield Text.assemble(
+            f"  {shown(sample['input'], INPUT)} ", ("→", "quiet"), f" {shown(sample['output'], OUTPUT)}", wanted(sample)
+        )
+
+
+def wanted(sample: Mapping[str, str]) -> tuple[str, str]:
+    """What should have come out, where that is known and it did not."""
+    reference = sample.get("reference")
+    if reference is None or reference == sample["output"]:
+        return ("", "")
+    return (f"  (wanted: {shown(reference, OUTPUT)})", "quiet")
+
+
+def shown(text: str, width: int) -> str:
+    """A text on one line, cut to so many characters, with nothing in it that a terminal obeys."""
+    line = "".join(character if character.isprintable() else " " for character in text)
+    line = " ".join(line.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def unwrapped(text: Text) -> RenderableType:
+    """A row that stays one, however wide it is."""
+    text.no_wrap, text.overflow = True, "ignore"
+    # Alone it would be joined to the end of its line, as a text that may be wrapped.
+    return Group(text)

@@ -1,0 +1,200 @@
+"""`clearhead runs`: the run folders there are, how far each has come, and how good it is."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from clearhead.cli.options import wrong
+from clearhead.cli.progress import SCORES, main_score, unwrapped
+from clearhead.cli.screen import prose, rule, show, show_json
+from clearhead.errors import ClearheadError, RunError
+from clearhead.model.describe import describe
+from clearhead.training.folder import RunFolder
+from clearhead.training.metrics import finite, read_metrics
+
+__all__ = ["EXAMPLES", "Found", "runs"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead runs
+  clearhead runs experiments --json"""
+
+DEPTH = 2
+"""How many folders below the one given a run may lie."""
+MARKS = ("recipe.json", "model.json", "metrics.jsonl", "checkpoints")
+"""A folder that holds one of these is, or was to be, a run."""
+HEAD = ("run", "task", "steps", "score", "loss", "size", "disk", "date")
+RIGHT = {"steps", "loss", "size", "disk"}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """One run folder. Of one that is broken, `problem` says why, and the rest is what could be read."""
+
+    name: str
+    path: str
+    task: str | None = None
+    steps: int = 0
+    finished: bool = False
+    scores: dict[str, float] = field(default_factory=dict)
+    loss: float | None = None
+    parameters: int | None = None
+    disk_bytes: int = 0
+    changed: str = ""
+    problem: str | None = None
+
+
+def runs(
+    folder: Annotated[str, typer.Argument(help="Where to look, two folders deep.", metavar="FOLDER")] = "runs",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as one JSON object.")] = False,
+) -> None:
+    """List run folders: task, steps, score, loss, parameters, size on disk, date."""
+    home = Path(folder)
+    if not home.is_dir():
+        raise wrong("FOLDER", f"there is no folder {folder!r}. Train a run: clearhead train --help")
+    found = [look_into(path, home) for path in run_folders(home)]
+    if as_json:
+        show_json(finite({"folder": folder, "runs": [asdict(one) for one in found]}))
+    else:
+        show(*page(folder, found))
+
+
+def run_folders(home: Path, depth: int = DEPTH) -> list[Path]:
+    """The folder itself if it is a run, else those in it and below, by name; inside a run there is none to look for."""
+    if any((home / mark).exists() for mark in MARKS):
+        return [home]
+    if not depth:
+        return []
+    try:
+        inside = sorted(path for path in home.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except PermissionError:
+        return [home]
+    return [run for path in inside for run in run_folders(path, depth - 1)]
+
+
+def look_into(path: Path, home: Path) -> Found:
+    """What a folder holds. Whatever is wrong with it is part of the answer."""
+    name = path.name if path == home else str(path.relative_to(home))
+    always: dict[str, Any] = {"name": name, "path": str(path)}
+    try:
+        always |= {"disk_bytes": size_of(path), "changed": changed(path)}
+        return Found(**always, **read(RunFolder(path)))
+    except (ClearheadError, OSError, ValueError, KeyError, TypeError) as error:
+        said = str(error) if isinstance(error, ClearheadError | OSError) else f"cannot be read ({error!r})"
+        return Found(**always, problem=said.splitlines()[0])
+
+
+def read(folder: RunFolder) -> dict[str, Any]:
+    recipe = folder.recipe()
+    saved = folder.checkpoints.all()
+    evaluated = evaluation_of(folder)
+    steps = saved[0].step if saved else 0
+    scored = evaluated.get("scores", evaluated)
+    return {
+        "task": recipe.task,
+        "steps": steps,
+        "finished": bool(saved and saved[0].state["finished"]) and folder.evaluation.exists(),
+        "scores": {measure.key: scored[measure.key] for measure in SCORES if measure.key in scored},
+        "loss": evaluated.get("loss"),
+        "parameters": evaluated.get("parameters") or describe(folder.spec()).parameters,
+    }
+
+
+def evaluation_of(folder: RunFolder) -> dict[str, Any]:
+    """The scores of a run that has ended; of another one, its best evaluation so far."""
+    if folder.evaluation.exists():
+        found = json.loads(folder.evaluation.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise RunError(f"{folder.evaluation}: holds no evaluation")
+        return found
+    lines = read_metrics(folder.metrics) if folder.metrics.exists() else []
+    best = [line for line in lines if line.get("kind") == "evaluation" and line.get("best")]
+    return best[-1] if best else {}
+
+
+def size_of(path: Path) -> int:
+    """The bytes of all files in a folder; one that goes away meanwhile has none."""
+    total = 0
+    for inside, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(inside, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def changed(path: Path) -> str:
+    """When something was last written, in UTC."""
+    times = [found.stat().st_mtime for mark in ("evaluation.json", *MARKS) if (found := path / mark).exists()]
+    return datetime.fromtimestamp(max(times, default=path.stat().st_mtime), UTC).isoformat(timespec="seconds")
+
+
+def page(folder: str, found: list[Found]) -> Iterator[RenderableType]:
+    yield rule(f"Runs in {folder}")
+    if not found:
+        yield prose("There is none yet. To train one:  clearhead train --help")
+    whole = [cells(one) for one in found if one.problem is None]
+    widths = [max(map(len, column)) for column in zip(HEAD, *whole, strict=True)]
+    if whole:
+        yield laid_out(HEAD, widths, "title")
+    for one in found:
+        yield laid_out(cells(one), widths) if one.problem is None else broken(one)
+    if any(not one.finished for one in found if one.problem is None):
+        yield Text()
+        yield prose("… not finished. To go on:  clearhead train RUN --resume", style="quiet")
+    yield Text()
+
+
+def cells(one: Found) -> tuple[str, ...]:
+    steps = f"{one.steps:,}" + ("" if one.finished else "…")
+    loss = "–" if one.loss is None else f"{one.loss:.4f}"
+    parameters = "–" if one.parameters is None else counted(one.parameters)
+    score = main_score(one.scores) or "–"
+    return one.name, one.task or "", steps, score, loss, parameters, in_bytes(one.disk_bytes), one.changed[:10]
+
+
+def laid_out(values: tuple[str, ...], widths: list[int], style: str = "") -> RenderableType:
+    aligned = (
+        f"{value:>{width}}" if name in RIGHT else f"{value:<{width}}"
+        for name, value, width in zip(HEAD, values, widths, strict=True)
+    )
+    return unwrapped(Text("  " + "  ".join(aligned).rstrip(), style=style))
+
+
+def broken(one: Found) -> RenderableType:
+    return unwrapped(Text.assemble(f"  {one.name}  ", ("broken", "refused"), f"  {one.problem}"))
+
+
+def counted(count: int) -> str:
+    """A number of parameters as people say it.
+
+    >>> counted(980), counted(1_894_400), counted(124_439_808)
+    ('980', '1.9M', '124M')
+    """
+    return "".join(scaled(count, ("", "k", "M", "B", "T")))
+
+
+def in_bytes(count: int) -> str:
+    """A size on disk.
+
+    >>> in_bytes(12), in_bytes(1_234_567)
+    ('12 B', '1.2 MB')
+    """
+    return " ".join(scaled(count, ("B", "kB", "MB", "GB", "TB")))
+
+
+def scaled(count: int, units: tuple[str, ...]) -> tuple[str, str]:
+    """A count in the greatest of the units, each a thousand times the last, that leaves 1 or more."""
+    power = min(len(units) - 1, max(0, len(f"{count:,}".split(",")) - 1))
+    value = count / 1000**power
+    return (f"{value:.1f}" if power and value < 10 else f"{value:.0f}"), units[power]

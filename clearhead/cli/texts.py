@@ -1,0 +1,172 @@
+"""The user's text as options of a verb: aligned files, tables or documents, and which of them a task takes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, ClassVar, cast, final, get_args
+
+import typer
+
+from clearhead.cli.options import flag, given, one_of, wrong
+from clearhead.text.encoding import Corpus
+from clearhead.text.lines import spooled
+from clearhead.text.sources import Aligned, Documents, Form, Source, Table, Unit
+
+__all__ = ["FIELDS", "TextOptions", "as_corpus", "check_text", "with_spooled"]
+
+Files = list[str] | None
+STDIN = "-"
+
+FIELDS = {
+    "translate": ("source", "target"),
+    "generate": ("text",),
+    "fill": ("text",),
+    "classify": ("text", "label"),
+}
+"""What the records of each task hold; the names of a table's columns unless others are given."""
+WAYS = {
+    "translate": ("source", "table"),
+    "generate": ("text", "table"),
+    "fill": ("text", "table"),
+    "classify": ("table",),
+}
+"""How text can be given for each task, by the option that says so."""
+TOGETHER = {
+    "source": ("source", "target", "dev_source", "dev_target"),
+    "table": ("table", "columns", "form", "dev"),
+    "text": ("text", "documents", "dev"),
+}
+"""What goes with each of these options; `skip_bad` goes with all."""
+SHOWN = {"source": "--source with --target", "table": "--table", "text": "--text"}
+UNIT: dict[str, Unit] = {"generate": "file", "fill": "line"}
+"""What a document is: a file is one stretch to go on with, and blanks are filled within a line."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """Where the text is. Options for files may be given again and again."""
+
+    title: ClassVar[str] = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"
+
+    source: Annotated[Files, typer.Option(metavar="FILE", help="translate: lines to translate from.")] = None
+    target: Annotated[Files, typer.Option(metavar="FILE", help="translate: their translations, line by line.")] = None
+    dev_source: Annotated[Files, typer.Option(metavar="FILE", help="Held-out lines to translate from.")] = None
+    dev_target: Annotated[Files, typer.Option(metavar="FILE", help="Their translations.")] = None
+    table: Annotated[
+        Files, typer.Option(metavar="FILE", help="Any task: TSV or CSV with a header, or JSON lines; or a folder.")
+    ] = None
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="The table's columns: source,target or text,label or text unless given; or 1,2."
+        ),
+    ] = None
+    form: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The table's form: tsv, csv, jsonl; by its name unless given.")
+    ] = None
+    text: Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")] = None
+    documents: Annotated[
+        str | None, typer.Option(metavar="UNIT", help="A document is a line or a file: generate file, fill line.")
+    ] = None
+    dev: Annotated[
+        Files, typer.Option(metavar="FILE", help="Held-out text in the same form; else a twentieth of it all.")
+    ] = None
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out lines that cannot be used.")] = False
+
+
+def check_text(task: str, options: TextOptions) -> None:
+    """Raises where the options cannot be for this task, or do not go together. Nothing is read."""
+    way = way_of(task, options)
+    for name in given(replace(options, skip_bad=False)):
+        if name not in map(flag, TOGETHER[way]):
+            others = [SHOWN[other] for other in WAYS[task] if name in map(flag, TOGETHER[other])]
+            raise wrong(name, f"goes with {' or '.join(others)}" if others else f"is not for {task} from {SHOWN[way]}")
+    for one, other in (("source", "target"), ("dev_source", "dev_target")):
+        if bool(getattr(options, one)) != bool(getattr(options, other)):
+            missing, there = (other, one) if getattr(options, one) else (one, other)
+            raise wrong(flag(missing), f"is missing: {flag(there)} needs its other side")
+    check_table(task, options)
+    check_stdin(options)
+
+
+def way_of(task: str, options: TextOptions) -> str:
+    """How the text is given: `source`, `table` or `text`."""
+    asked = {"source": options.source or options.target, "table": options.table, "text": options.text}
+    ways = [way for way, files in asked.items() if files]
+    takes = " or ".join(SHOWN[way] for way in WAYS[task])
+    for way in ways:
+        if way not in WAYS[task]:
+            raise wrong(flag(way), f"{task} takes {takes}")
+    if len(ways) != 1:
+        came = f"not {' and '.join(SHOWN[way] for way in ways)} together" if ways else "which is missing"
+        raise wrong(flag(WAYS[task][0]), f"{task} takes {takes}, {came}")
+    return ways[0]
+
+
+def check_table(task: str, options: TextOptions) -> None:
+    if options.columns is not None and len(columns_of(task, options)) != len(FIELDS[task]):
+        raise wrong(
+            "--columns", f"{task} takes {len(FIELDS[task])}, for {', '.join(FIELDS[task])}; came {options.columns!r}"
+        )
+    one_of("--form", options.form or "auto", dict.fromkeys(get_args(Form)))
+    one_of("--documents", options.documents or "line", dict.fromkeys(get_args(Unit)))
+
+
+def check_stdin(options: TextOptions) -> None:
+    if sum(files.count(STDIN) for files in every_list(options)) > 1:
+        raise wrong(STDIN, "stdin can be read only once")
+    if STDIN in [*(options.table or ()), *(options.dev or ())] and options.table and options.form is None:
+        raise wrong("--form", "a table from stdin has no name to tell its form by: give tsv, csv or jsonl")
+
+
+def every_list(options: TextOptions) -> list[list[str]]:
+    return [value for field in fields(options) if isinstance(value := getattr(options, field.name), list)]
+
+
+def with_spooled(options: TextOptions, folder: Path) -> TextOptions:
+    """The same with stdin and pipes copied into the folder, to be read as often as it takes."""
+
+    def kept(files: Files) -> Files:
+        return [spooled(path, folder) for path in files] if files else files
+
+    names = ("source", "target", "dev_source", "dev_target", "table", "text", "dev")
+    return replace(options, **{name: kept(getattr(options, name)) for name in names})
+
+
+def as_corpus(task: str, options: TextOptions) -> Corpus:
+    """The corpus that is meant, once `check_text` has passed."""
+    way = way_of(task, options)
+    make = MAKERS[way]
+    if way == "source":
+        train, dev = (options.source, options.target), (options.dev_source, options.dev_target)
+    else:
+        train, dev = (options.table or options.text,), (options.dev,)
+    return Corpus(
+        train=make(task, options, train), dev=make(task, options, dev) if dev[0] else None, skip_bad=options.skip_bad
+    )
+
+
+def aligned(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
+    source, target = files
+    return Aligned(source=tuple(source or ()), target=tuple(target or ()))
+
+
+def table(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
+    form = cast(Form, options.form or "auto")
+    return Table(paths=tuple(files[0] or ()), columns=columns_of(task, options), fields=FIELDS[task], form=form)
+
+
+def documents(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
+    return Documents(paths=tuple(files[0] or ()), unit=cast(Unit, options.documents or UNIT[task]))
+
+
+def columns_of(task: str, options: TextOptions) -> tuple[str, ...]:
+    return FIELDS[task] if options.columns is None else tuple(name.strip() for name in options.columns.split(","))
+
+
+MAKERS: dict[str, Callable[[str, TextOptions, Sequence[Files]], Source]] = {
+    "source": aligned,
+    "table": table,
+    "text": documents,
+}

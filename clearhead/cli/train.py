@@ -1,0 +1,183 @@
+"""`clearhead train`: from text files to a trained model in one command, and on from where it was stopped."""
+
+import importlib.util
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from clearhead import training
+from clearhead.cli.choices import BudgetOptions, Choices, as_recipe, new_budget
+from clearhead.cli.options import given, wrong
+from clearhead.cli.progress import Progress, duration, progress, scores_said, unwrapped
+from clearhead.cli.screen import prose, rule, show, show_json
+from clearhead.cli.texts import with_spooled
+from clearhead.errors import RunError
+from clearhead.training.folder import RunFolder
+from clearhead.training.loop import Watcher
+from clearhead.training.recipe import Recipe
+from clearhead.training.run import Run
+from clearhead.training.tensorboard import TensorBoard
+from clearhead.written import to_json
+
+__all__ = ["EXAMPLES", "train"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead train runs/de-en --task translate --source de.txt --target en.txt
+  clearhead train runs/de-en --task translate --table pairs.tsv \\
+      --columns german,english --minutes 10
+  clearhead train runs/poems --task generate --text poems/ --size 10M
+  clearhead train runs/blanks --task fill --text corpus.txt.gz --steps 2000
+  clearhead train runs/mood --task classify --table reviews.csv \\
+      --columns sentence,label
+  zcat big.gz | clearhead train runs/big --task generate --text -
+  clearhead train runs/de-en --resume"""
+
+NEXT = {
+    "translate": (
+        "echo 'a line of the source' | clearhead translate {run}",
+        "clearhead evaluate {run} --source TEST --target TEST",
+    ),
+    "generate": ("clearhead generate {run} --prompt 'A beginning'", "clearhead evaluate {run} --text TEST"),
+    "fill": ("echo 'a line with a <mask> in it' | clearhead fill {run}", "clearhead evaluate {run} --text TEST"),
+    "classify": ("echo 'a line of text' | clearhead classify {run}", "clearhead evaluate {run} --table TEST"),
+}
+"""What to try with a model of each task."""
+COLUMN = 14
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ways:
+    """What is done with the recipe."""
+
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run, as it was or with a new budget.")] = False
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard too.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the recipe as JSON, and leave.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print the evaluation as one JSON object.")] = False
+
+
+def train(
+    run: Annotated[str, typer.Argument(help="The run folder: a new one, or with --resume an old one.", metavar="RUN")],
+    choices: Choices,
+    ways: Ways,
+) -> None:
+    """Train a model on your text: translate, generate, fill blanks, or classify.
+
+    Name the files and nothing else: tokeniser, model, schedule and length are chosen for the text and the machine, and
+    every choice can be overridden. All that comes of it is in the run folder.
+    """
+    folder = RunFolder(Path(run))
+    if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
+    recipe = resumed(folder, choices) if ways.resume else as_recipe(choices)
+    if ways.dry_run:
+        show_json(to_json(recipe))
+        return
+    with ExitStack() as stack:
+        shown = stack.enter_context(progress())
+        board = stack.enter_context(Board(folder.path / "tensorboard")) if ways.tensorboard else None
+        watcher = both(shown, board)
+        done = go_on(folder, recipe, watcher, shown) if ways.resume else begin(folder, choices, watcher, shown)
+    tell(done, as_json=ways.as_json)
+
+
+def resumed(folder: RunFolder, choices: Choices) -> Recipe:
+    """The recipe of a run that is there, with a new budget if one was given; anything else is refused."""
+    if others := given(replace(choices, budget=BudgetOptions())):
+        listed = ", ".join(others)
+        raise wrong("--resume", f"goes on with what the run was begun with: leave out {listed}")
+    recipe = folder.recipe()
+    return replace(recipe, budget=new_budget(choices.budget, recipe.budget) or recipe.budget)
+
+
+def begin(folder: RunFolder, choices: Choices, watcher: Watcher, shown: Progress) -> Run:
+    """Trains a new run. What comes through a pipe is copied into its folder first."""
+    with folder.locked():
+        if folder.exists():
+            raise RunError(f"{folder.path}: there is a run already; go on with --resume, or choose another folder")
+        kept = replace(choices, text=with_spooled(choices.text, folder.data))
+    return training.train(folder.path, as_recipe(kept), watcher=watcher, told=shown.told)
+
+
+def go_on(folder: RunFolder, recipe: Recipe, watcher: Watcher, shown: Progress) -> Run:
+    return training.resume(folder.path, budget=recipe.budget, watcher=watcher, told=shown.told)
+
+
+@final
+class Board:
+    """TensorBoard's files, begun with the first line: a run that is refused leaves none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.writer: TensorBoard | None = None
+
+    def __enter__(self) -> "Board":
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        if self.writer is None:
+            self.writer = TensorBoard(self.folder, resumed=line["step"] - 1)
+        self.writer.write(line)
+
+
+def both(shown: Progress, board: Board | None) -> Watcher:
+    def watcher(line: Mapping[str, Any]) -> None:
+        shown(line)
+        if board is not None:
+            board(line)
+
+    return watcher
+
+
+def tell(run: Run, *, as_json: bool) -> None:
+    evaluation = json.loads(run.folder.evaluation.read_text(encoding="utf-8"))
+    if as_json:
+        show_json({"path": str(run.folder.path), "task": run.task.name, "evaluation": evaluation})
+    else:
+        show(*page(run, evaluation))
+
+
+def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """The scores, where everything is, and what to do next."""
+    path = run.folder.path
+    yield rule(str(path))
+    parts = [f"loss {evaluation['loss']:.4f}", *scores_said(evaluation)]
+    yield prose(f"[chosen]{'   '.join(parts)}[/]")
+    yield prose(
+        f"{evaluation['parameters']:,} parameters, {duration(evaluation['training_seconds'])} of training; the weights "
+        f"of step {run.step:,}, on {evaluation['records']:,} held-out record{'s' * (evaluation['records'] != 1)}."
+    )
+    yield Text()
+    for name, where in (
+        ("scores", run.folder.evaluation),
+        ("checkpoints", run.folder.checkpoints.folder),
+        ("curves", run.folder.curves),
+        ("metrics", run.folder.metrics),
+        ("recipe", run.folder.recipe_file),
+    ):
+        yield row(name, str(where))
+    yield Text()
+    quoted = shlex.quote(str(path))
+    use, evaluate = NEXT[run.task.name]
+    yield row("try", use.format(run=quoted))
+    yield row("", evaluate.format(run=quoted))
+    yield row("", f"clearhead train {quoted} --resume --steps {2 * run.folder.checkpoints.all()[0].step}")
+    yield Text()
+
+
+def row(name: str, value: str) -> RenderableType:
+    """Paths and commands stay on one line, to be copied."""
+    return unwrapped(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value))

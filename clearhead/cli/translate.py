@@ -1,0 +1,55 @@
+"""`clearhead translate`: a run translates, line by line."""
+
+from typing import Annotated
+
+import typer
+
+from clearhead.cli.options import wrong
+from clearhead.cli.reading import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells, lengths_of
+from clearhead.training.run import load
+from clearhead.training.tasks import Translate
+
+__all__ = ["EXAMPLES", "translate"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead translate runs/de-en test.de > test.out
+  echo zweiundvierzig | clearhead translate runs/demo
+  clearhead translate runs/de-en test.de.gz --n-best 3 --json"""
+
+
+def translate(
+    run: RunPath,
+    file: File = "-",
+    *,
+    beam: Annotated[int, typer.Option(min=1, help="How many hypotheses are kept; 1 is greedy.", metavar="N")] = 5,
+    n_best: Annotated[
+        int, typer.Option(min=1, help="How many translations to give, with tabs between them.", metavar="N")
+    ] = 1,
+    length_penalty: Annotated[
+        float, typer.Option(help="0 ranks by log-probability, 1 by its mean; more favours long ones.", metavar="X")
+    ] = 1.0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Translate lines: one line out for each line in, in order.
+
+    A blank line stays blank. A line longer than the model's context is cut, and told on stderr.
+    """
+    if n_best > beam:
+        raise wrong("--n-best", f"it cannot be more than the beam, {beam}: widen that too")
+    loaded = load(run, device=device)
+    task = loaded.asked(Translate)
+
+    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
+        found = loaded.scored_translations(texts, beam=beam, n_best=n_best, length_penalty=length_penalty)
+        listed = [
+            [{"output": one.text, "score": one.score, "log_prob": one.log_prob} for one in written] for written in found
+        ]
+        return [{**written[0], **({"n_best": written} if n_best > 1 else {})} for written in listed]
+
+    def as_text(found: Found) -> str:
+        return cells([one["output"] for one in found.get("n_best", [found])])
+
+    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.context - 1, lengths=lengths_of(loaded))
+    answer_lines(loaded, file, lines)

@@ -1,0 +1,49 @@
+"""A model's spec as JSON, and back: with the weights, all there is to a model.
+
+>>> from clearhead.model import presets, saved
+>>> spec = presets.tiny(vocabulary=100)
+>>> saved.spec_from_json(saved.spec_to_json(spec)) == spec
+True
+"""
+
+from typing import Any
+
+from clearhead.attention import masks, positions, similarity, weighting
+from clearhead.attention.heads import Heads, SlicedHeads
+from clearhead.errors import RunError
+from clearhead.model import arrangements, feedforward, norms, outputs
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.written import from_json, table_of, to_json
+
+__all__ = ["PARTS", "spec_from_json", "spec_to_json"]
+
+PARTS = table_of(
+    (
+        *(Heads, SlicedHeads, AttentionSpec, BlockSpec, Embedding, EncoderSpec, DecoderSpec, EncoderDecoderSpec),
+        *(similarity.Dot, similarity.ScaledDot, similarity.Cosine, similarity.Additive),
+        *(weighting.Softmax, weighting.Argmax, weighting.Sigmoid, weighting.Sparsemax, weighting.Kernelized),
+        *(weighting.Elu, weighting.Relu, weighting.SoftmaxFeatures, weighting.RandomFeatures),
+        *(positions.NoPosition, positions.Rotary, positions.ALiBi, positions.T5Bias),
+        *(positions.Sinusoidal, positions.Learned),
+        *(masks.Everything, masks.Causal, masks.Window, masks.Both, masks.Either, masks.Not),
+        *(arrangements.PreNorm, arrangements.PostNorm, arrangements.NoNorm, arrangements.NoteNorm),
+        *(feedforward.ReLU, feedforward.GELU, feedforward.SiLU, feedforward.SwiGLU),
+        *(norms.LayerNorm, norms.RMSNorm, outputs.NextToken, outputs.Blanks, outputs.Classes),
+    )
+)
+"""Every part a saved model can have. Masks that hold tensors or functions belong to a call, and are not among them."""
+
+
+def spec_to_json(spec: Spec) -> dict[str, Any]:
+    """The spec as JSON; raises where a part of it is not one that `spec_from_json` could make again."""
+    return to_json(spec, PARTS)
+
+
+def spec_from_json(written: dict[str, Any]) -> Spec:
+    spec = from_json(written, PARTS)
+    if not isinstance(spec, Spec):
+        raise RunError(f"a model was expected, and a {type(spec).__name__} was written")
+    return spec

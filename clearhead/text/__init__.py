@@ -1,0 +1,1 @@
+"""Text: the user's files, tokenisers, token ids in memory-mapped files, and batches of them."""

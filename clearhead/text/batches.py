@@ -1,0 +1,169 @@
+"""Which records go into which batch: by a budget of tokens, or as windows of a stream. The same seed, the same batches.
+
+A corpus larger than memory is taken block by block: blocks in random order, records in random order within a block.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clearhead.errors import OptionError
+from clearhead.text.store import Store
+
+__all__ = ["ByLength", "Planner", "Rows", "Windows", "width_for"]
+
+Indices = NDArray[np.int64]
+BLOCK = 1 << 17
+"""Records that are shuffled and sorted together."""
+
+
+class Rows(NamedTuple):
+    """A batch before it is read: which records (or places in the stream), and the shape it fits in.
+
+    `full` is how many rows a batch of this width may have: on a GPU every batch of a width is filled up to it, so that
+    there are few shapes.
+    """
+
+    which: Indices
+    width: int
+    full: int
+
+
+class Planner(ABC):
+    """The batches of an epoch, in order."""
+
+    @abstractmethod
+    def epoch(self, number: int) -> Iterator[Rows]:
+        """Every record once, shuffled by the seed and the epoch's number."""
+
+    @abstractmethod
+    def in_order(self) -> Iterator[Rows]:
+        """Every record once, not shuffled: for evaluating."""
+
+
+def width_for(longest: int) -> int:
+    """The width of a batch whose longest row is this: few widths, and little padding.
+
+    >>> [width_for(n) for n in (1, 8, 9, 65, 130, 1000)]
+    [8, 8, 16, 80, 160, 1024]
+    """
+    step = 8
+    while longest > 8 * step:
+        step *= 2
+    return -(-longest // step) * step
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ByLength(Planner):
+    """Records of similar length together, as many as `tokens` allow. A record is as long as its longest field.
+
+    `extra` is what each row gets beside its ids, such as an end token; a row longer than `longest` is cut to it later,
+    so that no batch is wider than the two together.
+
+    There is little padding: a row of n tokens has at most 7 places of it, or n / 4 where that is more, up to its own
+    width; and of the batches of a block, at most one for each width has rows of several.
+    """
+
+    store: Store
+    fields: tuple[str, ...]
+    tokens: int
+    seed: int
+    longest: int
+    extra: int = 1
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise OptionError(f"a batch needs a budget of one token or more; came {self.tokens}")
+        if self.longest < 0 or self.longest + self.extra < 1:
+            raise OptionError(f"a row needs room for one token or more; came {self.longest} and {self.extra} extra")
+
+    def epoch(self, number: int) -> Iterator[Rows]:
+        random = np.random.default_rng([self.seed, number])
+        for start in BLOCK * random.permutation(-(-len(self.store) // BLOCK)):
+            block = np.arange(start, min(start + BLOCK, len(self.store)))
+            batches = list(self.cut(random.permutation(block)))
+            yield from (batches[i] for i in random.permutation(len(batches)))
+
+    def in_order(self) -> Iterator[Rows]:
+        for start in range(0, len(self.store), BLOCK):
+            yield from self.cut(np.arange(start, min(start + BLOCK, len(self.store))))
+
+    def cut(self, block: Indices) -> Iterator[Rows]:
+        """Batches of one width, or of several where the narrow ones are few."""
+        longest = np.max([self.store[name].lengths(block) for name in self.fields], axis=0) + self.extra
+        widths = np.minimum(widths_for(longest), self.longest + self.extra)
+        order = np.argsort(widths, kind="stable")
+        block, widths = block[order], widths[order]
+        start = 0
+        while start < len(block):
+            end = self.end(widths, start)
+            width = int(widths[end - 1])
+            yield Rows(block[start:end], width, self.fit(width))
+            start = end
+
+    def end(self, widths: Indices, start: int) -> int:
+        """Where a batch that begins here ends: on into the next width only where its rows fit that width too."""
+        reach = min(start + self.fit(int(widths[start])), len(widths))
+        same = int(np.searchsorted(widths, widths[start], side="right"))
+        if same >= reach:
+            return reach
+        return max(same, min(start + self.fit(int(widths[reach - 1])), reach))
+
+    def fit(self, width: int) -> int:
+        return max(1, self.tokens // width)
+
+
+def widths_for(longest: Indices) -> Indices:
+    distinct, index = np.unique(longest, return_inverse=True)
+    return np.array([width_for(int(n)) for n in distinct], dtype=np.int64)[index]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Windows(Planner):
+    """Stretches of `width` tokens (and the one after) of a stream, `rows` at a time.
+
+    Each epoch begins at another place among the first `width`, so that a stretch never comes twice; the few tokens
+    before that place, and those after the last whole stretch, wait for another epoch.
+    """
+
+    n_tokens: int
+    width: int
+    rows: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.rows < 1:
+            raise OptionError(f"a stretch and a batch hold one or more; came {self.width} tokens, {self.rows} rows")
+        if self.n_tokens <= self.width:
+            raise OptionError(f"a stretch of {self.width} tokens and the next one do not fit into {self.n_tokens}")
+
+    def count(self, phase: int = 0) -> int:
+        """How many stretches there are from this place on."""
+        return (self.n_tokens - 1 - phase) // self.width
+
+    def epoch(self, number: int) -> Iterator[Rows]:
+        random = np.random.default_rng([self.seed, number])
+        phase = int(random.integers(0, min(self.width, self.n_tokens - self.width)))
+        count = self.count(phase)
+        left = np.empty(0, np.int64)
+        for start in BLOCK * random.permutation(-(-count // BLOCK)):
+            block = np.arange(start, min(start + BLOCK, count))
+            left = np.concatenate([left, phase + self.width * random.permutation(block)])
+            whole = len(left) // self.rows * self.rows
+            yield from (self.made(left[i : i + self.rows]) for i in range(0, whole, self.rows))
+            left = left[whole:]
+        if len(left):
+            yield self.made(left)
+
+    def in_order(self) -> Iterator[Rows]:
+        for start in range(0, self.count(), self.rows):
+            yield self.made(self.width * np.arange(start, min(start + self.rows, self.count())))
+
+    def made(self, starts: Indices) -> Rows:
+        return Rows(starts, self.width, self.rows)

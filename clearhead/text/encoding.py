@@ -1,0 +1,267 @@
+"""The last reading of a corpus: from records to ids on disk, training and held-out ones apart."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar, final
+
+from clearhead.errors import DataError, OptionError
+from clearhead.text.problems import Problems
+from clearhead.text.sources import Record, Source, listed, shown
+from clearhead.text.store import StoreWriter
+from clearhead.text.tokenizer import Tokenizer
+
+__all__ = ["FATES", "Corpus", "Encoding", "Layout", "Survey", "label", "texts", "usable"]
+
+Ids = dict[str, list[int]]
+CHUNK_RECORDS, CHUNK_CHARACTERS = 1024, 1 << 18
+"""What is tokenised together: so many records, or so much text."""
+ONE_IN, MOST = 20, 1000
+"""Without a dev file one record in twenty is held out, at most a thousand."""
+TAIL, MOST_BYTES = 10, 500_000
+"""Of a stream of few documents a tenth is held out, its end, at most so many bytes."""
+COMMON = 10
+"""Where more than one record in ten equals a held-out one, records that are alike are what the text is made of."""
+FATES = {"drop": "they are left out", "cut": "their beginning is kept", "split": "each becomes several", "keep": "kept"}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """The user's files. Without `dev`, one record in twenty is held out, at most a thousand, evenly over the corpus.
+
+    Training records that equal a held-out one are then left out, unless a text is made of such.
+    """
+
+    train: Source
+    dev: Source | None = None
+    skip_bad: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What a task keeps of a record: its text fields, its label, and what becomes of one with more tokens than `most`.
+
+    `drop` leaves it out and counts it, `cut` keeps its beginning, `split` makes several of it, `keep` takes it whole.
+    `end` puts an end token after each document, and holds out the end of the stream.
+    """
+
+    texts: tuple[str, ...]
+    label: str | None = None
+    most: int = 512
+    too_long: Literal["drop", "cut", "split", "keep"] = "cut"
+    end: bool = False
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise OptionError(f"there is no room for a token of the text: rows would hold {self.most}; raise --context")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What the first reading found."""
+
+    records: int
+    text_bytes: int
+    labels: tuple[str, ...]
+    skipped: Mapping[str, int]
+
+
+def usable(
+    source: Source, layout: Layout, problems: Problems, known: tuple[str, ...] | None = None
+) -> Iterator[Record]:
+    """The records without a problem; with known labels, another one is a problem."""
+    labels = None if known is None else frozenset(known)
+    for record in source.records(problems):
+        if labels is None or (name := label(source, layout, record)) in labels:
+            yield record
+        else:
+            there = f"which have {listed(known or ())}"
+            problems.add(
+                record.place, f"the label {shown(name)} never occurs in the training files, {there}", "unknown label"
+            )
+
+
+def texts(source: Source, layout: Layout, record: Record) -> list[str]:
+    return [record.fields[source.fields.index(name)] for name in layout.texts]
+
+
+def label(source: Source, layout: Layout, record: Record) -> str:
+    return record.fields[source.fields.index(layout.label or "")]
+
+
+class Placed(NamedTuple):
+    """A record, and where its ids go."""
+
+    record: Record
+    to: StoreWriter
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return self.record.fields
+
+
+Some = TypeVar("Some", Record, Placed)
+
+
+class Encoding:
+    """Records to ids to disk.
+
+    It counts the records that are `too_long`, and those in which the tokeniser finds `nothing`. `equal` are the
+    training records that equal a held-out one, and `left_out` says whether they are.
+    """
+
+    def __init__(self, layout: Layout, tokenizers: Mapping[str, Tokenizer], labels: tuple[str, ...]) -> None:
+        self.layout, self.tokenizers, self.labels = layout, tokenizers, labels
+        self.numbers = {name: number for number, name in enumerate(labels)}
+        self.too_long = self.nothing = self.equal = 0
+        self.left_out = True
+        self.sizes = {field: tokenizer.vocabulary for field, tokenizer in tokenizers.items()}
+        if layout.label is not None:
+            self.sizes[layout.label] = len(labels)
+
+    def write(self, corpus: Corpus, found: Survey, home: Path) -> int:
+        """Makes the stores `train` and `dev`; returns how many records were too long."""
+        with StoreWriter(home / "train", self.sizes) as train, StoreWriter(home / "dev", self.sizes) as dev:
+            if corpus.dev is not None:
+                self.fill(corpus.train, lambda _: train)
+                self.fill(corpus.dev, lambda _: dev)
+            else:
+                self.spread(corpus.train, self.split(corpus.train, found, train, dev))
+            made = {"training": train.close({}), "held-out": dev.close({})}
+        for name, store in made.items():
+            if not len(store) or (self.layout.end and store.sizes[self.layout.texts[0]].tokens < 2):
+                raise DataError(f"there is no {name} record left; give more text, or a dev file of its own")
+        return self.too_long
+
+    def split(self, source: Source, found: Survey, train: StoreWriter, dev: StoreWriter) -> Iterator[Placed]:
+        """Every record, to one of the two."""
+        if self.layout.end and found.records < ONE_IN:
+            field = source.fields.index(self.layout.texts[0])
+            return cut_in_two(self.usable(source), found.text_bytes, train, dev, field=field)
+        held_out = every_nth(found.records)
+        equal = frozenset() if self.layout.end else self.seen_again(source, found.records, held_out)
+        return (
+            Placed(record, dev if held_out(number) else train)
+            for number, record in numbered(self.usable(source))
+            if not equal or held_out(number) or hash(record.fields) not in equal
+        )
+
+    def seen_again(self, source: Source, n: int, held_out: Callable[[int], bool]) -> Set[int]:
+        """The hashes of records that are held out and occur elsewhere too, if training can do without those."""
+        held = Counter(hash(record.fields) for number, record in numbered(self.usable(source)) if held_out(number))
+        counts = Counter(key for record in self.usable(source) if (key := hash(record.fields)) in held)
+        again = counts - held
+        self.equal, self.left_out = again.total(), again.total() <= n // COMMON
+        return again.keys() if self.left_out else frozenset()
+
+    def usable(self, source: Source) -> Iterator[Record]:
+        return usable(source, self.layout, Problems(skip=True), None if self.layout.label is None else self.labels)
+
+    def fill(self, source: Source, place: Callable[[int], StoreWriter]) -> None:
+        """Tokenises every record, and gives it to the writer for its number."""
+        records = numbered(self.usable(source))
+        self.spread(source, (Placed(record, place(number)) for number, record in records))
+
+    def spread(self, source: Source, records: Iterable[Placed]) -> None:
+        """Tokenises these records of a source, and puts each where it belongs."""
+        names = self.layout.texts
+        index = [source.fields.index(name) for name in names]
+        for chunk in chunks(records):
+            columns = [[record.fields[i] for record in chunk] for i in index]
+            pairs = zip(names, columns, strict=True)
+            encoded = [self.tokenizers[name].encode_batch(column) for name, column in pairs]
+            for (record, to), row, ids in zip(
+                chunk, zip(*columns, strict=True), zip(*encoded, strict=True), strict=True
+            ):
+                found = dict(zip(names, ids, strict=True))
+                self.add(to, record, found, dict(zip(names, map(utf8_size, row), strict=True)), source)
+
+    def add(self, store: StoreWriter, record: Record, ids: Ids, n_bytes: dict[str, int], source: Source) -> None:
+        if self.layout.end and record.ends:
+            name = self.layout.texts[0]
+            ids[name].append(self.tokenizers[name].end)
+        for piece in self.pieces(ids):
+            if self.layout.label is not None:
+                piece[self.layout.label] = [self.numbers[label(source, self.layout, record)]]
+            store.add(piece, n_bytes, ends=record.ends or self.layout.too_long != "keep")
+            n_bytes = {}  # the text is the same, and counts once
+
+    def pieces(self, ids: Ids) -> list[Ids]:
+        """What becomes of a record: itself, nothing, or something shorter."""
+        if self.layout.too_long == "keep":
+            return [ids]
+        most, lengths = self.layout.most, [len(row) for row in ids.values()]
+        longest = max(lengths)
+        if not min(lengths):
+            self.nothing += 1
+            return []
+        if longest <= most:
+            return [ids]
+        self.too_long += 1
+        if self.layout.too_long == "drop":
+            return []
+        starts = range(0, longest, most) if self.layout.too_long == "split" else (0,)
+        return [{name: row[start : start + most] for name, row in ids.items()} for start in starts]
+
+
+def utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def numbered(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
+    """Records with their numbers: the pieces of a document share one."""
+    number = 0
+    for record in records:
+        yield number, record
+        number += record.ends
+
+
+def every_nth(n: int) -> Callable[[int], bool]:
+    """Which of n records are held out: one in twenty, at most a thousand, evenly over the corpus."""
+    if n < 2:
+        raise DataError("one record cannot be split into training and held-out ones; give more, or a dev file")
+    every = min(n, max(ONE_IN, -(-n // MOST)))
+    return lambda number: number % every == every // 2
+
+
+def cut_in_two(
+    records: Iterable[Record], n_bytes: int, train: StoreWriter, dev: StoreWriter, *, field: int
+) -> Iterator[Placed]:
+    """A stream of so many bytes, whose end is held out; the document in which that begins ends in both."""
+    left = max(n_bytes * (TAIL - 1) // TAIL, n_bytes - MOST_BYTES)
+    unfinished = False
+    for record in records:
+        text = record.fields[field]
+        head = text.encode()[:left].decode(errors="ignore")
+        left = max(0, left - utf8_size(text))
+        if len(head) == len(text):
+            unfinished = not record.ends
+            yield Placed(record, train)
+            continue
+        if head or unfinished:
+            yield Placed(with_text(record, field, head)._replace(ends=True), train)
+            unfinished = False
+        yield Placed(with_text(record, field, text[len(head) :]), dev)
+
+
+def with_text(record: Record, field: int, text: str) -> Record:
+    return record._replace(fields=(*record.fields[:field], text, *record.fields[field + 1 :]))
+
+
+def chunks(records: Iterable[Some]) -> Iterator[list[Some]]:
+    """Records in lists of CHUNK_RECORDS or CHUNK_CHARACTERS, whichever comes first."""
+    chunk: list[Some] = []
+    size = 0
+    for record in records:
+        chunk.append(record)
+        for text in record.fields:
+            size += len(text)
+        if len(chunk) >= CHUNK_RECORDS or size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,285 @@
+"""The kinds of tokenizer: what cuts a text into pieces, what is learned about them, and what joins them again.
+
+Two things hold for every kind. Text that only looks like a special token, such as a "<s>" that somebody typed, stays
+text; and nothing about a text is changed but its case, and that only if asked for.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Set
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, final
+
+import tokenizers as library
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+
+__all__ = ["KINDS", "SPECIALS", "Kind", "guard", "kind_of", "lower_cased"]
+
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+"""The special tokens of every tokenizer that is trained here: their ids are 0 to 4."""
+
+UNKNOWN = SPECIALS[1]
+SPACE = "▁"
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+BYTE_LEVEL = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
+FIRST = len(SPECIALS)
+
+ESCAPE = "\x10"
+ESCAPES = ((ESCAPE, f"{ESCAPE}."), (SPACE, f"{ESCAPE}_"))
+"""A text may itself contain the sign that stands for a space. It is written with an escape, and the escape likewise."""
+
+LONG = re.compile(r"(\S{1000})(?=\S)")
+"""A stretch without a space so long that it is no word; what merging costs grows with the square of its length."""
+
+Learn = Callable[[library.Tokenizer, Iterable[str], int], library.Tokenizer]
+Least = Callable[[library.Tokenizer, Set[str]], int]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of tokenizer: its parts, and how it learns from texts.
+
+    `untrained` makes the parts. `learn` reads the texts once and gives a tokenizer of at most that many tokens. `least`
+    is how many it needs for texts of these characters. `lossless`: every text comes back exactly.
+    """
+
+    about: str
+    untrained: Callable[[], library.Tokenizer]
+    learn: Learn
+    least: Least
+    lossless: bool
+
+
+def guard(tokens: Iterable[str]) -> pre_tokenizers.PreTokenizer:
+    """A cut after the first character of what looks like one of these, or like a byte: no model ever sees it whole."""
+    starts = [f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in tokens]
+    return pre_tokenizers.Split(Regex("|".join([*starts, "<(?=0x[0-9A-F]{2}>)"])), "merged_with_previous")
+
+
+def lower_cased(tokenizer: library.Tokenizer) -> library.Tokenizer:
+    """The same parts, with the text made lower-case before anything else."""
+    rest = [tokenizer.normalizer] if tokenizer.normalizer else []
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
+    return tokenizer
+
+
+def kind_of(tokenizer: library.Tokenizer) -> tuple[str, bool]:
+    """Which kind of ours it is, and whether it makes text lower-case: "given" for a tokenizer from elsewhere."""
+    if tuple(map(tokenizer.id_to_token, range(FIRST))) == SPECIALS:
+        shape = shape_of(tokenizer)
+        for name, kind in KINDS.items():
+            for lower, made in ((False, kind.untrained()), (True, lower_cased(kind.untrained()))):
+                if shape_of(made) == shape:
+                    return name, lower
+    return "given", False
+
+
+def shape_of(tokenizer: library.Tokenizer) -> dict[str, Any]:
+    """Everything in a tokenizer.json that is not learned."""
+    whole = json.loads(tokenizer.to_str())
+    learned = ("vocab", "merges", "unk_id")
+    model = {name: value for name, value in whole["model"].items() if name not in learned}
+    return {"model": model} | {part: whole[part] for part in ("normalizer", "pre_tokenizer", "decoder")}
+
+
+def byte_level(*, words: bool) -> library.Tokenizer:
+    """Bytes, each written as a character that can be seen; merged within words, or not at all."""
+    tokenizer = library.Tokenizer(models.BPE(unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def spaced(model: models.Model) -> library.Tokenizer:
+    """Words with the space before them; line ends and tabs alone; a character not learned becomes its bytes.
+
+    A space is put before the whole text, so that its first word is the same token as elsewhere, and taken off again.
+    """
+    tokenizer = library.Tokenizer(model)
+    hide = [normalizers.Replace(sign, written) for sign, written in ESCAPES]
+    tokenizer.normalizer = normalizers.Sequence([*hide, normalizers.Prepend(SPACE)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(SPACE, prepend_scheme="never"),
+            pre_tokenizers.Split(Regex(r"[\t\n\r]"), "isolated"),
+            guard(SPECIALS),
+        ]
+    )
+    show = [decoders.Replace(written, sign) for sign, written in reversed(ESCAPES)]
+    whole = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*whole, *show, decoders.Strip(" ", 1, 0)])
+    return tokenizer
+
+
+def words() -> library.Tokenizer:
+    tokenizer = library.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), guard(SPECIALS)])
+    return tokenizer
+
+
+def characters() -> library.Tokenizer:
+    tokenizer = library.Tokenizer(models.BPE(unk_token=UNKNOWN))
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def cut(texts: Iterable[str]) -> Iterator[str]:
+    """The texts to learn from, with a space put into stretches that have none for long."""
+    return (LONG.sub(r"\1 ", text) for text in texts)
+
+
+def learn_byte_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+    return learn_merges(tokenizer, texts, size, alphabet=BYTE_LEVEL)
+
+
+def learn_space_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+    whole = json.loads(learn_merges(tokenizer, texts, size - len(BYTES)).to_str())
+    learned = sorted(whole["model"]["vocab"], key=whole["model"]["vocab"].__getitem__)[FIRST:]
+    whole["model"]["vocab"] = {token: place for place, token in enumerate((*SPECIALS, *BYTES, *learned))}
+    return library.Tokenizer.from_str(json.dumps(whole))
+
+
+def learn_merges(
+    tokenizer: library.Tokenizer, texts: Iterable[str], size: int, *, alphabet: Iterable[str] = ()
+) -> library.Tokenizer:
+    """What is seen once is no pattern: two that stand side by side are merged if they do so at least twice."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=list(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(cut(texts), trainer)
+    return tokenizer
+
+
+def learn_pieces(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+    trainer = trainers.UnigramTrainer(
+        vocab_size=size - len(BYTES), special_tokens=list(SPECIALS), unk_token=UNKNOWN, show_progress=False
+    )
+    tokenizer.train_from_iterator(cut(texts), trainer)
+    whole = json.loads(tokenizer.to_str())
+    fixed = [(token, 0.0) for token in (*SPECIALS, *BYTES)]
+    vocabulary = [*fixed, *settled(map(tuple, whole["model"]["vocab"][FIRST:]))]
+    whole["model"] |= {"vocab": vocabulary, "unk_id": SPECIALS.index(UNKNOWN), "byte_fallback": True}
+    return library.Tokenizer.from_str(json.dumps(whole))
+
+
+def settled(pieces: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """The pieces and their log-probabilities, free of what differs between two trainings on the same texts.
+
+    The library adds up in the order of a hash table, which is another one each time, so that the last digits differ.
+    In that order too it gives out the scores of characters that no best path uses: the lowest, and 0.0001 more each.
+    """
+    ranked = sorted(pieces, key=itemgetter(1))
+    lowest, unused = ranked[0][1], set[str]()
+    for piece, score in ranked:
+        if len(piece) == 1 and abs(score - lowest - 1e-4 * len(unused)) < 1e-8:
+            unused.add(piece)
+    rounded = [(piece, round(lowest if piece in unused else score, 3)) for piece, score in ranked]
+    return sorted(rounded, key=lambda piece: (-piece[1], piece[0]))
+
+
+def learn_words(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size, min_frequency=1, special_tokens=list(SPECIALS), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def learn_characters(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+    seen: set[str] = set()
+    for text in texts:
+        seen.update(text)
+    return with_tokens(tokenizer, sorted(normalised(tokenizer, seen)))
+
+
+def learn_nothing(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+    """Reads the texts all the same: what is wrong with them is told whatever the kind."""
+    for _ in texts:
+        pass
+    return with_tokens(tokenizer, BYTE_LEVEL)
+
+
+def with_tokens(tokenizer: library.Tokenizer, tokens: Iterable[str]) -> library.Tokenizer:
+    vocabulary = {token: place for place, token in enumerate((*SPECIALS, *tokens))}
+    tokenizer.model = models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN)
+    tokenizer.add_special_tokens(list(SPECIALS))
+    return tokenizer
+
+
+def normalised(tokenizer: library.Tokenizer, seen: Set[str]) -> set[str]:
+    """The characters that the model gets to see when the texts have these."""
+    normalizer = tokenizer.normalizer
+    return set().union(*map(normalizer.normalize_str, seen)) if normalizer else set(seen)
+
+
+def least_bytes(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
+    return FIRST + len(BYTE_LEVEL)
+
+
+def least_characters(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
+    return FIRST + len(normalised(tokenizer, seen))
+
+
+def least_spaced(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
+    return FIRST + len(BYTES) + len(normalised(tokenizer, seen) - {" "})
+
+
+def least_pieces(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
+    """One longer piece as well: if the characters fill the vocabulary, the library forgets to stop."""
+    return least_spaced(tokenizer, seen) + 1
+
+
+def least_words(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
+    return FIRST + 1
+
+
+KINDS: dict[str, Kind] = {
+    "bpe": Kind(
+        about="bytes, the frequent neighbours within a word merged",
+        untrained=lambda: byte_level(words=True),
+        learn=learn_byte_merges,
+        least=least_bytes,
+        lossless=True,
+    ),
+    "metaspace": Kind(
+        about="characters, the frequent neighbours within a word merged, the space before a word kept as ▁",
+        untrained=lambda: spaced(models.BPE(unk_token=UNKNOWN, byte_fallback=True)),
+        learn=learn_space_merges,
+        least=least_spaced,
+        lossless=True,
+    ),
+    "unigram": Kind(
+        about="the most probable pieces of words, the space before a word kept as ▁",
+        untrained=lambda: spaced(models.Unigram([(UNKNOWN, 0.0)], unk_id=0, byte_fallback=True)),
+        learn=learn_pieces,
+        least=least_pieces,
+        lossless=True,
+    ),
+    "word": Kind(
+        about="what stands between spaces; the rarer words are unknown",
+        untrained=words,
+        learn=learn_words,
+        least=least_words,
+        lossless=False,
+    ),
+    "char": Kind(
+        about="every character; those not in the texts are unknown",
+        untrained=characters,
+        learn=learn_characters,
+        least=least_characters,
+        lossless=False,
+    ),
+    "byte": Kind(
+        about="every byte of the text in UTF-8",
+        untrained=lambda: byte_level(words=False),
+        learn=learn_nothing,
+        least=least_bytes,
+        lossless=True,
+    ),
+}

@@ -1,0 +1,303 @@
+"""Lines: the user's text files read as a stream, plain or gzipped, and checked as they are read."""
+
+import gzip
+import os
+import shutil
+import stat
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from io import BufferedIOBase, BufferedReader, RawIOBase
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+from weakref import WeakSet
+
+from clearhead.errors import DataError
+from clearhead.text.problems import Place, Problems, shown_name
+
+__all__ = ["MAX_LINE", "PIECE", "Line", "files_of", "read_lines", "read_parts", "spooled"]
+
+MAX_LINE = 1_000_000
+"""The characters a line may have; one that is longer is a problem."""
+PIECE = 1 << 20
+"""The bytes of a line that are read at a time where a line may have any length."""
+
+BOM = b"\xef\xbb\xbf"
+MOST_BYTES = 4 * MAX_LINE + len(BOM + b"\r\n")
+"""The bytes a line of MAX_LINE characters can take; with more it is too long, whatever they are."""
+CONTINUING = bytes(range(0x80, 0xC0))
+"""The bytes that go on with a character of UTF-8."""
+BUFFER = 1 << 16
+GZIP = b"\x1f\x8b"
+FOREIGN = {
+    b"\xff\xfe": "UTF-16 text; convert it to UTF-8 first, as with iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "UTF-16 text; convert it to UTF-8 first, as with iconv -f UTF-16 -t UTF-8",
+    b"PK\x03\x04": "a zip archive; unpack it first",
+    b"\xfd7zXZ\x00": "packed with xz; unpack it first, or pack it with gzip",
+    b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it first, or pack it with gzip",
+}
+"""What a file without any UTF-8 starts with. Each of its lines would be a problem, so it is refused at once."""
+
+TAKEN: WeakSet[BufferedIOBase] = WeakSet()
+"""The stdins that have been read."""
+
+
+class Line(NamedTuple):
+    """A line's text, without its end, and where it stands."""
+
+    text: str
+    place: Place
+
+
+def read_lines(path: str, problems: Problems) -> Iterator[Line | None]:
+    """The lines of a UTF-8 file, one at a time; "-" is stdin, and what is gzipped is unpacked whatever its name.
+
+    Only a line feed ends a line, or a carriage return with it. A line that is not UTF-8, holds NUL or is longer than
+    MAX_LINE goes to `problems`, and None stands in its place, so that aligned files stay aligned. A file that cannot
+    be read, holds nothing or is no whole gzip file raises DataError.
+    """
+    number = 0
+    with opened(path) as stream:
+        for number, raw in enumerate(cut_in_lines(stream, path), start=1):
+            place = Place(path, number)
+            text = None if len(raw) > MAX_LINE and too_long(raw, place, problems) else checked(raw, place, problems)
+            yield None if text is None else Line(text, place)
+    if number == 0:
+        raise holds_nothing(path)
+
+
+def read_parts(path: str, problems: Problems) -> Iterator[Line]:
+    """The text of a UTF-8 file with its ends of line, as line feeds; a line longer than PIECE comes in several parts.
+
+    A line that is not UTF-8 or holds NUL goes to `problems` and is left out. Of one that comes in parts, only what
+    follows from the part in question on is left out: the others have been given by then.
+    """
+    number, broken, begun = 1, False, False
+    with opened(path) as stream:
+        for raw in cut_in_parts(stream, path):
+            place, ends = Place(path, number), raw.endswith(b"\n")
+            text = None if broken else checked(raw, place, problems)
+            broken = text is None
+            if text is not None:
+                yield Line(f"{text}\n" if ends else text, place)
+            elif ends and begun:
+                yield Line("\n", place)
+            begun = not ends and (begun or not broken)
+            broken = broken and not ends
+            number += ends
+
+
+def files_of(paths: Sequence[str]) -> tuple[str, ...]:
+    """The files that are meant: a folder stands for every file in it and below, by name, hidden ones left out."""
+    return tuple(file for path in paths for file in (files_in(path) if os.path.isdir(path) else [existing(path)]))
+
+
+def spooled(path: str, folder: Path) -> str:
+    """The path of a file that can be read again and again: stdin or a pipe is copied into `folder` for that.
+
+    What is an ordinary file already stays where it is.
+    """
+    if not (path == "-" or is_pipe(path)):
+        return path
+    name = "stdin" if path == "-" else path.strip("/").replace("/", "-")
+    whole, partial = folder / name, folder / f".{name}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with bytes_of(path) as source, partial.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+        if partial.stat().st_size == 0:
+            raise holds_nothing(path)
+        partial.replace(whole)
+    except OSError as error:
+        raise DataError(f"{shown_name(path)} cannot be copied to {whole}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+    return str(whole)
+
+
+class Again(RawIOBase):
+    """A stream with its first bytes, which have been taken from it, given again: a pipe cannot be wound back."""
+
+    def __init__(self, head: bytes, rest: BufferedIOBase) -> None:
+        self.head, self.rest = head, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Gives what is there after at most one read, so that a line that was typed can be used before the next."""
+        taken = self.head or self.rest.read1(len(buffer))
+        size = min(len(buffer), len(taken))
+        buffer[:size], self.head = taken[:size], taken[size:]
+        return size
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BufferedIOBase]:
+    """The bytes of a file, unpacked; whatever goes wrong with it while it is open is a DataError that names it."""
+    name = shown_name(path)
+    try:
+        with bytes_of(path) as raw:
+            head = raw.read(len(GZIP))
+            stream = BufferedReader(Again(head, raw), BUFFER)
+            if head == GZIP:
+                stream = BufferedReader(gzip.GzipFile(fileobj=stream, mode="rb"), BUFFER)
+            yield stream
+    except EOFError as error:
+        raise DataError(f"{name}: the gzip file ends too early; copy or pack it again") from error
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{name}: the gzip file is damaged ({error}); copy or pack it again") from error
+    except OSError as error:
+        raise DataError(f"{name}: {reason(error)}") from error
+
+
+def bytes_of(path: str) -> AbstractContextManager[BufferedIOBase]:
+    if path == "-":
+        return nullcontext(stdin())
+    return open(existing(path), "rb")
+
+
+def stdin() -> BufferedIOBase:
+    """Stdin, for the one time it can be read."""
+    if sys.stdin is None:
+        raise DataError("stdin is closed: give a file, or pipe the text in")
+    stream = cast(BufferedIOBase, sys.stdin.buffer)
+    if stream in TAKEN:
+        raise DataError("stdin can be read only once, and has been read: put the text into a file and give its name")
+    TAKEN.add(stream)
+    return stream
+
+
+def cut_in_lines(stream: BufferedIOBase, path: str) -> Iterator[bytes]:
+    """The lines of a stream with their ends; of one with more than MOST_BYTES the rest is read and dropped."""
+    first = True
+    while raw := stream.readline(MOST_BYTES):
+        if len(raw) == MOST_BYTES:
+            pass_over(stream, raw)
+        raw = without_mark(raw, path) if first else raw
+        first = False
+        if raw:
+            yield raw
+
+
+def pass_over(stream: BufferedIOBase, raw: bytes) -> None:
+    """Reads on to the end of the line of which these bytes have been read."""
+    while raw and not raw.endswith(b"\n"):
+        raw = stream.readline(BUFFER)
+
+
+def too_long(raw: bytes, place: Place, problems: Problems) -> bool:
+    """Whether a line has more characters than it may, which is told."""
+    size = len(without_end(raw))
+    if size > 4 * MAX_LINE or characters(raw) > MAX_LINE:
+        problems.add(place, f"the line is longer than {MAX_LINE:,} characters", "line too long")
+        return True
+    return False
+
+
+def characters(raw: bytes) -> int:
+    """How many a line has, its end left out: every byte begins one but those that continue one."""
+    return len(without_end(raw).translate(None, CONTINUING))
+
+
+def checked(raw: bytes, place: Place, problems: Problems) -> str | None:
+    """The text of a line without its end, or None where it cannot be used, which is told."""
+    try:
+        text = without_end(raw).decode()
+    except UnicodeDecodeError as error:
+        what = f"invalid UTF-8: byte {error.start + 1:,} of the line is 0x{raw[error.start]:02x} ({error.reason})"
+        problems.add(place, what, "invalid UTF-8")
+        return None
+    if "\0" in text:
+        problems.add(place, "the line holds a NUL character; is the file text, and UTF-8?", "NUL character")
+        return None
+    return text
+
+
+def without_end(raw: bytes) -> bytes:
+    return raw[: -2 if raw.endswith(b"\r\n") else -1] if raw.endswith(b"\n") else raw
+
+
+def without_mark(raw: bytes, path: str) -> bytes:
+    """The first bytes of a file less a byte order mark; those of a file that is no UTF-8 text are refused."""
+    for mark, what in FOREIGN.items():
+        if raw.startswith(mark):
+            raise DataError(f"{shown_name(path)} is {what}")
+    return raw.removeprefix(BOM)
+
+
+def cut_in_parts(stream: BufferedIOBase, path: str) -> Iterator[bytes]:
+    """The lines of a stream with their ends; one that is longer than PIECE in parts, each of whole characters."""
+    left, first = b"", True
+    while raw := stream.readline(PIECE):
+        raw = left + (without_mark(raw, path) if first else raw)
+        first = False
+        end = len(raw) if raw.endswith(b"\n") else last_cut(raw)
+        if end:
+            yield raw[:end]
+        left = raw[end:]
+    if left:
+        yield left
+
+
+def last_cut(raw: bytes) -> int:
+    """The last place where a part may end: not inside a character, and not between the two that end a line."""
+    if raw.endswith(b"\r"):
+        return len(raw) - 1
+    leads = (len(raw) - back for back in (1, 2, 3) if raw[-back:][:1] >= b"\xc0")
+    return next(leads, len(raw))
+
+
+def files_in(folder: str) -> list[str]:
+    """Every file in a folder and the folders in it; a folder that leads back to one above it is not entered again."""
+    found: list[str] = []
+    waiting = [(folder, frozenset({os.path.realpath(folder)}))]
+    while waiting:
+        inside, above = waiting.pop()
+        for path in (os.path.join(inside, name) for name in names_in(inside) if not name.startswith(".")):
+            real = os.path.realpath(path)
+            if os.path.isdir(path) and real not in above:
+                waiting.append((path, above | {real}))
+            elif not os.path.isdir(path) and not is_pipe(path):
+                found.append(path)
+    if not found:
+        raise DataError(f"{shown_name(folder)}: there is no file in this folder")
+    return sorted(found, key=lambda path: Path(path).parts)
+
+
+def names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise DataError(f"{shown_name(folder)}: the folder cannot be read: {error.strerror}") from error
+
+
+def existing(path: str) -> str:
+    try:
+        if path != "-":
+            os.stat(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{shown_name(path)}: {reason(error)}") from error
+    return path
+
+
+def is_pipe(path: str) -> bool:
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path)
+    except (OSError, ValueError):
+        return False
+
+
+def holds_nothing(path: str) -> DataError:
+    return DataError(f"{shown_name(path)}: the file is empty")
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Why a file cannot be read, in the user's words."""
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if isinstance(error, IsADirectoryError):
+        return "this is a folder, and a file is expected"
+    return f"cannot be read: {error.strerror if isinstance(error, OSError) and error.strerror else error}"

@@ -1,0 +1,224 @@
+"""From the user's files to token ids: checked, split, tokenised, written; once for the same content.
+
+Three readings of the corpus, each a stream: one that checks every line and counts, one for the tokeniser (a sample of
+a large corpus), one that writes ids. Records that are held out take two more, to find those that equal them.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from clearhead.errors import DataError, OptionError, RunError
+from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, label, texts, usable
+from clearhead.text.problems import Problems
+from clearhead.text.sources import Source, shown
+from clearhead.text.store import Store
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.written import to_json
+
+__all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "prepare"]
+
+Told = Callable[[str], None]
+FORMAT = 1
+"""Of what is written: another one is another key."""
+MOST_LABELS = 1000
+WHOLE = "whole.json"
+"""Written last: where it is, all of the rest is."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Tokenizing:
+    """How text becomes tokens. `given` is a tokenizer.json to use as it is; `size` None is chosen from the corpus.
+
+    `shared`: one tokeniser for source and target. `sample_mb`: of a corpus of twice this or more, every n-th record
+    trains the tokeniser, so that it reads no less than this and no more than twice as much.
+    """
+
+    kind: str = "bpe"
+    size: int | None = None
+    shared: bool = True
+    lower: bool = False
+    given: str | None = None
+    sample_mb: int = 32
+
+    def __post_init__(self) -> None:
+        if self.sample_mb < 1:
+            raise OptionError(f"sample_mb must be 1 or more; came {self.sample_mb}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Everything training needs of the text. `tokenizers` by field: a shared one stands at both."""
+
+    train: Store
+    dev: Store
+    tokenizers: Mapping[str, Tokenizer]
+    labels: tuple[str, ...]
+    notes: Mapping[str, Any]
+
+
+def prepare(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, folder: Path, told: Told = print) -> Prepared:
+    """The ids of a corpus in this folder: made now, unless they are there and were made of the same content."""
+    check_fields(corpus, layout)
+    home = folder / content_key(corpus, layout, tokenizing)
+    if not (home / WHOLE).exists():
+        try:
+            make(corpus, layout, tokenizing, home, told)
+        except OSError as error:
+            raise RunError(
+                f"{home}: cannot be written to ({error.strerror or error}); make room, or choose another folder"
+            ) from error
+    return opened(home)
+
+
+def opened(home: Path) -> Prepared:
+    """What was prepared before, from its folder alone."""
+    try:
+        notes = json.loads((home / WHOLE).read_text(encoding="utf-8"))
+        files, labels = dict(notes["tokenizers"]), tuple(notes["labels"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(
+            f"{home}: there is no text prepared, or not all of it ({error}); remove the folder, and it is made anew"
+        ) from error
+    tokenizers = {file: Tokenizer.load(home / file) for file in set(files.values())}
+    return Prepared(
+        train=Store(home / "train"),
+        dev=Store(home / "dev"),
+        tokenizers={field: tokenizers[file] for field, file in files.items()},
+        labels=labels,
+        notes=notes,
+    )
+
+
+def check_fields(corpus: Corpus, layout: Layout) -> None:
+    needed = (*layout.texts, *([layout.label] if layout.label else []))
+    for source in (corpus.train, corpus.dev):
+        if source is not None and not set(needed) <= set(source.fields):
+            raise OptionError(f"records of {' and '.join(needed)} are needed; these have {' and '.join(source.fields)}")
+
+
+def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing) -> str:
+    """Names what the ids are made of: the bytes of the files, and every choice that bears on them."""
+    digest = hashlib.blake2b(digest_size=12)
+    digest.update(json.dumps([FORMAT, *map(to_json, (corpus, layout, tokenizing))]).encode())
+    given = (tokenizing.given,) if tokenizing.given else ()
+    sources = [corpus.train] if corpus.dev is None else [corpus.train, corpus.dev]
+    for path in (*itertools.chain.from_iterable(source.files for source in sources), *given):
+        try:
+            with open(path, "rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    return digest.hexdigest()
+
+
+def make(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, home: Path, told: Told) -> None:
+    found = survey(corpus.train, layout, Problems(skip=corpus.skip_bad), known=None)
+    told(f"{found.records:,} records, {found.text_bytes / 1e6:,.1f} MB of text" + skipped(found.skipped))
+    checked = None
+    if corpus.dev is not None:
+        known = found.labels if layout.label else None
+        checked = survey(corpus.dev, layout, Problems(skip=corpus.skip_bad), known)
+        told(f"{checked.records:,} held-out records" + skipped(checked.skipped))
+    home.mkdir(parents=True, exist_ok=True)
+    tokenizers = made_tokenizers(corpus, layout, tokenizing, found, told)
+    files = written_tokenizers(tokenizers, home)
+    encoding = Encoding(layout, tokenizers, found.labels)
+    encoding.write(corpus, found, home)
+    for line in told_of(encoding):
+        told(line)
+    notes = {
+        "records": found.records,
+        "text_bytes": found.text_bytes,
+        "labels": found.labels,
+        "skipped": dict(found.skipped),
+        "dev_skipped": {} if checked is None else dict(checked.skipped),
+        "tokenizers": files,
+        "too_long": encoding.too_long,
+        "without_tokens": encoding.nothing,
+        "equal": encoding.equal,
+        "equal_left_out": encoding.left_out,
+    }
+    partial = home / f"{WHOLE}.partial"
+    partial.write_text(json.dumps(notes, indent=1, ensure_ascii=False), encoding="utf-8")
+    partial.rename(home / WHOLE)
+
+
+def told_of(encoding: Encoding) -> Iterator[str]:
+    """What became of records that are not in the stores as they are in the files."""
+    layout = encoding.layout
+    if encoding.too_long:
+        yield f"{encoding.too_long:,} records have more than {layout.most} tokens: {FATES[layout.too_long]}"
+    if encoding.nothing:
+        yield f"{encoding.nothing:,} records have no token: they are left out"
+    if encoding.equal:
+        fate = "they are left out" if encoding.left_out else "too many to leave out; held-out scores will flatter"
+        yield f"{encoding.equal:,} training records equal a held-out one: {fate}"
+
+
+def skipped(counts: Mapping[str, int]) -> str:
+    return "".join(f"; {count:,} left out: {kind}" for kind, count in counts.items())
+
+
+def survey(source: Source, layout: Layout, problems: Problems, known: tuple[str, ...] | None) -> Survey:
+    """Reads everything once. Bad lines are told here, before anything slow begins."""
+    labels: dict[str, None] = {}
+    records = text_bytes = 0
+    for record in usable(source, layout, problems, known):
+        text_bytes += sum(len(text.encode()) for text in texts(source, layout, record))
+        records += record.ends
+        if layout.label is not None:
+            labels.setdefault(label(source, layout, record))
+            if len(labels) > MOST_LABELS:
+                raise DataError(
+                    f"{record.place}: more than {MOST_LABELS} different labels; is {layout.label!r} the right column?"
+                )
+    problems.settle()
+    if not records:
+        raise DataError(f"{', '.join(source.files)}: there is no usable record" + skipped(problems.counts))
+    if layout.label is not None and known is None and len(labels) < 2:
+        raise DataError(
+            f"{source.files[0]}: every record has the label {shown(next(iter(labels)))}; there must be two or more"
+        )
+    return Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(labels)), skipped=problems.counts)
+
+
+def made_tokenizers(
+    corpus: Corpus, layout: Layout, tokenizing: Tokenizing, found: Survey, told: Told
+) -> dict[str, Tokenizer]:
+    """A tokeniser for each text field; the same for all where it is shared or given."""
+    if tokenizing.given is not None:
+        given = Tokenizer.load(tokenizing.given)
+        return dict.fromkeys(layout.texts, given)
+    every = max(1, found.text_bytes // (tokenizing.sample_mb * 1_000_000))
+    if every > 1:
+        told(f"the tokeniser is trained on one record in {every}")
+    groups = [layout.texts] if tokenizing.shared else [(name,) for name in layout.texts]
+    tokenizers: dict[str, Tokenizer] = {}
+    for group in groups:
+        sampled = sample(corpus, layout, group, every)
+        made = Tokenizer.train(sampled, tokenizing.kind, tokenizing.size, lower=tokenizing.lower)
+        tokenizers |= dict.fromkeys(group, made)
+    return tokenizers
+
+
+def sample(corpus: Corpus, layout: Layout, fields: tuple[str, ...], every: int) -> Iterator[str]:
+    index = [corpus.train.fields.index(name) for name in fields]
+    for n, record in enumerate(usable(corpus.train, layout, Problems(skip=True))):
+        if n % every == 0:
+            yield from (record.fields[i] for i in index)
+
+
+def written_tokenizers(tokenizers: Mapping[str, Tokenizer], home: Path) -> dict[str, str]:
+    """Saves each tokeniser once: `tokenizer.json` for one, by field for several."""
+    one = len({id(tokenizer) for tokenizer in tokenizers.values()}) == 1
+    files = {field: "tokenizer.json" if one else f"tokenizer.{field}.json" for field in tokenizers}
+    for field, file in files.items():
+        tokenizers[field].save(home / file)
+    return files

@@ -1,0 +1,422 @@
+"""Sources: the descriptions of a corpus, each of which reads its records from the user's files one at a time.
+
+Aligned files, tables (tab-separated, comma-separated or JSON lines) and documents.
+"""
+
+import csv
+import json
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
+from pathlib import PurePath
+from typing import Literal, NamedTuple, NoReturn, final, get_args
+
+from clearhead.errors import DataError, OptionError
+from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts
+from clearhead.text.problems import Place, Problems, shown_name
+
+__all__ = ["Aligned", "Documents", "Form", "Record", "Source", "Table", "Unit"]
+
+Form = Literal["auto", "tsv", "csv", "jsonl"]
+Unit = Literal["line", "file"]
+FORMS: dict[str, Form] = {
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+}
+
+
+class Record(NamedTuple):
+    """What a source gives: a text for each of its fields, and the line where it begins.
+
+    A long document comes as several records, of which only the last one `ends` it.
+    """
+
+    fields: tuple[str, ...]
+    place: Place
+    ends: bool = True
+
+
+class Source(ABC):
+    """The description of a corpus: where it is, and what its records hold."""
+
+    fields: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def files(self) -> tuple[str, ...]:
+        """Every file of it; a folder stands for those in it."""
+
+    @abstractmethod
+    def records(self, problems: Problems) -> Iterator[Record]:
+        """The records, streamed. One with something wrong goes to `problems` and is left out."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Aligned(Source):
+    """Files in pairs, of which line i of the target belongs to line i of the source."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+
+    fields = ("source", "target")
+
+    def __post_init__(self) -> None:
+        check_paths("source", self.source)
+        check_paths("target", self.target)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return files_of(self.source) + files_of(self.target)
+
+    def records(self, problems: Problems) -> Iterator[Record]:
+        sources, targets = files_of(self.source), files_of(self.target)
+        if len(sources) != len(targets):
+            counts = f"{len(sources)} of the source and {len(targets)} of the target"
+            raise DataError(f"aligned files come in pairs; there are {counts}")
+        for source, target in zip(sources, targets, strict=True):
+            yield from aligned(source, target, problems)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Table(Source):
+    """Files with a record a line; `columns` are those that are read, and `fields` what they hold, in the same order.
+
+    The first line of a `tsv` or a `csv` file names its columns. For files without such a line, columns are numbers
+    counted from 1, as strings: ("1", "2"). A `tsv` file knows no quotes; a quoted field of a `csv` file may hold ends
+    of line. A line of a `jsonl` file is an object, and columns are its keys. `auto` goes by the name of the file.
+    Lines without anything are passed over.
+    """
+
+    paths: tuple[str, ...]
+    columns: tuple[str, ...]
+    fields: tuple[str, ...]
+    form: Form = "auto"
+
+    def __post_init__(self) -> None:
+        check_paths("paths", self.paths)
+        check_choice("form", self.form, get_args(Form))
+        if not self.columns or len(self.columns) != len(self.fields):
+            raise OptionError(f"a table needs a column for each field; came {self.columns} for {self.fields}")
+        if len(set(self.fields)) != len(self.fields):
+            raise OptionError(f"the fields of a table must differ; came {self.fields}")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return files_of(self.paths)
+
+    def records(self, problems: Problems) -> Iterator[Record]:
+        for path in self.files:
+            form = form_of(path) if self.form == "auto" else self.form
+            for values, place in READERS[form](path, self.columns, problems):
+                empty = [column for column, value in zip(self.columns, values, strict=True) if not value.strip()]
+                if empty:
+                    problems.add(place, f"column {shown(empty[0])} is empty", "empty value")
+                else:
+                    yield Record(values, place)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Documents(Source):
+    """Running text: a document a `line`, where blank lines are passed over, or a document a `file`.
+
+    A file comes as pieces of about a megabyte. They end at an end of line unless the line is longer than that, and
+    together they are the file's text, with line feeds as its ends of line; a megabyte or more of blank at its
+    beginning is left out.
+    """
+
+    paths: tuple[str, ...]
+    unit: Unit = "file"
+
+    fields = ("text",)
+
+    def __post_init__(self) -> None:
+        check_paths("paths", self.paths)
+        check_choice("unit", self.unit, get_args(Unit))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return files_of(self.paths)
+
+    def records(self, problems: Problems) -> Iterator[Record]:
+        read = UNITS[self.unit]
+        for path in self.files:
+            yield from read(path, problems)
+
+
+def check_paths(name: str, paths: object) -> None:
+    if not isinstance(paths, tuple | list) or not paths or not all(isinstance(path, str) for path in paths):
+        raise OptionError(f'{name}: expected one or more names of files, such as ("train.txt",); came {paths!r}')
+
+
+def check_choice(name: str, choice: object, choices: tuple[str, ...]) -> None:
+    if choice not in choices:
+        raise OptionError(f"{name} must be one of {', '.join(choices)}; came {choice!r}")
+
+
+def aligned(source: str, target: str, problems: Problems) -> Iterator[Record]:
+    """The pairs of two files, which must have the same number of lines."""
+    sources, targets = read_lines(source, problems), read_lines(target, problems)
+    for number, (left, right) in enumerate(zip_longest(sources, targets, fillvalue=ENDED)):
+        if left is ENDED or right is ENDED:
+            longer = number + 1 + sum(1 for _ in (targets if left is ENDED else sources))
+            counts = (number, longer) if left is ENDED else (longer, number)
+            raise uneven((source, target), counts)
+        if left is None or right is None:
+            continue
+        blank = next((line for line in (left, right) if not line.text.strip()), None)
+        if blank:
+            problems.add(blank.place, "the line is empty, and its partner waits for a text", "empty line")
+        else:
+            yield Record((left.text, right.text), left.place)
+
+
+def uneven(paths: tuple[str, str], counts: tuple[int, int]) -> DataError:
+    told = (f"{shown_name(path)} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
+    return DataError(f"{' and '.join(told)}; line by line they must belong together, so both need as many")
+
+
+def form_of(path: str) -> Form:
+    """The form of a table, by the end of its name."""
+    name = PurePath(path.lower().removesuffix(".gz"))
+    if name.suffix not in FORMS:
+        raise DataError(f"{shown_name(path)}: the name does not tell the form of the table; give it: tsv, csv or jsonl")
+    return FORMS[name.suffix]
+
+
+class Row(NamedTuple):
+    """The values of a record, and the line where it begins."""
+
+    values: tuple[str, ...]
+    place: Place
+
+
+def read_tsv(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+    return picked(tsv_rows(path, problems), path, columns, problems)
+
+
+def read_csv(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+    return picked(csv_rows(path, problems), path, columns, problems)
+
+
+def read_jsonl(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+    """The values of every object, as strings; numbers stay as they are written."""
+    for line in read_lines(path, problems):
+        if line is None or not line.text.strip():
+            continue
+        try:
+            values = json_values(line.text, columns)
+        except Unfit as unfit:
+            problems.add(line.place, *unfit.args)
+        else:
+            yield Row(values, line.place)
+
+
+class Unfit(Exception):
+    """Why a record cannot be used: what is wrong, and the kind of it."""
+
+
+def json_values(text: str, columns: Sequence[str]) -> tuple[str, ...]:
+    try:
+        found = DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise Unfit(f"not JSON: {error.msg} at column {error.colno:,}", "not JSON") from error
+    except RecursionError as error:
+        raise Unfit("the JSON is nested too deeply", "not JSON") from error
+    if not isinstance(found, dict):
+        raise Unfit("the line is JSON, but no object", "not an object")
+    return tuple(json_value(found, column) for column in columns)
+
+
+def json_value(found: dict[str, object], column: str) -> str:
+    name = shown(column)
+    if column not in found:
+        raise Unfit(f"there is no key {name}; there are {listed(list(found))}", "missing key")
+    value = found[column]
+    if isinstance(value, bool):
+        return json.dumps(value)
+    if not isinstance(value, str):
+        raise Unfit(f"key {name} holds {JSON_NAMES[type(value)]}, neither a string nor a number", "not a text")
+    if "\0" in value:
+        raise Unfit(f"key {name} holds a NUL character", "NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        what = f"key {name} holds half a surrogate pair, U+{ord(value[error.start]):04X}, which is no character"
+        raise Unfit(what, "lone surrogate") from error
+    return value
+
+
+def no_number(name: str) -> NoReturn:
+    raise Unfit(f"not JSON: {name} is no number there", "not JSON")
+
+
+def picked(rows: Iterator[Row | None], path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+    """Of every row the columns that are asked for; one with more or fewer than the first row has is a problem."""
+    names, body = (numbered if all(map(is_number, columns)) else headed)(rows, path)
+    places = [position(column, names, path) for column in columns] if names else []
+    for row in body:
+        if len(row.values) == len(names):
+            yield Row(tuple(row.values[place] for place in places), row.place)
+        else:
+            what = f"the line has {len(row.values):,} columns, and the first one has {len(names):,}"
+            problems.add(row.place, what, "wrong number of columns")
+
+
+def headed(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
+    """The names of the columns, which the first row gives, and the rows after it."""
+    head = next(rows, None)
+    if head is None:
+        raise DataError(f"{shown_name(path)}: the first line must name the columns, and cannot be read as such")
+    return head.values, filter(None, rows)
+
+
+def numbered(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
+    """The numbers of the columns, as many as the first row that can be used has, and the rows, that one among them."""
+    usable = filter(None, rows)
+    head = list(islice(usable, 1))
+    return [str(number + 1) for row in head for number in range(len(row.values))], chain(head, usable)
+
+
+def is_number(column: str) -> bool:
+    return column.isascii() and column.isdecimal()
+
+
+def position(column: str, names: Sequence[str], path: str) -> int:
+    """Where a column stands among those there are."""
+    if names.count(column) != 1:
+        what = "more than one column" if column in names else "no column"
+        raise DataError(f"{shown_name(path)}: there is {what} {shown(column)}; its columns are {listed(names)}")
+    return names.index(column)
+
+
+def tsv_rows(path: str, problems: Problems) -> Iterator[Row | None]:
+    """A row for each line, None for one that cannot be read."""
+    for line in read_lines(path, problems):
+        if line is None:
+            yield None
+        elif line.text:
+            yield Row(tuple(line.text.split("\t")), line.place)
+
+
+def csv_rows(path: str, problems: Problems) -> Iterator[Row | None]:
+    """A row for each record, None for one that cannot be read; reading goes on in the line after its first."""
+    # The module's limit is one for the whole process and may be far below what a line may have here. Raising it harms
+    # nobody: it is there against quotes that are never closed, and Feed sees to those.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
+    feed = Feed(line and line.text for line in read_lines(path, problems))
+    reader = csv.reader(feed, strict=True)
+    while True:
+        place = Place(path, feed.next_record())
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if feed.taken[0] is not None:
+                problems.add(place, f"not CSV: {error}", "not CSV")
+            feed.give_back()
+            yield None
+        else:
+            if row:
+                yield Row(tuple(row), place)
+
+
+class Feed:
+    """The lines of a file as the csv module asks for them; of a record that cannot be read they can be given again."""
+
+    def __init__(self, lines: Iterator[str | None]) -> None:
+        self.lines = lines
+        self.again: deque[str | None] = deque()
+        self.taken: list[str | None] = []
+        self.size = 0
+        self.line = 1
+
+    def __iter__(self) -> "Feed":
+        return self
+
+    def __next__(self) -> str:
+        text = self.again.popleft() if self.again else next(self.lines)
+        self.taken.append(text)
+        if text is None:
+            raise csv.Error("the record goes on in a line that cannot be read")
+        self.size += len(text) + 1
+        if self.size > MAX_LINE + 1:
+            raise csv.Error(f"a quote is not closed for {MAX_LINE:,} characters")
+        return f"{text}\n"
+
+    def next_record(self) -> int:
+        """The line where the next record begins."""
+        self.line += len(self.taken)
+        self.taken, self.size = [], 0
+        return self.line
+
+    def give_back(self) -> None:
+        """All lines of the record but the first come again."""
+        self.again.extendleft(reversed(self.taken[1:]))
+        del self.taken[1:]
+
+
+def read_lined(path: str, problems: Problems) -> Iterator[Record]:
+    """A document for each line that is not blank."""
+    for line in read_lines(path, problems):
+        if line and line.text.strip():
+            yield Record((line.text,), line.place)
+
+
+def read_whole(path: str, problems: Problems) -> Iterator[Record]:
+    """The pieces of a file, which is one document. Each is held back until the next one is there."""
+    last = None
+    for text, place in pieces(read_parts(path, problems)):
+        if last:
+            yield last
+        if last or text.strip():
+            last = Record((text,), place, ends=False)
+    if last:
+        yield last._replace(ends=True)
+    else:
+        problems.add(Place(path, 1), "the file holds no text", "empty file")
+
+
+def pieces(parts: Iterator[Line]) -> Iterator[Line]:
+    """The parts put together up to where a piece is long enough."""
+    held: list[str] = []
+    size, begins = 0, None
+    for text, place in parts:
+        begins = begins or place
+        held.append(text)
+        size += len(text)
+        if size >= PIECE:
+            yield Line("".join(held), begins)
+            held, size, begins = [], 0, None
+    if begins:
+        yield Line("".join(held), begins)
+
+
+def shown(name: str) -> str:
+    """A name for a message, where it may be anything."""
+    return repr(name if len(name) <= 40 else f"{name[:40]}...")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, where there may be any number."""
+    more = [f"{len(names) - 20:,} more"] if len(names) > 20 else []
+    return ", ".join([*map(shown, names[:20]), *more]) or "none"
+
+
+Reader = Callable[[str, Sequence[str], Problems], Iterator[Row]]
+READERS: dict[str, Reader] = {"tsv": read_tsv, "csv": read_csv, "jsonl": read_jsonl}
+UNITS: dict[Unit, Callable[[str, Problems], Iterator[Record]]] = {"line": read_lined, "file": read_whole}
+ENDED = Line("", Place("", 0))
+"""Stands for the lines a file does not have."""
+DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=no_number)
+"""Numbers stay the strings they are: what Python makes of them may be another, and of a very long one an error."""
+JSON_NAMES = {type(None): "null", list: "a list", dict: "an object"}

@@ -1,0 +1,342 @@
+"""The tokenizer: text to ids and back, trained here or taken from any tokenizer.json."""
+
+import codecs
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+import tokenizers as library
+from tokenizers import pre_tokenizers
+
+from clearhead.errors import DataError, OptionError
+from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, guard, kind_of, lower_cased
+
+__all__ = ["Tokenizer", "suggested_size"]
+
+USUAL_NAMES = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
+    "unknown": ("<unk>", "[UNK]", "<|unk|>"),
+    "start": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
+    "end": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+    "mask": ("<mask>", "[MASK]", "<|mask|>"),
+}
+"""What a special token may be called in a file from elsewhere, by its task, in the order of `SPECIALS`.
+
+Padding never shares a token with the end, as it often does elsewhere: the end must be learned, padding must not.
+"""
+
+LOST = "\ufffd"
+PARALLEL = "TOKENIZERS_PARALLELISM"
+
+
+@final
+class Tokenizer:
+    """Text to ids and back. Saved as a tokenizer.json that Hugging Face loads.
+
+    `vocabulary` is how many ids there are; `pad`, `unknown`, `start`, `end` and `mask` are those of the special tokens.
+    `kind` is one of `KINDS`, or "given" for a tokenizer from elsewhere; `lower`: it makes text lower-case. `lossless`:
+    every text comes back exactly; False promises nothing.
+
+    >>> tokenizer = Tokenizer.train(["ein Haus", "kein Haus", "<s> ein Garten"])
+    >>> ids = tokenizer.encode("<s>ein Haus")
+    >>> tokenizer.pieces(ids)
+    ['<', 's', '>', 'ein', '▁Haus']
+    >>> tokenizer.decode([tokenizer.start, *ids, tokenizer.end])
+    '<s>ein Haus'
+    """
+
+    def __init__(self, text: str, *, name: str = "tokenizer.json") -> None:
+        """The tokenizer that this text of a tokenizer.json describes; errors call it by the name."""
+        self._library, (self.pad, self.unknown, self.start, self.end, self.mask) = adopted(text, name)
+        self.kind, self.lower = kind_of(self._library)
+        self.lossless = self.kind in KINDS and KINDS[self.kind].lossless and not self.lower
+        tokens = self._library.get_vocab(with_added_tokens=True)
+        self.vocabulary = 1 + max(tokens.values())
+        self._tokens: dict[int, str] = {place: token for token, place in tokens.items()}
+        added = self._library.get_added_tokens_decoder()
+        self._spoken = self._tokens | {place: "" for place, token in added.items() if token.special}
+        if self.unknown not in (self.pad, self.start, self.end, self.mask):
+            self._spoken[self.unknown] = LOST
+
+    @staticmethod
+    def train(texts: Iterable[str], kind: str = "bpe", size: int | None = None, *, lower: bool = False) -> "Tokenizer":
+        """A tokenizer of the kind with at most `size` tokens, special ones included, learned from the texts.
+
+        The texts are read once and never held in memory together. Without a size it is `suggested_size` of their bytes;
+        to know those first, the texts are then kept in a temporary file. The same texts give the same tokenizer.
+        """
+        if kind not in KINDS:
+            raise OptionError(f"kind: there is no tokenizer {kind!r}; the kinds are {', '.join(KINDS)}")
+        if isinstance(texts, str):
+            raise OptionError("texts: expected many texts, came a single one; put it into a list")
+        chosen = KINDS[kind]
+        untrained = lower_cased(chosen.untrained()) if lower else chosen.untrained()
+        return Tokenizer(learned(chosen, untrained, Reading(texts), size).to_str())
+
+    @staticmethod
+    def load(path: str | Path) -> "Tokenizer":
+        """The tokenizer of a tokenizer.json, ours or any other.
+
+        Special tokens are found by their usual names; those it lacks are added as ids at the end. Truncation and
+        padding that the file asks for are left out, and so are special tokens that it would put around a text.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not text; expected a tokenizer.json (convert other formats to it)") from error
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}; expected a tokenizer.json") from error
+        return Tokenizer(text, name=str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Writes it as a tokenizer.json, beside and then renamed: what stands there is always whole."""
+        path = Path(path)
+        beside = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            beside.write_text(self.to_json(), encoding="utf-8", newline="\n")
+            beside.replace(path)
+        except OSError as error:
+            raise DataError(f"{path}: the tokenizer cannot be written there: {error.strerror or error}") from error
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text: no special token is added, and text that looks like one stays text."""
+        return self._encoding(text).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, on all cores: the same as one by one."""
+        if isinstance(texts, str):
+            raise OptionError("texts: expected many texts, came a single one; put it into a list, or use encode")
+        try:
+            # The library would take a tuple for a pair of texts, and join the two.
+            found = self._library.encode_batch_fast(list(map(only_text, texts)), add_special_tokens=False)
+        except TypeError:
+            for place, text in enumerate(texts):
+                as_bytes(text, f"text {place + 1} of {len(texts)}")
+            raise
+        return [encoding.ids for encoding in found]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of the ids, special tokens left out.
+
+        "\\ufffd" stands for the unknown token, for ids that do not exist, and for bytes that are no character.
+        """
+        spoken = [token for token in (self._spoken.get(place, LOST) for place in map(int, ids)) if token]
+        decoder = self._library.decoder
+        return decoder.decode(spoken) if decoder else " ".join(spoken)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Each token as it is shown to a person: a space as ▁, a line end as \\n, part of a character as <0xE2>."""
+        spell = from_byte_level if "ByteLevel" in str(self._library.decoder) else str
+        shown = (self._tokens.get(place, f"<id:{place}>") for place in map(int, ids))
+        return ["".join(map(visible, spell(token))) for token in shown]
+
+    def unseen(self, text: str) -> str:
+        """What of the text is unknown, each once, in order: characters, or words if the tokens are words."""
+        encoding = self._encoding(text)
+        spans = (span for place, span in zip(encoding.ids, encoding.offsets, strict=True) if place == self.unknown)
+        found = [text[start:stop] for start, stop in spans]
+        if type(self._library.model).__name__ in ("WordLevel", "WordPiece"):
+            return " ".join(dict.fromkeys(found))
+        return "".join(dict.fromkeys("".join(found)))
+
+    def to_json(self) -> str:
+        """The text of its tokenizer.json."""
+        return self._library.to_str(pretty=True)
+
+    def fingerprint(self) -> str:
+        """The SHA-256 of its tokenizer.json, however that is laid out: tokenizers that differ in it differ."""
+        canonical = json.dumps(json.loads(self.to_json()), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Tokenizer(kind={self.kind!r}, vocabulary={self.vocabulary})"
+
+    def _encoding(self, text: str) -> library.Encoding:
+        try:
+            return self._library.encode(text, add_special_tokens=False)
+        except TypeError:
+            as_bytes(text, "the text")
+            raise
+
+
+def suggested_size(n_bytes: int) -> int:
+    """How many tokens suit a corpus of so many bytes: 4,200 for a megabyte, more than half as many again for twice it.
+
+    >>> [suggested_size(n) for n in (10_000, 1_000_000, 3_900_000, 52_000_000)]
+    [320, 4224, 9472, 32000]
+    """
+    wanted = 4_200 * (n_bytes / 1e6) ** 0.6
+    return min(max(64 * round(wanted / 64), 320), 32_000)
+
+
+@final
+class Reading:
+    """Texts read once, checked and counted: how many bytes they are, and of which characters."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts, self.n_bytes, self.characters = texts, 0, set[str]()
+
+    def __iter__(self) -> Iterator[str]:
+        for number, text in enumerate(self.texts, 1):
+            self.n_bytes += len(as_bytes(text, f"text {number}"))
+            self.characters.update(text)
+            yield text
+        if not "".join(self.characters).strip():
+            raise DataError("texts: there is nothing in them to train a tokenizer on; give at least one word")
+
+
+def learned(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int | None) -> library.Tokenizer:
+    """The tokenizer of the kind after it has read the texts; `size` None is chosen once they have been counted."""
+    if size is not None:
+        # The tokenizer in training holds a lock that any question to it waits for, so its twin is asked.
+        twin = library.Tokenizer.from_str(untrained.to_str())
+        floor = kind.least(twin, frozenset())
+        return kind.learn(untrained, enough(kind, twin, reading, size), max(size, floor))
+    with kept(reading) as texts:
+        size = max(suggested_size(reading.n_bytes), kind.least(untrained, reading.characters))
+        return kind.learn(untrained, texts, size)
+
+
+def enough(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int) -> Iterator[str]:
+    """The texts; after the last, before anything is learned, it is told if `size` is too small for their characters."""
+    yield from reading
+    least = kind.least(untrained, reading.characters)
+    if size < least:
+        raise OptionError(f"size: these texts need a vocabulary of at least {least} tokens; came {size}")
+
+
+@contextmanager
+def kept(texts: Iterable[str]) -> Iterator[Iterator[str]]:
+    """The texts once more, from a temporary file."""
+    with tempfile.TemporaryFile("w+", encoding="ascii") as file:
+        file.writelines(f"{json.dumps(text)}\n" for text in texts)
+        file.seek(0)
+        yield map(json.loads, file)
+
+
+def only_text(text: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(type(text).__name__)
+    return text
+
+
+def as_bytes(text: str, name: str) -> bytes:
+    """The text in UTF-8. Half of a surrogate pair is no character, and cannot be written in it."""
+    if not isinstance(text, str):
+        raise DataError(f"{name}: expected text, came {type(text).__name__}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        found = f"a lone surrogate, {text[error.start]!r}, at character {error.start + 1}"
+        raise DataError(f"{name}: {found}; read the file as UTF-8, or take it out") from error
+
+
+def adopted(text: str, name: str) -> tuple[library.Tokenizer, list[int]]:
+    """The library's tokenizer for this tokenizer.json, and the ids of the special tokens in the order of `SPECIALS`."""
+    whole = json.loads(parsed(text, name).to_str()) | {"truncation": None, "padding": None}
+    named = {token for names in USUAL_NAMES.values() for token in names}
+    for token in whole["added_tokens"]:
+        token["special"] = token["special"] or token["content"] in named
+    tokenizer = library.Tokenizer.from_str(json.dumps(whole))
+    names = special_names(tokenizer, whole["model"])
+    tokenizer.add_special_tokens(names)
+    places = tokenizer.get_vocab(with_added_tokens=True)
+    return guarded(tokenizer, unknown=names[1]), [places[name] for name in names]
+
+
+def parsed(text: str, name: str) -> library.Tokenizer:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{name}:{error.lineno}: not JSON: {error.msg}; expected a tokenizer.json") from error
+    try:
+        return library.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing narrower
+        raise DataError(f"{name}: JSON, but not a tokenizer.json: {error}; give one that `tokenizers` saved") from error
+
+
+def special_names(tokenizer: library.Tokenizer, model: dict[str, Any]) -> list[str]:
+    """What the special tokens are called in it, in the order of `SPECIALS`; what it lacks has its name there."""
+    unknown = model.get("unk_token")
+    if model.get("unk_id") is not None:
+        unknown = model["vocab"][model["unk_id"]][0]
+    there = tokenizer.get_vocab(with_added_tokens=True)
+    names = USUAL_NAMES | {"unknown": (unknown, *USUAL_NAMES["unknown"])}
+    pairs = zip(names.values(), SPECIALS, strict=True)
+    return [next((name for name in usual if name in there), ours) for usual, ours in pairs]
+
+
+def guarded(tokenizer: library.Tokenizer, *, unknown: str) -> library.Tokenizer:
+    """The tokenizer, with a cut that keeps text from becoming a special token wherever its model would let it."""
+    tokenizer.encode_special_tokens = True
+    special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    if any(leaks(tokenizer, token) for token in special if token != unknown):
+        before = [tokenizer.pre_tokenizer] if tokenizer.pre_tokenizer else []
+        cut = guard(token for token in special if len(token) > 1)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*before, cut])
+    return tokenizer
+
+
+def leaks(tokenizer: library.Tokenizer, token: str) -> bool:
+    """Whether what the token is called, written as text, becomes that token."""
+    return tokenizer.token_to_id(token) in tokenizer.encode(token, add_special_tokens=False).ids
+
+
+def byte_signs() -> dict[str, int]:
+    """Which byte a character stands for in byte-level tokens: itself where it can be seen, else one past Latin-1."""
+    seen = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
+    rest = [byte for byte in range(256) if byte not in seen]
+    return {chr(byte): byte for byte in seen} | {chr(256 + place): byte for place, byte in enumerate(rest)}
+
+
+BYTE_OF = byte_signs()
+
+
+def from_byte_level(token: str) -> str:
+    """What a byte-level token stands for; a token that is not written in bytes stands for itself."""
+    if not all(sign in BYTE_OF for sign in token):
+        return token
+    return bytes(BYTE_OF[sign] for sign in token).decode(errors="clearhead.hex")
+
+
+def as_hex(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(f"<0x{byte:02X}>" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("clearhead.hex", as_hex)
+
+
+def visible(character: str) -> str:
+    if character == " ":
+        return SPACE
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def before_fork() -> None:
+    """A forked process has none of the library's threads, and must not wait for them: it is told to work without.
+
+    Left to itself the library finds that out too, but prints a warning in every process.
+    """
+    FORKING.append(PARALLEL not in os.environ)
+    os.environ.setdefault(PARALLEL, "false")
+
+
+def after_fork() -> None:
+    if FORKING.pop():
+        del os.environ[PARALLEL]
+
+
+FORKING: list[bool] = []
+"""Whether a fork that is under way has set the variable itself."""
+
+if sys.platform != "win32":
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork)

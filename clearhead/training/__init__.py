@@ -1,0 +1,44 @@
+"""Training: from text files to a run folder, and from a run folder to answers.
+
+```
+corpus = Corpus(train=Aligned(source=("train.de",), target=("train.en",)))
+run = train("runs/de-en", default_recipe("translate", corpus))
+run.translate(["zweiundvierzig"])
+```
+"""
+
+from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import Tokenizing
+from clearhead.text.sources import Aligned, Documents, Table
+from clearhead.training.averaging import Ema, Last, Unaveraged
+from clearhead.training.defaults import default_recipe
+from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+from clearhead.training.run import Run, load
+from clearhead.training.schedules import Constant, Cosine, InverseSqrt, WarmupStableDecay
+from clearhead.training.train import resume, train
+
+__all__ = [
+    "Aligned",
+    "Batching",
+    "Budget",
+    "Constant",
+    "Corpus",
+    "Cosine",
+    "Documents",
+    "Ema",
+    "InverseSqrt",
+    "Keeping",
+    "Last",
+    "Machine",
+    "Optimising",
+    "Recipe",
+    "Run",
+    "Table",
+    "Tokenizing",
+    "Unaveraged",
+    "WarmupStableDecay",
+    "default_recipe",
+    "load",
+    "resume",
+    "train",
+]

@@ -1,0 +1,275 @@
+"""What a step changes: the model, its optimiser, and the average of its weights. A step is passes and an update.
+
+`Eager` runs each operation as it comes. `Captured` records a pass once for each shape of batch, and the update once, as
+CUDA graphs, and replays them: a small model on a large GPU spends its time launching kernels otherwise.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention.positions.embedded import SinusoidalTable
+from clearhead.compiling import compile
+from clearhead.training.averaging import Unaveraged
+from clearhead.training.lists import copy_all, move_all, zero_all
+from clearhead.training.objective import NOTHING, Loss, cross_entropy, r_drop
+from clearhead.training.recipe import Machine, Optimising
+from clearhead.training.tasks import Batch, Task
+
+__all__ = ["Captured", "Eager", "Learner", "Stepper", "Totals", "make_stepper"]
+
+WARM_UPS = 3
+
+
+class Totals(NamedTuple):
+    """Sums since they were last cleared: negative log-likelihood, places that asked; and the last gradient's norm."""
+
+    nll: float
+    places: int
+    grad_norm: float
+
+
+@final
+class Learner:
+    """A model in training on its device."""
+
+    def __init__(self, model: nn.Module, task: Task, optimising: Optimising, machine: Machine) -> None:
+        self.model, self.task, self.optimising = model, task, optimising
+        self.device = next(model.parameters()).device
+        self.bfloat16 = machine.precision == "bfloat16"
+        self.parameters = [one for one in model.parameters() if one.requires_grad]
+        self.optimiser = adamw(self.parameters, optimising, self.device)
+        self.averaged = model if isinstance(optimising.averaging, Unaveraged) else copy.deepcopy(model)
+        self.average = [one for one in self.averaged.parameters() if one.requires_grad]
+        self.follows = True
+        self.nll = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.grad_norm = torch.zeros((), device=self.device)
+        self.places = 0
+        self.logits: Callable[[nn.Module, Batch], Tensor] = task.logits
+        if machine.compile:
+            self.logits = compile(task.logits, device=self.device.type)
+        self.make_state()
+
+    def backward(self, batch: Batch, share: Tensor) -> None:
+        """Adds the gradients of a batch, divided by the places of the whole step (`share` is one over them)."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+            loss = self.loss(batch)
+        (loss.objective * share).backward()
+        self.nll += loss.nll
+
+    def loss(self, batch: Batch) -> Loss:
+        smoothing, weight = self.optimising.smoothing, self.optimising.r_drop
+        if not weight:
+            return cross_entropy(*self.answered(batch), smoothing)
+        twice = {name: torch.cat([one, one]) for name, one in batch.items()}
+        return r_drop(*self.answered(twice), smoothing, weight)
+
+    def answered(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits = self.logits(self.model, batch)
+        return logits.flatten(0, -2), batch["wanted"].flatten()
+
+    def update(self) -> None:
+        """Clips, steps, and clears the gradients."""
+        clip = float("inf") if self.optimising.clip is None else self.optimising.clip
+        self.grad_norm.copy_(nn.utils.clip_grad_norm_(self.parameters, clip, foreach=True))
+        self.optimiser.step()
+        self.clear()
+
+    def gradients(self) -> list[Tensor]:
+        return [one.grad for one in self.parameters if one.grad is not None]
+
+    def clear(self) -> None:
+        """On a GPU gradients are zeroed, where captured steps find them again; else dropped, which is quicker."""
+        if self.device.type == "cuda":
+            zero_all(self.gradients())
+        else:
+            self.optimiser.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def make_state(self) -> None:
+        """Makes what the optimiser keeps for each parameter, by a step that changes nothing and is not counted."""
+        for one in self.parameters:
+            one.grad = torch.zeros_like(one)
+        self.set_rate(0.0)
+        self.optimiser.step()
+        for state in self.optimiser.state.values():
+            state["step"].zero_()
+        self.clear()
+
+    def set_rate(self, rate: float) -> None:
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def hold_average(self, pull: float) -> None:
+        """Before a step after which the average is not simply the weights: it must be what it is so far."""
+        if pull < 1:
+            self.caught_up()
+
+    @torch.no_grad()
+    def move_average(self, pull: float) -> None:
+        """Moves the average after a step. While it is to follow the weights, it is made only when it is asked for."""
+        if pull == 1:
+            self.follows = True
+        elif pull > 0 and self.averaged is not self.model:
+            move_all(self.average, self.parameters, pull)
+
+    @torch.no_grad()
+    def caught_up(self) -> nn.Module:
+        """The weights to use: averaged, where there is an average."""
+        if self.follows and self.averaged is not self.model:
+            copy_all(self.average, self.parameters)
+        self.follows = False
+        return self.averaged
+
+    @torch.no_grad()
+    def is_finite(self) -> bool:
+        """Whether every weight is a number."""
+        return bool(torch.stack([one.isfinite().all() for one in self.parameters]).all())
+
+    def totals(self) -> Totals:
+        found = Totals(self.nll.item(), self.places, self.grad_norm.item())
+        self.nll.zero_()
+        self.places = 0
+        return found
+
+
+def adamw(parameters: Sequence[nn.Parameter], optimising: Optimising, device: torch.device) -> torch.optim.AdamW:
+    """Fused. Matrices decay, vectors do not; on a GPU the rate is a tensor, so that a captured step reads it."""
+    groups = [
+        {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": optimising.weight_decay},
+        {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
+    ]
+    on_gpu = device.type == "cuda"
+    rate = torch.tensor(optimising.lr, device=device) if on_gpu else optimising.lr
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=rate,
+        betas=optimising.betas,
+        eps=optimising.epsilon,
+        fused=True,
+        capturable=on_gpu,
+    )
+
+
+class Stepper(ABC):
+    """Takes a step of a learner."""
+
+    filled: bool
+    """Whether batches must have the full shape of their width."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+
+    def step(self, batches: Sequence[Batch], rate: float) -> None:
+        """One optimiser step over these batches, at this learning rate."""
+        places = sum(int((batch["wanted"] != NOTHING).sum()) for batch in batches)
+        self.learner.places += places
+        self.learner.set_rate(rate)
+        for batch in batches:
+            self.run_pass(batch, 1 / max(places, 1))
+        self.run_update()
+
+    @abstractmethod
+    def run_pass(self, batch: Batch, share: float) -> None:
+        """Gradients of one batch."""
+
+    @abstractmethod
+    def run_update(self) -> None:
+        """The optimiser."""
+
+
+@final
+class Eager(Stepper):
+    """Each operation as it comes."""
+
+    filled = False
+
+    def run_pass(self, batch: Batch, share: float) -> None:
+        device = self.learner.device
+        self.learner.backward(moved(batch, device), torch.tensor(share, device=device))
+
+    def run_update(self) -> None:
+        self.learner.update()
+
+
+@final
+class Captured(Stepper):
+    """CUDA graphs: one for each shape of batch, and one for the update, all in one pool of memory."""
+
+    filled = True
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__(learner)
+        self.pool = torch.cuda.graph_pool_handle()
+        self.share = torch.zeros((), device=learner.device)
+        self.passes: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, Batch]] = {}
+        self.update: torch.cuda.CUDAGraph | None = None
+        self.updates = 0
+        self.kept: list[Tensor] = []
+
+    def run_pass(self, batch: Batch, share: float) -> None:
+        shape = tuple((name, tuple(one.shape)) for name, one in batch.items())
+        if shape not in self.passes:
+            self.passes[shape] = self.capture_pass(batch)
+        graph, inputs = self.passes[shape]
+        self.share.fill_(share)
+        for name, one in batch.items():
+            inputs[name].copy_(one.pin_memory(), non_blocking=True)
+        graph.replay()
+
+    def capture_pass(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
+        """Runs the pass a few times aside, as capturing asks, and undoes what they added and the numbers they drew."""
+        learner = self.learner
+        random = torch.cuda.get_rng_state(learner.device)
+        inputs = moved(batch, learner.device)
+        kept = [one.clone() for one in learner.gradients()], learner.nll.clone()
+        aside(lambda: learner.backward(inputs, self.share))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            learner.backward(inputs, self.share)
+        # A table of positions that grows later is another tensor: the graph goes on reading this one.
+        self.kept += [module.table for module in learner.model.modules() if isinstance(module, SinusoidalTable)]
+        copy_all(learner.gradients(), kept[0])
+        learner.nll.copy_(kept[1])
+        torch.cuda.set_rng_state(random, learner.device)
+        return graph, inputs
+
+    def run_update(self) -> None:
+        """The first two updates run as they come, and make the optimiser's state; then it is captured."""
+        self.updates += 1
+        if self.updates < WARM_UPS:
+            self.learner.update()
+            return
+        if self.update is None:
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool):
+                self.learner.update()
+            self.update = graph
+        self.update.replay()
+
+
+def aside(work: Callable[[], None]) -> None:
+    """Runs work a few times on a stream of its own."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+def moved(batch: Mapping[str, Tensor], device: torch.device) -> Batch:
+    return {name: one.to(device) for name, one in batch.items()}
+
+
+def make_stepper(learner: Learner, machine: Machine) -> Stepper:
+    """Captured on a GPU, unless it is told not to."""
+    return Captured(learner) if learner.device.type == "cuda" and machine.graphs else Eager(learner)

@@ -1,0 +1,266 @@
+"""The loop: batches in, a trained model out, and at any moment a checkpoint to go on from.
+
+Nothing random has a state that must be kept. The batches of an epoch follow from the seed and the epoch; dropout and
+blanks follow from the seed and the step. So a run that was stopped anywhere goes on exactly as it would have.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from clearhead.errors import RunError
+from clearhead.model.sizes import Spec
+from clearhead.text.preparing import Prepared
+from clearhead.training.assessing import Assessment, Held, assess, goal
+from clearhead.training.checkpoints import Checkpoint, copy_into, named_tensors, writing
+from clearhead.training.curves import draw_curves
+from clearhead.training.folder import RunFolder
+from clearhead.training.learner import Learner, Stepper, make_stepper
+from clearhead.training.memory import memory_mb
+from clearhead.training.metrics import MetricsLog, read_metrics
+from clearhead.training.recipe import Recipe
+from clearhead.training.stopping import Stopping
+from clearhead.training.tasks import Batch, Task
+
+__all__ = ["Trainer", "Watcher", "Work"]
+
+Watcher = Callable[[Mapping[str, Any]], None]
+"""Is given every line of metrics.jsonl, and what else a person wants to see, as it comes."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a run is about: where it lies, how it is to be trained, and on what."""
+
+    folder: RunFolder
+    recipe: Recipe
+    prepared: Prepared
+    task: Task
+    spec: Spec
+
+
+class Stream:
+    """The batches of all epochs, one after another, from any of them on."""
+
+    def __init__(self, work: Work, *, filled: bool) -> None:
+        self.store, self.task, self.seed, self.filled = work.prepared.train, work.task, work.recipe.seed, filled
+        self.planner = work.task.planner(self.store, work.recipe.batching.at_once, self.seed)
+        self.taken = 0
+
+    def count(self) -> int:
+        """How many batches the first epoch has."""
+        return sum(1 for _ in self.planner.epoch(0))
+
+    def batches(self, skip: int) -> Iterator[Batch]:
+        self.taken, epoch = 0, 0
+        while True:
+            for rows in self.planner.epoch(epoch):
+                self.taken += 1
+                if self.taken > skip:
+                    random = np.random.default_rng([self.seed, self.taken])
+                    yield self.task.read(self.store, rows, random, filled=self.filled)
+            epoch += 1
+
+
+@final
+class Trainer:
+    """One run in training."""
+
+    def __init__(self, work: Work, learner: Learner, watcher: Watcher) -> None:
+        self.folder, self.recipe, self.prepared, self.task = work.folder, work.recipe, work.prepared, work.task
+        self.learner, self.watcher = learner, watcher
+        self.stepper: Stepper = make_stepper(learner, work.recipe.machine)
+        self.stream = Stream(work, filled=self.stepper.filled)
+        self.epoch_batches = self.stream.count()
+        self.done = self.tokens = 0
+        self.seconds = 0.0
+        self.since_best = 0
+        self.best: dict[str, float] | None = None
+        self.log: MetricsLog
+
+    @property
+    def total(self) -> int:
+        """The steps of the whole run; with a budget of minutes, as many as the speed so far promises."""
+        budget = self.recipe.budget
+        if budget.steps is not None:
+            return budget.steps
+        if budget.epochs is not None:
+            return max(1, math.ceil(budget.epochs * self.epoch_batches / self.recipe.batching.passes))
+        assert budget.minutes is not None
+        return (
+            max(self.done + 1, int(self.done * budget.minutes * 60 / max(self.seconds, 1e-9))) if self.done else 1 << 20
+        )
+
+    def finished(self) -> bool:
+        budget = self.recipe.budget
+        if budget.patience is not None and self.since_best >= budget.patience:
+            return True
+        if budget.minutes is not None:
+            return self.seconds >= budget.minutes * 60
+        return self.done >= self.total
+
+    def train(self, checkpoint: Checkpoint | None, stopping: Stopping) -> None:
+        """Trains to the end of the budget, or until it is told to stop: then it saves, and goes on another time."""
+        self.log = MetricsLog(self.folder.metrics, size=self.restore(checkpoint) if checkpoint else 0)
+        self.learner.model.train()
+        try:
+            self.run(stopping)
+        finally:
+            with writing(self.folder.metrics):
+                self.log.close()
+        lines = read_metrics(self.folder.metrics)
+        with writing(self.folder.curves):
+            draw_curves(lines, self.folder.curves, title=self.folder.path.name)
+
+    def run(self, stopping: Stopping) -> None:
+        batches = self.stream.batches(self.done * self.recipe.batching.passes)
+        keeping = self.recipe.keeping
+        save_every = keeping.save or keeping.evaluate
+        clock = time.perf_counter()
+        saved = self.done
+        while not self.finished() and not stopping.asked:
+            self.step(batches)
+            now = time.perf_counter()
+            self.seconds, clock = self.seconds + now - clock, now
+            over = self.finished()
+            evaluates = over or self.done % keeping.evaluate == 0
+            if self.done % keeping.log == 0 or over:
+                self.write_step()
+            if evaluates:
+                self.evaluate()
+            if evaluates or self.done % save_every == 0:
+                self.save()
+                saved = self.done
+            clock = time.perf_counter()
+        if saved < self.done:
+            self.save()
+
+    def step(self, batches: Iterator[Batch]) -> None:
+        """One optimiser step, with random numbers of its own."""
+        recipe = self.recipe
+        torch.manual_seed(step_seed(recipe.seed, self.done))
+        passes = [next(batches) for _ in range(recipe.batching.passes)]
+        rate = recipe.optimising.lr * recipe.optimising.schedule.at(self.done, total=self.total)
+        pull = recipe.optimising.averaging.pull(self.done + 1, self.total)
+        self.learner.hold_average(pull)
+        self.stepper.step(passes, rate)
+        self.learner.move_average(pull)
+        self.done += 1
+
+    def write_step(self) -> None:
+        total = self.learner.totals()
+        self.tokens += total.places
+        loss = total.nll / max(total.places, 1)
+        if not math.isfinite(loss):
+            raise self.diverged(f"the loss is {loss}")
+        batches = self.done * self.recipe.batching.passes
+        self.tell(
+            {
+                "kind": "step",
+                "step": self.done,
+                "epoch": round(batches / self.epoch_batches, 4),
+                "loss": loss,
+                "lr": self.recipe.optimising.lr * self.recipe.optimising.schedule.at(self.done - 1, total=self.total),
+                "grad_norm": total.grad_norm,
+                "tokens": self.tokens,
+                "seconds": round(self.seconds, 3),
+                "tokens_per_second": round(self.tokens / max(self.seconds, 1e-9)),
+                "memory_mb": memory_mb(self.learner.device),
+            }
+        )
+
+    def check_weights(self) -> None:
+        """A step's loss is from before its update, so it does not tell what the update made of the weights."""
+        if not self.learner.is_finite():
+            raise self.diverged("there are weights that are no numbers")
+
+    def diverged(self, how: str) -> RunError:
+        return RunError(
+            f"{self.folder.path}: {how} at step {self.done}: training has diverged. What was saved before is from "
+            "better days; train again with a lower --lr, or with more --warmup"
+        )
+
+    def tell(self, line: Mapping[str, Any]) -> None:
+        """To the log; to the watcher too, with the steps there will be."""
+        with writing(self.folder.metrics):
+            self.log.write(line)
+        self.watcher({**line, "total": self.total})
+
+    def evaluate(self) -> Assessment:
+        """Assesses the weights to use, and remembers whether they are the best so far."""
+        self.check_weights()
+        keeping = self.recipe.keeping
+        held = Held(
+            store=self.prepared.dev,
+            tokens=self.recipe.batching.at_once,
+            score_records=keeping.score_records,
+            samples=keeping.samples,
+            bfloat16=self.learner.bfloat16,
+        )
+        started = time.perf_counter()
+        found = assess(self.learner.caught_up(), self.task, held)
+        self.learner.model.train()
+        score = goal(found.scores, found.loss)
+        better = math.isfinite(score) and (self.best is None or score > self.best["score"])
+        self.since_best = 0 if better else self.since_best + 1
+        if better:
+            self.best = {"step": self.done, "score": score}
+        taken = round(time.perf_counter() - started, 3)
+        self.tell({"kind": "evaluation", "step": self.done, **asdict(found), "best": better, "seconds": taken})
+        return found
+
+    def save(self) -> None:
+        """A checkpoint of this very moment. It holds the bytes of the log so far, and no more."""
+        self.check_weights()
+        with writing(self.folder.metrics):
+            self.log.sync()
+        model = named_tensors(self.learner.caught_up())
+        state = {
+            "seconds": self.seconds,
+            "tokens": self.tokens,
+            "places": self.learner.places,
+            "metrics_size": self.log.size,
+            "best": self.best,
+            "since_best": self.since_best,
+            "finished": self.finished(),
+        }
+        self.folder.checkpoints.save(self.done, model, training_tensors(self.learner), state)
+        best = None if self.best is None else int(self.best["step"])
+        self.folder.checkpoints.prune(self.recipe.keeping.checkpoints, best, self.done)
+        self.watcher({"kind": "saved", "step": self.done})
+
+    def restore(self, checkpoint: Checkpoint) -> int:
+        """Puts everything back as it was; returns how long the log was."""
+        restore_training(self.learner, checkpoint.training(), str(checkpoint.folder))
+        state = checkpoint.state
+        self.done, self.tokens, self.seconds = checkpoint.step, state["tokens"], state["seconds"]
+        self.learner.places = state["places"]
+        self.best, self.since_best = state["best"], state["since_best"]
+        return state["metrics_size"]
+
+
+def step_seed(seed: int, step: int) -> int:
+    """A seed for each step of each run, far from its neighbours."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def training_tensors(learner: Learner) -> dict[str, torch.Tensor]:
+    """The weights in training, the optimiser's moments, the average, and the sum the log is in the middle of."""
+    found = {f"model.{name}": one for name, one in named_tensors(learner.model).items()}
+    names = {id(one): name for name, one in learner.model.named_parameters()}
+    for one, state in learner.optimiser.state.items():
+        found |= {f"optimiser.{names[id(one)]}.{key}": value for key, value in state.items()}
+    if learner.averaged is not learner.model:
+        found |= {f"average.{name}": one for name, one in named_tensors(learner.caught_up()).items()}
+    return found | {"nll": learner.nll}
+
+
+def restore_training(learner: Learner, saved: Mapping[str, torch.Tensor], where: str) -> None:
+    """Copies what was saved over all of it."""
+    copy_into(training_tensors(learner), saved, where)

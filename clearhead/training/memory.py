@@ -1,0 +1,23 @@
+"""How much memory the process has had at most: on a GPU the device's, else the machine's."""
+
+import re
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+__all__ = ["memory_mb"]
+
+STATUS = Path("/proc/self/status")
+"""Where Linux tells it. What it tells elsewhere, getrusage, begins in a new process with its parent's peak."""
+
+
+def memory_mb(device: torch.device) -> int:
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20)
+    told = re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text(encoding="utf-8")) if STATUS.exists() else None
+    if told is not None:
+        return round(int(told[1]) / 2**10)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10))

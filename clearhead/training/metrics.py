@@ -1,0 +1,112 @@
+"""The metrics of a run: one line a report, in a file that grows while the model trains and that a resume cuts back."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+from clearhead.errors import RunError
+
+__all__ = ["TIMES", "MetricsLog", "read_metrics", "without_times"]
+
+TIMES = ("seconds", "tokens_per_second", "memory_mb")
+"""The keys whose numbers differ between two runs that are otherwise equal."""
+
+
+@final
+class MetricsLog:
+    """A file of metrics: one JSON object a line, there for others to read as soon as it is written.
+
+    A checkpoint keeps `size`; a resume from it opens the file with that size, and what came later is cut off.
+    """
+
+    def __init__(self, path: Path, *, size: int = 0) -> None:
+        """Opens the file, cut back to its first `size` bytes; with 0, a fresh file."""
+        try:
+            if size:
+                cut_back(path, size)
+            self.file = path.open("ab" if size else "wb")
+        except OSError as error:
+            raise RunError(f"{path}: the metrics cannot be written there: {error.strerror or error}") from error
+
+    def write(self, line: Mapping[str, object]) -> None:
+        """Appends a line, its keys in the order given; a number that is not finite becomes null."""
+        text = json.dumps(finite(line), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        # UTF-8 has no half of a surrogate pair. This error handler's \udXXX is just what JSON calls it.
+        self.file.write(text.encode(errors="backslashreplace") + b"\n")
+        self.file.flush()
+
+    @property
+    def size(self) -> int:
+        """How many bytes the file has."""
+        return self.file.tell()
+
+    def sync(self) -> None:
+        """Returns when the lines would survive a power cut."""
+        os.fsync(self.file.fileno())
+
+    def close(self) -> None:
+        """Ends the writing; a second time does nothing."""
+        self.file.close()
+
+
+def cut_back(path: Path, size: int) -> None:
+    """Cuts the file back to its first `size` bytes, which must end a line."""
+    with path.open("rb") as file:
+        there = file.seek(0, os.SEEK_END)
+        file.seek(size - 1)
+        ends = file.read(1) == b"\n"
+    if not ends:
+        raise RunError(
+            f"{path}: the checkpoint is from when {size} bytes of metrics had been written, and no line ends there now "
+            f"(the file has {there} bytes). Put the file back as it was, or start a new run"
+        )
+    os.truncate(path, size)
+
+
+def finite(value: object) -> object:
+    """The same with None for every number that is not finite: JSON has no such numbers."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return value
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of metrics. A last line that is torn, because its writer was killed, is left out."""
+    try:
+        *whole, last = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise RunError(f"{path}: the metrics cannot be read: {error.strerror or error}") from error
+    lines = [parsed(line, path, number) for number, line in enumerate(whole, start=1)]
+    return lines if is_torn(last) else [*lines, parsed(last, path, len(whole) + 1)]
+
+
+def is_torn(last: bytes) -> bool:
+    """Whether what comes after the last line break is less than a line. A part of a JSON object is never JSON."""
+    try:
+        json.loads(last.decode())
+    except ValueError:
+        return True
+    return False
+
+
+def parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """What a line says."""
+    try:
+        read = json.loads(line.decode())
+    except ValueError as error:
+        raise RunError(f"{path}:{number}: this line of metrics is broken: {error}. Remove it, or mend it") from error
+    if not isinstance(read, dict):
+        raise RunError(f"{path}:{number}: expected a JSON object; came {line.decode():.60}. Remove it, or mend it")
+    return read
+
+
+def without_times(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The lines without what depends on the machine and the hour: equal for two equal runs."""
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]

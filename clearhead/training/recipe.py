@@ -1,0 +1,195 @@
+"""The recipe: everything that decides what a run becomes, in one frozen tree that the run folder keeps."""
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, final
+
+from clearhead.errors import OptionError, RunError
+from clearhead.model.saved import PARTS
+from clearhead.model.sizes import Spec
+from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import Tokenizing
+from clearhead.text.sources import Aligned, Documents, Table
+from clearhead.training.averaging import Averaging, Ema, Last, Unaveraged
+from clearhead.training.checkpoints import write_text, writing
+from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, Schedule, WarmupStableDecay
+from clearhead.written import from_json, table_of, to_json
+
+__all__ = ["Batching", "Budget", "Keeping", "Machine", "Optimising", "Recipe", "read_recipe", "write_recipe"]
+
+Select = Literal["best", "last"]
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+def positive(owner: object, *names: str) -> None:
+    """Raises where one of these fields is not above zero."""
+    for name in names:
+        value = getattr(owner, name)
+        if value is not None and not value > 0:
+            raise OptionError(f"{type(owner).__name__}: {name} must be above 0; came {value}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Optimising:
+    """AdamW, its schedule, and what the loss adds: label smoothing and R-Drop (0 for none)."""
+
+    lr: float = 1e-3
+    schedule: Schedule = CosineDecay(warmup=100)
+    betas: tuple[float, float] = (0.9, 0.98)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    clip: float | None = 1.0
+    smoothing: float = 0.0
+    r_drop: float = 0.0
+    averaging: Averaging = Unaveraged()
+
+    def __post_init__(self) -> None:
+        positive(self, "lr", "epsilon", "clip")
+        if not 0 <= self.smoothing < 1 or self.r_drop < 0 or self.weight_decay < 0:
+            raise OptionError(f"smoothing lies in [0, 1), r_drop and weight_decay are 0 or more; came {self}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise OptionError(f"betas lie from 0 to 1, 1 left out; came {self.betas}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Batching:
+    """The text of a step: `tokens` or so, in passes of `tokens_at_once` at most; `context` is the longest row."""
+
+    tokens: int = 4096
+    tokens_at_once: int | None = None
+    context: int = 256
+
+    def __post_init__(self) -> None:
+        positive(self, "tokens", "tokens_at_once", "context")
+
+    @property
+    def passes(self) -> int:
+        """How many batches make up a step."""
+        return 1 if self.tokens_at_once is None else max(1, round(self.tokens / self.tokens_at_once))
+
+    @property
+    def at_once(self) -> int:
+        return self.tokens if self.tokens_at_once is None else min(self.tokens, self.tokens_at_once)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """When training ends: after so many steps, minutes or epochs, whichever is given.
+
+    `patience`: also when so many evaluations in a row have brought nothing better.
+    """
+
+    steps: int | None = None
+    minutes: float | None = None
+    epochs: float | None = None
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "steps", "minutes", "epochs", "patience")
+        if sum(given is not None for given in (self.steps, self.minutes, self.epochs)) != 1:
+            raise OptionError("give one of steps, minutes and epochs: they each say when to stop")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """How often to log, evaluate and save; how many checkpoints stay; which one is used in the end.
+
+    `score_records`: of how many dev records outputs are made and scored at each evaluation, beside the loss of all.
+    """
+
+    log: int = 20
+    evaluate: int = 200
+    save: int | None = None
+    checkpoints: int = 2
+    select: Select = "best"
+    score_records: int = 200
+    samples: int = 3
+
+    def __post_init__(self) -> None:
+        positive(self, "log", "evaluate", "save", "checkpoints")
+        if self.score_records < 0 or self.samples < 0:
+            raise OptionError(f"score_records and samples are 0 or more; came {self}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where and how it runs. `threads` None: as many as torch takes; the number is recorded, and kept when resuming.
+
+    `graphs`: on a GPU a step is captured once for each shape and replayed, which spares launching its kernels.
+    """
+
+    device: str = "auto"
+    precision: Precision = "auto"
+    compile: bool = False
+    graphs: bool = True
+    deterministic: bool = False
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "threads")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One run. `model` is the spec itself, so that nothing about it is left to a version's defaults."""
+
+    task: str
+    corpus: Corpus
+    tokenizing: Tokenizing
+    model: Spec
+    optimising: Optimising
+    batching: Batching
+    budget: Budget
+    keeping: Keeping = Keeping()
+    machine: Machine = Machine()
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise OptionError(f"seed: 0 or more; came {self.seed}")
+
+
+CLASSES = table_of(
+    (
+        *PARTS.values(),
+        *(Recipe, Corpus, Tokenizing, Optimising, Batching, Budget, Keeping, Machine, Aligned, Table, Documents),
+        *(Constant, CosineDecay, InverseSqrt, WarmupStableDecay, Unaveraged, Ema, Last),
+    )
+)
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """As JSON, written beside and renamed."""
+    with writing(path):
+        write_text(path, json.dumps(to_json(recipe, CLASSES), indent=1, ensure_ascii=False) + "\n")
+
+
+def read_recipe(path: Path) -> Recipe:
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(
+            f"{path.parent} is no run folder: it has no {path.name}; `clearhead runs` lists those there are"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+    recipe = from_json(written, CLASSES)
+    if not isinstance(recipe, Recipe):
+        raise RunError(f"{path}: holds no recipe but {type(recipe).__name__}")
+    return recipe
+
+
+def changes(old: Recipe, new: Recipe) -> dict[str, Any]:
+    """The fields in which two recipes differ, as the new one has them."""
+    return {
+        field.name: getattr(new, field.name)
+        for field in fields(old)
+        if getattr(old, field.name) != getattr(new, field.name)
+    }

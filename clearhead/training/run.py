@@ -1,0 +1,189 @@
+"""A run, loaded: the model, its tokenisers, and the verbs.
+
+```
+run = ch.load("runs/de-en")
+run.translate(["zweiundvierzig"], beam=5)
+```
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, final
+
+from torch import Tensor, nn
+
+from clearhead.decoding import Beam, Greedy, Sample
+from clearhead.errors import OptionError, RunError
+from clearhead.text.sources import Source
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training import answers
+from clearhead.training.answers import Class, Filling, Written
+from clearhead.training.checkpoints import Checkpoint, copy_into, named_tensors
+from clearhead.training.folder import RunFolder
+from clearhead.training.machine import chosen_device
+from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
+
+__all__ = ["Run", "load"]
+
+Asked = TypeVar("Asked", bound=Task)
+
+
+@final
+class Run:
+    """A trained model and what it can do. `model` is an ordinary nn.Module, in eval mode."""
+
+    def __init__(self, folder: RunFolder, task: Task, model: nn.Module, step: int) -> None:
+        self.folder, self.task, self.model, self.step = folder, task, model, step
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder.path)!r}, task={self.task.name!r}, step={self.step})"
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokeniser of what comes in; `task.tokenizers` has them all by field."""
+        return next(iter(self.task.tokenizers.values()))
+
+    def asked(self, task: type[Asked]) -> Asked:
+        if not isinstance(self.task, task):
+            raise OptionError(
+                f"{self.folder.path} was trained to {self.task.name}, and was asked to {task.name}; "
+                f"use `clearhead {self.task.name} {self.folder.path}`"
+            )
+        return self.task
+
+    def unseen(self, text: str) -> str:
+        """What of a text the tokeniser has never met: characters, or words if its tokens are words."""
+        return self.tokenizer.unseen(text)
+
+    def translate(self, texts: Sequence[str], *, beam: int = 5, length_penalty: float = 1.0) -> list[str]:
+        """The best translation of each text. A beam of 1 is greedy. A blank text is translated by a blank one."""
+        return [found[0] for found in self.translations(texts, beam=beam, length_penalty=length_penalty)]
+
+    def translations(
+        self, texts: Sequence[str], *, beam: int = 5, n_best: int = 1, length_penalty: float = 1.0
+    ) -> list[list[str]]:
+        """The best `n_best` translations of each text."""
+        found = self.scored_translations(texts, beam=beam, n_best=n_best, length_penalty=length_penalty)
+        return [[one.text for one in written] for written in found]
+
+    def scored_translations(
+        self, texts: Sequence[str], *, beam: int = 5, n_best: int = 1, length_penalty: float = 1.0
+    ) -> list[list[Written]]:
+        """The same with their scores."""
+        task = self.asked(Translate)
+        method = Greedy() if beam == n_best == 1 else Beam(width=beam, n_best=n_best, length_penalty=length_penalty)
+        said = [i for i, text in enumerate(texts) if text.strip()]
+        rows = task.tokenizers["source"].encode_batch([texts[i] for i in said])
+        answered = [[Written("", 0.0, 0.0)] * n_best for _ in texts]
+        decode = task.tokenizers["target"].decode
+        for i, found in zip(said, answers.translate(self.model, task, rows, method), strict=True):
+            answered[i] = [Written(decode(one.tokens), sum(one.log_probs, 0.0), one.score) for one in found]
+        return answered
+
+    def generate(
+        self, prompts: Sequence[str] = ("",), *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
+    ) -> list[str]:
+        """Each prompt's continuation, without the prompt. Of a text longer than the context, it sees the end."""
+        return [one.text for one in self.scored_texts(prompts, max_new=max_new, method=method)]
+
+    def scored_texts(
+        self, prompts: Sequence[str] = ("",), *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
+    ) -> list[Written]:
+        """The same with their log-probabilities."""
+        task = self.asked(Generate)
+        tokenizer = task.tokenizers["text"]
+        rows = tokenizer.encode_batch(list(prompts))
+        found = answers.continue_texts(self.model, task, rows, method, max_new=max_new, opened=self.opens)
+        return [
+            Written(answers.continued(tokenizer, row, one.tokens), one.score, one.score)
+            for row, [one] in zip(rows, found, strict=True)
+        ]
+
+    def stream(
+        self, prompt: str = "", *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
+    ) -> Iterator[str]:
+        """What `generate` gives, piece by piece as it is written. A piece never ends within a character."""
+        task = self.asked(Generate)
+        row = task.tokenizers["text"].encode(prompt)
+        spoken = answers.Spoken(task.tokenizers["text"], row)
+        for token in answers.stream_texts(self.model, task, [row], method, max_new=max_new, opened=self.opens):
+            if piece := spoken.add(token.token):
+                yield piece
+        if rest := spoken.rest():
+            yield rest
+
+    @property
+    def opens(self) -> bool:
+        """Whether the model has seen documents begin."""
+        return (self.folder.described()["documents"] or 1) > 1
+
+    def classify(self, texts: Sequence[str]) -> list[Class]:
+        """The class of each text, with the probability of every label."""
+        task = self.asked(Classify)
+        return answers.classify(self.model, task, task.tokenizers["text"].encode_batch(list(texts)))
+
+    def fill(self, texts: Sequence[str], *, shown: int = 5) -> list[Filling]:
+        """Fills every `<mask>`, and shows the `shown` likeliest pieces for each."""
+        return answers.fill(self.model, self.asked(Fill), texts, shown=shown)
+
+    def evaluate(
+        self,
+        source: Source,
+        *,
+        beam: int = 5,
+        length_penalty: float = 1.0,
+        tokenize: str = "13a",
+        lower: bool = False,
+        stride: int | None = None,
+    ) -> dict[str, Any]:
+        """How good it is on these files, as `clearhead evaluate` tells it; `evaluating.Evaluating` has the meanings."""
+        from clearhead.training.evaluating import Evaluating, evaluate
+
+        how = Evaluating(beam=beam, length_penalty=length_penalty, tokenize=tokenize, lower=lower, stride=stride)
+        return evaluate(self, source, how)
+
+
+def to_stderr(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def load(
+    path: str | Path, *, device: str = "auto", step: int | None = None, told: Callable[[str], None] = to_stderr
+) -> Run:
+    """The run of a folder, with its best weights (or its last ones, if it was told so; or those of a given step).
+
+    Where those are not whole, it is told, and the newest that are whole are taken.
+    """
+    folder = RunFolder(Path(path))
+    folder.recipe()
+    task, spec = folder.task(), folder.spec()
+    checkpoint, weights = chosen(folder, step, told)
+    model = spec.build()
+    copy_into(named_tensors(model), weights, str(checkpoint.folder))
+    return Run(folder, task, model.to(chosen_device(device)).eval(), checkpoint.step)
+
+
+def chosen(folder: RunFolder, step: int | None, told: Callable[[str], None]) -> tuple[Checkpoint, dict[str, Tensor]]:
+    """The checkpoint to use, and its weights: the one asked for, else the best, else the newest that is whole."""
+    there = folder.checkpoints.all()
+    if step is not None:
+        asked = [one for one in there if one.step == step] or no_such_step(folder, there, step)
+        return asked[0], asked[0].model()
+    for checkpoint in sorted(there, key=lambda one: one.step != best_step(folder, there)):
+        try:
+            return checkpoint, checkpoint.model()
+        except RunError as error:
+            told(f"{error}; the checkpoint is passed over")
+    raise RunError(f"{folder.path}: there is no whole checkpoint yet; train it, or go on with --resume")
+
+
+def best_step(folder: RunFolder, there: Sequence[Checkpoint]) -> int | None:
+    """The step of the best weights, unless the run is told to use its last ones."""
+    best = there[0].state["best"]
+    return None if best is None or folder.recipe().keeping.select == "last" else int(best["step"])
+
+
+def no_such_step(folder: RunFolder, there: Sequence[Checkpoint], step: int) -> NoReturn:
+    steps = ", ".join(str(one.step) for one in reversed(there)) or "none"
+    raise RunError(f"{folder.path}: there is no checkpoint of step {step}; there are {steps}")

@@ -1,0 +1,108 @@
+"""Schedules: the learning rate at each step, as a share of its peak.
+
+>>> [round(Cosine(warmup=10).at(step, total=100), 2) for step in (0, 9, 55, 100)]
+[0.1, 1.0, 0.55, 0.1]
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+from clearhead.errors import OptionError
+
+__all__ = ["SCHEDULES", "Constant", "Cosine", "CosineDecay", "InverseSqrt", "Schedule", "WarmupStableDecay"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(ABC):
+    """Rises to the peak over `warmup` steps, then goes its own way."""
+
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0:
+            raise OptionError(f"{type(self).__name__}: warmup is a number of steps, 0 or more; came {self.warmup}")
+
+    def at(self, step: int, *, total: int) -> float:
+        """The share of the peak at this step, counted from 0, of `total`."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        return self.after(step, max(total, 1))
+
+    @abstractmethod
+    def after(self, step: int, total: int) -> float:
+        """The share after the warm-up."""
+
+    def check_share(self, name: str, value: float) -> None:
+        """Raises where a share is none."""
+        if not 0 <= value <= 1:
+            raise OptionError(f"{type(self).__name__}: {name} is a share, from 0 to 1; came {value}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Constant(Schedule):
+    """Stays at the peak."""
+
+    def after(self, step: int, total: int) -> float:
+        return 1.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class InverseSqrt(Schedule):
+    """Falls with the root of the step, as in the paper; it knows no end."""
+
+    def after(self, step: int, total: int) -> float:
+        return math.sqrt(max(self.warmup, 1) / (step + 1))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CosineDecay(Schedule):
+    """Falls along half a cosine to `floor` of the peak at the end."""
+
+    floor: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_share("floor", self.floor)
+
+    def after(self, step: int, total: int) -> float:
+        done = min(1.0, (step - self.warmup) / max(total - self.warmup, 1))
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
+
+
+Cosine = CosineDecay
+"""What it is called in Python. In a recipe's file it is CosineDecay: attention's Cosine may stand there as well."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WarmupStableDecay(Schedule):
+    """Stays at the peak, and falls in a line to `floor` over the last `decay` share of the steps.
+
+    A warm-up that reaches into that share leaves the steps after it to fall in.
+    """
+
+    decay: float = 0.2
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_share("decay", self.decay)
+        self.check_share("floor", self.floor)
+
+    def after(self, step: int, total: int) -> float:
+        left = (total - step) / max(min(self.decay * total, total - self.warmup), 1)
+        return self.floor + (1 - self.floor) * min(1.0, max(0.0, left))
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "cosine": Cosine,
+    "inverse-sqrt": InverseSqrt,
+    "wsd": WarmupStableDecay,
+}
+"""Every schedule by name."""

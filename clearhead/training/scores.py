@@ -1,0 +1,168 @@
+"""Scores: what a trained model's answers are worth, by measures that others report too."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from clearhead.errors import OptionError
+
+__all__ = ["ClassScores", "TextScores", "TranslationScores", "score_classes", "score_text", "score_translations"]
+
+# sacrebleu has more; those need a dictionary that is not installed, or fetch a model when they are first used.
+TOKENIZERS = ("13a", "char", "intl", "none", "zh")
+"""The ways to split text into words that BLEU may count by."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TranslationScores:
+    """How near outputs come to their references.
+
+    BLEU and chrF are sacrebleu's, over all outputs together, from 0 to 100, each with the signature that says how it
+    was counted. `exact_match` is the share from 0 to 1 of outputs that are their reference.
+    """
+
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    chrf_signature: str
+    exact_match: float
+    n: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ClassScores:
+    """How often the answer was the true label, all in all and label by label.
+
+    `confusion` counts the examples: its rows are the true labels, its columns the answers, both in the order of `f1`.
+    """
+
+    accuracy: float
+    macro_f1: float
+    f1: dict[str, float]
+    confusion: list[list[int]]
+    n: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TextScores:
+    """How well text was foreseen: `loss` is the mean of nats a token, `perplexity` its exponential.
+
+    Both depend on what a token is. `bits_per_byte` does not: by it models with different tokenizers can be compared.
+    """
+
+    loss: float
+    perplexity: float
+    bits_per_byte: float
+    tokens: int
+    bytes: int
+
+
+def score_translations(
+    outputs: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lower: bool = False
+) -> TranslationScores:
+    """Scores outputs against one reference each.
+
+    `tokenize` is how BLEU splits words: "13a" for text as people write it, "none" for text that is split at spaces
+    already, "zh" for Chinese, "char" for single characters. `lower` makes BLEU and chrF blind to case. An exact match
+    is never blind to it; only white space around the text does not count. BLEU counts up to four words in a row:
+    where every output is shorter, it is 0, right or wrong.
+
+    >>> scores = score_translations(["the cat sat on the mat"], ["the cat sat on a mat"])
+    >>> f"{scores.bleu:.1f} {scores.chrf:.1f} {scores.exact_match:.1f}"
+    '53.7 72.1 0.0'
+    """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    if tokenize not in TOKENIZERS:
+        raise OptionError(f"tokenize must be one of {', '.join(TOKENIZERS)}; came {tokenize!r}")
+    check_pairs(outputs, references, "reference")
+    # `force`: it would warn of spaces before full stops, which is how some corpora are written.
+    bleu, chrf = BLEU(tokenize=tokenize, lowercase=lower, force=True), CHRF(lowercase=lower)
+    bleu_score, chrf_score = (metric.corpus_score(outputs, [references]).score for metric in (bleu, chrf))
+    exact = sum(output.strip() == reference.strip() for output, reference in zip(outputs, references, strict=True))
+    return TranslationScores(
+        bleu=bleu_score,
+        bleu_signature=str(bleu.get_signature()),
+        chrf=chrf_score,
+        chrf_signature=str(chrf.get_signature()),
+        exact_match=exact / len(outputs),
+        n=len(outputs),
+    )
+
+
+def score_classes(answers: Sequence[str], truths: Sequence[str], labels: Sequence[str]) -> ClassScores:
+    """Scores one answer for each example; `labels` are all that there are, in the order of `confusion`.
+
+    The F1 of a label is the harmonic mean of precision and recall, 0 where nothing was right. `macro_f1` is the mean
+    over the labels that occur, in truths or in answers, as scikit-learn has it: a label that nobody used has F1 0 and
+    is left out of the mean.
+
+    >>> scores = score_classes(["yes", "no", "no"], ["yes", "yes", "no"], ["no", "yes", "maybe"])
+    >>> scores.confusion
+    [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
+    >>> f"{scores.accuracy:.3f} {scores.macro_f1:.3f}"
+    '0.667 0.667'
+    """
+    check_labels(answers, truths, labels)
+    counts = Counter(zip(truths, answers, strict=True))
+    true, answered = Counter(truths), Counter(answers)
+    # 2 right / (truths + answers) is the harmonic mean; `or 1` is for a label that nobody used.
+    f1 = {label: 2 * counts[label, label] / (true[label] + answered[label] or 1) for label in labels}
+    used = [f1[label] for label in labels if true[label] or answered[label]]
+    return ClassScores(
+        accuracy=sum(counts[label, label] for label in labels) / len(truths),
+        macro_f1=math.fsum(used) / len(used),
+        f1=f1,
+        confusion=[[counts[truth, answer] for answer in labels] for truth in labels],
+        n=len(truths),
+    )
+
+
+def score_text(total_nats: float, tokens: int, n_bytes: int) -> TextScores:
+    """Scores text of `tokens` tokens and `n_bytes` bytes (in UTF-8) from the sum of its tokens' losses.
+
+    >>> score_text(20.0, tokens=20, n_bytes=40)
+    TextScores(loss=1.0, perplexity=2.718..., bits_per_byte=0.721..., tokens=20, bytes=40)
+    """
+    if tokens < 1 or n_bytes < 1:
+        raise OptionError(f"there is no text to score: expected tokens and bytes; came {tokens} and {n_bytes}")
+    loss = total_nats / tokens
+    return TextScores(
+        loss=loss,
+        perplexity=exponential(loss),
+        bits_per_byte=total_nats / math.log(2) / n_bytes,
+        tokens=tokens,
+        bytes=n_bytes,
+    )
+
+
+def exponential(number: float) -> float:
+    """e to that power, infinite where a float cannot hold it."""
+    try:
+        return math.exp(number)
+    except OverflowError:
+        return math.inf
+
+
+def check_pairs(answers: Sequence[str], truths: Sequence[str], truth: str) -> None:
+    """Raises unless there are as many of the one as of the other, and any at all."""
+    if len(answers) != len(truths):
+        raise OptionError(f"each output needs one {truth}; came {len(answers)} and {len(truths)}")
+    if not answers:
+        raise OptionError("there is nothing to score: expected at least one output; came none")
+
+
+def check_labels(answers: Sequence[str], truths: Sequence[str], labels: Sequence[str]) -> None:
+    """Raises unless every answer and every truth is one of the labels."""
+    check_pairs(answers, truths, "true label")
+    if len(set(labels)) < len(labels):
+        raise OptionError(f"labels must differ from each other; came {', '.join(map(repr, labels))}")
+    if strangers := sorted({*answers, *truths} - {*labels}):
+        known, unknown = (", ".join(map(repr, names)) for names in (labels, strangers))
+        raise OptionError(f"every answer and truth must be a label ({known}); came {unknown}")

@@ -1,0 +1,39 @@
+"""Stopping: Ctrl-C and SIGTERM ask the loop to save and leave; a second Ctrl-C leaves at once."""
+
+import contextlib
+import os
+import signal
+import threading
+from types import FrameType
+from typing import final
+
+__all__ = ["Stopping"]
+
+TOLD = b"stopping: it is saved first; Ctrl-C again leaves at once\n"
+
+
+@final
+class Stopping:
+    """Within it, signals are asked about instead of obeyed. `asked` is the signal that came, 0 if none has."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.before: dict[int, object] = {}
+
+    def __enter__(self) -> "Stopping":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self.ask)
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            os._exit(128 + number)
+        self.asked = number
+        # Not by print: a signal may come in the middle of one, and a file may not be entered twice.
+        with contextlib.suppress(OSError):
+            os.write(2, TOLD)

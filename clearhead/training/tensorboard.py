@@ -1,0 +1,55 @@
+"""TensorBoard: the numbers of the metrics log once more, in the form that its pages show."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, final
+
+from clearhead.errors import OptionError
+
+__all__ = ["TensorBoard"]
+
+GROUPS = {"step": "train", "evaluation": "dev"}
+"""What the curves of a kind of line are listed under."""
+
+LEFT_OUT = ("kind", "step")
+
+
+@final
+class TensorBoard:
+    """The same numbers for TensorBoard: curves such as train/loss and dev/bleu over the steps.
+
+    Only numbers go there, and those that are finite; texts stay in the metrics log.
+    """
+
+    def __init__(self, folder: Path, *, resumed: int = 0) -> None:
+        """Writes into the folder; `resumed` is the step that a resume goes on from: what came after it is not shown."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise OptionError(
+                "TensorBoard is not installed, or too old; install it: pip install 'clearhead[tensorboard]'"
+            ) from error
+        self.writer = SummaryWriter(str(folder), purge_step=resumed + 1 if resumed else None, flush_secs=10)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Adds the numbers of a line of the metrics log; a line of another kind than step or evaluation has none."""
+        if group := GROUPS.get(line.get("kind", "")):
+            inner = {key: value for key, value in line.items() if key not in LEFT_OUT}
+            # As a dictionary: the loss stands among the scores of a text once more.
+            for name, number in dict(numbers(inner)).items():
+                self.writer.add_scalar(f"{group}/{name}", number, line["step"])
+
+    def close(self) -> None:
+        """Writes what is left and ends."""
+        self.writer.close()
+
+
+def numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The names and values of the finite numbers in a line; those under `scores` go by their own names."""
+    for key, value in line.items():
+        if isinstance(value, Mapping):
+            prefix = "" if key == "scores" else f"{key}/"
+            yield from ((prefix + name, number) for name, number in numbers(value))
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            yield key, float(value)

@@ -1,0 +1,119 @@
+"""Attention in the terminal and on the page: shades that follow the weights, in 80 columns, and the swap found."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from clearhead.cli.attention_map import attention_map, fitted, legend, readable, shade, swap
+from clearhead.cli.attention_page import attention_page
+from clearhead.errors import ShapeError
+from clearhead.training.looking import CrossWeights
+
+GERMAN, ENGLISH = ["vierund", "zwanzig", "</s>"], ["▁twenty", "-", "four", "</s>"]
+CROSSED = torch.tensor([[0.05, 0.9, 0.05], [0.6, 0.2, 0.2], [0.8, 0.2, 0.0], [0.1, 0.25, 0.65]])
+
+
+def lines(queries, keys, weight):
+    return [text.plain for text in attention_map(queries, keys, weight)]
+
+
+def test_the_map_is_shaded_by_the_weights():
+    assert lines(ENGLISH, GERMAN, CROSSED) == [
+        "         vierund zwanzig </s> most",
+        "  twenty         ███████      0.90",
+        "       - ▓▓▓▓▓▓▓ ░░░░░░░ ░░░░ 0.60",
+        "    four ███████ ░░░░░░░      0.80",
+        "    </s> ░░░░░░░ ░░░░░░░ ▓▓▓▓ 0.65",
+    ]
+
+
+def test_the_shades_are_in_the_colour_of_weights_and_the_names_in_those_of_their_roles():
+    head, *rows = attention_map(ENGLISH, GERMAN, CROSSED)
+    assert {span.style for span in head.spans} == {"key", "quiet"}
+    assert {span.style for row in rows for span in row.spans} == {"query", "weight", "quiet"}
+
+
+@pytest.mark.parametrize(
+    ("weight", "character"),
+    [(0.0, " "), (0.099, " "), (0.1, "░"), (0.3, "▒"), (0.5, "▓"), (0.799, "▓"), (0.8, "█"), (1.0, "█")],
+)
+def test_every_shade_begins_where_the_legend_says(weight, character):
+    assert shade(weight) == character
+    if character != " ":
+        least = float(re.search(rf"{character}{{2}} ([\d.]+)", legend().plain)[1])
+        assert least <= weight
+
+
+@pytest.mark.parametrize("n", [2, 9, 20, 25])
+def test_a_map_of_long_names_is_cut_to_80_columns(n):
+    queries, keys = ["eine sehr lange Anfrage" * 2] * 3, [f"siebenundsechzig{i}" for i in range(n)]
+    printed = lines(queries, keys, torch.full((3, n), 1 / n))
+    assert max(map(len, printed)) <= 80
+    assert all("…" in line for line in printed[1:])
+
+
+def test_columns_share_the_room_and_the_widest_give_way():
+    assert fitted([2, 7, 7], 30) == [4, 7, 7]
+    assert sorted(fitted([4, 20, 9], 25)) == [4, 9, 9]
+    assert sorted(fitted([4, 20, 9], 20)) == [4, 6, 7]
+    with pytest.raises(ShapeError, match="a map of 50 columns does not fit into 60 characters"):
+        fitted([5] * 50, 60)
+
+
+def test_a_map_that_does_not_fit_its_names_is_told():
+    with pytest.raises(ShapeError, match=r"a row for each of 2 queries and a column for each of 3 keys; came \(4, 3\)"):
+        lines(["a", "b"], GERMAN, CROSSED)
+
+
+def test_the_swap_is_found_between_words():
+    found = swap(ENGLISH, GERMAN, CROSSED)
+    assert (found.queries, found.keys) == (("twenty", "four"), ("zwanzig", "vierund"))
+    assert found.weights == pytest.approx((0.9, 0.8))
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        ("straight", torch.tensor([[0.9, 0.1, 0.0], [0.0, 1.0, 0.0], [0.1, 0.9, 0.0], [0.0, 0.0, 1.0]])),
+        ("vague", torch.tensor([[0.3, 0.4, 0.3], [0.3, 0.4, 0.3], [0.4, 0.3, 0.3], [0.0, 0.0, 1.0]])),
+        ("to the end", torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])),
+    ],
+)
+def test_where_nothing_swaps_none_is_found(name, weight):
+    assert swap(ENGLISH, GERMAN, weight) is None
+
+
+def test_a_lone_space_stays_to_be_seen():
+    assert [readable(piece) for piece in ("▁twenty", "four", "▁")] == ["twenty", "four", "▁"]
+
+
+@pytest.fixture
+def look():
+    return CrossWeights(GERMAN, ENGLISH, [torch.stack([CROSSED, CROSSED.flip(1)]), torch.stack([CROSSED, CROSSED])])
+
+
+def test_the_page_draws_every_weight_of_every_block(look):
+    page = attention_page([look], title="<Zahlen> & Wörter", said=["97 % < 98 %"])
+    drawings = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
+    assert len(drawings) == 2
+    for drawing, weight in zip(drawings, look.layers, strict=True):
+        cells = [float(cell.get("fill-opacity")) for cell in drawing.iter("rect") if cell.get("class") == "cell"]
+        wanted = torch.cat([weight.mean(0, keepdim=True), weight]).flatten()
+        torch.testing.assert_close(torch.tensor(cells), wanted, atol=6e-4, rtol=0)
+        frames = [frame for frame in drawing.iter("rect") if frame.get("class") == "frame"]
+        right = max(float(frame.get("x")) + float(frame.get("width")) for frame in frames)
+        bottom = max(float(frame.get("y")) + float(frame.get("height")) for frame in frames)
+        assert right <= float(drawing.get("width"))
+        assert bottom <= float(drawing.get("height"))
+    assert "twenty ← zwanzig: 0.900" in page
+    assert "vierundzwanzig → twenty-four" in page
+    assert "&lt;Zahlen&gt; &amp; Wörter" in page
+    assert "97 % &lt; 98 %" in page
+
+
+def test_the_page_is_one_file_and_always_the_same(look):
+    page = attention_page([look], title="Zahlen", said=[])
+    assert page == attention_page([look], title="Zahlen", said=[])
+    assert not re.search(r"http|<script|<link|@import|url\(", page)

@@ -1,0 +1,109 @@
+"""`clearhead runs`: every run folder in a row, broken ones too."""
+
+import json
+import shutil
+
+import pytest
+
+from clearhead.cli import run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, one_thread):
+    """A folder of runs: one that ended, and one deeper that did not."""
+    home = tmp_path_factory.mktemp("here")
+    table = home / "t.tsv"
+    table.write_text("text\tlabel\n" + "one two\tx\nthree four\ty\n" * 60)
+    ended = home / "runs" / "ended"
+    args = ["--task", "classify", "--table", str(table), "--size", "30k", "--steps", "2", "--threads", "1"]
+    assert run(["train", str(ended), *args]) == 0
+    begun = home / "runs" / "more" / "open"
+    shutil.copytree(ended, begun)
+    (begun / "evaluation.json").unlink()
+    [checkpoint] = (begun / "checkpoints").iterdir()
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps(state | {"finished": False}))
+    return home / "runs"
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """The same folder, to be spoiled."""
+    return shutil.copytree(trained, tmp_path / "runs")
+
+
+@pytest.fixture
+def command(capsys, plain_terminal):
+    def ran(*args):
+        capsys.readouterr()
+        code = run(["runs", *map(str, args)])
+        return code, *capsys.readouterr()
+
+    return ran
+
+
+def test_every_run_has_a_row(command, trained):
+    code, out, err = command(trained)
+    assert (code, err) == (0, "")
+    assert max(len(line) for line in out.splitlines()[1:]) <= 80
+    head, *rows = [line.split() for line in out.splitlines()[1:] if line.strip()]
+    assert head == ["run", "task", "steps", "score", "loss", "size", "disk", "date"]
+    evaluation = json.loads((trained / "ended" / "evaluation.json").read_text())
+    for row, name, steps in ((rows[0], "ended", "2"), (rows[1], "more/open", "2…")):
+        assert row[:4] == [name, "classify", steps, "accuracy"]
+        assert row[4:7] == [f"{100 * evaluation['accuracy']:.1f}", "%", f"{evaluation['loss']:.4f}"]
+        assert row[7] == f"{evaluation['parameters'] / 1000:.0f}k"
+    assert "not finished. To go on:  clearhead train RUN --resume" in out
+
+
+def test_json_has_the_same_for_a_program(command, trained):
+    code, out, _ = command(trained, "--json")
+    told = json.loads(out)
+    assert (code, told["folder"]) == (0, str(trained))
+    ended, begun = told["runs"]
+    evaluation = json.loads((trained / "ended" / "evaluation.json").read_text())
+    assert ended["scores"] == begun["scores"] == {"accuracy": evaluation["accuracy"]}
+    assert (ended["finished"], begun["finished"]) == (True, False)
+    assert ended["parameters"] == begun["parameters"] == evaluation["parameters"]
+    assert ended["loss"] == begun["loss"] == evaluation["loss"]
+    assert ended["path"] == str(trained / "ended")
+    assert ended["disk_bytes"] == sum(one.lstat().st_size for one in (trained / "ended").rglob("*") if one.is_file())
+
+
+def test_a_run_folder_itself_is_a_row(command, trained):
+    assert [one["name"] for one in json.loads(command(trained / "ended", "--json")[1])["runs"]] == ["ended"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("recipe.json", None, "it has no recipe.json"),
+        ("recipe.json", "{", "cannot be read"),
+        ("recipe.json", '{"is": "Machine"}', "holds no recipe but Machine"),
+        ("recipe.json", '{"is": "Unheard"}', "there is no 'Unheard' in this version"),
+        ("evaluation.json", "[]", "holds no evaluation"),
+        ("evaluation.json", "nonsense", "cannot be read"),
+        ("evaluation.json", '{"scores": 3}', "cannot be read"),
+    ],
+)
+def test_a_broken_folder_is_listed_as_such_beside_the_others(command, copied, file, text, said):
+    broken = copied / "ended"
+    (broken / file).unlink() if text is None else (broken / file).write_text(text)
+    code, out, err = command(copied)
+    assert (code, err) == (0, "")
+    [row] = [line for line in out.splitlines() if line.startswith("  ended")]
+    assert "broken" in row
+    assert said in row
+    assert "more/open" in out
+    told = json.loads(command(copied, "--json")[1])["runs"]
+    assert [said in (one["problem"] or "") for one in told] == [True, False]
+
+
+def test_an_empty_folder_has_none_and_a_missing_one_is_told(command, tmp_path):
+    code, out, _ = command(tmp_path)
+    assert code == 0
+    assert "There is none yet" in out
+    assert json.loads(command(tmp_path, "--json")[1])["runs"] == []
+    code, out, err = command(tmp_path / "nowhere")
+    assert (code, out) == (2, "")
+    assert "there is no folder" in err

@@ -1,0 +1,101 @@
+"""The text options: what each task takes, what goes together, and the corpus that comes of it."""
+
+import io
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from clearhead.cli.texts import TextOptions, as_corpus, check_text, with_spooled
+from clearhead.text.encoding import Corpus
+from clearhead.text.sources import Aligned, Documents, Table
+
+CORPORA = [
+    (
+        "translate",
+        {"source": ["a", "b"], "target": ["c", "d"]},
+        Corpus(train=Aligned(source=("a", "b"), target=("c", "d"))),
+    ),
+    (
+        "translate",
+        {"source": ["a"], "target": ["b"], "dev_source": ["c"], "dev_target": ["d"], "skip_bad": True},
+        Corpus(train=Aligned(source=("a",), target=("b",)), dev=Aligned(source=("c",), target=("d",)), skip_bad=True),
+    ),
+    (
+        "translate",
+        {"table": ["a.tsv"], "dev": ["b.tsv"], "columns": "de, en"},
+        Corpus(
+            train=Table(paths=("a.tsv",), columns=("de", "en"), fields=("source", "target")),
+            dev=Table(paths=("b.tsv",), columns=("de", "en"), fields=("source", "target")),
+        ),
+    ),
+    (
+        "classify",
+        {"table": ["a"], "form": "csv"},
+        Corpus(train=Table(paths=("a",), columns=("text", "label"), fields=("text", "label"), form="csv")),
+    ),
+    ("generate", {"text": ["a"]}, Corpus(train=Documents(paths=("a",), unit="file"))),
+    ("generate", {"text": ["a"], "documents": "line"}, Corpus(train=Documents(paths=("a",), unit="line"))),
+    ("generate", {"table": ["a.jsonl"]}, Corpus(train=Table(paths=("a.jsonl",), columns=("text",), fields=("text",)))),
+    (
+        "fill",
+        {"text": ["a"], "dev": ["b"]},
+        Corpus(train=Documents(paths=("a",), unit="line"), dev=Documents(paths=("b",), unit="line")),
+    ),
+]
+
+WRONG = [
+    ("translate", {}, "--source", "translate takes --source with --target or --table, which is missing"),
+    ("translate", {"text": ["a"]}, "--text", "translate takes --source with --target or --table"),
+    ("translate", {"source": ["a"]}, "--target", "is missing: --source needs its other side"),
+    ("translate", {"target": ["a"]}, "--source", "is missing: --target needs its other side"),
+    (
+        "translate",
+        {"source": ["a"], "target": ["b"], "dev_target": ["c"]},
+        "--dev-source",
+        "is missing: --dev-target needs its other side",
+    ),
+    (
+        "translate",
+        {"source": ["a"], "target": ["b"], "table": ["c"]},
+        "--source",
+        "not --source with --target and --table together",
+    ),
+    ("translate", {"source": ["a"], "target": ["b"], "dev": ["c"]}, "--dev", "goes with --table"),
+    ("translate", {"table": ["a.csv"], "dev_source": ["b"]}, "--dev-source", "goes with --source with --target"),
+    ("translate", {"source": ["a"], "target": ["b"], "columns": "a,b"}, "--columns", "goes with --table"),
+    ("translate", {"table": ["a.csv"], "columns": "a"}, "--columns", "takes 2, for source, target; came 'a'"),
+    ("translate", {"source": ["-"], "target": ["-"]}, "-", "stdin can be read only once"),
+    ("translate", {"table": ["a.csv"], "documents": "line"}, "--documents", "is not for translate from --table"),
+    ("classify", {"text": ["a"]}, "--text", "classify takes --table"),
+    ("classify", {"source": ["a"]}, "--source", "classify takes --table"),
+    ("classify", {"table": ["-"]}, "--form", "a table from stdin has no name to tell its form by"),
+    ("classify", {"table": ["a"], "form": "xml"}, "--form", "there is no 'xml'. There are: auto, tsv, csv, jsonl"),
+    ("generate", {"text": ["a"], "form": "tsv"}, "--form", "goes with --table"),
+    ("generate", {"text": ["a"], "documents": "page"}, "--documents", "there is no 'page'. There are: line, file"),
+    ("fill", {}, "--text", "fill takes --text or --table, which is missing"),
+]
+
+
+@pytest.mark.parametrize(("task", "options", "corpus"), CORPORA)
+def test_the_corpus_is_what_was_named(task, options, corpus):
+    check_text(task, TextOptions(**options))
+    assert as_corpus(task, TextOptions(**options)) == corpus
+
+
+@pytest.mark.parametrize(("task", "options", "option", "message"), WRONG)
+def test_what_a_task_does_not_take_is_told_with_its_option(task, options, option, message):
+    with pytest.raises(typer.BadParameter) as caught:
+        check_text(task, TextOptions(**options))
+    assert message in caught.value.message
+    assert caught.value.param_hint == option
+
+
+def test_stdin_is_kept_in_the_folder_and_files_stay_where_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
+    options = TextOptions(text=["a.txt", "-"])
+    kept = with_spooled(options, tmp_path / "data")
+    assert kept == replace(options, text=["a.txt", str(tmp_path / "data" / "stdin")])
+    assert (tmp_path / "data" / "stdin").read_text() == "one\ntwo\n"

@@ -1,0 +1,272 @@
+"""`clearhead train`: from files to a run folder, on from where it stopped, and every wrong request told."""
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from clearhead.cli import run
+from clearhead.training.run import load
+
+GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+SMALL = ["--size", "40k", "--vocabulary", "300", "--tokens", "256", "--context", "16", "--threads", "1"]
+SHORT = [*SMALL, "--steps", "3"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, one_thread):
+    """A few hundred number words: aligned files, text, and a table with labels."""
+    folder = tmp_path_factory.mktemp("corpus")
+    draw = random.Random(0)
+    rows = [[draw.randrange(10) for _ in range(draw.randint(2, 5))] for _ in range(300)]
+    written = {
+        "de.txt": [" ".join(GERMAN[i] for i in row) for row in rows],
+        "en.txt": [" ".join(ENGLISH[i] for i in row) for row in rows],
+        "t.tsv": [
+            "words\tclass",
+            *(f"{ENGLISH[row[0]]} {ENGLISH[row[1]]}\t{'odd' if row[0] % 2 else 'even'}" for row in rows),
+        ],
+    }
+    for name, lines in written.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def files(corpus):
+    """The arguments that name the task and its files."""
+    return {
+        "translate": ["--task", "translate", "--source", f"{corpus}/de.txt", "--target", f"{corpus}/en.txt"],
+        "generate": ["--task", "generate", "--text", f"{corpus}/en.txt"],
+        "fill": ["--task", "fill", "--text", f"{corpus}/en.txt"],
+        "classify": ["--task", "classify", "--table", f"{corpus}/t.tsv", "--columns", "words,class"],
+    }
+
+
+@pytest.fixture
+def command(capsys, plain_terminal):
+    """Runs `clearhead train`: its exit code, what it printed, and what it said on stderr."""
+
+    def ran(*args):
+        code = run(["train", *map(str, args)])
+        return code, *capsys.readouterr()
+
+    return ran
+
+
+@pytest.mark.parametrize("task", ["translate", "generate", "fill", "classify"])
+def test_a_task_is_trained_from_files_in_one_command(command, files, tmp_path, task):
+    code, out, err = command(tmp_path / "run", *files[task], *SHORT)
+    assert code == 0, err
+    for name in ("evaluation.json", "checkpoints", "curves.svg", "metrics.jsonl", "recipe.json"):
+        assert (tmp_path / "run" / name).exists()
+        assert str(tmp_path / "run" / name) in out
+    assert f"clearhead {task} {tmp_path}/run" in out
+    assert f"clearhead evaluate {tmp_path}/run" in out
+    assert "step 3/3" in err
+    assert "dev at step 3  loss" in err
+    assert load(tmp_path / "run", device="cpu").step == 3
+
+
+def test_json_is_the_only_thing_on_stdout(command, files, tmp_path):
+    code, out, err = command(tmp_path / "run", *files["classify"], *SHORT, "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["path"] == str(tmp_path / "run")
+    assert told["evaluation"] == json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert "dev at step 3" in err
+
+
+def test_a_dry_run_prints_the_recipe_and_makes_nothing(command, files, tmp_path):
+    code, out, err = command(tmp_path / "run", *files["translate"], *SHORT, "--lr", "0.5", "--dry-run")
+    recipe = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (recipe["task"], recipe["optimising"]["lr"], recipe["budget"]["steps"]) == ("translate", 0.5, 3)
+    assert not (tmp_path / "run").exists()
+
+
+def test_stdin_is_kept_in_the_run(command, tmp_path, monkeypatch, corpus):
+    text = (corpus / "en.txt").read_bytes()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text)))
+    code, _, err = command(tmp_path / "run", "--task", "generate", "--text", "-", *SHORT)
+    assert code == 0, err
+    assert (tmp_path / "run" / "data" / "stdin").read_bytes() == text
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_a_new_budget(command, files, tmp_path):
+    command(tmp_path / "run", *files["classify"], *SHORT)
+    code, _, err = command(tmp_path / "run", "--resume", "--steps", 5)
+    assert code == 0
+    assert "from step 3" in err
+    assert "dev at step 5" in err
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["budget"]["steps"] == 5
+
+
+def test_a_resume_takes_nothing_but_a_budget(command, files, tmp_path):
+    code, out, err = command(tmp_path / "run", "--resume", *files["fill"], "--lr", "1", "--steps", "9")
+    assert (code, out) == (2, "")
+    assert "--resume: goes on with what the run was begun with: leave out --task, --text, --lr\n" in err
+    code, _, err = command(tmp_path / "run", "--resume")
+    assert code == 1
+    assert "is no run folder" in err
+
+
+def test_a_run_that_is_there_is_left_alone(command, files, tmp_path, monkeypatch):
+    command(tmp_path / "run", *files["classify"], *SHORT)
+    before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*") if path.name != ".lock")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
+    code, _, err = command(tmp_path / "run", "--task", "generate", "--text", "-", *SHORT, "--tensorboard")
+    assert code == 1
+    assert "there is a run already; go on with --resume, or choose another folder" in err
+    after = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*") if path.name != ".lock")
+    assert after == before
+
+
+@pytest.mark.slow
+def test_tensorboard_gets_the_numbers_too(command, files, tmp_path):
+    pytest.importorskip("tensorboard")
+    assert command(tmp_path / "run", *files["classify"], *SHORT, "--tensorboard")[0] == 0
+    [events] = (tmp_path / "run" / "tensorboard").iterdir()
+    assert b"dev/accuracy" in events.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--text", "a.txt"], "--task: is missing"),
+        (["--task", "sing"], "--task: there is no 'sing'. There are: translate, generate, fill, classify"),
+        (["--task", "translate", "--source", "a"], "--target: is missing: --source needs its other side"),
+        (["--task", "translate", "--text", "a"], "--text: translate takes --source with --target or --table"),
+        (["--task", "generate"], "--text: generate takes --text or --table, which is missing"),
+        (["--task", "generate", "--text", "a", "--columns", "b"], "--columns: goes with --table"),
+        (["--task", "fill", "--text", "a", "--lr", "0"], "'--lr': it must be above 0; came 0"),
+        (["--task", "fill", "--text", "a", "--dropout", "1"], "'--dropout': it must be 0 or more, and less than 1"),
+        (["--task", "fill", "--text", "a", "--steps", "0"], "'--steps': Input should be greater than or equal to 1"),
+        (["--task", "fill", "--text", "a", "--nonsense"], "No such option: --nonsense"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_in_two_lines_before_anything_is_read(command, tmp_path, args, said):
+    code, out, err = command(tmp_path / "run", *args)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--steps", "3", "--minutes", "1"], "--steps and --minutes: each says when to stop: give one of them"),
+        (["--preset", "tiny"], "--preset: fill takes an encoder, and tiny is none"),
+        (["--attention", "hard"], "--attention: there is no 'hard'"),
+        (["--device", "abacus"], "--device: there is no 'abacus'"),
+    ],
+)
+def test_what_cannot_go_with_the_task_makes_no_folder(command, files, tmp_path, args, said):
+    code, out, err = command(tmp_path / "run", *files["fill"], *args)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_lines_are_told_by_file_and_line_and_can_be_skipped(command, tmp_path, corpus):
+    lines = (corpus / "de.txt").read_bytes().splitlines(keepends=True)
+    lines[6], lines[41] = b"\xff\n", b"\n"
+    (tmp_path / "de.txt").write_bytes(b"".join(lines))
+    args = ["--task", "translate", "--source", tmp_path / "de.txt", "--target", corpus / "en.txt", *SHORT]
+    code, out, err = command(tmp_path / "run", *args)
+    assert (code, out) == (1, "")
+    assert f"{tmp_path}/de.txt:7: invalid UTF-8" in err
+    assert f"{tmp_path}/de.txt:42: the line is empty" in err
+    assert "pass --skip-bad to leave them out" in err
+    assert "Traceback" not in err
+    code, _, err = command(tmp_path / "run", *args, "--skip-bad")
+    assert code == 0
+    assert "298 records" in err
+
+
+def test_a_file_or_a_column_that_is_not_there_is_told(command, tmp_path, corpus):
+    code, _, err = command(tmp_path / "run", "--task", "fill", "--text", tmp_path / "no.txt")
+    assert code == 1
+    assert "no.txt: there is no such file" in err
+    code, _, err = command(tmp_path / "run", "--task", "classify", "--table", corpus / "t.tsv", *SHORT)
+    assert code == 1
+    assert "there is no column 'text'; its columns are 'words', 'class'" in err
+
+
+def test_the_help_fits_the_page_and_has_an_example_of_every_task(command):
+    code, out, _ = command("--help")
+    assert code == 0
+    assert max(len(line) for line in out.splitlines()) <= 80
+    for task in ("translate", "generate", "fill", "classify"):
+        assert f"--task {task} " in out
+    sections = ("Text (", "Tokeniser:", "Model:", "Optimising:", "Batches:", "Budget (", "Keeping:", "Machine:")
+    places = [out.index(f"\n{section}") for section in sections]
+    assert places == sorted(places)
+
+
+SLOWED = """
+import sys, time
+from clearhead.training import checkpoints
+
+def slowly(stage):
+    print(stage, flush=True)
+    time.sleep(60)
+
+checkpoints.between_writes = slowly
+from clearhead.cli import main
+main(sys.argv[1:])
+"""
+
+
+def begun(program, args, said):
+    """A process that trains, once it has said so on stderr."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, *program, "train", *map(str, args)], **streams, env=env, text=True)
+    heard = ""
+    while said not in heard:
+        line = process.stderr.readline()
+        assert line, f"it ended: {heard}"
+        heard += line
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_leaves_and_the_run_goes_on(files, tmp_path, number, code):
+    long = [*SMALL, "--steps", "100000", "--log-every", "1", "--evaluate-every", "100000"]
+    process = begun(["-m", "clearhead"], [tmp_path / "run", *files["translate"], *long], "step 1/")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "")
+    assert f"and saved; go on with: clearhead train {tmp_path}/run --resume\n" in err
+    assert "Traceback" not in err
+    [checkpoint] = (tmp_path / "run" / "checkpoints").iterdir()
+    done = json.loads((checkpoint / "state.json").read_text())["step"]
+    args = [sys.executable, "-m", "clearhead", "train", str(tmp_path / "run"), "--resume", "--steps", str(done + 2)]
+    ended = subprocess.run(args, capture_output=True, check=False, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert f"from step {done}" in ended.stderr
+    assert (tmp_path / "run" / "evaluation.json").exists()
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_leaves_at_once(files, tmp_path):
+    long = [*SMALL, "--steps", "100000", "--log-every", "1", "--evaluate-every", "100000"]
+    process = begun(["-c", SLOWED], [tmp_path / "run", *files["translate"], *long], "step 1/")
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "model.safetensors\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=50)
+    assert (process.returncode, out) == (130, "")
+    assert "and saved;" not in err
+    assert "Traceback" not in err

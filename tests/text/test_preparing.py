@@ -1,0 +1,404 @@
+"""Preparing: from files of every kind to stores and tokenisers, once for the same content, and nothing half made."""
+
+import gzip
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from clearhead.errors import ClearheadError, DataError, OptionError, RunError
+from clearhead.text import preparing
+from clearhead.text.encoding import Corpus, Encoding
+from clearhead.text.lines import spooled
+from clearhead.text.preparing import Tokenizing, content_key, opened, prepare, sample
+from clearhead.text.sources import Aligned, Documents, Table
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.tasks import TASKS
+
+DE = [f"das Haus {i} größer" for i in range(60)]
+EN = [f"the house {i} larger" for i in range(60)]
+LABELS = ["warm", "cold", "größer"]
+BYTE = Tokenizing(kind="byte")
+LAYOUTS = {name: task.layout(64) for name, task in TASKS.items()}
+TEXT = LAYOUTS["generate"]
+LABELLED = {"columns": ("text", "label"), "fields": ("text", "label")}
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        text = content if isinstance(content, str | bytes) else "".join(f"{line}\n" for line in content)
+        raw = text.encode() if isinstance(text, str) else text
+        path.write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def ready(tmp_path):
+    """Prepares a corpus, and remembers what was told."""
+
+    def make(source, layout=TEXT, tokenizing=BYTE, **corpus):
+        make.told = []
+        made = prepare(Corpus(train=source, **corpus), layout, tokenizing, tmp_path / "data", make.told.append)
+        return made
+
+    return make
+
+
+def rows(store, tokenizers):
+    """A store as texts: a tuple for each record, its label as a number."""
+    found = []
+    for i in range(len(store)):
+        ids = {name: store[name][i].tolist() for name in store.fields}
+        found.append(tuple(tokenizers[name].decode(one) if name in tokenizers else one[0] for name, one in ids.items()))
+    return found
+
+
+def both(prepared):
+    return [rows(store, prepared.tokenizers) for store in (prepared.train, prepared.dev)]
+
+
+def split(records):
+    """Every twentieth, from the tenth on, is held out."""
+    return [one for i, one in enumerate(records) if i % 20 != 10], records[10::20]
+
+
+def by_aligned(file, end):
+    return Aligned(source=(file(f"de{end}", DE),), target=(file(f"en{end}", EN),))
+
+
+def by_table(name, line):
+    def make(file, end):
+        head = [] if name == "jsonl" else [line("source", "target")]
+        content = head + [line(*pair) for pair in zip(DE, EN, strict=True)]
+        path = file(f"table.{name}{end}", content)
+        return Table(paths=(path,), columns=("source", "target"), fields=("source", "target"))
+
+    return make
+
+
+PAIRED = {
+    "aligned": by_aligned,
+    "tsv": by_table("tsv", lambda one, two: f"{one}\t{two}"),
+    "csv": by_table("csv", lambda one, two: f'"{one}","{two}"'),
+    "jsonl": by_table("jsonl", lambda one, two: json.dumps({"target": two, "source": one})),
+}
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+@pytest.mark.parametrize("make", PAIRED.values(), ids=PAIRED.keys())
+def test_pairs_from_every_kind_of_file(file, ready, make, end):
+    prepared = ready(make(file, end), LAYOUTS["translate"])
+    assert both(prepared) == list(split(list(zip(DE, EN, strict=True))))
+    assert [prepared.train.sizes[name].text_bytes for name in ("source", "target")] == [
+        sum(len(line.encode()) for line in split(side)[0]) for side in (DE, EN)
+    ]
+    assert ready.told[0] == "60 records, 0.0 MB of text"
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+@pytest.mark.parametrize("task", ["generate", "fill"])
+def test_documents_of_a_line(file, ready, task, end):
+    prepared = ready(Documents(paths=(file(f"text{end}", DE),), unit="line"), LAYOUTS[task])
+    assert both(prepared) == [[(line,) for line in side] for side in split(DE)]
+    assert prepared.dev.sizes["text"].text_bytes == sum(len(line.encode()) for line in split(DE)[1])
+    ends = [
+        store["text"].ids.tolist().count(prepared.tokenizers["text"].end) for store in (prepared.train, prepared.dev)
+    ]
+    assert ends == ([57, 3] if task == "generate" else [0, 0])
+
+
+def test_documents_of_a_file(file, ready):
+    text = "".join(f"{line}\n" for line in DE)
+    source = Documents(paths=(file("text", text),), unit="file")
+    prepared = ready(source)
+    [[[train]], [[dev]]] = both(prepared)
+    assert train + dev == text
+    assert len(dev.encode()) == -(-len(text.encode()) // 10)
+    sizes = [store.sizes["text"] for store in (prepared.train, prepared.dev)]
+    assert [size.text_bytes for size in sizes] == [len(train.encode()), len(dev.encode())]
+    assert [size.tokens for size in sizes] == [len(train.encode()) + 1, len(dev.encode()) + 1]
+
+
+def test_labels_are_sorted_whatever_comes_first(file, ready):
+    records = [(line, LABELS[i % 3]) for i, line in enumerate(DE)]
+    source = Table(paths=(file("t.tsv", ["text\tlabel", *map("\t".join, records)]),), **LABELLED)
+    prepared = ready(source, LAYOUTS["classify"])
+    assert prepared.labels == ("cold", "größer", "warm")
+    assert both(prepared) == list(split([(text, sorted(LABELS).index(label)) for text, label in records]))
+
+
+def labelled(file, name, labels):
+    return Table(
+        paths=(file(name, ["text\tlabel", *(f"t{i}\t{label}" for i, label in enumerate(labels))]),), **LABELLED
+    )
+
+
+def test_labels_that_only_the_dev_file_has_are_told_by_their_place(file, ready):
+    train, dev = labelled(file, "train.tsv", "aabb"), labelled(file, "dev.tsv", "abcad")
+    with pytest.raises(DataError, match=r"2 lines cannot be used \(unknown label: 2\)\n.*dev\.tsv:4: the label 'c'"):
+        ready(train, LAYOUTS["classify"], dev=dev)
+    prepared = ready(train, LAYOUTS["classify"], dev=dev, skip_bad=True)
+    assert rows(prepared.dev, prepared.tokenizers) == [("t0", 0), ("t1", 1), ("t3", 0)]
+    assert prepared.notes["dev_skipped"] == {"unknown label": 2}
+    assert ready.told[1] == "3 held-out records; 2 left out: unknown label"
+
+
+def test_one_label_is_no_choice(file, ready):
+    with pytest.raises(DataError, match=r"train\.tsv: every record has the label 'a'; there must be two or more"):
+        ready(labelled(file, "train.tsv", "aaaa"), LAYOUTS["classify"])
+
+
+def test_a_column_of_other_text_is_no_label(file, ready, monkeypatch):
+    monkeypatch.setattr(preparing, "MOST_LABELS", 3)
+    with pytest.raises(DataError, match=r"train\.tsv:5: more than 3 different labels; is 'label' the right column"):
+        ready(labelled(file, "train.tsv", "abcdef"), LAYOUTS["classify"])
+
+
+def test_bad_lines_are_told_or_counted(file, ready):
+    content = "\n".join(DE).encode() + b"\n\xff\xfe\nnu\0l\nlast\n"
+    source = Documents(paths=(file("text", content),), unit="line")
+    with pytest.raises(DataError, match=r"2 lines cannot be used .*\n.*text:61: invalid UTF-8.*\n.*text:62: .*NUL"):
+        ready(source)
+    prepared = ready(source, skip_bad=True)
+    assert prepared.notes["skipped"] == {"invalid UTF-8": 1, "NUL character": 1}
+    assert ready.told == ["61 records, 0.0 MB of text; 1 left out: invalid UTF-8; 1 left out: NUL character"]
+    assert both(prepared) == [[(line,) for line in side] for side in split([*DE, "last"])]
+
+
+def test_what_became_of_records_is_told(file, ready):
+    long, twice = "x" * 70, DE[10]
+    source = Documents(paths=(file("text", [*DE, long, twice]),), unit="line")
+    prepared = ready(source, replace(LAYOUTS["fill"], too_long="drop"))
+    assert ready.told[1:] == [
+        "1 records have more than 62 tokens: they are left out",
+        "1 training records equal a held-out one: they are left out",
+    ]
+    assert {name: prepared.notes[name] for name in ("too_long", "equal", "equal_left_out", "without_tokens")} == {
+        "too_long": 1,
+        "equal": 1,
+        "equal_left_out": True,
+        "without_tokens": 0,
+    }
+    assert not set(both(prepared)[0]) & set(both(prepared)[1])
+    alike = ready(Documents(paths=(file("alike", ["a", "b"] * 30),), unit="line"), LAYOUTS["fill"])
+    assert (
+        ready.told[1] == "27 training records equal a held-out one: too many to leave out; held-out scores will flatter"
+    )
+    assert len(alike.train) + len(alike.dev) == 60
+
+
+@pytest.mark.parametrize("content", ["", "\n \n\t\n", b"\xef\xbb\xbf"], ids=["empty", "blank", "a mark"])
+def test_a_file_without_text_is_told(file, ready, content):
+    with pytest.raises(DataError, match=r"text: (the file is empty|there is no usable record)"):
+        ready(Documents(paths=(file("text", content),), unit="line"))
+
+
+def test_one_record_is_enough_only_with_a_dev_file(file, ready):
+    one = Documents(paths=(file("text", ["ein Haus"]),), unit="line")
+    with pytest.raises(DataError, match="one record cannot be split into training and held-out ones"):
+        ready(one, LAYOUTS["fill"])
+    assert both(ready(one, LAYOUTS["fill"], dev=one)) == [[("ein Haus",)], [("ein Haus",)]]
+
+
+def test_a_corpus_without_the_fields_is_told(file, ready):
+    with pytest.raises(OptionError, match="records of text and label are needed; these have text"):
+        ready(Documents(paths=(file("text", DE),)), LAYOUTS["classify"])
+    with pytest.raises(OptionError, match="records of text are needed; these have source and target"):
+        ready(Documents(paths=(file("text", DE),)), TEXT, dev=by_aligned(file, ""))
+
+
+def test_stdin_is_read_again_and_again_once_it_is_spooled(ready, tmp_path, monkeypatch):
+    class Stdin:
+        buffer = io.BytesIO("".join(f"{line}\n" for line in DE).encode())
+
+    monkeypatch.setattr("sys.stdin", Stdin())
+    source = Documents(paths=(spooled("-", tmp_path),), unit="line")
+    assert both(ready(source)) == [[(line,) for line in side] for side in split(DE)]
+    assert len(ready(source).train) == 57
+
+
+def test_it_is_made_once(file, ready, monkeypatch):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    first = ready(source)
+
+    def no_reading(self, problems):
+        raise AssertionError("the files were read again")
+
+    monkeypatch.setattr(Documents, "records", no_reading)
+    second = ready(source)
+    assert both(second) == both(first)
+    assert second.notes == first.notes
+    assert ready.told == []
+    file("text", [*DE, "one more"])
+    with pytest.raises(AssertionError, match="read again"):
+        ready(source)
+
+
+def test_the_key_names_all_that_the_ids_are_made_of(file, tmp_path):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    corpus, tokenizing = Corpus(train=source), Tokenizing()
+    given = file("tokenizer.json", Tokenizer.train(DE, "byte").to_json())
+    keys = [
+        content_key(*parts)
+        for parts in (
+            (corpus, TEXT, tokenizing),
+            (replace(corpus, dev=source), TEXT, tokenizing),
+            (replace(corpus, skip_bad=True), TEXT, tokenizing),
+            (Corpus(train=replace(source, unit="file")), TEXT, tokenizing),
+            (corpus, replace(TEXT, most=9), tokenizing),
+            (corpus, TEXT, replace(tokenizing, kind="char")),
+            (corpus, TEXT, replace(tokenizing, given=given)),
+        )
+    ]
+    file("tokenizer.json", Tokenizer.train(DE, "char").to_json())
+    keys.append(content_key(corpus, TEXT, replace(tokenizing, given=given)))
+    file("text", [*DE[:-1], "other"])
+    keys.append(content_key(corpus, TEXT, tokenizing))
+    assert len(set(keys)) == len(keys)
+    file("text", DE)
+    assert content_key(corpus, TEXT, tokenizing) == keys[0]
+    (tmp_path / "text").unlink()
+    with pytest.raises(DataError, match="text: there is no such file"):
+        content_key(corpus, TEXT, tokenizing)
+
+
+STAGES = ["made_tokenizers", "written_tokenizers", "told_of", "Encoding"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_crash_leaves_nothing_that_is_taken_for_whole(file, ready, tmp_path, monkeypatch, stage):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, stage, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ready(source)
+    [home] = (tmp_path / "data").iterdir()
+    with pytest.raises(RunError, match=f"^{home}: there is no text prepared, or not all of it"):
+        opened(home)
+    assert len(ready(source).train) == 57
+    assert sorted(path.name for path in home.iterdir()) == ["dev", "tokenizer.json", "train", "whole.json"]
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("n", [0, 1, 30])
+def test_a_crash_while_ids_are_written(file, ready, tmp_path, monkeypatch, n):
+    """At the first record, at the second, and in the midst of them: what was written is thrown away."""
+    source = Documents(paths=(file("text", DE),), unit="line")
+    add, left = Encoding.add, iter(range(n))
+
+    def crashing(*parts):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        add(*parts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Encoding, "add", crashing)
+        with pytest.raises(KeyboardInterrupt):
+            ready(source)
+    [home] = (tmp_path / "data").iterdir()
+    assert [path.name for path in home.iterdir()] == ["tokenizer.json"]
+    assert both(ready(source)) == [[(line,) for line in side] for side in split(DE)]
+
+
+@pytest.mark.parametrize("torn", ["", "{", "[1]", "{}", '{"tokenizers": 3, "labels": []}'])
+def test_a_torn_note_is_told(file, ready, torn):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    home = ready(source).train.folder.parent
+    (home / "whole.json").write_text(torn)
+    with pytest.raises(RunError, match=f"^{home}: there is no text prepared, or not all of it .*; remove the folder"):
+        ready(source)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(file, ready, tmp_path):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(RunError, match=r"data/\w+: cannot be written to \(Not a directory\); make room, or choose"):
+        ready(source)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "metaspace", "unigram", "word", "char", "byte"])
+def test_every_kind_of_tokeniser_chooses_its_own_size(file, ready, kind):
+    """Five hundred different characters in a text so short that one would suggest 320 tokens."""
+    wide = [chr(0x4E00 + i) + chr(0x4E00 + (i * 7) % 500) for i in range(500)]
+    prepared = ready(Documents(paths=(file("text", wide),), unit="line"), tokenizing=Tokenizing(kind=kind))
+    tokenizer = prepared.tokenizers["text"]
+    assert tokenizer.kind == kind
+    if kind != "word":
+        assert both(prepared)[1] == [(line,) for line in split(wide)[1]]
+
+
+def test_a_vocabulary_that_is_too_small_is_told(file, ready):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    with pytest.raises(OptionError, match=r"need a vocabulary of at least 282 tokens; came 100"):
+        ready(source, tokenizing=Tokenizing(kind="metaspace", size=100))
+
+
+def test_one_tokeniser_is_shared_or_each_side_has_its_own(file, ready):
+    source = by_aligned(file, "")
+    shared = ready(source, LAYOUTS["translate"], Tokenizing(kind="word"))
+    assert shared.tokenizers["source"] is shared.tokenizers["target"]
+    assert shared.notes["tokenizers"] == {"source": "tokenizer.json", "target": "tokenizer.json"}
+    apart = ready(source, LAYOUTS["translate"], Tokenizing(kind="word", shared=False))
+    de, en = (apart.tokenizers[name] for name in ("source", "target"))
+    assert (de.unseen("das the"), en.unseen("das the")) == ("the", "das")
+    assert both(apart) == both(shared)
+    assert apart.notes["tokenizers"] == {"source": "tokenizer.source.json", "target": "tokenizer.target.json"}
+
+
+def test_a_given_tokeniser_is_used_as_it_is(file, ready):
+    given = Tokenizer.train(["ganz andere Wörter"], "char")
+    source = Documents(paths=(file("text", DE),), unit="line")
+    prepared = ready(source, tokenizing=Tokenizing(given=file("given.json", given.to_json())))
+    assert prepared.tokenizers["text"].fingerprint() == given.fingerprint()
+    assert prepared.train["text"][0].tolist() == [*given.encode(DE[0]), given.end]
+    with pytest.raises(DataError, match=r"broken\.json:1: not JSON"):
+        ready(source, tokenizing=Tokenizing(given=file("broken.json", "{")))
+
+
+def test_of_a_large_corpus_the_tokeniser_sees_a_sample(file, ready, monkeypatch):
+    lines = [f"{i:>1000}" for i in range(2_500)]
+    source = Documents(paths=(file("text", lines),), unit="line")
+    seen, made = [], Tokenizer.train(["0123456789"], "char")
+
+    def learned(texts, kind, size, *, lower):
+        seen.extend(texts)
+        return made
+
+    monkeypatch.setattr(preparing.Tokenizer, "train", learned)
+    ready(source, tokenizing=Tokenizing(sample_mb=1))
+    assert seen == lines[::2]
+    assert ready.told[1] == "the tokeniser is trained on one record in 2"
+    with pytest.raises(OptionError, match="sample_mb must be 1 or more; came 0"):
+        Tokenizing(sample_mb=0)
+
+
+def test_lower_case_goes_into_the_ids(file, ready):
+    source = Documents(paths=(file("text", ["Das HAUS"] * 19 + ["Ein Garten"] * 21),), unit="line")
+    prepared = ready(source, tokenizing=Tokenizing(kind="word", lower=True))
+    assert rows(prepared.train, prepared.tokenizers)[0] == ("das haus",)
+
+
+def test_problems_come_before_anything_is_written(file, ready, tmp_path):
+    pairs = Aligned(source=(file("de", DE),), target=(file("en", EN[:-1]),))
+    for source, layout in (
+        (pairs, LAYOUTS["translate"]),
+        (Documents(paths=(file("text", b"\xff\n"),), unit="line"), TEXT),
+        (labelled(file, "t.tsv", "a"), LAYOUTS["classify"]),
+    ):
+        with pytest.raises(ClearheadError):
+            ready(source, layout)
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_sample_takes_the_fields_it_is_asked_for(file):
+    corpus = Corpus(train=by_aligned(file, ""))
+    assert list(sample(corpus, LAYOUTS["translate"], ("target",), 7)) == EN[::7]
+    assert list(sample(corpus, LAYOUTS["translate"], ("source", "target"), 30)) == [DE[0], EN[0], DE[30], EN[30]]

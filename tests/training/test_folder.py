@@ -1,0 +1,128 @@
+"""The run folder: one writer at a time, and clear words for what is no run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from clearhead.errors import RunError
+from clearhead.training.folder import RunFolder
+from clearhead.training.tasks import Translate
+from tests.training import small_runs
+from tests.training.small_runs import trained
+
+HOLD = """
+import fcntl, os, sys, time
+handle = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(handle, fcntl.LOCK_EX)
+os.write(handle, str(os.getpid()).encode())
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(small_runs.translating, tmp_path_factory)
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / ".lock")], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_folder_in_use_is_refused_and_the_process_named(tmp_path, holder):
+    with (
+        pytest.raises(RunError, match=rf"is in use by process {holder.pid}; wait for it, or choose another folder"),
+        RunFolder(tmp_path).locked(),
+    ):
+        pass
+    assert (tmp_path / ".lock").read_text() == str(holder.pid)
+
+
+def test_the_lock_goes_with_its_process(tmp_path, holder):
+    holder.kill()
+    holder.wait()
+    with RunFolder(tmp_path).locked():
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+    with RunFolder(tmp_path).locked():
+        pass
+
+
+def test_a_holder_that_has_not_said_its_number_yet(tmp_path, holder):
+    (tmp_path / ".lock").write_text("")
+    with pytest.raises(RunError, match="is in use by another process; wait"), RunFolder(tmp_path).locked():
+        pass
+
+
+def test_the_lock_is_given_back_after_an_error(tmp_path):
+    with pytest.raises(KeyError), RunFolder(tmp_path).locked():
+        raise KeyError
+    with RunFolder(tmp_path).locked():
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(RunError, match=r"cannot be written to .*; choose another folder"), RunFolder(path).locked():
+            pass
+
+    def refused(*given):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(RunError, match=r"cannot be written to \(Permission denied\)"), RunFolder(tmp_path).locked():
+        pass
+
+
+def test_what_was_described_is_what_is_found(run):
+    folder = run.folder
+    assert folder.exists()
+    assert folder.spec() == folder.recipe().model == run.model.spec
+    task = folder.task()
+    assert isinstance(task, Translate)
+    assert task.context == small_runs.CONTEXT
+    assert task.tokenizers["source"] is task.tokenizers["target"]
+    assert folder.described()["task"] == "translate"
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path, tmp_path / "none", tmp_path / "file"):
+        assert not RunFolder(path).exists()
+        with pytest.raises(RunError, match=r"is no run folder: it has no recipe\.json"):
+            RunFolder(path).recipe()
+
+
+def test_a_run_whose_model_is_not_described_yet(tmp_path):
+    with pytest.raises(RunError, match="there is no model yet; train it, or go on with --resume"):
+        RunFolder(tmp_path).spec()
+    (tmp_path / "model.json").write_text("{")
+    with pytest.raises(RunError, match=r"model\.json: cannot be read"):
+        RunFolder(tmp_path).task()
+
+
+def test_paths(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert (folder.metrics.name, folder.curves.name, folder.evaluation.name) == (
+        "metrics.jsonl",
+        "curves.svg",
+        "evaluation.json",
+    )
+    assert folder.checkpoints.folder == tmp_path / "checkpoints"
+
+
+def test_the_description_is_plain_json(run):
+    told = json.loads(run.folder.model_file.read_text(encoding="utf-8"))
+    assert told["spec"]["is"] == "EncoderDecoderSpec"
+    assert told["tokenizers"] == {"source": "tokenizer.json", "target": "tokenizer.json"}
+    assert (run.folder.path / "tokenizer.json").exists()

@@ -1,0 +1,169 @@
+"""Training on a GPU: what is captured and replayed is what runs as it comes, and a stop leaves no trace."""
+
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+from clearhead.training import loop
+from clearhead.training.averaging import Ema, Last
+from clearhead.training.defaults import with_position
+from clearhead.training.folder import RunFolder
+from clearhead.training.learner import Captured, Eager, Learner, make_stepper
+from clearhead.training.loop import Stream
+from clearhead.training.metrics import read_metrics, without_times
+from clearhead.training.recipe import Batching, Machine, Optimising
+from clearhead.training.schedules import Cosine
+from clearhead.training.train import Stopped, resume, train
+from tests.training import small_runs
+from tests.training.tiny import assert_same_run, quiet, recipe_for, work_on
+
+pytestmark = pytest.mark.gpu
+
+GPU = Machine(device="cuda", precision="float32")
+STEPS = 12
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+KINDS = [
+    small_runs.translating,
+    small_runs.documents,
+    small_runs.stretch,
+    small_runs.filling,
+    small_runs.classifying,
+]
+OPTIMISING = Optimising(lr=1e-3, schedule=Cosine(warmup=3), smoothing=0.1)
+
+
+@pytest.fixture(autouse=True)
+def as_it_was():
+    """Exact products, so that two ways to the same number can be compared; and nothing left behind."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+    torch.use_deterministic_algorithms(False)
+
+
+def taken(work, stepper_of, machine=GPU):
+    """A learner after some steps of this work, and what it has summed up."""
+    torch.manual_seed(1)
+    learner = Learner(work.spec.build().cuda().train(), work.task, work.recipe.optimising, machine)
+    stepper = stepper_of(learner)
+    # Both get batches of the same shapes, whichever of them needs that.
+    batches = Stream(work, filled=True).batches(0)
+    averaging = work.recipe.optimising.averaging
+    for step in range(STEPS):
+        torch.manual_seed(step)
+        pull = averaging.pull(step + 1, STEPS)
+        learner.hold_average(pull)
+        stepper.step([next(batches) for _ in range(work.recipe.batching.passes)], 1e-3)
+        learner.move_average(pull)
+    return learner, learner.totals()
+
+
+def assert_alike(model, other):
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_captured_is_eager(kind, tmp_path):
+    work = work_on(recipe_for(kind, tmp_path, dropout=0.0, machine=GPU, optimising=OPTIMISING), tmp_path)
+    eager, told = taken(work, Eager)
+    captured, others = taken(work, Captured)
+    assert told.places == others.places > 0
+    assert others.nll == pytest.approx(told.nll, rel=1e-5)
+    assert others.grad_norm == pytest.approx(told.grad_norm, rel=1e-4)
+    assert_alike(eager.model, captured.model)
+
+
+@pytest.mark.parametrize("averaging", [Ema(0.9), Last(share=0.5, every=2)])
+def test_captured_is_eager_with_passes_r_drop_and_an_average(averaging, tmp_path):
+    optimising = replace(OPTIMISING, r_drop=2.0, averaging=averaging)
+    batching = Batching(tokens=512, tokens_at_once=128, context=32)
+    recipe = recipe_for(small_runs.translating, tmp_path, dropout=0.0, optimising=optimising, batching=batching)
+    work = work_on(recipe, tmp_path)
+    eager, _ = taken(work, Eager)
+    captured, _ = taken(work, Captured)
+    assert_alike(eager.model, captured.model)
+    assert_alike(eager.caught_up(), captured.caught_up())
+
+
+def test_captured_dropout_differs_from_step_to_step_and_follows_the_seed(tmp_path):
+    work = work_on(recipe_for(small_runs.stretch, tmp_path, dropout=0.5), tmp_path)
+    batch = next(Stream(work, filled=True).batches(0))
+
+    def losses(seeds):
+        torch.manual_seed(1)
+        learner = Learner(work.spec.build().cuda().train(), work.task, work.recipe.optimising, GPU)
+        stepper, found = Captured(learner), []
+        for seed in seeds:
+            torch.manual_seed(seed)
+            stepper.step([batch], 0.0)
+            found.append(learner.totals().nll)
+        return found
+
+    first = losses([5, 6, 7, 5, 6, 7])
+    assert len({round(loss, 1) for loss in first}) == 3
+    assert first[:3] == pytest.approx(first[3:], rel=1e-6)
+    assert losses([7, 6, 5]) == pytest.approx([first[2], first[1], first[0]], rel=1e-6)
+
+
+def test_a_table_of_positions_that_grows_between_captures_stays_right(tmp_path):
+    """Narrow batches are captured first; then wide ones make a larger table, and the narrow graph is replayed."""
+    recipe = recipe_for(small_runs.stretch, tmp_path, dropout=0.0, optimising=OPTIMISING)
+    recipe = replace(recipe, model=with_position(recipe.model, "sinusoidal", 32))
+    work = work_on(recipe, tmp_path)
+    wide = next(Stream(work, filled=True).batches(0))
+    narrow = {name: one[:, :4].contiguous() for name, one in wide.items()}
+    models = []
+    for stepper_of in (Eager, Captured):
+        torch.manual_seed(1)
+        learner = Learner(work.spec.build().cuda().train(), work.task, OPTIMISING, GPU)
+        stepper = stepper_of(learner)
+        for batch in (narrow, narrow, wide, narrow, wide, narrow):
+            stepper.step([batch], 1e-3)
+            # What was freed is taken again, and written over: a graph that still read it would show.
+            torch.full((1 << 16,), float("nan"), device="cuda")
+        models.append(learner.model)
+    assert_alike(*models)
+
+
+def test_steps_are_captured_on_a_gpu_unless_told_otherwise(tmp_path):
+    work = work_on(recipe_for(small_runs.stretch, tmp_path), tmp_path)
+    learner = Learner(work.spec.build().cuda(), work.task, OPTIMISING, GPU)
+    assert isinstance(make_stepper(learner, GPU), Captured)
+    assert isinstance(make_stepper(learner, replace(GPU, graphs=False)), Eager)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("graphs", [True, False], ids=["captured", "eager"])
+@pytest.mark.parametrize("step", [1, 5])
+def test_a_deterministic_run_that_was_stopped_ends_the_same(precision, graphs, step, tmp_path, monkeypatch):
+    machine = Machine(device="cuda", precision=precision, graphs=graphs, deterministic=True, threads=1)
+    optimising = replace(OPTIMISING, averaging=Last(share=0.5, every=2))
+    recipe = recipe_for(small_runs.translating, tmp_path / "text", machine=machine, optimising=optimising)
+    whole = train(tmp_path / "whole", recipe, told=quiet, data=tmp_path / "data").folder
+    original = loop.Trainer.step
+
+    def stopping(self, batches):
+        original(self, batches)
+        if self.done == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(loop.Trainer, "step", stopping)
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", recipe, told=quiet, data=tmp_path / "data")
+    monkeypatch.undo()
+    resume(tmp_path / "run", told=quiet, data=tmp_path / "data")
+    assert_same_run(RunFolder(tmp_path / "run"), whole)
+
+
+def test_the_default_on_a_gpu_trains_and_scores(tmp_path):
+    machine = Machine(device="cuda")
+    recipe = recipe_for(small_runs.classifying, tmp_path / "text", machine=machine)
+    run = train(tmp_path / "run", recipe, told=quiet)
+    assert run.folder.recipe().machine.precision == "bfloat16"
+    lines = without_times(read_metrics(run.folder.metrics))
+    assert lines[-1]["kind"] == "evaluation"
+    assert all(line["loss"] is not None for line in lines)

@@ -1,0 +1,214 @@
+"""The learner: a step is torch's AdamW on the mean of the places, however it is cut; and the average of the weights."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clearhead.model.presets import Size
+from clearhead.training.averaging import Ema, Last
+from clearhead.training.defaults import decoder
+from clearhead.training.learner import Eager, Learner, make_stepper
+from clearhead.training.lists import copy_all, move_all, zero_all
+from clearhead.training.objective import NOTHING
+from clearhead.training.recipe import Machine, Optimising
+from clearhead.training.tasks import Generate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+VOCABULARY, WIDTH = 64, 6
+TASK = Generate(tokenizers={}, context=WIDTH)
+CPU = Machine(device="cpu", precision="float32", threads=1)
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def built(dropout=0.0, dtype=torch.float64):
+    torch.manual_seed(1)
+    return decoder(Size(1, 8, 2, 2, 16), WIDTH, dropout).build().to(dtype).train()
+
+
+def batch(rows=6):
+    ids = torch.randint(VOCABULARY, (rows, WIDTH + 1))
+    wanted = ids[:, 1:].clone()
+    wanted[torch.rand(rows, WIDTH) < 0.3] = NOTHING
+    return {"tokens": ids[:, :-1], "wanted": wanted}
+
+
+def learner_of(model=None, machine=CPU, **optimising):
+    return Learner(built() if model is None else model, TASK, Optimising(**optimising), machine)
+
+
+def cut(whole, sizes):
+    pieces = {name: one.split(sizes) for name, one in whole.items()}
+    return [{name: pieces[name][i] for name in pieces} for i in range(len(sizes))]
+
+
+def plain_steps(model, batches, *, rate, smoothing=0.0, clip=None, weight_decay=0.0):
+    """The same by hand: torch's AdamW as anyone would write it, matrices decayed and vectors not."""
+    matrices = [one for one in model.parameters() if one.ndim >= 2]
+    vectors = [one for one in model.parameters() if one.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), eps=1e-8)
+    for one in batches:
+        optimiser.zero_grad()
+        places = int((one["wanted"] != NOTHING).sum())
+        logits, wanted = model(one["tokens"]).flatten(0, 1), one["wanted"].flatten()
+        loss = F.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="sum", label_smoothing=smoothing)
+        (loss * torch.tensor(1 / places)).backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimiser.step()
+
+
+def assert_same(model, other):
+    ours, theirs = dict(model.state_dict()), dict(other.state_dict())
+    torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("clip", [None, 0.05, 100.0])
+def test_steps_are_those_of_plain_adamw(clip, smoothing):
+    batches = [batch() for _ in range(4)]
+    learner = learner_of(clip=clip, smoothing=smoothing, weight_decay=0.3)
+    other = copy.deepcopy(learner.model)
+    stepper = Eager(learner)
+    for one in batches:
+        stepper.step([one], 0.01)
+    plain_steps(other, batches, rate=0.01, smoothing=smoothing, clip=clip, weight_decay=0.3)
+    assert_same(learner.model, other)
+
+
+def test_matrices_decay_and_vectors_do_not():
+    """With nothing asked there is no gradient, and only the decay is left."""
+    learner = learner_of(weight_decay=0.5)
+    before = {name: one.clone() for name, one in learner.model.named_parameters()}
+    nothing = batch() | {"wanted": torch.full((6, WIDTH), NOTHING)}
+    Eager(learner).step([nothing], 0.1)
+    assert {one.ndim for one in before.values()} == {1, 2}
+    for name, one in learner.model.named_parameters():
+        share = 1 - 0.1 * 0.5 if one.ndim >= 2 else 1.0
+        torch.testing.assert_close(one, before[name] * share, **EXACT)
+    assert learner.totals() == (0.0, 0, 0.0)
+
+
+@pytest.mark.parametrize("sizes", [[6], [3, 3], [1, 2, 3], [1] * 6])
+def test_passes_add_up_to_the_whole_batch(sizes):
+    """Each place counts the same, in whichever pass it is."""
+    whole = batch()
+    one, several = learner_of(smoothing=0.1), learner_of(smoothing=0.1)
+    for _ in range(3):
+        Eager(one).step([whole], 0.01)
+        Eager(several).step(cut(whole, sizes), 0.01)
+    assert_same(one.model, several.model)
+    totals, others = one.totals(), several.totals()
+    assert totals == pytest.approx(others, rel=1e-12)
+    assert totals.places == 3 * int((whole["wanted"] != NOTHING).sum())
+
+
+def test_r_drop_doubles_the_batch_and_halves_the_loss():
+    """Without dropout both answers agree, and R-Drop changes nothing."""
+    whole = batch()
+    plain, dropped = learner_of(smoothing=0.1), learner_of(smoothing=0.1, r_drop=5.0)
+    for one in (plain, dropped):
+        Eager(one).step([whole], 0.01)
+    assert_same(plain.model, dropped.model)
+    assert plain.totals() == pytest.approx(dropped.totals(), rel=1e-12)
+
+
+def test_r_drop_answers_with_two_draws_of_dropout():
+    learner = learner_of(built(dropout=0.5), r_drop=5.0)
+    whole = batch()
+    torch.manual_seed(3)
+    apart = learner.loss(whole).objective
+    learner.model.eval()
+    together = learner.loss(whole).objective
+    assert apart.item() > together.item()
+
+
+def test_totals_are_means_once_divided_and_begin_again():
+    learner = learner_of()
+    whole = batch()
+    places = int((whole["wanted"] != NOTHING).sum())
+    with torch.no_grad():
+        logits = learner.model(whole["tokens"]).flatten(0, 1)
+    expected = F.cross_entropy(logits, whole["wanted"].flatten(), ignore_index=NOTHING, reduction="sum").item()
+    Eager(learner).step([whole], 0.0)
+    Eager(learner).step([whole], 0.0)
+    found = learner.totals()
+    assert (found.nll, found.places) == (pytest.approx(2 * expected), 2 * places)
+    assert found.grad_norm > 0
+    assert learner.totals()[:2] == (0.0, 0)
+
+
+def test_the_norm_that_is_told_is_from_before_the_clipping():
+    norms = []
+    for clip in (None, 1e-3):
+        learner = learner_of(clip=clip)
+        torch.manual_seed(5)
+        Eager(learner).step([batch()], 0.0)
+        norms.append(learner.totals().grad_norm)
+    assert norms[0] == norms[1] > 1e-3
+
+
+@pytest.mark.parametrize("averaging", [Ema(0.7), Last(share=0.5, every=3), Last(share=0.4, every=1), Last(share=1.0)])
+@pytest.mark.parametrize("asked", [(), (1, 4, 5), tuple(range(1, 13))], ids=["never", "thrice", "always"])
+def test_the_average_is_what_its_pulls_make_whenever_it_is_asked_for(averaging, asked):
+    learner = learner_of(averaging=averaging)
+    stepper, total = Eager(learner), 12
+    by_hand = [one.detach().clone() for one in learner.parameters]
+    for step in range(1, total + 1):
+        pull = averaging.pull(step, total)
+        learner.hold_average(pull)
+        stepper.step([batch()], 0.02)
+        learner.move_average(pull)
+        by_hand = [old + pull * (new.detach() - old) for old, new in zip(by_hand, learner.parameters, strict=True)]
+        if step in asked:
+            assert learner.caught_up() is learner.averaged
+    found = list(learner.caught_up().parameters())
+    for one, other in zip(found, by_hand, strict=True):
+        torch.testing.assert_close(one, other, **EXACT)
+    assert not torch.equal(found[0], learner.parameters[0])
+
+
+def test_without_averaging_the_weights_to_use_are_the_weights():
+    learner = learner_of()
+    Eager(learner).step([batch()], 0.1)
+    learner.move_average(1.0)
+    assert learner.caught_up() is learner.model
+
+
+def test_weights_that_are_no_numbers_are_seen():
+    learner = learner_of()
+    assert learner.is_finite()
+    for wrong in (float("nan"), float("inf")):
+        with torch.no_grad():
+            learner.parameters[-1].view(-1)[0] = wrong
+        assert not learner.is_finite()
+
+
+def test_bfloat16_is_used_where_it_is_asked_for_and_the_weights_stay_float32():
+    model = built(dtype=torch.float32)
+    learner = learner_of(model, Machine(device="cpu", precision="bfloat16", threads=1))
+    plain = learner_of(copy.deepcopy(model))
+    one = batch()
+    for each in (learner, plain):
+        Eager(each).step([one], 0.01)
+    found, exact = learner.totals().nll, plain.totals().nll
+    assert found != exact
+    assert found == pytest.approx(exact, rel=2e-2)
+    assert {one.dtype for one in learner.parameters} == {torch.float32}
+
+
+def test_on_a_cpu_a_step_is_eager():
+    assert isinstance(make_stepper(learner_of(), CPU), Eager)
+
+
+def test_lists_are_changed_in_place():
+    ours, theirs = [torch.ones(2), torch.zeros(3)], [torch.full((2,), 5.0), torch.full((3,), 4.0)]
+    move_all(ours, theirs, 0.25)
+    assert [one.tolist() for one in ours] == [[2.0] * 2, [1.0] * 3]
+    copy_all(ours, theirs)
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    zero_all(ours)
+    assert not any(one.any() for one in ours)

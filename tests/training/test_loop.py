@@ -1,0 +1,310 @@
+"""The loop: what it logs, when it ends, and what is left when something goes wrong within it."""
+
+import errno
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from clearhead.errors import RunError
+from clearhead.training import checkpoints, loop
+from clearhead.training.averaging import Ema
+from clearhead.training.folder import RunFolder
+from clearhead.training.loop import step_seed
+from clearhead.training.metrics import MetricsLog, read_metrics
+from clearhead.training.recipe import Batching, Budget, Keeping, Optimising
+from clearhead.training.schedules import Constant, Cosine
+from clearhead.training.train import Stopped, resume, train
+from tests.training import small_runs
+from tests.training.tiny import KEEPING, STEPS, quiet, recipe_for
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("loop")
+
+
+@pytest.fixture
+def recipe(home):
+    """Of a classifier: the quickest to train and to assess."""
+    return recipe_for(small_runs.classifying, home, optimising=Optimising(lr=1e-2, schedule=Cosine(warmup=3)))
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Drawing takes longer than these runs."""
+    monkeypatch.setattr(loop, "draw_curves", lambda *_, **__: None)
+
+
+@pytest.fixture
+def go(home, tmp_path):
+    """Trains a recipe in a new folder."""
+
+    def started(recipe, watcher=quiet):
+        train(tmp_path / "run", recipe, told=quiet, data=home / "data", watcher=watcher)
+        return RunFolder(tmp_path / "run")
+
+    return started
+
+
+@pytest.fixture
+def go_on(home, tmp_path):
+    """Resumes what `go` has begun."""
+    return lambda: resume(tmp_path / "run", told=quiet, data=home / "data").folder
+
+
+def of_kind(lines, kind):
+    return [line for line in lines if line["kind"] == kind]
+
+
+def steps(lines, kind="step"):
+    return [line["step"] for line in of_kind(lines, kind)]
+
+
+def saved(folder):
+    return [one.step for one in folder.checkpoints.all()]
+
+
+def test_what_is_logged_and_shown(recipe, go):
+    seen = []
+    folder = go(recipe, seen.append)
+    lines = read_metrics(folder.metrics)
+    assert steps(lines) == [3, 6, 9, 12]
+    assert steps(lines, "evaluation") == [6, 12]
+    assert steps(seen, "saved") == [4, 6, 8, 12]
+    assert {line["total"] for line in seen if line["kind"] != "saved"} == {STEPS}
+    shown = [{key: value for key, value in line.items() if key != "total"} for line in seen if line["kind"] != "saved"]
+    assert shown == lines
+    assert folder.curves.read_text().startswith("<?xml")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_line_of_a_step(recipe, go):
+    lines = of_kind(read_metrics(go(recipe).metrics), "step")
+    rates = [recipe.optimising.lr * recipe.optimising.schedule.at(step - 1, total=STEPS) for step in (3, 6, 9, 12)]
+    assert [line["lr"] for line in lines] == pytest.approx(rates)
+    for line in lines:
+        assert line["loss"] > 0
+        assert line["grad_norm"] > 0
+        assert line["memory_mb"] > 0
+    tokens = [line["tokens"] for line in lines]
+    assert tokens == sorted(set(tokens))
+    assert [line["epoch"] for line in lines] == pytest.approx([3 / 5, 6 / 5, 9 / 5, 12 / 5], abs=1e-4)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_line_of_an_evaluation(recipe, go):
+    lines = of_kind(read_metrics(go(recipe).metrics), "evaluation")
+    assert lines[0]["best"] is True
+    for line in lines:
+        assert set(line["scores"]) == {"accuracy"}
+        assert line["places"] == 15
+        assert line["samples"][0].keys() == {"input", "output", "reference"}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch):
+    goals = iter([0.1, 0.9, 0.5, 0.5, 0.4, 0.3])
+    monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
+    folder = go(replace(recipe, keeping=Keeping(evaluate=2, checkpoints=2, score_records=0, samples=0)))
+    assert saved(folder) == [12, 10, 4]
+    lines = of_kind(read_metrics(folder.metrics), "evaluation")
+    assert [line["best"] for line in lines] == [True, True, False, False, False, False]
+    assert folder.checkpoints.all()[0].state["best"] == {"step": 4, "score": 0.9}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_score_that_is_no_number_is_never_the_best(recipe, go, monkeypatch):
+    goals = iter([float("nan"), 0.2, float("nan")])
+    monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
+    folder = go(replace(recipe, keeping=replace(KEEPING, evaluate=4)))
+    assert folder.checkpoints.all()[0].state["best"] == {"step": 8, "score": 0.2}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_patience_ends_it(recipe, go, monkeypatch):
+    goals = iter([0.5, 0.6, 0.6, 0.1])
+    monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
+    folder = go(
+        replace(recipe, budget=Budget(steps=1000, patience=2), keeping=replace(KEEPING, evaluate=3, checkpoints=1))
+    )
+    assert saved(folder) == [12, 6]
+    assert folder.checkpoints.all()[0].state["finished"] is True
+    assert next(goals, None) is None
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_patience_is_not_renewed_by_a_stop(recipe, go, go_on, monkeypatch):
+    goals = iter([0.5, 0.4, 0.3])
+    monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
+
+    def watcher(line):
+        if line["kind"] == "saved" and line["step"] == 6:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        go(
+            replace(recipe, budget=Budget(steps=1000, patience=2), keeping=replace(KEEPING, evaluate=3, save=3)),
+            watcher,
+        )
+    assert saved(go_on()) == [9, 6, 3]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_minutes_end_it(recipe, go):
+    seen = []
+    keeping = replace(KEEPING, log=1, evaluate=10_000)
+    folder = go(replace(recipe, budget=Budget(minutes=0.005), keeping=keeping), seen.append)
+    lines = of_kind(seen, "step")
+    assert all(line["seconds"] <= 0.3 for line in lines[:-1])
+    assert lines[-1]["seconds"] >= 0.3
+    assert all(line["total"] > line["step"] for line in lines[:-1])
+    assert steps(read_metrics(folder.metrics), "evaluation") == [lines[-1]["step"]]
+    assert saved(folder)[0] == lines[-1]["step"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_epochs_end_it(recipe, go):
+    """285 records in batches of 512 tokens: 64 rows of a width of 8, so five batches."""
+    assert saved(go(replace(recipe, budget=Budget(epochs=2.1))))[0] == 11
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_epochs_are_counted_in_steps_of_several_passes(recipe, go):
+    """Nine batches of 256 tokens, two of them a step."""
+    batching = Batching(tokens=512, tokens_at_once=256, context=32)
+    folder = go(replace(recipe, budget=Budget(epochs=2.0), batching=batching))
+    assert saved(folder)[0] == 9
+    assert read_metrics(folder.metrics)[-2]["epoch"] == 2
+
+
+@pytest.mark.parametrize("keeping", [KEEPING, Keeping(log=50, evaluate=50, save=1), Keeping(log=1, evaluate=1)])
+@pytest.mark.usefixtures("undrawn")
+def test_divergence_is_told_with_its_step_and_never_saved(recipe, go, tmp_path, keeping):
+    keeping = replace(keeping, score_records=0, samples=0)
+    wild = replace(recipe, optimising=Optimising(lr=1e30, schedule=Constant(), clip=None), keeping=keeping)
+    with pytest.raises(RunError, match=r"at step \d+: training has diverged.*a lower --lr, or with more --warmup"):
+        go(wild)
+    for one in RunFolder(tmp_path / "run").checkpoints.all():
+        for name in ("model.safetensors", "training.safetensors"):
+            held = load_file(one.folder / name)
+            assert all(held[key].isfinite().all() for key in held if not key.startswith("optimiser")), one.folder
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_weights_that_diverge_where_nothing_is_logged(recipe, go, tmp_path, monkeypatch):
+    """The loss of a step is from before its update: only a look at the weights tells what it made of them."""
+    original = loop.Trainer.step
+
+    def step(self, batches):
+        original(self, batches)
+        if self.done == 4:
+            with torch.no_grad():
+                self.learner.parameters[0].fill_(float("nan"))
+
+    monkeypatch.setattr(loop.Trainer, "step", step)
+    with pytest.raises(RunError, match="weights that are no numbers at step 4: training has diverged"):
+        go(replace(recipe, keeping=replace(KEEPING, save=2)))
+    assert saved(RunFolder(tmp_path / "run")) == [2]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_disk_that_is_full_for_the_log_is_told(recipe, go, tmp_path, monkeypatch, go_on):
+    write = MetricsLog.write
+
+    def full(log, line):
+        if line["step"] > 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(log, line)
+
+    monkeypatch.setattr(MetricsLog, "write", full)
+    with pytest.raises(RunError, match=r"metrics\.jsonl: could not be written .*No space left on device"):
+        go(recipe)
+    assert saved(RunFolder(tmp_path / "run")) == [8, 6]
+    monkeypatch.undo()
+    assert saved(go_on())[0] == STEPS
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_disk_that_is_full_for_a_checkpoint_loses_no_other(recipe, go, tmp_path, monkeypatch, go_on):
+    def between(stage):
+        if stage == "state.json" and (tmp_path / "run" / "checkpoints" / "step-00000006").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "between_writes", between)
+    with pytest.raises(RunError, match="step-00000008: could not be written"):
+        go(recipe)
+    assert saved(RunFolder(tmp_path / "run")) == [6, 4]
+    monkeypatch.undo()
+    assert saved(go_on())[0] == STEPS
+
+
+def test_curves_that_cannot_be_written_are_told_after_the_last_checkpoint(recipe, go, tmp_path, monkeypatch):
+    def full(*given, **named):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(loop, "draw_curves", full)
+    with pytest.raises(RunError, match=r"curves\.svg: could not be written"):
+        go(recipe)
+    assert saved(RunFolder(tmp_path / "run"))[0] == STEPS
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_an_evaluation_that_fails_loses_no_checkpoint(recipe, go, tmp_path, monkeypatch, go_on):
+    def fails(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(loop, "assess", fails)
+    with pytest.raises(MemoryError):
+        go(recipe)
+    folder = RunFolder(tmp_path / "run")
+    assert saved(folder) == [4]
+    monkeypatch.undo()
+    assert saved(go_on())[0] == STEPS
+
+
+@pytest.mark.parametrize("kind", ["step", "evaluation", "saved"])
+@pytest.mark.usefixtures("undrawn")
+def test_a_watcher_that_fails_loses_no_checkpoint(recipe, go, tmp_path, kind):
+    def watcher(line):
+        if line["kind"] == kind and line["step"] >= 6:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        go(recipe, watcher)
+    assert saved(RunFolder(tmp_path / "run"))[0] == {"step": 4, "evaluation": 4, "saved": 6}[kind]
+
+
+def test_a_signal_before_the_first_step_is_obeyed(recipe, go, tmp_path, monkeypatch, go_on):
+    count = loop.Stream.count
+
+    def interrupted(self):
+        signal.raise_signal(signal.SIGINT)
+        return count(self)
+
+    monkeypatch.setattr(loop.Stream, "count", interrupted)
+    with pytest.raises(Stopped, match="stopped at step 0") as caught:
+        go(recipe)
+    assert caught.value.exit_code == 130
+    monkeypatch.undo()
+    assert saved(go_on())[0] == STEPS
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_weights_to_use_are_the_averaged_ones(recipe, go):
+    averaged = replace(recipe.optimising, averaging=Ema(0.9))
+    newest = go(replace(recipe, optimising=averaged)).checkpoints.newest()
+    model, training = newest.model(), newest.training()
+    for name, one in model.items():
+        assert torch.equal(one, training[f"average.{name}"])
+    assert any(not torch.equal(one, training[f"model.{name}"]) for name, one in model.items())
+
+
+def test_seeds_of_steps_differ():
+    seeds = {step_seed(seed, step) for seed in range(5) for step in range(1000)}
+    assert len(seeds) == 5000
+    assert all(0 <= seed < 1 << 63 for seed in seeds)

@@ -1,0 +1,155 @@
+"""The metrics log: what is written is what is read, after a resume and after a kill at any byte."""
+
+import json
+import math
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearhead.errors import RunError
+from clearhead.training.metrics import TIMES, MetricsLog, read_metrics, without_times
+
+STEP = {"kind": "step", "step": 100, "loss": 3.2, "lr": 0.001, "seconds": 12.3, "tokens_per_second": 66000.0}
+EVALUATION = {
+    "kind": "evaluation",
+    "step": 100,
+    "loss": 2.9,
+    "scores": {"bleu": 21.3},
+    "samples": [{"input": "schön\u2028", "output": "nice 好\n", "reference": "\udcff"}],
+    "best": True,
+    "seconds": 1.0,
+    "memory_mb": 512,
+}
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def written(path, lines, *, size: int = 0) -> int:
+    log = MetricsLog(path, size=size)
+    for line in lines:
+        log.write(line)
+    end = log.size
+    log.close()
+    return end
+
+
+def without_infinities(value):
+    """By JSON's own parser, which can be told what to make of them."""
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
+
+
+def test_lines_are_there_as_soon_as_they_are_written(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for count, line in enumerate([STEP, EVALUATION, STEP], start=1):
+        log.write(line)
+        assert len(read_metrics(path)) == count
+        assert log.size == path.stat().st_size
+    log.sync()
+    log.close()
+    log.close()
+    assert read_metrics(path) == [STEP, EVALUATION, STEP]
+
+
+def test_a_line_is_compact_readable_and_in_the_order_given(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    written(path, [{"kind": "step", "b": 1, "a": [0.5, (True, None)], "text": "schön 好\n"}])
+    assert path.read_bytes().decode() == '{"kind":"step","b":1,"a":[0.5,[true,null]],"text":"schön 好\\n"}\n'
+
+
+def test_what_is_not_finite_is_null(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    written(path, [{"loss": math.nan, "scores": {"bleu": math.inf}, "list": [-math.inf, 1.0]}])
+    assert read_metrics(path) == [{"loss": None, "scores": {"bleu": None}, "list": [None, 1.0]}]
+
+
+@given(st.lists(st.dictionaries(st.text(), values, max_size=4), max_size=4))
+def test_whatever_is_written_is_read(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("log") / "metrics.jsonl"
+    written(path, lines)
+    assert read_metrics(path) == without_infinities(lines)
+
+
+def test_a_resume_cuts_back_what_came_after_the_checkpoint(tmp_path):
+    whole, resumed = tmp_path / "whole.jsonl", tmp_path / "resumed.jsonl"
+    written(whole, [STEP, EVALUATION, STEP])
+    size = written(resumed, [STEP, EVALUATION])
+    written(resumed, [{"kind": "step", "step": 999}] * 3, size=size)
+    assert len(read_metrics(resumed)) == 5
+    written(resumed, [STEP], size=size)
+    assert resumed.read_bytes() == whole.read_bytes()
+
+
+def test_size_zero_is_a_fresh_file(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    written(path, [STEP, STEP])
+    assert written(path, []) == 0
+    assert read_metrics(path) == []
+
+
+@pytest.mark.parametrize("size", [1, -1, 0, 10_000])
+def test_a_file_that_does_not_fit_the_checkpoint_is_left_alone(tmp_path, size):
+    """Shorter, or with no line that ends there; the third is a file that has lost its last byte."""
+    path = tmp_path / "metrics.jsonl"
+    end = written(path, [STEP, EVALUATION])
+    if size < 1:
+        size += end
+        os.truncate(path, end - 1)
+    before = path.read_bytes()
+    with pytest.raises(
+        RunError, match=rf"metrics\.jsonl: the checkpoint is from when {size} bytes .* has {len(before)}"
+    ):
+        MetricsLog(path, size=size)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_place_that_cannot_be_written_is_an_error_of_the_run(tmp_path, size):
+    with pytest.raises(RunError, match=r"none/metrics\.jsonl: the metrics cannot be written there: No such file"):
+        MetricsLog(tmp_path / "none" / "metrics.jsonl", size=size)
+
+
+def test_a_kill_at_any_byte_leaves_the_lines_before_it(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    written(path, [STEP, EVALUATION])
+    whole = path.read_bytes()
+    ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        # A line that lacks nothing but its line break is whole.
+        assert read_metrics(path) == [STEP, EVALUATION][: sum(end <= length for end in ends)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"step":1}\n{"st\n{"step":3}\n', r"metrics\.jsonl:2: this line of metrics is broken: .*Remove it"),
+        (b'{"step":1}\n\n', r"metrics\.jsonl:2: this line of metrics is broken"),
+        (b'{"step":"\xff"}\n', r"metrics\.jsonl:1: this line of metrics is broken: .*utf-8"),
+        (b'{"step":1}\n[1]\n', r"metrics\.jsonl:2: expected a JSON object; came \[1\]"),
+        (b'{"step":1}\n12', r"metrics\.jsonl:2: expected a JSON object; came 12"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path, content, message):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=message):
+        read_metrics(path)
+
+
+def test_a_file_that_is_not_there_is_an_error_of_the_run(tmp_path):
+    with pytest.raises(RunError, match=r"metrics\.jsonl: the metrics cannot be read: No such file"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_two_equal_runs_differ_only_in_times():
+    other = STEP | {"seconds": 99.0, "tokens_per_second": 1.0}
+    assert without_times([STEP, EVALUATION]) == without_times([other, EVALUATION | {"memory_mb": 7}])
+    assert without_times([STEP]) != without_times([STEP | {"loss": 3.3}])
+    assert without_times([STEP]) == [{"kind": "step", "step": 100, "loss": 3.2, "lr": 0.001}]
+    assert TIMES == ("seconds", "tokens_per_second", "memory_mb")

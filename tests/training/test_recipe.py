@@ -1,0 +1,202 @@
+"""The recipe: through its file and back, and what cannot be is told at once."""
+
+import errno
+import json
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+
+from clearhead.errors import OptionError, RunError
+from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import Tokenizing
+from clearhead.text.sources import Aligned, Documents, Table
+from clearhead.training import checkpoints
+from clearhead.training.averaging import Ema, Last, Unaveraged
+from clearhead.training.defaults import ATTENTIONS, POSITIONS, default_recipe, with_attention, with_position
+from clearhead.training.recipe import (
+    CLASSES,
+    Batching,
+    Budget,
+    Keeping,
+    Machine,
+    Optimising,
+    changes,
+    read_recipe,
+    write_recipe,
+)
+from clearhead.training.schedules import SCHEDULES, Schedule
+
+TASKS = {
+    "translate": lambda path: Aligned(source=(path,), target=(path,)),
+    "generate": lambda path: Documents(paths=(path,), unit="file"),
+    "fill": lambda path: Documents(paths=(path,), unit="line"),
+    "classify": lambda path: Table(paths=(path,), columns=("a", "b"), fields=("text", "label")),
+}
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "größer.txt"
+    path.write_text("a line\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def recipe(text):
+    return default_recipe("generate", Corpus(train=TASKS["generate"](text)), Machine(device="cpu"))
+
+
+def there_and_back(recipe, path):
+    write_recipe(recipe, path)
+    return read_recipe(path)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_comes_back(task, text, tmp_path):
+    source = TASKS[task](text)
+    for corpus in (Corpus(train=source), Corpus(train=source, dev=source, skip_bad=True)):
+        recipe = default_recipe(task, corpus, Machine(device="cpu"))
+        assert there_and_back(recipe, tmp_path / "recipe.json") == recipe
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_every_attention_comes_back(name, recipe, tmp_path):
+    """Attention's Cosine and the schedule's are two classes, and neither may be taken for the other."""
+    recipe = replace(recipe, model=with_attention(recipe.model, name))
+    back = there_and_back(recipe, tmp_path / "recipe.json")
+    assert back == recipe
+    kinds = [type(getattr(back.model.blocks[0].attention, part)) for part in ("similarity", "weighting")]
+    assert kinds == [type(ATTENTIONS[name].similarity), type(ATTENTIONS[name].weighting)]
+    assert type(back.optimising.schedule) is SCHEDULES["cosine"]
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_every_position_comes_back(name, recipe, tmp_path):
+    recipe = replace(recipe, model=with_position(recipe.model, name, 64))
+    assert there_and_back(recipe, tmp_path / "recipe.json") == recipe
+
+
+@pytest.mark.parametrize("averaging", [Unaveraged(), Ema(0.5), Last(share=0.1, every=3)])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_and_average_comes_back(schedule, averaging, recipe, tmp_path):
+    optimising = Optimising(lr=0.1 + 0.2, schedule=SCHEDULES[schedule](warmup=7), averaging=averaging, clip=None)
+    recipe = replace(
+        recipe,
+        optimising=optimising,
+        budget=Budget(minutes=1e-3, patience=2),
+        tokenizing=Tokenizing(kind="word", size=100, shared=False, lower=True, given="x"),
+        batching=Batching(tokens_at_once=7),
+        keeping=Keeping(save=3, select="last"),
+        machine=Machine(device="cuda:1", precision="bfloat16", compile=True, graphs=False, deterministic=True),
+        seed=0,
+    )
+    assert there_and_back(recipe, tmp_path / "recipe.json") == recipe
+
+
+def test_no_two_classes_share_a_name():
+    assert len(set(CLASSES.values())) == len(CLASSES)
+    assert all(name == one.__name__ for name, one in CLASSES.items())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"recipe\.json: cannot be read"),
+        ('{"is": "Recipe"}', "Recipe was written with other fields than this version has"),
+        ('{"is": "Rezept"}', "there is no 'Rezept' in this version of Clearhead"),
+        ('{"is": "Budget", "steps": 3}', r"recipe\.json: holds no recipe but Budget"),
+        ("[1]", "holds no recipe but tuple"),
+    ],
+)
+def test_a_file_that_is_no_recipe(content, message, tmp_path):
+    path = tmp_path / "recipe.json"
+    path.write_text(content)
+    with pytest.raises(RunError, match=message):
+        read_recipe(path)
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path):
+    (tmp_path / "recipe.json").mkdir()
+    with pytest.raises(RunError, match=r"recipe\.json: cannot be read .*directory"):
+        read_recipe(tmp_path / "recipe.json")
+
+
+def test_a_full_disk_leaves_the_recipe_as_it_was(recipe, tmp_path, monkeypatch):
+    path = tmp_path / "recipe.json"
+    write_recipe(recipe, path)
+
+    def full(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "flush", full)
+    with pytest.raises(RunError, match=r"recipe\.json: could not be written .*No space left"):
+        write_recipe(replace(recipe, seed=5), path)
+    assert read_recipe(path) == recipe
+
+
+def test_a_part_that_no_one_could_read_again_is_not_written(recipe, tmp_path):
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(Schedule):
+        def after(self, step, total):
+            return 1.0
+
+    with pytest.raises(OptionError, match="cannot be written to a file: Mine is no part of Clearhead"):
+        write_recipe(replace(recipe, optimising=Optimising(schedule=Mine())), tmp_path / "recipe.json")
+    assert not (tmp_path / "recipe.json").exists()
+
+
+def test_changes_are_the_fields_that_differ(recipe):
+    assert changes(recipe, recipe) == {}
+    other = replace(recipe, seed=5, budget=Budget(steps=3))
+    assert changes(recipe, other) == {"seed": 5, "budget": Budget(steps=3)}
+
+
+def test_the_file_is_for_people_too(recipe, tmp_path):
+    write_recipe(recipe, tmp_path / "recipe.json")
+    written = (tmp_path / "recipe.json").read_text(encoding="utf-8")
+    assert "größer.txt" in written
+    assert json.loads(written)["optimising"]["schedule"] == {"is": "CosineDecay", "warmup": 100, "floor": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("batching", "passes", "at_once"),
+    [
+        (Batching(tokens=100), 1, 100),
+        (Batching(tokens=100, tokens_at_once=25), 4, 25),
+        (Batching(tokens=100, tokens_at_once=30), 3, 30),
+        (Batching(tokens=100, tokens_at_once=300), 1, 100),
+    ],
+)
+def test_passes(batching, passes, at_once):
+    assert (batching.passes, batching.at_once) == (passes, at_once)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Optimising(lr=0.0), "Optimising: lr must be above 0; came 0.0"),
+        (lambda: Optimising(lr=math.nan), "Optimising: lr must be above 0; came nan"),
+        (lambda: Optimising(clip=-1.0), "Optimising: clip must be above 0"),
+        (lambda: Optimising(smoothing=1.0), r"smoothing lies in \[0, 1\)"),
+        (lambda: Optimising(r_drop=-1.0), "r_drop and weight_decay are 0 or more"),
+        (lambda: Optimising(betas=(0.9, 1.0)), r"betas lie from 0 to 1, 1 left out; came \(0.9, 1.0\)"),
+        (lambda: Batching(tokens=0), "Batching: tokens must be above 0; came 0"),
+        (lambda: Batching(tokens_at_once=-5), "Batching: tokens_at_once must be above 0"),
+        (Budget, "give one of steps, minutes and epochs"),
+        (lambda: Budget(steps=1, minutes=1.0), "give one of steps, minutes and epochs"),
+        (lambda: Budget(steps=0), "Budget: steps must be above 0; came 0"),
+        (lambda: Budget(steps=5, patience=0), "Budget: patience must be above 0"),
+        (lambda: Keeping(log=0), "Keeping: log must be above 0"),
+        (lambda: Keeping(samples=-1), "score_records and samples are 0 or more"),
+        (lambda: Machine(threads=0), "Machine: threads must be above 0; came 0"),
+    ],
+)
+def test_what_cannot_be_is_told(make, message):
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+def test_a_seed_is_not_negative(recipe):
+    with pytest.raises(OptionError, match="seed: 0 or more; came -1"):
+        replace(recipe, seed=-1)

@@ -1,0 +1,187 @@
+"""A run that is loaded: which weights it has, and its verbs."""
+
+import shutil
+
+import pytest
+import torch
+
+from clearhead.decoding import Greedy, Sample
+from clearhead.errors import OptionError, RunError
+from clearhead.text.sources import Aligned
+from clearhead.training import answers
+from clearhead.training.evaluating import evaluate
+from clearhead.training.recipe import write_recipe
+from clearhead.training.run import load
+from tests.training import small_runs
+from tests.training.small_runs import pairs, trained, write_lines
+
+SPOKEN = ["eins", "zwei null drei", "", "   ", "vier vier", "🙂", "eins " * 40]
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    return trained(small_runs.translating, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    return trained(small_runs.documents, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def stretch(tmp_path_factory):
+    return trained(small_runs.stretch, tmp_path_factory)
+
+
+def test_a_translation_for_each_text_in_order_and_a_blank_one_for_a_blank_one(translator):
+    found = translator.translate(SPOKEN, beam=3)
+    assert len(found) == len(SPOKEN)
+    assert found[2] == found[3] == ""
+    assert found == [translator.translate([text], beam=3)[0] for text in SPOKEN]
+    assert translator.translate([]) == []
+
+
+def test_a_beam_of_one_is_greedy(translator):
+    texts = [source for source, _ in pairs(6, seed=2)]
+    rows = translator.tokenizer.encode_batch(texts)
+    greedy = answers.translate(translator.model, translator.task, rows, Greedy())
+    decode = translator.task.tokenizers["target"].decode
+    assert translator.translate(texts, beam=1) == [decode(one.tokens) for [one] in greedy]
+
+
+def test_the_best_translations_come_best_first_and_the_first_is_the_translation(translator):
+    found = translator.scored_translations(SPOKEN, beam=4, n_best=3, length_penalty=0.7)
+    assert translator.translations(SPOKEN, beam=4, n_best=3, length_penalty=0.7) == [
+        [one.text for one in written] for written in found
+    ]
+    for text, written in zip(SPOKEN, found, strict=True):
+        assert len(written) == 3
+        scores = [one.score for one in written]
+        assert scores == sorted(scores, reverse=True)
+        assert text.strip() == "" or all(one.log_prob <= one.score < 0 for one in written)
+    assert translator.translate(SPOKEN, beam=4, length_penalty=0.7) == [written[0].text for written in found]
+
+
+@pytest.mark.parametrize("method", [Greedy(), Sample(temperature=1.2, seeds=3)])
+def test_a_stream_is_what_generate_gives(documents, stretch, method):
+    for run in (documents, stretch):
+        for prompt in ("the cow", "", "the dog eats the plum, größer\nthe"):
+            pieces = list(run.stream(prompt, max_new=70, method=method))
+            assert "".join(pieces) == run.generate([prompt], max_new=70, method=method)[0]
+            assert all(pieces)
+
+
+def test_a_continuation_begins_with_its_space(documents):
+    [found] = documents.generate(["the cow"], max_new=3, method=Greedy())
+    assert found.startswith(" eats the")
+
+
+def test_scores_of_texts_are_the_log_probabilities_of_their_tokens(documents):
+    prompts = ["the", "the cow"]
+    found = documents.scored_texts(prompts, max_new=5, method=Sample(seeds=1))
+    rows = documents.tokenizer.encode_batch(prompts)
+    plain = answers.continue_texts(
+        documents.model, documents.task, rows, Sample(seeds=1), max_new=5, opened=documents.opens
+    )
+    assert [one.log_prob for one in found] == pytest.approx([sum(one.log_probs) for [one] in plain])
+    assert [one.text for one in found] == documents.generate(prompts, max_new=5, method=Sample(seeds=1))
+
+
+def test_only_a_model_of_several_documents_has_seen_one_begin(documents, stretch):
+    assert documents.opens
+    assert not stretch.opens
+
+
+def test_another_task_is_refused_and_the_right_verb_named(documents, translator):
+    with pytest.raises(OptionError, match="was trained to generate, and was asked to translate; use `clearhead gen"):
+        documents.translate(["a"])
+    for verb in (translator.generate, translator.classify, translator.fill):
+        with pytest.raises(OptionError, match="was trained to translate"):
+            verb(["a"])
+
+
+def test_it_says_what_it_is_and_what_it_has_not_seen(translator):
+    assert repr(translator) == f"Run({str(translator.folder.path)!r}, task='translate', step=60)"
+    assert translator.unseen("eins 🙂ß eins") == "🙂ß"
+    assert not translator.model.training
+
+
+def test_evaluate_is_the_one_of_the_module(translator, tmp_path):
+    rows = pairs(5, seed=4)
+    files = [write_lines(tmp_path / name, [row[i] for row in rows]) for i, name in enumerate("ab")]
+    source = Aligned(source=(files[0],), target=(files[1],))
+    found, plain = translator.evaluate(source), evaluate(translator, source)
+    timed = ("seconds", "sentences_per_second")
+    assert {name: value for name, value in found.items() if name not in timed} == {
+        name: value for name, value in plain.items() if name not in timed
+    }
+
+
+@pytest.fixture
+def several(translator, tmp_path):
+    """A copy of the run with three checkpoints: 60 is the newest, 20 the best."""
+    path = tmp_path / "run"
+    shutil.copytree(translator.folder.path, path)
+    folder = load(path, device="cpu").folder
+    [newest] = folder.checkpoints.all()
+    weights = newest.model()
+    for step in (20, 40, 60):
+        told = {name: value + step if name == next(iter(weights)) else value for name, value in weights.items()}
+        state = {**newest.state, "best": {"step": 20, "score": 1.0}}
+        folder.checkpoints.save(step, told, newest.training(), state)
+    return folder
+
+
+def test_the_best_weights_are_taken_or_those_asked_for(several):
+    assert load(several.path, device="cpu").step == 20
+    assert load(several.path, device="cpu", step=40).step == 40
+    name, saved = next(iter(several.checkpoints.all()[1].model().items()))
+    loaded = dict(load(several.path, device="cpu", step=40).model.state_dict())
+    assert torch.equal(loaded[name], saved)
+
+
+def test_the_last_weights_are_taken_where_the_recipe_says_so(several):
+    recipe = several.recipe()
+    keeping = type(recipe.keeping)(select="last")
+    write_recipe(type(recipe)(**{**vars(recipe), "keeping": keeping}), several.recipe_file)
+    assert load(several.path, device="cpu").step == 60
+
+
+def test_a_broken_checkpoint_is_told_and_passed_over(several):
+    told = []
+    spoil(several, 20)
+    assert load(several.path, device="cpu", told=told.append).step == 60
+    spoil(several, 60)
+    assert load(several.path, device="cpu", told=told.append).step == 40
+    assert [line.count("checksum is wrong") for line in told] == [1, 1, 1]
+    assert "step-00000020" in told[0]
+    spoil(several, 40)
+    with pytest.raises(RunError, match="there is no whole checkpoint yet"):
+        load(several.path, device="cpu", told=told.append)
+
+
+def test_a_broken_checkpoint_that_was_asked_for_is_an_error(several):
+    spoil(several, 40)
+    with pytest.raises(RunError, match=r"step-00000040.*checksum is wrong"):
+        load(several.path, device="cpu", step=40)
+
+
+def spoil(folder, step):
+    path = folder.checkpoints.folder / f"step-{step:08d}" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+def test_a_step_that_is_not_there_is_told_with_those_that_are(several):
+    with pytest.raises(RunError, match="no checkpoint of step 7; there are 20, 40, 60"):
+        load(several.path, device="cpu", step=7)
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(RunError, match="is no run folder"):
+        load(tmp_path)
+
+
+def test_a_run_without_a_checkpoint(several):
+    shutil.rmtree(several.checkpoints.folder)
+    with pytest.raises(RunError, match="no whole checkpoint yet; train it, or go on with --resume"):
+        load(several.path)

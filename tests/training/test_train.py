@@ -1,0 +1,203 @@
+"""Train and resume: what they leave in a folder, and what they refuse."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+from clearhead.errors import OptionError, RunError
+from clearhead.training import stopping
+from clearhead.training.folder import RunFolder
+from clearhead.training.machine import chosen_device, prepare_machine, settled
+from clearhead.training.memory import memory_mb
+from clearhead.training.recipe import Budget, Keeping, Machine
+from clearhead.training.run import load
+from clearhead.training.stopping import Stopping
+from clearhead.training.train import resume, train
+from tests.training import small_runs
+from tests.training.small_runs import CONTEXT
+from tests.training.tiny import quiet, recipe_for
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("train")
+
+
+@pytest.fixture(scope="module")
+def recipe(home):
+    keeping = Keeping(log=2, evaluate=2, score_records=5, samples=2)
+    return recipe_for(small_runs.translating, home / "text", budget=Budget(steps=4), keeping=keeping)
+
+
+@pytest.fixture(scope="module")
+def run(home, recipe):
+    return train(home / "run", recipe, told=quiet)
+
+
+def test_a_run_folder_has_everything(run, recipe):
+    folder = run.folder
+    assert sorted(os.listdir(folder.path)) == [
+        ".lock",
+        "checkpoints",
+        "curves.svg",
+        "data",
+        "evaluation.json",
+        "metrics.jsonl",
+        "model.json",
+        "recipe.json",
+        "tokenizer.json",
+    ]
+    kept = folder.recipe()
+    assert kept == replace(recipe, model=run.model.spec, machine=kept.machine)
+    assert kept.machine == Machine(device="cpu", precision="float32", threads=1)
+
+
+def test_the_evaluation_is_of_the_weights_to_use(run):
+    told = json.loads(run.folder.evaluation.read_text(encoding="utf-8"))
+    assert told["step"] == run.step
+    assert told["on"] == "dev"
+    assert told["records"] == 20
+    assert told["parameters"] == sum(one.numel() for one in run.model.parameters())
+    assert len(told["samples"]) == 2
+    assert {"loss", "bleu", "chrf", "exact_match", "training_seconds", "seconds"} <= told.keys()
+
+
+def test_the_run_is_the_one_that_load_gives(run):
+    again = load(run.folder.path, device="cpu")
+    assert again.step == run.step
+    for name, one in run.model.state_dict().items():
+        assert torch.equal(one, again.model.state_dict()[name])
+    assert not run.model.training
+
+
+def test_token_ids_may_lie_elsewhere(home, recipe, tmp_path):
+    told = []
+    train(tmp_path / "one", recipe, told=told.append, data=tmp_path / "ids")
+    assert not (tmp_path / "one" / "data").exists()
+    train(tmp_path / "two", recipe, told=told.append, data=tmp_path / "ids")
+    assert sum("MB of text" in line for line in told) == 1
+
+
+def test_a_folder_with_a_run_is_refused_and_left_alone(run, recipe):
+    before = run.folder.metrics.read_bytes()
+    with pytest.raises(RunError, match="there is a run already; go on with --resume, or choose another folder"):
+        train(run.folder.path, recipe, told=quiet)
+    assert run.folder.metrics.read_bytes() == before
+
+
+def test_a_run_in_use_is_refused(run, recipe):
+    """Its own process holds it: the lock belongs to an opening of the file, not to a process."""
+    with run.folder.locked():
+        for act in (lambda: resume(run.folder.path), lambda: train(run.folder.path, recipe)):
+            with pytest.raises(RunError, match=rf"is in use by process {os.getpid()}; wait for it"):
+                act()
+
+
+def test_what_is_no_run_cannot_be_resumed_and_is_left_alone(tmp_path):
+    with pytest.raises(RunError, match=r"is no run folder: it has no recipe\.json"):
+        resume(tmp_path)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(RunError, match="is no run folder"):
+        resume(tmp_path / "none")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_task_that_is_none_is_refused(recipe, tmp_path):
+    with pytest.raises(OptionError, match="task: there is no 'juggle'; there are translate, generate, fill, classify"):
+        train(tmp_path / "run", replace(recipe, task="juggle"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_another_kind_is_refused_before_anything_is_trained(home, recipe, tmp_path):
+    other = recipe_for(small_runs.stretch, home / "other").model
+    with pytest.raises(OptionError, match="to translate takes an encoder-decoder; the model is a Decoder"):
+        train(tmp_path / "run", replace(recipe, model=other), told=quiet)
+    assert not RunFolder(tmp_path / "run").exists()
+    train(tmp_path / "run", recipe, told=quiet)
+
+
+@pytest.mark.parametrize("kind", [small_runs.documents, small_runs.stretch, small_runs.filling, small_runs.classifying])
+def test_every_task_trains_and_answers(kind, tmp_path):
+    recipe = recipe_for(kind, tmp_path / "text", budget=Budget(steps=2))
+    run = train(tmp_path / "run", recipe, told=quiet)
+    assert run.task.context == CONTEXT
+    answer = {
+        "generate": lambda: run.generate(["the"], max_new=3),
+        "fill": lambda: run.fill(["the <mask> eats"]),
+        "classify": lambda: run.classify(["red plum"]),
+    }[run.task.name]
+    assert len(answer()) == 1
+
+
+def test_what_a_machine_leaves_open_is_settled():
+    assert settled(Machine(device="cpu")) == Machine(device="cpu", precision="float32", threads=torch.get_num_threads())
+    assert settled(Machine(device="cpu", precision="bfloat16", threads=3)).threads == 3
+    with pytest.raises(OptionError, match="device: there is no 'abacus'"):
+        chosen_device("abacus")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_told():
+    assert chosen_device("auto") == torch.device("cpu")
+    with pytest.raises(OptionError, match="there is no GPU that torch can use"):
+        chosen_device("cuda")
+
+
+def test_the_machine_is_prepared(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        assert prepare_machine(Machine(device="cpu", threads=1, deterministic=True)) == torch.device("cpu")
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    assert torch.get_num_threads() == 1
+
+
+def test_memory_is_that_of_the_process():
+    """Python and torch take tens of megabytes at least, and this machine has less than a terabyte."""
+    assert 10 < memory_mb(torch.device("cpu")) < 1 << 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_asked_about_and_told(number, capfd):
+    before = signal.getsignal(number)
+    with Stopping() as asked:
+        assert asked.asked == 0
+        signal.raise_signal(number)
+        assert asked.asked == number
+    assert capfd.readouterr().err == "stopping: it is saved first; Ctrl-C again leaves at once\n"
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_leaves_at_once(monkeypatch):
+    left = []
+    monkeypatch.setattr(stopping.os, "_exit", left.append)
+    with Stopping():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    assert left == [130]
+
+
+def test_a_stderr_that_is_closed_is_no_reason_to_fail(monkeypatch):
+    def closed(*given):
+        raise OSError
+
+    monkeypatch.setattr(stopping.os, "write", closed)
+    with Stopping() as asked:
+        signal.raise_signal(signal.SIGTERM)
+    assert asked.asked == signal.SIGTERM
+
+
+def test_what_is_told_goes_to_stderr(run, capsys):
+    resume(run.folder.path)
+    printed = capsys.readouterr()
+    assert printed.err == "from step 4\n"
+    assert printed.out == ""

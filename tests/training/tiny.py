@@ -1,0 +1,66 @@
+"""Recipes of runs of a dozen steps, for tests that train them again and again; and how two runs differ."""
+
+from dataclasses import replace
+
+from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import prepare
+from clearhead.training.defaults import default_recipe, with_dropout
+from clearhead.training.folder import RunFolder
+from clearhead.training.loop import Work
+from clearhead.training.metrics import read_metrics, without_times
+from clearhead.training.recipe import Batching, Budget, Keeping, Machine
+from clearhead.training.tasks import TASKS
+from tests.training import small_runs
+
+STEPS = 12
+KEEPING = Keeping(log=3, evaluate=6, save=4, score_records=2, samples=1)
+
+
+def quiet(text):
+    """Is told, and says nothing."""
+
+
+def recipe_for(kind, folder, *, dropout=0.1, **changed):
+    """A recipe of a kind (a function of small_runs, which writes its text into the folder), with fields changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    task, source, tokenizing, spec = kind(folder)
+    recipe = default_recipe(task, Corpus(train=source), Machine(device="cpu", threads=1))
+    return replace(
+        recipe,
+        **{
+            "model": with_dropout(spec, dropout),
+            "tokenizing": tokenizing,
+            "batching": Batching(tokens=512, context=small_runs.CONTEXT),
+            "budget": Budget(steps=STEPS),
+            "keeping": KEEPING,
+            **changed,
+        },
+    )
+
+
+def work_on(recipe, home):
+    """What a trainer is given, with token ids in this folder."""
+    context, kind = recipe.batching.context, TASKS[recipe.task]
+    prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, home, quiet)
+    task = kind(tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
+    spec = task.fitted(recipe.model)
+    return Work(folder=RunFolder(home / "run"), recipe=recipe, prepared=prepared, task=task, spec=spec)
+
+
+def last_bytes(folder):
+    """The files of the last checkpoint that hold tensors."""
+    newest = folder.checkpoints.all()[0].folder
+    return {name: (newest / name).read_bytes() for name in ("model.safetensors", "training.safetensors")}
+
+
+def differences(folder, other):
+    """In what two runs differ: bytes of the last checkpoint, and lines of the log but for their times."""
+    ours, theirs = last_bytes(folder), last_bytes(other)
+    found = [f"{folder.path}: {name} has other bytes" for name in ours if ours[name] != theirs[name]]
+    lines, others = (without_times(read_metrics(one.metrics)) for one in (folder, other))
+    return found if lines == others else [*found, f"{folder.path}: its metrics are others"]
+
+
+def assert_same_run(folder, other):
+    """Bit for bit, but for the times in the log."""
+    assert differences(folder, other) == []
