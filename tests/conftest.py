@@ -52,3 +52,22 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def small_run(kind):
+    """A fixture: one of the small runs of tests/training/small_runs.py, trained once in a session."""
+
+    @pytest.fixture(scope="module")
+    def run(tmp_path_factory):
+        from tests.training import small_runs
+
+        return small_runs.trained(getattr(small_runs, kind), tmp_path_factory)
+
+    return run
+
+
+translator = small_run("translating")
+documents = small_run("documents")
+stretch = small_run("stretch")
+filler = small_run("filling")
+classifier = small_run("classifying")

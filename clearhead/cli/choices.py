@@ -269,9 +269,8 @@ def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
         one_of("--preset", options.preset, PRESETS)
         spec = named(options.preset, defaults.PLACEHOLDER)
         if not isinstance(spec, made_of):
-            raise wrong(
-                "--preset", f"{recipe.task} takes an {kind}, and {options.preset} is none".replace("an d", "a d")
-            )
+            one = f"{'an' if kind.startswith('e') else 'a'} {kind}"
+            raise wrong("--preset", f"{recipe.task} takes {one}, and {options.preset} is none")
     elif options.size is not None:
         try:
             spec = sized(kind, parse_count(options.size), likely_vocabulary(recipe))

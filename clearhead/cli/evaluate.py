@@ -13,7 +13,21 @@ from rich.text import Text
 from clearhead.cli.options import given, wrong
 from clearhead.cli.reading import Device, RunPath
 from clearhead.cli.screen import prose, rule, show, show_json
-from clearhead.cli.texts import TextOptions, as_corpus, check_text, with_spooled
+from clearhead.cli.texts import (
+    TITLE,
+    Columns,
+    DocumentUnit,
+    FormName,
+    SkipBad,
+    SourceFiles,
+    TableFiles,
+    TargetFiles,
+    TextFiles,
+    TextOptions,
+    as_corpus,
+    check_text,
+    with_spooled,
+)
 from clearhead.errors import OptionError
 from clearhead.training.evaluating import Evaluating
 from clearhead.training.evaluating import evaluate as evaluate_run
@@ -29,7 +43,6 @@ Examples:
   clearhead evaluate runs/shakespeare --text test.txt --stride 64
   clearhead evaluate runs/reviews --table test.tsv --columns text,label --json"""
 
-Files = list[str] | None
 FOR = {
     "--beam": "translate",
     "--length-penalty": "translate",
@@ -71,27 +84,16 @@ NAME = 22
 class HeldOut:
     """Where the text is."""
 
-    title: ClassVar[str] = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"
+    title: ClassVar[str] = TITLE
 
-    source: Annotated[Files, typer.Option(metavar="FILE", help="translate: lines to translate from.")] = None
-    target: Annotated[Files, typer.Option(metavar="FILE", help="translate: their translations, line by line.")] = None
-    table: Annotated[Files, typer.Option(metavar="FILE", help="Any task: TSV or CSV with a header, or JSON lines.")] = (
-        None
-    )
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B", help="The table's columns: source,target or text,label or text unless given; or 1,2."
-        ),
-    ] = None
-    form: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The table's form: tsv, csv, jsonl; by its name unless given.")
-    ] = None
-    text: Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")] = None
-    documents: Annotated[
-        str | None, typer.Option(metavar="UNIT", help="A document is a line or a file: generate file, fill line.")
-    ] = None
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out lines that cannot be used.")] = False
+    source: SourceFiles = None
+    target: TargetFiles = None
+    table: TableFiles = None
+    columns: Columns = None
+    form: FormName = None
+    text: TextFiles = None
+    documents: DocumentUnit = None
+    skip_bad: SkipBad = False
 
 
 @final

@@ -42,37 +42,46 @@ UNIT: dict[str, Unit] = {"generate": "file", "fill": "line"}
 """What a document is: a file is one stretch to go on with, and blanks are filled within a line."""
 
 
+SourceFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: lines to translate from.")]
+TargetFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: their translations, line by line.")]
+TableFiles = Annotated[
+    Files, typer.Option(metavar="FILE", help="Any task: TSV or CSV with a header, or JSON lines; or a folder.")
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="The table's columns: source,target or text,label or text unless given; or 1,2."),
+]
+FormName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The table's form: tsv, csv, jsonl; by its name unless given.")
+]
+TextFiles = Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")]
+DocumentUnit = Annotated[
+    str | None, typer.Option(metavar="UNIT", help="A document is a line or a file: generate file, fill line.")
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out lines that cannot be used.")]
+TITLE = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
     """Where the text is. Options for files may be given again and again."""
 
-    title: ClassVar[str] = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"
+    title: ClassVar[str] = TITLE
 
-    source: Annotated[Files, typer.Option(metavar="FILE", help="translate: lines to translate from.")] = None
-    target: Annotated[Files, typer.Option(metavar="FILE", help="translate: their translations, line by line.")] = None
+    source: SourceFiles = None
+    target: TargetFiles = None
     dev_source: Annotated[Files, typer.Option(metavar="FILE", help="Held-out lines to translate from.")] = None
     dev_target: Annotated[Files, typer.Option(metavar="FILE", help="Their translations.")] = None
-    table: Annotated[
-        Files, typer.Option(metavar="FILE", help="Any task: TSV or CSV with a header, or JSON lines; or a folder.")
-    ] = None
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B", help="The table's columns: source,target or text,label or text unless given; or 1,2."
-        ),
-    ] = None
-    form: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The table's form: tsv, csv, jsonl; by its name unless given.")
-    ] = None
-    text: Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")] = None
-    documents: Annotated[
-        str | None, typer.Option(metavar="UNIT", help="A document is a line or a file: generate file, fill line.")
-    ] = None
+    table: TableFiles = None
+    columns: Columns = None
+    form: FormName = None
+    text: TextFiles = None
+    documents: DocumentUnit = None
     dev: Annotated[
         Files, typer.Option(metavar="FILE", help="Held-out text in the same form; else a twentieth of it all.")
     ] = None
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out lines that cannot be used.")] = False
+    skip_bad: SkipBad = False
 
 
 def check_text(task: str, options: TextOptions) -> None:

@@ -8,28 +8,7 @@ import pytest
 
 from clearhead.cli import run
 from clearhead.text.sources import Aligned
-from tests.training import small_runs
-from tests.training.small_runs import labelled, pairs, sentences, trained, write_lines
-
-
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return trained(small_runs.translating, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory):
-    return trained(small_runs.documents, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def filler(tmp_path_factory):
-    return trained(small_runs.filling, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    return trained(small_runs.classifying, tmp_path_factory)
+from tests.training.small_runs import labelled, pairs, sentences, write_lines
 
 
 @pytest.fixture

@@ -10,36 +10,10 @@ from clearhead.text.kinds import KINDS
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import answers
 from clearhead.training.answers import Spoken, continue_texts, one_line, reach, window, with_blanks
-from tests.training import small_runs
-from tests.training.small_runs import CONTEXT, pairs, trained
+from tests.training.small_runs import CONTEXT, pairs
 
 WRITING = ["the cat eats the plum, größer", "the dog eats", "naïve café, the cow"] * 20
 TOKENIZERS = {kind: Tokenizer.train(WRITING, kind, 330) for kind in KINDS}
-
-
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return trained(small_runs.translating, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory):
-    return trained(small_runs.documents, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def stretch(tmp_path_factory):
-    return trained(small_runs.stretch, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def filler(tmp_path_factory):
-    return trained(small_runs.filling, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    return trained(small_runs.classifying, tmp_path_factory)
 
 
 def source_rows(run, n=8):

@@ -13,35 +13,9 @@ import clearhead as ch
 from clearhead.errors import DataError, OptionError
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.evaluating import Evaluating, evaluate, windows
-from tests.training import small_runs
-from tests.training.small_runs import CONTEXT, labelled, pairs, sentences, trained, write_lines
+from tests.training.small_runs import CONTEXT, labelled, pairs, sentences, write_lines
 
 ODD = [("🙂 eins", "?1"), ("  zwei  ", " 2 "), ("vier " * 12, "4" * 40), ("eins zwei", "12.")]
-
-
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return trained(small_runs.translating, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory):
-    return trained(small_runs.documents, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def stretch(tmp_path_factory):
-    return trained(small_runs.stretch, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def filler(tmp_path_factory):
-    return trained(small_runs.filling, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    return trained(small_runs.classifying, tmp_path_factory)
 
 
 def aligned(folder, rows):

@@ -12,25 +12,9 @@ from clearhead.training import answers
 from clearhead.training.evaluating import evaluate
 from clearhead.training.recipe import write_recipe
 from clearhead.training.run import load
-from tests.training import small_runs
-from tests.training.small_runs import pairs, trained, write_lines
+from tests.training.small_runs import pairs, write_lines
 
 SPOKEN = ["eins", "zwei null drei", "", "   ", "vier vier", "🙂", "eins " * 40]
-
-
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return trained(small_runs.translating, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory):
-    return trained(small_runs.documents, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def stretch(tmp_path_factory):
-    return trained(small_runs.stretch, tmp_path_factory)
 
 
 def test_a_translation_for_each_text_in_order_and_a_blank_one_for_a_blank_one(translator):
