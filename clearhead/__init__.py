@@ -1,6 +1,6 @@
 """Clearhead: the Transformer, whole. Build it, train it, run it, and see every number inside it."""
 
-from clearhead import model, training
+from clearhead import craft, model, training
 from clearhead.attention import masks, positions, similarity, weighting
 from clearhead.attention.attend import attend, explain, which_kernel
 from clearhead.attention.grid import check_part
@@ -14,13 +14,16 @@ from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, str
 from clearhead.errors import ClearheadError
 from clearhead.model import presets
 from clearhead.taps import watching
+from clearhead.tracing import Edit, Swap, Trace
 from clearhead.training import Run, load
+from clearhead.training.tracing import trace
 
 __all__ = [
     "Attention",
     "Beam",
     "Choice",
     "ClearheadError",
+    "Edit",
     "Greedy",
     "HeadShape",
     "Heads",
@@ -29,9 +32,12 @@ __all__ = [
     "Sample",
     "SlicedHeads",
     "Steps",
+    "Swap",
+    "Trace",
     "attend",
     "check_part",
     "compile",
+    "craft",
     "explain",
     "generate",
     "load",
@@ -42,6 +48,7 @@ __all__ = [
     "score",
     "similarity",
     "stream",
+    "trace",
     "training",
     "watching",
     "weighting",

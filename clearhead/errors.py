@@ -10,8 +10,10 @@ __all__ = [
     "DtypeError",
     "NotBuiltError",
     "OptionError",
+    "ProgramError",
     "RunError",
     "ShapeError",
+    "TraceError",
     "UnsupportedError",
 ]
 
@@ -50,3 +52,11 @@ class DataError(ClearheadError, ValueError):
 
 class RunError(ClearheadError, RuntimeError):
     """A run folder that cannot be used: in use by another process, not whole, not a run, or not writable."""
+
+
+class TraceError(ClearheadError, RuntimeError):
+    """A trace that cannot be trusted or used: what is rebuilt differs from what ran, or it is of another model."""
+
+
+class ProgramError(ClearheadError, ValueError):
+    """A program, or a head designed by hand, that cannot be: types that do not fit, or what no attention can do."""

@@ -8,7 +8,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from clearhead.attention.cells import ALL_ROWS, Cells, Positions, box, four_axes
+from clearhead.attention.cells import ALL_ROWS, Cells, Positions, Share, box, four_axes
 from clearhead.attention.masks import Extent, Mask
 from clearhead.attention.positions import Position
 from clearhead.attention.similarity import Similarity
@@ -50,6 +50,8 @@ class Call(NamedTuple):
     mask: Mask
     given_positions: Positions | None = None
     dropout: float = 0.0
+    share: Share | None = None
+    """Of which rows and heads the tensors are, where they are not all there were."""
     clean: bool = False
     """Nothing but ordinary numbers stands where nobody looks: a cache wrote all of it."""
 
@@ -110,7 +112,35 @@ class Call(NamedTuple):
         return [parameter for part in built for parameter in part.parameters()]
 
     def cells(self, rows: slice = ALL_ROWS) -> Cells:
-        return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows)
+        return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows, share=self.share)
+
+    def of_row(self, row: int) -> "Call":
+        """The call of one sequence of the batch alone."""
+        one = slice(row, row + 1)
+        given = self.given_positions
+        if given is not None:
+            given = Positions(*(side[one] if side.ndim == 2 and len(side) > 1 else side for side in given.sides))
+        share = (self.share or Share(self.n_heads))._replace(batch=row, n_batch=1)
+        return self._replace(
+            query=self.query[one], key=self.key[one], value=self.value[one], given_positions=given, share=share
+        )
+
+    def of_head(self, head: int) -> "Call | None":
+        """The call of one head alone; None where a part of it does not say what one head has of it."""
+        parts = [part.of_head(head) for part in (self.similarity, self.weighting, self.position)]
+        if None in parts:
+            return None
+        similarity, weighting, position = parts
+        shared = head * self.key.shape[1] // self.n_heads
+        return self._replace(
+            query=self.query[:, head : head + 1],
+            key=self.key[:, shared : shared + 1],
+            value=self.value[:, shared : shared + 1],
+            similarity=similarity,
+            weighting=weighting,
+            position=position,
+            share=(self.share or Share(self.n_heads))._replace(head=head, n_head=1),
+        )
 
     def widened(self) -> "Call":
         """Half precision as float32, for kernels that compute step by step."""

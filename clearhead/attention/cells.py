@@ -6,11 +6,12 @@ tensors broadcast against each other, whatever their shapes are.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Cells", "Positions", "box", "four_axes", "read_at"]
+__all__ = ["Cells", "Positions", "Share", "box", "four_axes", "read_at"]
 
 ALL_ROWS = slice(None)
 
@@ -21,6 +22,10 @@ class Positions:
 
     query: Tensor
     key: Tensor
+
+    @property
+    def sides(self) -> tuple[Tensor, Tensor]:
+        return self.query, self.key
 
     @staticmethod
     def aligned(n_query: int, n_key: int, device: torch.device) -> "Positions":
@@ -54,34 +59,60 @@ class Cells:
         return read_at(table, self.batch, self.head, self.query_index, self.key_index)
 
 
+class Share(NamedTuple):
+    """Which rows of a batch and which heads are held, where not all of them are; `None` for a size: all from there."""
+
+    n_heads: int
+    """How many heads there are in the whole."""
+    batch: int = 0
+    n_batch: int | None = None
+    head: int = 0
+    n_head: int | None = None
+
+    def of_batch(self, values: Tensor) -> Tensor:
+        if self.n_batch is None or values.shape[0] == 1:
+            return values
+        return values[self.batch : self.batch + self.n_batch]
+
+    def of(self, table: Tensor) -> Tensor:
+        """Its part of a `(batch or 1, head or 1, ...)` tensor."""
+        table = self.of_batch(table)
+        if self.n_head is None or table.shape[1] == 1:
+            return table
+        return table[:, self.head : self.head + self.n_head]
+
+
 @dataclass(frozen=True)
 class Box(Cells):
     """A block of whole rows, with `(batch, head, query, key)` axes, which is read by slices."""
 
     rows: slice
+    share: Share
 
     def row(self, values: Tensor) -> Tensor:
-        return values.view(-1, 1, 1, 1)
+        return self.share.of_batch(values).view(-1, 1, 1, 1)
 
     def lookup(self, table: Tensor) -> Tensor:
-        return table if table.shape[-2] == 1 else table[..., self.rows, :]
+        return self.share.of(table if table.shape[-2] == 1 else table[..., self.rows, :])
 
 
-def box(positions: Positions, *, batch: int, n_heads: int, rows: slice = ALL_ROWS) -> Box:
-    """The cells of the whole box, or of a block of its query rows."""
+def box(positions: Positions, *, batch: int, n_heads: int, rows: slice = ALL_ROWS, share: Share | None = None) -> Box:
+    """The cells of the whole box, or of a block of its query rows; or of a share, of this size, of a larger one."""
     query = positions.query if rows == ALL_ROWS else positions.query[..., rows]
     n_query, n_key = query.shape[-1], positions.key.shape[-1]
     first = rows.start or 0
     device = positions.key.device
+    share = share or Share(n_heads=n_heads)
     return Box(
-        batch=torch.arange(batch, device=device).view(batch, 1, 1, 1),
-        head=torch.arange(n_heads, device=device).view(1, n_heads, 1, 1),
+        batch=torch.arange(share.batch, share.batch + batch, device=device).view(batch, 1, 1, 1),
+        head=torch.arange(share.head, share.head + n_heads, device=device).view(1, n_heads, 1, 1),
         query_index=torch.arange(first, first + n_query, device=device).view(1, 1, n_query, 1),
         key_index=torch.arange(n_key, device=device).view(1, 1, 1, n_key),
         query=query.view(-1, 1, n_query, 1),
         key=positions.key.view(-1, 1, 1, n_key),
-        n_heads=n_heads,
+        n_heads=share.n_heads,
         rows=rows,
+        share=share,
     )
 
 

@@ -1,5 +1,6 @@
 """`Attention`: the layer. Queries, keys and values from one, two or three sequences, and every part in its slot."""
 
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -19,10 +20,12 @@ from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 from clearhead.taps import Tapped
 
-__all__ = ["Attention"]
+__all__ = ["Attention", "Runner"]
 
 Queries = Float[Tensor, "... query d_model"]
 Keys = Float[Tensor, "... key d_model"]
+Runner = Callable[[Call], Tensor]
+"""What runs a call: from it to the context."""
 
 
 @final
@@ -40,6 +43,9 @@ class Attention(Tapped):
     >>> layer.explain(x).weight.shape
     torch.Size([2, 4, 5, 5])
     """
+
+    runner: Runner | None = None
+    """Runs each call in place of the layer's kernel: tracing looks on here, and a change steps in."""
 
     def __init__(
         self,
@@ -85,7 +91,7 @@ class Attention(Tapped):
         """Attention from one source, from two (the second gives keys and values) or from three."""
         sources = self.sources(query_source, key_source, value_source)
         call = self.call(sources, mask, (query_positions, key_positions), self.dropout if self.training else 0.0)
-        out = self.finish(run(self.kernel, call))
+        out = self.finish(run(self.kernel, call) if self.runner is None else self.runner(call))
         return out if query_source.ndim == 3 else out.squeeze(0)
 
     def finish(self, context: Float[Tensor, "batch head query d_value"]) -> Float[Tensor, "batch query d_out"]:

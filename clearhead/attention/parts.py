@@ -1,6 +1,7 @@
 """What every part of attention has in common, and the numbers a part is built for."""
 
 from dataclasses import dataclass
+from typing import Optional
 
 __all__ = ["HeadShape", "MadeFor", "Part"]
 
@@ -29,3 +30,7 @@ class Part:
     """
 
     made_for: MadeFor = MadeFor()
+
+    def of_head(self, head: int) -> Optional["Part"]:
+        """The part as one head of a layer has it; None where it has values for each head, and does not say which."""
+        return self if self.made_for.n_heads is None else None

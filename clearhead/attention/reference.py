@@ -3,6 +3,7 @@
 `weight = weighting(similarity(query, key) + bias, mask)`, `context = weight @ value`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
@@ -14,7 +15,14 @@ from clearhead.attention.call import Call, Sight
 from clearhead.attention.cells import ALL_ROWS
 from clearhead.attention.similarity import Scores
 
-__all__ = ["Steps", "Weights", "mix", "steps", "weigh"]
+__all__ = ["Steps", "Tap", "Weights", "mix", "steps", "untouched", "weigh"]
+
+Tap = Callable[[str, Tensor], Tensor]
+"""Given a step by name; what it returns goes on in its place."""
+
+
+def untouched(name: str, value: Tensor) -> Tensor:
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +79,16 @@ def steps(call: Call) -> Steps:
     )
 
 
-def weigh(call: Call, query: Tensor, key: Tensor, rows: slice = ALL_ROWS) -> Weights:
-    """The weights of a block of rows, from prepared queries (of that block) and keys."""
+def weigh(call: Call, query: Tensor, key: Tensor, rows: slice = ALL_ROWS, tap: Tap = untouched) -> Weights:
+    """The weights of a block of rows, from prepared queries (of that block) and keys; each step as `tap` has it."""
     cells = call.cells(rows)
-    allowed = call.mask.allowed(cells)
-    score = call.similarity.score(query, key)
-    scaled = score * call.scale
+    allowed = tap("allowed", call.mask.allowed(cells))
+    score = tap("score", call.similarity.score(query, key))
+    scaled = tap("scaled", score * call.scale)
     biased = scaled + call.position.bias(cells, score.dtype)
-    masked = torch.where(allowed, biased, call.weighting.blocked)
-    return Weights(score=score, scaled=scaled, masked=masked, weight=call.weighting.weigh(masked, allowed))
+    masked = tap("masked", torch.where(allowed, biased, call.weighting.blocked))
+    weight = tap("weight", call.weighting.weigh(masked, allowed))
+    return Weights(score=score, scaled=scaled, masked=masked, weight=weight)
 
 
 def mix(call: Call, weight: Scores, value: Tensor) -> Float[Tensor, "batch head query d_value"]:

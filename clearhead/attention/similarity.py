@@ -126,6 +126,9 @@ class LearnedCosine(nn.Module, CosineForm):
     def scale(self, d_head: int) -> Tensor:
         return torch.exp(-self.log_temperature)
 
+    def of_head(self, head: int) -> Similarity:
+        return Cosine(self.log_temperature[head].exp().item(), learned=False)
+
 
 @final
 @dataclass(frozen=True)
@@ -169,6 +172,12 @@ class LearnedAdditive(nn.Module, Similarity):
 
     def cost(self, d_head: int) -> int:
         return self.out.shape[-1]
+
+    def of_head(self, head: int) -> Similarity:
+        made = LearnedAdditive(1, *self.query.shape[1:])
+        for name, own in self.named_parameters():
+            setattr(made, name, nn.Parameter(own[head : head + 1].detach(), requires_grad=False))
+        return made
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -12,14 +12,17 @@ import typer
 from clearhead.cli import (
     classify,
     compare,
+    craft,
     demo,
     describe,
     evaluate,
     fill,
     generate,
     kernels,
+    look,
     runs,
     steps,
+    trace,
     train,
     translate,
 )
@@ -46,6 +49,11 @@ app.command(epilog=compare.EXAMPLES, short_help="Several models, one budget, one
     grouped(compare.compare)
 )
 app.command(epilog=runs.EXAMPLES, short_help="The run folders there are, and their scores.")(runs.runs)
+app.command(epilog=look.EXAMPLES, short_help="Look into a run in the browser.")(look.look)
+app.command(epilog=trace.EXAMPLES, short_help="A text's way through a run, with every number.")(trace.trace)
+app.add_typer(
+    craft.app, name="craft", epilog=craft.EXAMPLES, help=craft.ABOUT, short_help="Programs compiled into attention."
+)
 app.command(epilog=translate.EXAMPLES, short_help="Translate lines with a run.")(translate.translate)
 app.command(epilog=generate.EXAMPLES, short_help="Go on from a prompt or from lines.", cls=Sectioned)(
     grouped(generate.generate)

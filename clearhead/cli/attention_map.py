@@ -10,11 +10,12 @@ from typing import NamedTuple
 from jaxtyping import Float
 from rich.text import Text
 from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.cli.screen import WIDTH, number
 from clearhead.errors import ShapeError
 
-__all__ = ["Swap", "attention_map", "legend", "readable", "swap"]
+__all__ = ["Swap", "attention_map", "legend", "pooled_map", "readable", "swap"]
 
 SHADES = ((0.8, "█"), (0.5, "▓"), (0.3, "▒"), (0.1, "░"), (0.0, " "))
 """From which weight on each is shown."""
@@ -23,6 +24,8 @@ MARGIN, MOST = 2, 5
 HALF = 0.5
 LONGEST = 20
 """Columns of a row's name, at most."""
+ROWS, COLUMNS = 28, 24
+"""Of a map that has a row and a column for each token, at most: a larger one is pooled."""
 
 Weights = Float[Tensor, "query key"]
 
@@ -43,6 +46,22 @@ def attention_map(queries: Sequence[str], keys: Sequence[str], weight: Weights) 
         cells = ((f" {shade(x) * width}", "weight") for x, width in zip(row, widths, strict=True))
         most = f" {number(max(row)):>{MOST - 1}}"
         yield Text.assemble((f"{name:>{label}}", "query"), *cells, (most, "quiet"))
+
+
+def pooled_map(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> Iterator[Text]:
+    """The map of any length: one that is too large has the largest of several weights in each of its places."""
+    if len(queries) <= ROWS and len(keys) <= COLUMNS:
+        yield from attention_map(queries, keys, weight)
+        return
+    across = WIDTH - LONGEST - MARGIN - MOST - 1
+    height, width = -(-len(queries) // ROWS), -(-len(keys) // across)
+    small = F.max_pool2d(weight.unsqueeze(0), (height, width), ceil_mode=True)[0]
+    for i, row in enumerate(small.tolist()):
+        name = cut(readable(queries[i * height]), LONGEST)
+        most = f" {number(max(row)):>{MOST - 1}}"
+        shades = "".join(map(shade, row))
+        yield Text.assemble((f"{name:>{LONGEST + MARGIN}} ", "query"), (shades, "weight"), (most, "quiet"))
+    yield Text(f"  Each place is the largest of up to {height} × {width} weights.", "quiet")
 
 
 def legend() -> Text:
@@ -85,7 +104,10 @@ class Swap(NamedTuple):
 
 
 def swap(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> Swap | None:
-    """The clearest swap of words in a map, where both look there with half their weight or more; None without one."""
+    """The clearest swap of words in a map, where both look there with half their weight or more; None without one.
+
+    Of those that are as clear, it is the one of the nearest words.
+    """
     most: list[float] = weight.amax(-1).tolist()
     where: list[int] = weight.argmax(-1).tolist()
     spoken = [
@@ -96,7 +118,7 @@ def swap(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> Swap |
     pairs = [(i, j) for i, j in combinations(spoken, 2) if where[i] > where[j]]
     if not pairs:
         return None
-    i, j = max(pairs, key=lambda pair: most[pair[0]] * most[pair[1]])
+    i, j = max(pairs, key=lambda pair: (round(most[pair[0]] * most[pair[1]], 1), pair[0] - pair[1]))
     return Swap(
         queries=(readable(queries[i]), readable(queries[j])),
         keys=(readable(keys[where[i]]), readable(keys[where[j]])),

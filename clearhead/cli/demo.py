@@ -12,7 +12,7 @@ import torch
 import typer
 
 from clearhead import training
-from clearhead.cli.demo_page import as_object, look, page
+from clearhead.cli.demo_page import Shown, as_object, look, page, page_file
 from clearhead.cli.number_words import Numbers, draw, write_pairs
 from clearhead.cli.options import wrong
 from clearhead.cli.progress import progress
@@ -21,6 +21,7 @@ from clearhead.errors import RunError
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
+from clearhead.serve.page import is_built
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.training.checkpoints import write_text
@@ -60,7 +61,7 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
         optimising=Optimising(lr=3e-3, schedule=Cosine(warmup=30, floor=0.02), weight_decay=0.0),
         batching=Batching(tokens=4096, context=64),
         budget=Budget(steps=200),
-        keeping=Keeping(log=10, evaluate=50, checkpoints=1, select="last", score_records=50, samples=3),
+        keeping=Keeping(log=10, evaluate=50, checkpoints=4, select="last", score_records=50, samples=3),
         machine=Machine(device="cpu", threads=min(MOST_THREADS, torch.get_num_threads())),
         seed=seed,
     )
@@ -86,11 +87,20 @@ def demo(
     before = finished(home)
     run = load(home.path, device="cpu") if before else trained(home, used)
     shown = look(run, evaluation(home), asked=ASKED, mapped=MAPPED)
-    write_text(shown.file, shown.html)
+    file = browser_page(shown)
     if as_json:
-        show_json(as_object(shown))
+        show_json(as_object(shown, file))
     else:
-        show(*page(shown, earlier=before))
+        show(*page(shown, file, earlier=before))
+
+
+def browser_page(shown: Shown) -> Path | None:
+    """Writes the page for a browser; None where it is not built. The demo goes on without."""
+    if not is_built():
+        return None
+    file = page_file(shown.run)
+    write_text(file, shown.html)
+    return file
 
 
 def remove(folder: RunFolder) -> None:

@@ -10,16 +10,21 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from clearhead.cli.attention_map import attention_map, legend, swap
-from clearhead.cli.attention_page import attention_page, joined
+from clearhead.cli.attention_map import Swap, Weights, attention_map, legend, swap
 from clearhead.cli.number_words import english, german
 from clearhead.cli.progress import duration
 from clearhead.cli.screen import prose, rule
-from clearhead.training.looking import CrossWeights, View, clearest, cross_weights, views
+from clearhead.serve.page import page_of
+from clearhead.serve.traced import Traced
+from clearhead.serve.wanted import Wanted
+from clearhead.tracing.survey import View, information, survey, views
+from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
+from clearhead.training.tracing import trace
 
-__all__ = ["Shown", "Translation", "as_object", "look", "page"]
+__all__ = ["Shown", "Translation", "as_object", "look", "page", "page_file"]
 
+END = "</s>"
 TITLE = "German → English number words"
 NUMBER, COLUMN = 7, 12
 """Columns of a number, and of what a path or a command is."""
@@ -44,26 +49,41 @@ class Translation:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Look:
+    """A translation traced. A row of its maps is named by the piece that was written from there."""
+
+    traced: Traced
+    source: list[str]
+    target: list[str]
+
+    @property
+    def trace(self) -> Trace:
+        return self.traced.trace
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Shown:
     """All that is shown of a run."""
 
     run: Run
     evaluation: Mapping[str, Any]
     translations: tuple[Translation, ...]
-    looks: tuple[CrossWeights, ...]
+    looks: tuple[Look, ...]
     view: View
 
     @property
-    def file(self) -> Path:
-        """The page for a browser."""
-        return self.run.folder.path / "attention.html"
-
-    @property
     def html(self) -> str:
-        said = [score_said(self.evaluation), HOW_TO_READ, clearest_said(self)]
-        return attention_page(self.looks, title=TITLE, said=said)
+        """The page for a browser: the last of the translations, with every number."""
+        traced = self.looks[-1].traced
+        return page_of(traced, survey(traced.trace), view=self.view).text
 
 
+def page_file(run: Run) -> Path:
+    return run.folder.path / "attention.html"
+
+
+NO_PAGE = "no page for a browser: `make web` builds what it is made of"
 HOW_TO_READ = (
     "A row is a piece of the English output, a column a piece of the German input; the row's weights, which add up to "
     "1, say where the model looked when it wrote that piece."
@@ -74,7 +94,7 @@ def look(run: Run, evaluation: Mapping[str, Any], *, asked: Sequence[int], mappe
     """Translates the numbers that are asked about, and looks into the translations of those that are mapped."""
     sources = [german(number) for number in asked]
     outputs = run.translate(sources, beam=1)
-    looks = tuple(cross_weights(run, german(number)) for number in mapped)
+    looks = tuple(look_into(run, german(number)) for number in mapped)
     return Shown(
         run=run,
         evaluation=evaluation,
@@ -87,15 +107,27 @@ def look(run: Run, evaluation: Mapping[str, Any], *, asked: Sequence[int], mappe
     )
 
 
-def view_of_the_swap(looks: Sequence[CrossWeights]) -> View:
+def look_into(run: Run, text: str) -> Look:
+    made = trace(run, text)
+    wanted = Wanted(source=text, target=None, edits=[], step=run.step)
+    written = made.sides["decoder"].tokens[1:]
+    return Look(traced=Traced(wanted, run, made), source=made.sides["encoder"].tokens, target=[*written, END])
+
+
+def view_of_the_swap(looks: Sequence[Look]) -> View:
     """The clearest of the views that show a swap in each translation; of all of them where none does."""
-    every = views(looks[0])
-    swapping = [view for view in every if all(swap(one.target, one.source, view.of(one)) for one in looks)]
-    return clearest(looks, swapping or every)
+    crossing = [layer.cross for layer in looks[0].trace.decoder if layer.cross is not None]
+    weights = {view: [view.of(one.trace) for one in looks] for view in views(crossing)}
+    swapping = [view for view, maps in weights.items() if all(map(swap_of, looks, maps))]
+    return max(swapping or weights, key=lambda view: sum(information([weight]) for weight in weights[view]))
 
 
-def page(shown: Shown, *, earlier: bool) -> Page:
-    """The whole page. `earlier`: the run was there already."""
+def swap_of(one: Look, weight: Weights) -> Swap | None:
+    return swap(one.target, one.source, weight)
+
+
+def page(shown: Shown, file: Path | None, *, earlier: bool) -> Page:
+    """The whole page. `file` is the one for a browser, if it was written; `earlier`: the run was there already."""
     yield rule(TITLE)
     if earlier:
         yield prose("Trained earlier, and used again; [chosen]clearhead demo --again[/] trains anew.")
@@ -108,13 +140,13 @@ def page(shown: Shown, *, earlier: bool) -> Page:
     yield Text()
     yield rule("Where it looked")
     yield prose(HOW_TO_READ)
-    yield prose(f"Shown is {view_name(shown)}: of all views, the one in which the swap is clearest.")
+    yield prose(f"Shown is {view_name(shown.view)}: of all views, the one in which the swap is clearest.")
     for one in shown.looks:
         yield from mapped(one, shown.view)
     yield Text()
     yield legend()
     yield Text()
-    yield from ways_on(shown)
+    yield from ways_on(shown, file)
 
 
 def score_said(evaluation: Mapping[str, Any]) -> str:
@@ -132,15 +164,9 @@ def size_said(evaluation: Mapping[str, Any]) -> str:
     )
 
 
-def view_name(shown: Shown) -> str:
-    layer, head = shown.view
-    layers = shown.looks[0].layers
-    which = "the mean of its heads" if head is None else f"head {head + 1} of {len(layers[layer])}"
-    return f"the cross-attention of decoder block {layer + 1} of {len(layers)}, {which}"
-
-
-def clearest_said(shown: Shown) -> str:
-    return f"Here is every head of every decoder block. The terminal showed {view_name(shown)}."
+def view_name(view: View) -> str:
+    which = "the mean of its heads" if view.head is None else f"head {view.head}"
+    return f"[weight]{view.site}[/], {which}"
 
 
 def translated(one: Translation) -> Page:
@@ -156,14 +182,14 @@ def indented(text: str, style: str) -> RenderableType:
     return Padding(Text(text, style), (0, 0, 0, NUMBER + 6))
 
 
-def mapped(one: CrossWeights, view: View) -> Page:
-    weight = view.of(one)
+def mapped(one: Look, view: View) -> Page:
+    weight = view.of(one.trace)
     yield Text()
     yield Text.assemble("  ", (joined(one.source), "key"), " → ", (joined(one.target), "query"))
     yield Text()
     yield from attention_map(one.target, one.source, weight)
     yield Text()
-    found = swap(one.target, one.source, weight)
+    found = swap_of(one, weight)
     if found is None:
         yield prose("No two words swap places in this view.")
         return
@@ -174,15 +200,22 @@ def mapped(one: CrossWeights, view: View) -> Page:
     )
 
 
-def ways_on(shown: Shown) -> Page:
+def joined(pieces: Sequence[str]) -> str:
+    """The text of pieces, but for the end token."""
+    return "".join(pieces[:-1]).replace("▁", " ").strip()
+
+
+def ways_on(shown: Shown, file: Path | None) -> Page:
     folder = shown.run.folder
     quoted = shlex.quote(str(folder.path))
     for name, value in (
-        ("open", str(shown.file)),
+        ("open", NO_PAGE if file is None else str(file)),
         ("scores", str(folder.evaluation)),
         ("curves", str(folder.curves)),
         ("text", str(folder.path / "data-files")),
         ("try", f"echo dreiundzwanzigtausendvier | clearhead translate {quoted}"),
+        ("", f"clearhead trace {quoted} vierundzwanzig"),
+        ("", f"clearhead look {quoted}"),
         ("", "clearhead steps"),
     ):
         # In a group, because a text that is printed by itself forgets that it must not be wrapped.
@@ -190,18 +223,18 @@ def ways_on(shown: Shown) -> Page:
     yield Text()
 
 
-def as_object(shown: Shown) -> dict[str, Any]:
-    """The same for a program; layer and head count from 0, and `head` null is the mean."""
+def as_object(shown: Shown, file: Path | None) -> dict[str, Any]:
+    """The same for a program; `head` counts from 0, and null is the mean."""
     return {
         "path": str(shown.run.folder.path),
-        "page": str(shown.file),
+        "page": None if file is None else str(file),
         "evaluation": dict(shown.evaluation),
         "translations": [asdict(one) | {"right": one.right} for one in shown.translations],
         "attention": {
-            "layer": shown.view.layer,
+            "site": shown.view.site,
             "head": shown.view.head,
             "maps": [
-                {"source": one.source, "target": one.target, "weight": shown.view.of(one).tolist()}
+                {"source": one.source, "target": one.target, "weight": shown.view.of(one.trace).tolist()}
                 for one in shown.looks
             ],
         },

@@ -1,8 +1,8 @@
 """Beam search: the best few continuations of every sentence are kept, and compared with those that have ended."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, final, get_args
+from typing import Literal, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from clearhead.decoding.session import Session
 from clearhead.decoding.top import shown_to, top
 from clearhead.errors import OptionError
 
-__all__ = ["Beam", "beam_search"]
+__all__ = ["Beam", "Considered", "beam_search"]
 
 Stop = Literal["exact", "heuristic", "early"]
 
@@ -95,11 +95,30 @@ class Found:
         return zip(self.totals, self.beams, self.tokens, strict=True)
 
 
+class Considered(NamedTuple):
+    """One step of one sentence: which beams there were, what was found to follow them, and what of it goes on."""
+
+    length: int
+    beams: list[Node]
+    found: Found
+    live: list[Node]
+
+
+Watcher = Callable[[Considered], None]
+"""Told of every step, and changes nothing."""
+
+
 def beam_search(
-    session: Session, prompts: Sequence[Sequence[int]], method: Beam, rules: Rules, candidates: int
+    session: Session,
+    prompts: Sequence[Sequence[int]],
+    method: Beam,
+    rules: Rules,
+    candidates: int,
+    *,
+    watcher: Watcher | None = None,
 ) -> list[list[Hypothesis]]:
     """Hypotheses of every sentence, the best first. Sentences that are done leave the session."""
-    search = Search(session, method, rules, candidates)
+    search = Search(session, method, rules, candidates, watcher)
     every = [Sentence(list(prompt)) for prompt in prompts]
     sentences = every
     for length in range(1, rules.max_new + 1):
@@ -121,6 +140,7 @@ class Search:
     method: Beam
     rules: Rules
     candidates: int
+    watcher: Watcher | None = None
 
     def continuations(self, sentences: Sequence[Sentence], n_new: int) -> list[Found]:
         """The best of every sentence: enough that `width` of them go on, even if as many as can do end."""
@@ -149,6 +169,8 @@ class Search:
             elif not ends and len(live) < width:
                 live.append(node)
                 origins.append(beam)
+        if self.watcher is not None:
+            self.watcher(Considered(length, sentence.live, found, live))
         if not live and not sentence.ended:
             self.stop_short(sentence, length - 1)
         sentence.live = live

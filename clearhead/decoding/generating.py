@@ -107,13 +107,19 @@ def checked(model: Model, inputs: Rows, prefix: Rows | None, rules: Rules, candi
 def written(request: Request, method: Chooser, rules: Rules, candidates: int) -> Iterator[Token]:
     with inferring(request.model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
-        rows = Rowwise(session, request.prompts, method, rules, candidates)
-        for n_new in range(rules.max_new):
-            yield from rows.step(n_new)
-            if not rows.sequences:
-                return
-            if n_new + 1 < rules.max_new:
-                session.extend(rows.chosen)
+        yield from written_on(session, request.prompts, method, rules, candidates)
+
+
+def written_on(
+    session: Session, prompts: Sequence[Sequence[int]], method: Chooser, rules: Rules, candidates: int
+) -> Iterator[Token]:
+    rows = Rowwise(session, prompts, method, rules, candidates)
+    for n_new in range(rules.max_new):
+        yield from rows.step(n_new)
+        if not rows.sequences:
+            return
+        if n_new + 1 < rules.max_new:
+            session.extend(rows.chosen)
 
 
 class Rowwise:

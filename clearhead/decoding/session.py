@@ -1,6 +1,6 @@
 """A session: a batch of token sequences being continued by a model, on caches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -110,13 +110,14 @@ def open_session(
     inputs: Sequence[Sequence[int]],
     prompts: Sequence[Sequence[int]],
     n_new: int = FOREVER,
+    make: Callable[[Decoder, Sequence[Sequence[int]], Source | None, int], Session] = Session,
 ) -> Session:
     """A session on prompts, or, for an encoder-decoder, on prompts beside their encoded inputs."""
     if isinstance(model, Decoder):
-        return Session(model, prompts, n_new=n_new)
+        return make(model, prompts, None, n_new)
     tokens, lengths = right_padded(inputs, model.decoder.embedding.table.device)
     ragged = None if bool((lengths == tokens.shape[1]).all()) else lengths
-    return Session(model.decoder, prompts, Source(model.encoder(tokens, lengths=ragged), ragged), n_new)
+    return make(model.decoder, prompts, Source(model.encoder(tokens, lengths=ragged), ragged), n_new)
 
 
 def right_padded(

@@ -8,7 +8,7 @@ branch is then multiplied by the arrangement's `gain`.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ GROWTH = 15.0
 
 class Connection(Tapped, ABC):
     """What stands around one branch: the residual, and a norm if there is one."""
+
+    passes: ClassVar[str] = "residual"
+    """The name of what goes on from here."""
 
     def __init__(self, dropout: float, norm: nn.Module | None = None) -> None:
         super().__init__()
@@ -144,6 +147,8 @@ class Before(Connection):
 class After(Connection):
     """The norm after the residual."""
 
+    passes: ClassVar[str] = "normed"
+
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         assert self.norm is not None
         residual = self.tap("residual", x + self.drop(branch(x)))
@@ -162,5 +167,7 @@ class Bare(Connection):
 class Alone(Connection):
     """The branch alone."""
 
+    passes: ClassVar[str] = "out"
+
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
-        return self.drop(branch(x))
+        return self.tap("out", self.drop(branch(x)))

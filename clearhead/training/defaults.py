@@ -234,7 +234,10 @@ def with_attention(spec: Spec, name: str) -> Spec:
 
 
 def with_position(spec: Spec, name: str, context: int) -> Spec:
-    """The same model that knows the order of tokens in another way; cross-attention has none of its own."""
+    """The same model that knows the order of tokens in another way; cross-attention has none of its own.
+
+    Sines are as large as 1, so the embeddings beside them are scaled to be so too.
+    """
     if name not in POSITIONS:
         raise OptionError(f"position: there is no {name!r}; there are {', '.join(POSITIONS)}")
     embedded = {"sinusoidal": positions.Sinusoidal(), "learned": positions.Learned(context)}.get(name)
@@ -244,7 +247,12 @@ def with_position(spec: Spec, name: str, context: int) -> Spec:
         cross = None if block.cross is None else replace(block.cross, position=None)
         return replace(block, attention=replace(block.attention, position=inside), cross=cross)
 
-    return each_embedding(each_block(spec, change), lambda embedding: replace(embedding, position=embedded))
+    return each_embedding(
+        each_block(spec, change),
+        lambda embedding: replace(
+            embedding, position=embedded, scaled=embedding.scaled or isinstance(embedded, positions.Sinusoidal)
+        ),
+    )
 
 
 def with_dropout(spec: Spec, dropout: float) -> Spec:

@@ -141,7 +141,8 @@ class Generate(Task):
             return model(batch["tokens"])
         documents = batch["documents"]
         if model.spec.embedding.position is None:
-            return model(batch["tokens"], mask=masks.document(documents))
+            # They count up, so each is one run; to look at them would stop a step from being captured.
+            return model(batch["tokens"], mask=masks.Document(documents, packed=True))
         return model(batch["tokens"], mask=masks.document(documents, documents), positions=restarting(documents))
 
 

@@ -1,15 +1,12 @@
-"""Attention in the terminal and on the page: shades that follow the weights, in 80 columns, and the swap found."""
+"""Attention in the terminal: shades that follow the weights, in 80 columns, and the swap found."""
 
 import re
-from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from clearhead.cli.attention_map import attention_map, fitted, legend, readable, shade, swap
-from clearhead.cli.attention_page import attention_page
+from clearhead.cli.attention_map import attention_map, fitted, legend, pooled_map, readable, shade, swap
 from clearhead.errors import ShapeError
-from clearhead.training.looking import CrossWeights
 
 GERMAN, ENGLISH = ["vierund", "zwanzig", "</s>"], ["▁twenty", "-", "four", "</s>"]
 CROSSED = torch.tensor([[0.05, 0.9, 0.05], [0.6, 0.2, 0.2], [0.8, 0.2, 0.0], [0.1, 0.25, 0.65]])
@@ -73,6 +70,11 @@ def test_the_swap_is_found_between_words():
     assert found.weights == pytest.approx((0.9, 0.8))
 
 
+def test_of_swaps_that_are_as_clear_the_nearest_is_found():
+    weight = torch.tensor([[0.0, 1.0, 0.0], [0.98, 0.02, 0.0], [1.0, 0.0, 0.0]])
+    assert swap(["forty", "eight", "and"], ["achtund", "vierzig", "</s>"], weight).queries == ("forty", "eight")
+
+
 @pytest.mark.parametrize(
     ("name", "weight"),
     [
@@ -89,31 +91,26 @@ def test_a_lone_space_stays_to_be_seen():
     assert [readable(piece) for piece in ("▁twenty", "four", "▁")] == ["twenty", "four", "▁"]
 
 
-@pytest.fixture
-def look():
-    return CrossWeights(GERMAN, ENGLISH, [torch.stack([CROSSED, CROSSED.flip(1)]), torch.stack([CROSSED, CROSSED])])
+def pooled(n_query, n_key, weight):
+    return [
+        text.plain for text in pooled_map([f"q{i}" for i in range(n_query)], [f"k{i}" for i in range(n_key)], weight)
+    ]
 
 
-def test_the_page_draws_every_weight_of_every_block(look):
-    page = attention_page([look], title="<Zahlen> & Wörter", said=["97 % < 98 %"])
-    drawings = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
-    assert len(drawings) == 2
-    for drawing, weight in zip(drawings, look.layers, strict=True):
-        cells = [float(cell.get("fill-opacity")) for cell in drawing.iter("rect") if cell.get("class") == "cell"]
-        wanted = torch.cat([weight.mean(0, keepdim=True), weight]).flatten()
-        torch.testing.assert_close(torch.tensor(cells), wanted, atol=6e-4, rtol=0)
-        frames = [frame for frame in drawing.iter("rect") if frame.get("class") == "frame"]
-        right = max(float(frame.get("x")) + float(frame.get("width")) for frame in frames)
-        bottom = max(float(frame.get("y")) + float(frame.get("height")) for frame in frames)
-        assert right <= float(drawing.get("width"))
-        assert bottom <= float(drawing.get("height"))
-    assert "twenty ← zwanzig: 0.900" in page
-    assert "vierundzwanzig → twenty-four" in page
-    assert "&lt;Zahlen&gt; &amp; Wörter" in page
-    assert "97 % &lt; 98 %" in page
+def test_a_small_map_is_not_pooled():
+    assert pooled(4, 3, CROSSED) == lines([f"q{i}" for i in range(4)], [f"k{i}" for i in range(3)], CROSSED)
 
 
-def test_the_page_is_one_file_and_always_the_same(look):
-    page = attention_page([look], title="Zahlen", said=[])
-    assert page == attention_page([look], title="Zahlen", said=[])
-    assert not re.search(r"http|<script|<link|@import|url\(", page)
+@pytest.mark.parametrize(("n_query", "n_key"), [(4, 60), (60, 4), (128, 128), (1000, 700)])
+def test_a_large_map_is_pooled_into_80_columns_and_no_weight_is_lost(n_query, n_key):
+    weight = torch.zeros(n_query, n_key)
+    weight[-1, -1] = 0.9
+    *rows, said = pooled(n_query, n_key, weight)
+    assert max(map(len, rows)) <= 80
+    assert len(rows) <= 28
+    assert [row.count("█") for row in rows] == [0] * (len(rows) - 1) + [1]
+    height, width = map(int, re.search(r"largest of up to (\d+) × (\d+) weights", said).groups())
+    assert height * len(rows) >= n_query
+    assert [row.split()[0] for row in rows] == [f"q{i}" for i in range(0, n_query, height)]
+    assert height == 1 or height * 28 >= n_query > (height - 1) * 28
+    assert width == -(-n_key // 52)

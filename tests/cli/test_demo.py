@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+import clearhead as ch
 from clearhead.cli import demo, run
 from clearhead.cli.attention_map import swap
 from clearhead.cli.demo_page import Translation, translated
@@ -20,6 +22,7 @@ from clearhead.cli.progress import PlainProgress, progress
 from clearhead.cli.screen import show
 from clearhead.model import presets
 from clearhead.model.presets import Size
+from clearhead.serve import page as serve_page
 from clearhead.training.recipe import Budget
 from clearhead.training.run import load
 
@@ -37,8 +40,11 @@ def small_recipe(corpus, seed):
     )
 
 
-def shrink(monkeypatch):
-    """Makes the demo one of a few steps on a few numbers."""
+def shrink(monkeypatch, folder):
+    """Makes the demo one of a few steps on a few numbers, with a page that is built."""
+    template = folder / "page.html"
+    template.write_text(f"<html>{serve_page.PLACE}</script></html>", encoding="utf-8")
+    monkeypatch.setattr(serve_page, "TEMPLATE", template)
     monkeypatch.setattr(demo, "demo_recipe", small_recipe)
     monkeypatch.setattr(demo, "TRAIN", 150)
     monkeypatch.setattr(demo, "HELD_OUT", 20)
@@ -46,8 +52,8 @@ def shrink(monkeypatch):
 
 
 @pytest.fixture
-def small(monkeypatch):
-    shrink(monkeypatch)
+def small(monkeypatch, tmp_path_factory):
+    shrink(monkeypatch, tmp_path_factory.mktemp("built"))
 
 
 class Made(NamedTuple):
@@ -63,7 +69,7 @@ def made(tmp_path_factory):
     """A small demo, trained once for all the tests that only look at it."""
     home, out, err = tmp_path_factory.mktemp("made"), io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as monkeypatch, redirect_stdout(out), redirect_stderr(err):
-        shrink(monkeypatch)
+        shrink(monkeypatch, tmp_path_factory.mktemp("built"))
         monkeypatch.chdir(home)
         assert run(["demo"]) == 0
     return Made(home / "runs" / "demo", out.getvalue(), err.getvalue())
@@ -95,6 +101,11 @@ def lines(path):
     return path.read_text(encoding="utf-8").splitlines()
 
 
+def page_data(file):
+    """What was put into a page."""
+    return json.loads(re.search(r'id="clearhead-data">(.*)</script>', file.read_text(encoding="utf-8"))[1])
+
+
 def test_it_trains_and_leaves_a_run_with_its_text_scores_and_page(made, small):
     assert "150 numbers in German and English words; 20 more held out" in made.err
     assert "dev at step 4" in made.err
@@ -107,7 +118,9 @@ def test_it_trains_and_leaves_a_run_with_its_text_scores_and_page(made, small):
     for side, say in (("de", german), ("en", english)):
         assert lines(made.path / "data-files" / f"train.{side}") == [say(number) for number in drawn.train]
         assert lines(made.path / "data-files" / f"held-out.{side}") == [say(number) for number in drawn.held_out]
-    assert "vierundzwanzig" in (made.path / "attention.html").read_text(encoding="utf-8")
+    data = page_data(made.path / "attention.html")
+    assert data["meta"]["source"] == german(demo.MAPPED[-1])
+    assert set(data["exact"]) == {one["name"] for one in data["meta"]["sites"]}
 
 
 def test_the_page_says_what_came_of_it_in_80_columns(made, small):
@@ -148,10 +161,32 @@ def test_json_holds_all_that_is_shown(command, there):
     assert [one["right"] for one in answer["translations"]] == [
         one["output"] == english(one["number"]) for one in answer["translations"]
     ]
+    assert re.fullmatch(r"decoder\.[01]\.cross", answer["attention"]["site"])
     for number, drawn in zip(demo.MAPPED, answer["attention"]["maps"], strict=True):
         assert "".join(drawn["source"]) == f"{german(number)}</s>"
         assert [len(row) for row in drawn["weight"]] == [len(drawn["source"])] * len(drawn["target"])
         assert [sum(row) for row in drawn["weight"]] == pytest.approx([1] * len(drawn["target"]), abs=1e-5)
+
+
+def test_where_the_page_is_not_built_the_demo_says_how_and_goes_on(command, monkeypatch, there, tmp_path):
+    monkeypatch.setattr(serve_page, "TEMPLATE", tmp_path / "nothing.html")
+    (there / "attention.html").unlink()
+    code, out, err = command("demo", "--folder", str(there))
+    assert (code, err) == (0, "")
+    assert "  open        no page for a browser: `make web` builds what it is made of\n" in out
+    assert not (there / "attention.html").exists()
+    assert json.loads(command("demo", "--folder", str(there), "--json")[1])["page"] is None
+
+
+def test_the_maps_are_those_of_the_trace(command, there):
+    answer = json.loads(command("demo", "--folder", str(there), "--json")[1])["attention"]
+    run_there = load(there)
+    for number, drawn in zip(demo.MAPPED, answer["maps"], strict=True):
+        made = ch.trace(run_there, german(number))
+        assert drawn["target"] == [*made.sides["decoder"].tokens[1:], "</s>"]
+        heads = torch.stack([head.weight for head in made[answer["site"]].head])
+        wanted = heads.mean(0) if answer["head"] is None else heads[answer["head"]]
+        torch.testing.assert_close(torch.tensor(drawn["weight"]), wanted)
 
 
 def test_a_second_time_the_run_is_used_again(command, monkeypatch, there):

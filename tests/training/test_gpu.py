@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from clearhead.attention.kernels import blockwise
 from clearhead.training import loop
 from clearhead.training.averaging import Ema, Last
-from clearhead.training.defaults import with_position
+from clearhead.training.defaults import with_attention, with_position
 from clearhead.training.folder import RunFolder
 from clearhead.training.learner import Captured, Eager, Learner, make_stepper
 from clearhead.training.loop import Stream
@@ -75,6 +76,42 @@ def test_captured_is_eager(kind, tmp_path):
     assert others.nll == pytest.approx(told.nll, rel=1e-5)
     assert others.grad_norm == pytest.approx(told.grad_norm, rel=1e-4)
     assert_alike(eager.model, captured.model)
+
+
+def steps_alike(recipe, folder):
+    """Takes the same steps both ways."""
+    work = work_on(recipe, folder)
+    eager, told = taken(work, Eager)
+    captured, others = taken(work, Captured)
+    assert others.nll == pytest.approx(told.nll, rel=1e-5)
+    assert_alike(eager.model, captured.model)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "cosine", "argmax", "kernelized", "sigmoid", "sparsemax"])
+@pytest.mark.parametrize("kind", [small_runs.translating, small_runs.stretch], ids=lambda kind: kind.__name__)
+def test_captured_is_eager_with_every_attention(kind, attention, tmp_path):
+    recipe = recipe_for(kind, tmp_path, dropout=0.0, optimising=OPTIMISING)
+    steps_alike(replace(recipe, model=with_attention(recipe.model, attention)), tmp_path)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "argmax", "kernelized"])
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary"])
+def test_captured_is_eager_with_several_documents(attention, position, tmp_path):
+    recipe = recipe_for(small_runs.documents, tmp_path, dropout=0.0, optimising=OPTIMISING)
+    model = with_position(with_attention(recipe.model, attention), position, small_runs.CONTEXT)
+    steps_alike(replace(recipe, model=model), tmp_path)
+
+
+def test_dropout_of_weights_in_blocks_is_captured(tmp_path, monkeypatch):
+    """A block is computed again on the way back, with the numbers drawn before: a graph draws them once instead."""
+    monkeypatch.setattr(blockwise, "BLOCK_NUMBERS", 200)
+    recipe = recipe_for(small_runs.stretch, tmp_path, dropout=0.0)
+    block = recipe.model.blocks[0]
+    model = replace(recipe.model, blocks=(replace(block, attention=replace(block.attention, dropout=0.5)),))
+    work = work_on(replace(recipe, model=with_attention(model, "argmax")), tmp_path)
+    learner, totals = taken(work, Captured)
+    assert learner.is_finite()
+    assert totals.places > 0
 
 
 @pytest.mark.parametrize("averaging", [Ema(0.9), Last(share=0.5, every=2)])

@@ -43,7 +43,7 @@ class Blockwise(Kernel):
             call = call.sealed(sight(call, rows))
         query, key = call.similarity.prepare(call.query, call.key)
         tensors = (query, key, call.value)
-        if rows >= call.n_query:
+        if rows >= call.n_query or draws_once(call):
             return context(call, tensors, slice(0, call.n_query)).to(dtype)
         if torch.compiler.is_compiling():
             made = [checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)]
@@ -88,6 +88,13 @@ class Blocks(torch.autograd.Function):
                         total.add_(part)
         found = iter(totals)
         return None, None, *(next(found) if tensor.requires_grad else None for tensor in inputs)
+
+
+def draws_once(call: Call) -> bool:
+    """Whether dropout cannot be drawn again for the way back: nothing reads random numbers' state in a capture."""
+    if call.dropout == 0 or not call.query.is_cuda or torch.compiler.is_compiling():
+        return False
+    return torch.cuda.is_current_stream_capturing()
 
 
 def random_state(device: torch.device) -> Tensor:

@@ -106,7 +106,7 @@ class LearnedTable(PositionTable):
         return self.table[start : start + n]
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and not is_captured(positions):
             self.check(int(positions.min()), int(positions.max()))
         return self.table[positions]
 
@@ -120,3 +120,8 @@ class LearnedTable(PositionTable):
                 f"learned positions: this table has positions 0 to {self.table.shape[0] - 1}, and {first} to {last} "
                 "were asked for; shorten the text, or make the model with Learned(length) as long as the longest"
             )
+
+
+def is_captured(positions: Tensor) -> bool:
+    """Whether a CUDA graph is being made of what is done with them: then nobody may look at them."""
+    return positions.is_cuda and torch.cuda.is_current_stream_capturing()

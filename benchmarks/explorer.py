@@ -1,0 +1,234 @@
+"""The explorer as a browser feels it: the first picture of the demo's page, and a minute of panning a large map.
+
+    clearhead demo
+    python benchmarks/explorer.py runs/demo
+    python benchmarks/explorer.py --n 512 --seconds 5          # the large map alone, small
+
+The large map is a head of the paper's base model, random, over 4,096 tokens. It is dragged about at three zooms while
+frames are counted; tiles are timed from asked to there, with whatever else the server was doing. The heap is read
+after a forced collection, before and after; `renderer` is all the memory of the page's process, tiles included.
+"""
+
+import argparse
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from measure import table
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from clearhead.model import presets
+from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import Tokenizing
+from clearhead.text.sources import Aligned
+from clearhead.training import train
+from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-precise-memory-info"]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SITE = "encoder.3.attention"
+ZOOMS, PRESSES = 3, 4
+"""How many zooms, and presses of + between them: each is 1.5 times as near."""
+
+FIRST = """() => {
+    const seen = {};
+    const look = () => {
+        const thumbs = document.querySelectorAll("[data-testid^=thumb-]");
+        const drawn = document.querySelectorAll("[data-testid^=thumb-] image");
+        if (thumbs.length > 0) seen.diagram ??= performance.now();
+        if (drawn.length > 0) seen.thumbnail ??= performance.now();
+        if (drawn.length > 0 && drawn.length === thumbs.length) seen.all ??= performance.now();
+        if (seen.all === undefined) requestAnimationFrame(look);
+        else requestAnimationFrame(() => { window.seen = seen; });
+    };
+    requestAnimationFrame(look);
+}"""
+"""Milliseconds since the page was asked for, at the frame after each is there."""
+
+COUNT = """() => {
+    window.frames_seen = [];
+    const note = now => { window.frames_seen.push(now); window.counting = requestAnimationFrame(note); };
+    window.counting = requestAnimationFrame(note);
+}"""
+
+TILES = """() => performance.getEntriesByType("resource").filter(one => one.name.includes("/tile?"))
+    .map(one => ({ level: Number(new URL(one.name).searchParams.get("level")), took: one.duration }))"""
+
+
+def program() -> str:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    return found or sys.exit("there is no chromium on this machine; on Debian: apt-get install chromium")
+
+
+@contextlib.contextmanager
+def looking(folder: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "clearhead", "look", str(folder), "--no-open", "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()
+
+
+def first_pictures(browser: Browser, home: str, times: int) -> list[list[object]]:
+    """Of a page that is opened again and again, each time without a cache: when there is what."""
+    seen = []
+    for _ in range(times):
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
+        page = context.new_page()
+        page.add_init_script(f"({FIRST})()")
+        page.goto(home)
+        page.wait_for_function("() => window.seen")
+        seen.append(page.evaluate("window.seen"))
+        context.close()
+    return [
+        [what, *(f"{told(one[name] for one in seen):.0f} ms" for told in (statistics.median, max))]
+        for name, what in (("diagram", "the diagram"), ("thumbnail", "a thumbnail"), ("all", "all thumbnails"))
+    ]
+
+
+def random_base(folder: Path, n: int) -> Path:
+    """A run of the base model, one step from random, that reads n tokens, one a letter."""
+    draw = random.Random(0)
+    lines = ["".join(draw.choices(LETTERS, k=12)) for _ in range(60)]
+    files = [folder / name for name in ("source", "target")]
+    for file in files:
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    recipe = Recipe(
+        task="translate",
+        corpus=Corpus(train=Aligned(source=(str(files[0]),), target=(str(files[1]),))),
+        tokenizing=Tokenizing(kind="char"),
+        model=presets.base(64, dropout=0.0),
+        optimising=Optimising(lr=1e-6),
+        batching=Batching(tokens=128, context=n),
+        budget=Budget(steps=1),
+        keeping=Keeping(score_records=0, samples=1),
+        machine=Machine(device="cpu"),
+    )
+    train(folder / "run", recipe, told=lambda _: None)
+    return folder / "run"
+
+
+def text_of(n: int) -> str:
+    return "".join(random.Random(1).choices(LETTERS, k=n - 1))
+
+
+def memory(page: Page, browser: Browser) -> dict[str, float]:
+    """Megabytes after a collection: the heap of the page, and all that its process holds."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.enable")
+    session.send("HeapProfiler.collectGarbage")
+    session.send("Performance.enable")
+    metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    session.detach()
+    processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    held = [resident(one["id"]) for one in processes if one["type"] == "renderer"]
+    return {"heap": metrics["JSHeapUsedSize"] / 1e6, "renderer": max(held, default=0.0)}
+
+
+def resident(process: int) -> float:
+    lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) / 1e3
+
+
+def pan(page: Page, box: dict[str, Any], seconds: float) -> list[float]:
+    """Drags the map about for so long; the times of the frames that were drawn meanwhile."""
+    draw, end = random.Random(2), time.monotonic() + seconds
+    page.evaluate(COUNT)
+    while time.monotonic() < end:
+        ways = [(draw.uniform(0.3, 0.95), draw.uniform(0.35, 0.95)) for _ in range(2)]
+        (x0, y0), (x1, y1) = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in ways]
+        page.mouse.move(x0, y0)
+        page.mouse.down()
+        for step in range(1, 31):
+            page.mouse.move(x0 + (x1 - x0) * step / 30, y0 + (y1 - y0) * step / 30)
+        page.mouse.up()
+    page.evaluate("cancelAnimationFrame(window.counting)")
+    return page.evaluate("window.frames_seen")
+
+
+def frames_row(name: str, frames: list[float]) -> list[object]:
+    gaps = sorted(after - before for before, after in itertools.pairwise(frames))
+    rate = 1e3 * len(gaps) / sum(gaps)
+    return [name, f"{rate:.0f}", f"{gaps[int(0.99 * len(gaps))]:.0f} ms", f"{gaps[-1]:.0f} ms"]
+
+
+def large_map(browser: Browser, home: str, n: int, seconds: float) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(120_000)
+    page.add_init_script("performance.setResourceTimingBufferSize(100000)")
+    began = time.monotonic()
+    page.goto(f"{home}#/head?{urlencode({'source': text_of(n), 'target': 'abc', 'site': SITE, 'head': 0})}")
+    canvas = page.get_by_test_id("heat-map").locator("canvas")
+    canvas.wait_for()
+    page.wait_for_function("() => performance.getEntriesByType('resource').some(one => one.name.includes('/tile?'))")
+    print(f"\n{n:,} tokens: traced, and the map there, after {time.monotonic() - began:.1f} s")
+    page.wait_for_load_state("networkidle")
+    canvas.scroll_into_view_if_needed()
+    box: Any = canvas.bounding_box()
+    before, rows = memory(page, browser), list[list[object]]()
+    for zoom in range(1, ZOOMS + 1):
+        canvas.focus()
+        for _ in range(PRESSES):
+            page.keyboard.press("+")
+        rows.append(frames_row(f"zoom x {1.5 ** (PRESSES * zoom):.0f}", pan(page, box, seconds / ZOOMS)))
+    after = memory(page, browser)
+    print(table("Panning", ["at", "frames a second", "99 % within", "longest frame"], rows))
+    print(
+        table(
+            "Memory",
+            ["of the page", "before", "after", "grown by"],
+            [memory_row(name, before, after) for name in before],
+        )
+    )
+    print(table("Tiles", ["each", "asked for", "median", "95 % within", "longest"], tile_rows(page.evaluate(TILES))))
+    page.close()
+
+
+def memory_row(name: str, before: dict[str, float], after: dict[str, float]) -> list[object]:
+    return [name, f"{before[name]:.1f} MB", f"{after[name]:.1f} MB", f"{100 * (after[name] / before[name] - 1):.0f} %"]
+
+
+def tile_rows(tiles: list[dict[str, float]]) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for level in sorted({one["level"] for one in tiles}):
+        took = sorted(one["took"] for one in tiles if one["level"] == level)
+        shown = (statistics.median(took), took[int(0.95 * (len(took) - 1))], took[-1])
+        rows.append([f"level {level:.0f}", str(len(took)), *(f"{each:.0f} ms" for each in shown)])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", type=Path, help="the demo's run, for the first picture")
+    parser.add_argument("--times", type=int, default=7, help="how often the page is opened")
+    parser.add_argument("--n", type=int, default=4096)
+    parser.add_argument("--seconds", type=float, default=60)
+    args = parser.parse_args()
+    print(f"{os.cpu_count()} cores")
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as scratch:
+        browser = playwright.chromium.launch(executable_path=program(), args=FLAGS)
+        if args.run is not None:
+            with looking(args.run) as home:
+                rows = first_pictures(browser, home, args.times)
+            print(table(f"First picture, {args.times} times", ["there is", "median", "longest"], rows))
+        with looking(random_base(Path(scratch), args.n)) as home:
+            large_map(browser, home, args.n, args.seconds)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""`clearhead craft`: programs compiled into attention: a list, how one works, what it answers, a look into it."""
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearhead.attention.weighting import TABLE as WEIGHTINGS
+from clearhead.cli.craft_program import Ask, Changes, asked, example_of, in_words, located, tokens_of
+from clearhead.cli.options import above_zero, wrong
+from clearhead.cli.screen import show, show_json
+from clearhead.cli.steps import chosen
+from clearhead.errors import ProgramError
+
+__all__ = ["ABOUT", "EXAMPLES", "app"]
+
+ABOUT = "Programs compiled into attention: list them, see how one works, run it, look into it."
+EXAMPLES = """\b
+Examples:
+  clearhead craft list
+  clearhead craft show histogram
+  clearhead craft run reverse abbc
+  clearhead craft look sort"""
+LIST_EXAMPLES = """\b
+Examples:
+  clearhead craft list
+  clearhead craft list --json"""
+SHOW_EXAMPLES = """\b
+Examples:
+  clearhead craft show reverse
+  clearhead craft show reverse --length 20
+  clearhead craft show mine.py:doubled --vocabulary abc --length 8"""
+RUN_EXAMPLES = """\b
+Examples:
+  clearhead craft run reverse abbc
+  clearhead craft run dyck-1 '(()())'
+  clearhead craft run copy '<go> a b' --source 'a b .'
+  clearhead craft run histogram abca --weighting softmax --sharpness 8
+  clearhead craft run mine.py:doubled abc --vocabulary abc --length 8"""
+LOOK_EXAMPLES = """\b
+Examples:
+  clearhead craft look sort
+  clearhead craft look histogram --folder runs/histogram --no-open"""
+
+AVERAGING = "argmax average"
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+
+ProgramName = Annotated[
+    str, typer.Argument(help="A name of the list, or file.py:NAME, which runs that file.", metavar="PROGRAM")
+]
+Vocabulary = Annotated[
+    str | None, typer.Option(help="The tokens: characters, or words with spaces between.", metavar="TEXT")
+]
+SourceVocabulary = Annotated[str | None, typer.Option(help="The same for what it reads as source.", metavar="TEXT")]
+Length = Annotated[int | None, typer.Option(min=1, help="The most tokens a text may have.", metavar="N")]
+Causal = Annotated[bool, typer.Option("--causal", help="As a decoder, which does not look ahead.")]
+WeightingName = Annotated[
+    str,
+    typer.Option(
+        help="From scores to weights, argmax-average is exact; softmax, sparsemax … bring an error.", metavar="NAME"
+    ),
+]
+Sharpness = Annotated[float, typer.Option(help="What scores are multiplied by.", metavar="X", callback=above_zero)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("list", epilog=LIST_EXAMPLES, short_help="The programs there are, and what each costs.")
+def list_programs(as_json: AsJson = False) -> None:
+    """List the programs there are: what each is for, and how many layers, heads and directions it takes."""
+    from clearhead.cli.craft_show import as_list, list_page
+
+    if as_json:
+        show_json({"programs": as_list()})
+    else:
+        show(*list_page())
+
+
+@app.command("show", epilog=SHOW_EXAMPLES, short_help="How a program becomes attention, in words.")
+def show_program(
+    program: ProgramName,
+    *,
+    vocabulary: Vocabulary = None,
+    source_vocabulary: SourceVocabulary = None,
+    length: Length = None,
+    causal: Causal = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a program is compiled into: its cost, the directions of the residual stream, and every head.
+
+    A program of your own is a sequence, or a craft.Program, in a Python file. The file is run, so run only what you
+    trust. For a sequence alone say --vocabulary and --length; its tokens are text.
+    """
+    from clearhead.cli.craft_show import as_object, show_page
+
+    changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
+    ask = asked(program, changes)
+    with located(ask.file):
+        plan = ask.plan()
+        if as_json:
+            show_json(as_object(ask, plan))
+        else:
+            show(*show_page(ask, plan))
+
+
+@app.command("run", epilog=RUN_EXAMPLES, short_help="A compiled program on a text, beside its meaning.")
+def run_program(
+    program: ProgramName,
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(help="Characters or words; the program's example unless given.", metavar="[TEXT]..."),
+    ] = None,
+    *,
+    source: Annotated[str | None, typer.Option(help="What an encoder-decoder reads.", metavar="TEXT")] = None,
+    weighting: WeightingName = AVERAGING,
+    sharpness: Sharpness = 1.0,
+    vocabulary: Vocabulary = None,
+    source_vocabulary: SourceVocabulary = None,
+    length: Length = None,
+    causal: Causal = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile a program, run the model on a text, and put what the interpreter says beside it.
+
+    With argmax-average the two must be equal, and where they are not it is an error. Another weighting is shown with
+    the error it brings. A file of your own is run: see `clearhead craft show --help`.
+    """
+    from clearhead.cli.craft_run import as_object, compare, run_page
+
+    changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
+    ask = weighted(asked(program, changes), weighting, sharpness)
+    found = compare(ask, *texts_of(ask, " ".join(text or []), source))
+    if as_json:
+        show_json(as_object(found))
+    else:
+        show(*run_page(found))
+    if found.differ and ask.exact:
+        places = ", ".join(map(str, found.differ[:5]))
+        raise ProgramError(
+            f"{ask.program.name}: model and interpreter differ at place {places} of {in_words(found.text)!r}, and must be "
+            "equal: that is a fault of the compiler"
+        )
+
+
+@app.command("look", epilog=LOOK_EXAMPLES, short_help="Look into a compiled program in the browser.")
+def look_at_program(
+    program: ProgramName,
+    *,
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep the run here; else it goes when the page is closed.", metavar="RUN")
+    ] = None,
+    weighting: WeightingName = AVERAGING,
+    sharpness: Sharpness = 1.0,
+    vocabulary: Vocabulary = None,
+    length: Length = None,
+    causal: Causal = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.", metavar="N")] = 0,
+    host: Annotated[str, typer.Option(help="Where to listen: this machine alone unless given.", metavar="NAME")] = (
+        "127.0.0.1"
+    ),
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+) -> None:
+    """Write a compiled program as a run folder, and look into it in the browser: Ctrl-C ends it.
+
+    It is a run like any other: `clearhead trace RUN 'a b c'` and the rest work on it. Its tokens are words, with spaces
+    between them. A file of your own is run: see `clearhead craft show --help`.
+    """
+    from clearhead.cli.craft_folder import write_run
+    from clearhead.cli.look import look
+
+    ask = weighted(asked(program, Changes(vocabulary=vocabulary, length=length, causal=causal)), weighting, sharpness)
+    with place_for(ask, folder) as path:
+        with located(ask.file):
+            write_run(ask, path)
+        print(f"The run is {path}; its text is words: {in_words(example_of(ask.program))}", file=sys.stderr)
+        look(str(path), port=port, host=host, no_open=no_open, device="cpu")
+
+
+@contextlib.contextmanager
+def place_for(ask: Ask, folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="clearhead-") as place:
+            yield Path(place) / ask.program.name
+
+
+def weighted(ask: Ask, weighting: str, sharpness: float) -> Ask:
+    _, part = chosen("--weighting", weighting, WEIGHTINGS)
+    return replace(ask, weighting=part, sharpness=sharpness)
+
+
+def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list, list | None]:
+    """The text and the source as tokens; the program's example where there is none."""
+    program = ask.program
+    if program.source_vocabulary is None and source is not None:
+        raise wrong("--source", f"{program.name} reads no source")
+    tokens = tokens_of(text, program.vocabulary, "TEXT") if text.strip() else example_of(program)
+    if program.source_vocabulary is None:
+        return tokens, None
+    if source is not None:
+        return tokens, tokens_of(source, program.source_vocabulary, "--source")
+    return tokens, list(program.source_example or program.source_vocabulary)

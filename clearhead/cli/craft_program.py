@@ -1,0 +1,178 @@
+"""Which program a `clearhead craft` verb is asked for: one by name, or one of the user's own file."""
+
+import contextlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, final
+
+from clearhead.attention.weighting import Weighting
+from clearhead.cli.options import wrong
+from clearhead.craft import PROGRAMS, Plan, Program, run
+from clearhead.craft.compiling import AVERAGING
+from clearhead.craft.language import Sequence as Output
+from clearhead.errors import ClearheadError, ProgramError
+
+__all__ = ["Ask", "Changes", "asked", "example_of", "in_words", "located", "tokens_of"]
+
+SHOWN_TOKENS = 4
+OWN_MODULE = "clearhead_own_program"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What is said of a program on the command line, None where nothing is."""
+
+    vocabulary: str | None = None
+    source_vocabulary: str | None = None
+    length: int | None = None
+    causal: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A program, how it is to be compiled, and the file it came from if it is the user's own."""
+
+    program: Program
+    weighting: Weighting = AVERAGING
+    sharpness: float = 1.0
+    file: Path | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the model must equal the interpreter."""
+        return self.weighting == AVERAGING
+
+    def plan(self) -> Plan:
+        return self.program.plan(weighting=self.weighting, sharpness=self.sharpness)
+
+
+def asked(name: str, changes: Changes) -> Ask:
+    """The program of this name, or of `file.py:name`, changed as asked."""
+    if name in PROGRAMS:
+        return Ask(program=changed(PROGRAMS[name], changes))
+    path, colon, inside = name.rpartition(":")
+    if colon and path.endswith(".py"):
+        return own(Path(path), inside, changes)
+    if name.endswith(".py"):
+        raise wrong("PROGRAM", f"which program of {name}? Write {name}:NAME, a name that the file gives a sequence")
+    raise wrong("PROGRAM", f"there is no {name!r}. There are: {', '.join(PROGRAMS)}; or a file of yours, file.py:NAME")
+
+
+def changed(program: Program, changes: Changes) -> Program:
+    source = program.source_vocabulary
+    return replace(
+        program,
+        vocabulary=symbols(changes.vocabulary) if changes.vocabulary is not None else program.vocabulary,
+        source_vocabulary=symbols(changes.source_vocabulary) if changes.source_vocabulary is not None else source,
+        length=changes.length or program.length,
+        causal=program.causal or changes.causal,
+    )
+
+
+def own(path: Path, name: str, changes: Changes) -> Ask:
+    """A program of the user's file, which is run for it."""
+    module = loaded(path)
+    found = getattr(module, name, None)
+    if isinstance(found, Program):
+        return Ask(program=changed(found, changes), file=path)
+    if not isinstance(found, Output):
+        there = [key for key, value in vars(module).items() if isinstance(value, Program) or is_own(value)]
+        kind = "nothing" if found is None else f"a {type(found).__name__}"
+        said = f"There are: {', '.join(there)}" if there else "The file gives no name to a sequence or a Program"
+        raise wrong("PROGRAM", f"{path}: {name!r} is {kind} there, and no program. {said}")
+    if changes.vocabulary is None or changes.length is None:
+        raise wrong(
+            "--vocabulary", f"{name} is a sequence alone: say its tokens and length, --vocabulary abc --length 8"
+        )
+    made = Program(
+        name=name,
+        about=found.name,
+        output=found,
+        vocabulary=(),
+        plain=lambda *texts: run(found, *texts),
+    )
+    return Ask(program=changed(made, changes), file=path)
+
+
+def is_own(value: object) -> bool:
+    """A sequence that is made of others: `tokens` and `indices` are what every file imports."""
+    return isinstance(value, Output) and any(True for _ in value.inputs())
+
+
+def loaded(path: Path) -> ModuleType:
+    """The user's file, run as a module; it finds what lies beside it."""
+    if not path.is_file():
+        raise wrong("PROGRAM", f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(OWN_MODULE, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[OWN_MODULE] = module
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        with located(path, always=True):
+            spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent.resolve()))
+    return module
+
+
+@contextlib.contextmanager
+def located(path: Path | None, *, always: bool = False) -> Iterator[None]:
+    """Within it, an error in the user's file is told with its line; one of Clearhead's own only if `always`."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        place = None if path is None else place_in(path, error)
+        if place is None or (isinstance(error, ClearheadError) and not always):
+            raise
+        kind = "" if isinstance(error, ClearheadError) else f"{type(error).__name__}: "
+        told = error.msg if isinstance(error, SyntaxError) else error
+        raise ProgramError(f"{place}: {kind}{told}") from error
+
+
+def place_in(path: Path, error: BaseException) -> str | None:
+    """The file and line of the error that is nearest to it, if it passed through the file."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == path.resolve():
+        return f"{path}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+    return f"{path}:{lines[-1]}" if lines else None
+
+
+def symbols(written: str) -> tuple[str, ...]:
+    """Tokens as they are typed: words with spaces between them, or single characters."""
+    found = written.split() if " " in written.strip() else list(written.strip())
+    if not found:
+        raise wrong("--vocabulary", "there is no token in it; write abc, or words with spaces between them")
+    return tuple(dict.fromkeys(found))
+
+
+def tokens_of(written: str, vocabulary: Sequence[Any], option: str) -> list[Any]:
+    """A text as tokens: its words if they are all tokens, else its characters."""
+    known = {str(token): token for token in vocabulary}
+    words = written.split()
+    for pieces in (words, list("".join(words))):
+        if pieces and all(piece in known for piece in pieces):
+            return [known[piece] for piece in pieces]
+    odd = next((piece for piece in (words if len(words) > 1 else written) if piece not in known), written)
+    raise wrong(option, f"{odd!r} is no token of this program. Its tokens: {' '.join(known)}")
+
+
+def in_words(values: Sequence[Any]) -> str:
+    """Values with spaces between them; a dash for nothing."""
+    return " ".join("–" if value is None else str(value) for value in values)
+
+
+def example_of(program: Program) -> list[Any]:
+    """The program's example, if it is one of its tokens and length; else a few tokens."""
+    known = set(map(str, program.vocabulary))
+    fits = program.example and len(program.example) <= program.length and {*map(str, program.example)} <= known
+    return list(program.example) if fits else list(program.vocabulary[: min(SHOWN_TOKENS, program.length)])

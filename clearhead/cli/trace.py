@@ -1,0 +1,139 @@
+"""`clearhead trace`: a text's way through a run: in the terminal, as JSON, as a drawing, as one page for a browser."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearhead.cli.attention_drawing import drawing
+from clearhead.cli.options import wrong
+from clearhead.cli.reading import Device, RunPath
+from clearhead.cli.screen import show, show_json
+from clearhead.cli.trace_object import as_object
+from clearhead.cli.trace_page import Looked, Written, as_drawing, page, told
+from clearhead.decoding import Beam
+from clearhead.serve.page import page_of
+from clearhead.serve.traced import Traced
+from clearhead.serve.wanted import Wanted
+from clearhead.tracing.survey import View, clearest, survey
+from clearhead.tracing.trace import Trace
+from clearhead.training import tracing
+from clearhead.training.checkpoints import write_text
+from clearhead.training.run import Run, load
+
+__all__ = ["EXAMPLES", "trace"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead trace runs/demo vierundzwanzig
+  clearhead trace runs/demo vierundzwanzig --site decoder.1.cross --head 3
+  clearhead trace runs/demo vierundzwanzig --target twenty-five --json
+  clearhead trace runs/demo vierundzwanzig --html page.html --svg head.svg"""
+
+MEAN = "mean"
+
+
+def trace(
+    run: RunPath,
+    text: Annotated[str, typer.Argument(help="What the model reads.", metavar="TEXT")],
+    *,
+    target: Annotated[
+        str | None, typer.Option(help="What it writes; its own greedy output unless given.", metavar="TEXT")
+    ] = None,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="Trace what a beam of N writes, as it writes it.", metavar="N")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="The attention to show: decoder.1.cross, encoder.0.attention …", metavar="NAME")
+    ] = None,
+    head: Annotated[str | None, typer.Option(help="Of that site: a head, from 0, or mean.", metavar="N")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one page for a browser, which needs nothing else.", metavar="FILE")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the head as a drawing.", metavar="FILE")] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="In the page, with every number: layers or sites; what 5 MB hold unless given.", metavar="0,5"
+        ),
+    ] = None,
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with the weights.")] = False,
+) -> None:
+    """Trace a text through a run: its tokens, every attention and head, and where the clearest head looks.
+
+    The model runs with its own fast kernels; weights are rebuilt from what passed, and held to what the kernels gave.
+    """
+    loaded = load(run, device=device)
+    method = None if beam is None else Beam(width=beam)
+    made = tracing.trace(loaded, text, target, method=method)
+    exact = None if layers is None else sites_of(made, layers)
+    looked = look(loaded, Wanted(source=text, target=target, edits=[], step=loaded.step), made, site, head)
+    files = written(looked, html=html, svg=svg, exact=exact)
+    if as_json:
+        show_json(as_object(looked, files, site=site, head=head))
+    else:
+        show(*(told(looked, files) if files else page(looked)))
+
+
+def look(run: Run, wanted: Wanted, made: Trace, site: str | None, head: str | None) -> Looked:
+    """Checks what is to be shown before every head is looked at, which takes a while for a long text."""
+    among = chosen_site(made, site, head)
+    chosen = None if head is None else chosen_head(made, site or "", head)
+    found = survey(made)
+    view = clearest({name: found[name] for name in among}) if head is None else View(among[0], chosen)
+    return Looked(traced=Traced(wanted, run, made), found=found, view=view)
+
+
+def chosen_site(made: Trace, site: str | None, head: str | None) -> list[str]:
+    """The sites that one is shown of: the one that is asked for, else those that look into the source, else all."""
+    if site is None:
+        if head is not None:
+            raise wrong("--head", f"a head of which attention? Say --site too: {', '.join(made.sites)}")
+        return [name for name in made.sites if name.endswith(".cross")] or list(made.sites)
+    if site not in made.sites:
+        raise wrong("--site", f"there is no {site!r}. There are: {', '.join(made.sites)}")
+    return [site]
+
+
+def chosen_head(made: Trace, site: str, head: str) -> int | None:
+    """None for the mean."""
+    n_heads = made[site].n_heads
+    if head == MEAN:
+        return None
+    if not head.isdecimal() or int(head) >= n_heads:
+        raise wrong("--head", f"{site} has heads 0 to {n_heads - 1}, and their mean; came {head}")
+    return int(head)
+
+
+def sites_of(made: Trace, layers: str) -> list[str]:
+    """The sites of these layers, numbers or names with commas between them."""
+    found: list[str] = []
+    for one in (part.strip() for part in layers.split(",")):
+        here = [name for name, site in made.sites.items() if one in (name, str(site.layer))]
+        if not here:
+            there = sorted({site.layer for site in made.sites.values()})
+            raise wrong(
+                "--layers", f"there is no layer {one!r}: there are 0 to {there[-1]}, and {', '.join(made.sites)}"
+            )
+        found += here
+    return list(dict.fromkeys(found))
+
+
+def written(
+    looked: Looked, *, html: Path | None, svg: Path | None, exact: Sequence[str] | None
+) -> Mapping[str, Written]:
+    """The files that were asked for, each written beside and renamed."""
+    files: dict[str, Written] = {}
+    if svg is not None:
+        files["svg"] = put(svg, drawing(as_drawing(looked)))
+    if html is not None:
+        made = page_of(looked.traced, looked.found, view=looked.view, exact=exact)
+        files["html"] = put(html, made.text, exact=made.exact)
+    return files
+
+
+def put(path: Path, text: str, exact: Sequence[str] | None = None) -> Written:
+    write_text(path, text)
+    return Written(path=path, size=path.stat().st_size, exact=exact)

@@ -1,0 +1,61 @@
+"""What `clearhead trace --json` prints: what the terminal shows, and the weights at full precision."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clearhead.attention.reference import Steps
+from clearhead.cli.trace_page import Looked, Written
+from clearhead.tracing.rebuilding import Head
+from clearhead.training.metrics import finite
+
+__all__ = ["as_object"]
+
+MOST_NUMBERS = 100_000
+"""Weights that are given where nobody says which: a few MB of text."""
+STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
+
+
+def as_object(looked: Looked, files: Mapping[str, Written], *, site: str | None, head: str | None) -> dict[str, Any]:
+    """All of it for a program; heads count from 0, the mean is null, and so is -inf."""
+    meta = looked.traced.meta()
+    heads, limited = given_weights(looked, site, head)
+    return {
+        "run": str(looked.traced.run.folder.path),
+        "task": looked.trace.task,
+        **{name: meta[name] for name in ("source", "target", "step", "kind", "notes", "answer", "sides")},
+        "sites": [{**one, **asdict(looked.found[one["name"]])} for one in meta["sites"]],
+        "shown": {"site": looked.view.site, "head": looked.view.head, **shown_steps(looked)},
+        "weight": by_site(heads),
+        "limited": limited,
+        "candidates": meta["candidates"],
+        "files": {kind: {"path": str(file.path), "bytes": file.size} for kind, file in files.items()},
+    }
+
+
+def shown_steps(looked: Looked) -> dict[str, Any]:
+    """Every step of the head that is shown; of a mean the weights, which is all it has."""
+    if looked.view.head is None:
+        return {"weight": looked.weight.tolist()}
+    steps: Steps = looked.site.head[looked.view.head].rows()
+    return {name: finite(getattr(steps, name).tolist()) for name in STEPS}
+
+
+def given_weights(looked: Looked, site: str | None, head: str | None) -> tuple[list[Head], str | None]:
+    """The heads whose weights are given: those asked for, or all of them if they are not too many."""
+    sites = [looked.trace[site]] if site else list(looked.trace.sites.values())
+    heads = [one for each in sites for one in each.head]
+    if head is not None:
+        return [one for one in heads if looked.view.head in (None, one.index)], None
+    numbers = sum(one.site.n_query * one.site.n_key for one in heads)
+    if numbers <= MOST_NUMBERS:
+        return heads, None
+    told = f"{numbers:,} weights are too many for JSON: those of {looked.name} are given; --site and --head give others"
+    return [looked.site.head[looked.view.head or 0]], told
+
+
+def by_site(heads: Sequence[Head]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for one in heads:
+        found.setdefault(one.site.name, {})[str(one.index)] = one.weight.tolist()
+    return found

@@ -1,0 +1,241 @@
+"""What `clearhead trace` shows: the tokens, every attention with its heads, one head's map, and how near it all is."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, final
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+from torch import Tensor
+
+from clearhead.cli.attention_drawing import Drawing
+from clearhead.cli.attention_map import legend, pooled_map, readable
+from clearhead.cli.screen import number, rule
+from clearhead.serve.traced import Traced
+from clearhead.tracing.readings import Readings, read_head
+from clearhead.tracing.rebuilding import Site
+from clearhead.tracing.survey import Surveyed, View
+from clearhead.tracing.trace import Trace
+
+__all__ = ["Looked", "Written", "as_drawing", "page", "told"]
+
+BARS = "▁▂▃▄▅▆▇█"
+SHOWN = 3
+"""Candidates of the last place that are shown."""
+MOST_TOKENS = 200
+"""Of a side, in the terminal."""
+KERNEL = 9
+"""Columns of a kernel's name."""
+HABIT = 0.5
+"""From which share of its weight on a head is said to have a habit."""
+INDENT, INDENT_FILE = (0, 2, 0, 4), (0, 2, 0, 8)
+ANSWERS = {
+    "translate": "what it would write next",
+    "generate": "what it would write next",
+    "classify": "what it takes the text for",
+    "fill": "at the last place",
+}
+BITS = "Bars: how many bits the query tells of the key that is looked at, of as many as there could be."
+CROSSING = "A row is the token that was read → the one written from it, a column a token of the source"
+
+Page = Iterator[RenderableType]
+
+
+class Written(NamedTuple):
+    """A file that was written; of a page, the sites that it has every number of."""
+
+    path: Path
+    size: int
+    exact: Sequence[str] | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """A trace, what a survey of it found, and the view that is shown."""
+
+    traced: Traced
+    found: Mapping[str, Surveyed]
+    view: View
+
+    @property
+    def trace(self) -> Trace:
+        return self.traced.trace
+
+    @property
+    def site(self) -> Site:
+        return self.trace[self.view.site]
+
+    @property
+    def name(self) -> str:
+        which = "mean of its heads" if self.view.head is None else f"head {self.view.head} of {self.site.n_heads}"
+        return f"{self.view.site}, {which}"
+
+    @property
+    def weight(self) -> Tensor:
+        return self.view.of(self.trace).cpu()
+
+    @property
+    def queries(self) -> list[str]:
+        """The names of rows: the token that a query is of and, where it looks into a source, what was written from it.
+
+        Of the last one that is what the model would go on with.
+        """
+        tokens = [readable(token) for token in self.trace.sides[self.site.side].tokens]
+        if self.site.slot != "cross":
+            return tokens
+        best = self.trace.candidates
+        last = readable(best[-1][0].text) if best else "…"
+        return [f"{read} → {wrote}" for read, wrote in zip(tokens, [*tokens[1:], last], strict=True)]
+
+    @property
+    def keys(self) -> list[str]:
+        side = "encoder" if self.site.slot == "cross" else self.site.side
+        return [readable(token) for token in self.trace.sides[side].tokens]
+
+
+def page(looked: Looked) -> Page:
+    """The picture for the terminal."""
+    yield rule(f"{looked.trace.task}: {len(looked.trace.sites)} attentions")
+    yield from tokens_of(looked.trace)
+    yield from answered(looked.trace)
+    yield Text()
+    yield rule("Every attention, a bar for each head")
+    yield from overview(looked)
+    yield Text()
+    yield rule(looked.name)
+    yield from pooled_map(looked.queries, looked.keys, looked.weight)
+    yield Text()
+    yield legend()
+    yield from said_of(looked)
+    yield Text()
+
+
+def tokens_of(trace: Trace) -> Page:
+    for name, side in trace.sides.items():
+        shown = side.tokens[:MOST_TOKENS]
+        more = f"… {len(side.tokens) - MOST_TOKENS:,} more" if len(side.tokens) > MOST_TOKENS else ""
+        role = "query" if name == trace.answering else "key"
+        pieces = [part for token in shown for part in ((readable(token), role), "  ")]
+        yield Text.assemble((f"  {name}", "chosen"), (f" · {len(side.tokens):,} tokens", "quiet"))
+        yield Padding(Text.assemble(*pieces, (more, "quiet")), INDENT)
+    for note in trace.notes:
+        yield Padding(Text(f"{note[0].upper()}{note[1:]}.", "quiet"), (0, 2))
+
+
+def answered(trace: Trace) -> Page:
+    """What the model would say at its last place, with the probabilities."""
+    if not trace.candidates:
+        return
+    yield Text.assemble(("  answer", "chosen"), (" · " + ANSWERS.get(trace.task, "at the last place"), "quiet"))
+    best = trace.candidates[-1][:SHOWN]
+    pieces = [f"{readable(one.text)} {100 * math.exp(one.log_prob):.1f} %   " for one in best]
+    yield Padding(Text("".join(pieces), "context"), INDENT)
+
+
+def overview(looked: Looked) -> Page:
+    """A line for each attention, and how near it all is to what the kernels gave."""
+    wide = max(map(len, looked.found))
+    heads = max(len("heads"), *(site.n_heads for site in looked.trace.sites.values()))
+    head = f"  {'':<{wide}}  {'kernel':<{KERNEL}}  {'heads':<{heads}}  {'clearest':<8}  looks"
+    yield Group(Text(head, "quiet", no_wrap=True))
+    for site in looked.trace.sites.values():
+        yield Group(line_of(looked, site, wide, heads))
+    yield Padding(Text(BITS, "quiet"), (0, 2))
+    yield Padding(Text(equal_said(looked), "quiet"), (0, 2))
+
+
+def line_of(looked: Looked, site: Site, wide: int, heads: int) -> Text:
+    bits = looked.found[site.name].information
+    best = max(range(len(bits)), key=bits.__getitem__)
+    most = math.log2(max(2, min(site.n_query, site.n_key)))
+    bars = "".join(BARS[min(len(BARS) - 1, int(one / most * len(BARS)))] for one in bits)
+    return Text.assemble(
+        (f"  {site.name:<{wide}}  ", "chosen" if site.name == looked.view.site else ""),
+        (f"{site.kernel:<{KERNEL}}  ", "quiet"),
+        (f"{bars:<{heads}}", "weight"),
+        f"  {best:>3}, {bits[best]:.1f}  ",
+        (where(read_head(site.head[best], tokens_for(looked.trace, site))), "quiet"),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+
+
+def tokens_for(trace: Trace, site: Site) -> list[int] | None:
+    """The ids of the sequence that looks at itself; None where it looks into another."""
+    return None if site.slot == "cross" else trace.sides[site.side].ids
+
+
+def where(read: Readings) -> str:
+    """The strongest habit of a head, if it has one; else how spread it is."""
+    habits = {"previous token": read.previous, "same token": read.same, "induction": read.induction}
+    named = {name: share for name, share in habits.items() if share is not None}
+    name = max(named, key=named.__getitem__, default=None)
+    if name is not None and named[name] >= HABIT:
+        return f"{name} {named[name]:.2f}"
+    return f"entropy {read.entropy:.1f} bits"
+
+
+def equal_said(looked: Looked) -> str:
+    """That what is rebuilt is what the kernels gave. It was held to that, row by row, and would have been an error."""
+    worst = max(looked.found.values(), key=lambda one: one.off / one.tolerance)
+    return (
+        "The kernels ran as they always do; what is shown was rebuilt from what passed, and gives their contexts: "
+        f"largest difference {worst.off:.1e}, tolerance {worst.tolerance:.1e}."
+    )
+
+
+def said_of(looked: Looked) -> Page:
+    site = looked.site
+    rows = CROSSING if site.slot == "cross" else "A row is a query, a column a key"
+    yield Padding(Text(f"{rows}; the weights of a row are where it looks."), (0, 2))
+    if looked.view.head is None:
+        return
+    read = read_head(site.head[looked.view.head], tokens_for(looked.trace, site))
+    shown = {
+        "entropy": f"{number(read.entropy)} bits",
+        "distance": None if site.slot == "cross" else number(read.distance, 1),
+        "previous token": share(read.previous),
+        "same token": share(read.same),
+        "induction": share(read.induction),
+    }
+    there = [f"{name} {value}" for name, value in shown.items() if value is not None]
+    yield Padding(Text("  ".join(there), "quiet"), (0, 2))
+
+
+def share(x: float | None) -> str | None:
+    return None if x is None else number(x)
+
+
+def told(looked: Looked, files: Mapping[str, Written]) -> Page:
+    """What was written, where no more was asked for."""
+    for kind, file in files.items():
+        line = Text.assemble((f"  {kind:<6}", "quiet"), f"{file.path}  {size_said(file.size)}")
+        yield Group(Text.assemble(line, no_wrap=True, overflow="ignore"))
+        if file.exact is not None:
+            n = len(looked.trace.sites)
+            which = "every attention" if len(file.exact) == n else f"{', '.join(file.exact)} ({len(file.exact)} of {n})"
+            yield Padding(Text(f"8-bit weights of every head; every number of {which}.", "quiet"), INDENT_FILE)
+        elif kind == "svg":
+            yield Padding(Text(looked.name, "quiet"), INDENT_FILE)
+    yield Padding(Text(equal_said(looked), "quiet"), (0, 2))
+
+
+def size_said(size: int) -> str:
+    return f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+
+
+def as_drawing(looked: Looked) -> Drawing:
+    """The view, as it is drawn."""
+    site = looked.site
+    off = looked.found[site.name]
+    return Drawing(
+        title=looked.name,
+        said=f"kernel {site.kernel}; rebuilt contexts equal its own: {off.off:.1e} off, {off.tolerance:.1e} allowed",
+        queries=looked.queries,
+        keys=looked.keys,
+        weight=looked.weight,
+    )

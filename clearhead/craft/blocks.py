@@ -1,0 +1,197 @@
+"""Inputs: what a head designed by hand reads. Which directions of its input hold the token, which the position.
+
+>>> words = inputs(["the", "blue", "creature"], 4)
+>>> words.names
+('token:the', 'token:blue', 'token:creature', 'position:0', 'position:1', 'position:2', 'position:3')
+>>> words.vectors(["blue", "the"]).int().tolist()
+[[0, 1, 0, 1, 0, 0, 0], [1, 0, 0, 0, 1, 0, 0]]
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clearhead.attention.positions import Sinusoidal
+from clearhead.errors import OptionError, ShapeError
+
+__all__ = ["Block", "Inputs", "Tokens", "inputs"]
+
+Tokens = Sequence[str] | Sequence[int] | Tensor
+"""The tokens of a text: as they are written, or as ids."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Block:
+    """Some directions of the input, and the vector that stands there for each label: each token, each position."""
+
+    name: str
+    labels: tuple[str, ...]
+    first: int
+    """Its first direction."""
+    vectors: Float[Tensor, "label width"]
+    waves: Sinusoidal | None = None
+    """The encoding its vectors come from, if they are not one-hot."""
+
+    @property
+    def width(self) -> int:
+        return self.vectors.shape[1]
+
+    @property
+    def at(self) -> slice:
+        """Its directions."""
+        return slice(self.first, self.first + self.width)
+
+    @property
+    def directions(self) -> list[str]:
+        """What they are called."""
+        if self.waves is None:
+            return [f"{self.name}:{label}" for label in self.labels]
+        pairs = [(wave, pair) for pair in range(self.width // 2) for wave in ("sin", "cos")]
+        order = pairs if self.waves.layout == "interleaved" else sorted(pairs, key=lambda pair: pair[0] == "cos")
+        return [f"{self.name}:{wave} {pair}" for wave, pair in order]
+
+    def ids(self, labels: Tokens) -> Int[Tensor, "n"]:
+        """The numbers of these labels."""
+        if isinstance(labels, Tensor) or all(isinstance(label, int) for label in labels):
+            found = torch.as_tensor(labels).long().flatten()
+            if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < len(self.labels):
+                raise OptionError(f"{self.name}: ids go from 0 to {len(self.labels) - 1}; came {found.tolist()}")
+            return found
+        unknown = [label for label in labels if label not in self.labels]
+        if unknown:
+            raise OptionError(f"{self.name}: there is no {unknown[0]!r} among {', '.join(self.labels)}")
+        return torch.tensor([self.labels.index(str(label)) for label in labels], dtype=torch.long)
+
+    def turn(self, offset: int) -> Float[Tensor, "width width"] | None:
+        """The rotation that takes the vector of any position to that `offset` further on; None if there is none."""
+        if self.waves is None:
+            return None
+        turned = torch.zeros(self.width, self.width, dtype=torch.float64)
+        for pair in range(self.width // 2):
+            angle = torch.tensor(offset * self.waves.base ** (-2 * pair / self.width), dtype=torch.float64)
+            sin, cos = self.pair(pair)
+            turned[sin, sin] = turned[cos, cos] = angle.cos()
+            turned[cos, sin], turned[sin, cos] = angle.sin(), -angle.sin()
+        return turned.float()
+
+    def pair(self, number: int) -> tuple[int, int]:
+        """Where a sine and its cosine stand."""
+        assert self.waves is not None
+        interleaved = self.waves.layout == "interleaved"
+        return (2 * number, 2 * number + 1) if interleaved else (number, number + self.width // 2)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inputs:
+    """The directions of a head's input by name. An input is the sum of one vector from each block that is filled."""
+
+    blocks: Mapping[str, Block]
+    d_model: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of every direction."""
+        return tuple(name for block in self.blocks.values() for name in block.directions)
+
+    @property
+    def length(self) -> int | None:
+        """How many positions there are; None where the input holds none."""
+        return len(self.blocks["position"].labels) if "position" in self.blocks else None
+
+    def __getitem__(self, name: str) -> Block:
+        if name not in self.blocks:
+            there = ", ".join(self.blocks) or "none: it is the stream of a model"
+            raise OptionError(f"these inputs have no block {name!r}; there are {there}")
+        return self.blocks[name]
+
+    def spread(self, name: str) -> Float[Tensor, "label d_model"]:
+        """The vectors of a block's labels, as wide as the input."""
+        block = self[name]
+        wide = torch.zeros(len(block.labels), self.d_model)
+        wide[:, block.at] = block.vectors
+        return wide
+
+    def reading(self, name: str) -> Float[Tensor, "d_model label"]:
+        """The map from an input to the one-hot of its label in a block."""
+        block = self[name]
+        if block.waves is not None:
+            raise OptionError(f"the labels of {name!r} are not one-hot, so no map tells them apart; use one-hot ones")
+        return self.spread(name).T
+
+    @property
+    def constant(self) -> Float[Tensor, "d_model"]:
+        """A direction along which every input is 1: the sum of a one-hot block that is always filled."""
+        return self.spread("token").sum(0)
+
+    def vectors(self, tokens: Tokens, **others: Tokens) -> Float[Tensor, "n d_model"]:
+        """The input for a text. `others` fills blocks besides token and position: a label for each place."""
+        ids = self["token"].ids(tokens)
+        n = len(ids)
+        self.check_length(n)
+        x = self.spread("token")[ids]
+        if self.length is not None:
+            x = x + self.spread("position")[:n]
+        for name, labels in others.items():
+            filled = self[name].ids(labels)
+            if len(filled) != n:
+                raise ShapeError(f"{name}: expected a label for each of the {n} tokens; came {len(filled)}")
+            x = x + self.spread(name)[filled]
+        return x
+
+    def check_length(self, n: int) -> None:
+        if n < 1 or (self.length is not None and n > self.length):
+            raise ShapeError(f"these inputs are texts of 1 to {self.length or 'any number of'} tokens; came {n}")
+
+
+def inputs(
+    vocabulary: Sequence[str],
+    length: int | None = None,
+    *,
+    waves: int | None = None,
+    room: Mapping[str, Sequence[str]] | None = None,
+) -> Inputs:
+    """An input with a direction for each token and each of `length` positions.
+
+    `waves`: positions as sines and cosines in so many directions, as `positions.Sinusoidal` makes them, in place of
+    one-hot ones. `room`: further blocks, by name with their labels, that are empty until a head writes into them.
+    """
+    one_hot = {"token": vocabulary, **(room or {})}
+    blocks: dict[str, Block] = {}
+    for name, labels in one_hot.items():
+        if name == "position":
+            raise OptionError("inputs: `position` is made by `length`; call the room something else")
+        blocks[name] = Block(name=name, labels=checked(name, labels), first=0, vectors=torch.eye(len(labels)))
+        if name == "token" and length is not None:
+            blocks["position"] = positions(length, waves)
+    if length is None and waves is not None:
+        raise OptionError("inputs: waves are for positions; say how many there are by length")
+    return placed(blocks)
+
+
+def placed(blocks: Mapping[str, Block]) -> Inputs:
+    """The blocks one after another."""
+    made, first = {}, 0
+    for name, block in blocks.items():
+        made[name] = Block(name=name, labels=block.labels, first=first, vectors=block.vectors, waves=block.waves)
+        first += block.width
+    return Inputs(blocks=made, d_model=first)
+
+
+def positions(length: int, waves: int | None) -> Block:
+    if length < 1:
+        raise OptionError(f"inputs: length must be 1 or more; came {length}")
+    spec = None if waves is None else Sinusoidal()
+    vectors = torch.eye(length) if spec is None or waves is None else spec.embed(waves)(length)
+    return Block(name="position", labels=tuple(map(str, range(length))), first=0, vectors=vectors, waves=spec)
+
+
+def checked(name: str, labels: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
+        raise OptionError(f"{name}: expected a list of different labels, at least one; came {labels!r}")
+    return tuple(labels)

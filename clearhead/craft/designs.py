@@ -1,0 +1,230 @@
+"""Designs: a head made by hand. What each key says, what each query asks for, what is carried and where it goes.
+
+>>> words = inputs(["the", "blue", "creature"], 4)
+>>> head = by_content(words, {"creature": ["blue"]}, scale=10.0)
+>>> head.weights(["the", "blue", "creature", "blue"])[2].mul(100).round().int().tolist()
+[0, 50, 0, 50]
+>>> head.sharpness(4).margin
+1.0
+>>> by_position(words, offset=-1, scale=10.0).weights(["the", "blue", "creature"])[2].round().int().tolist()
+[0, 1, 0]
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.craft.blocks import Inputs, inputs
+from clearhead.craft.heads import Asked, Design
+from clearhead.errors import OptionError, ShapeError
+
+__all__ = ["Asks", "Design", "by_content", "by_position", "combine"]
+
+Asks = Mapping[str, str | Sequence[str]] | Callable[[str, str], float] | Tensor
+"""Which labels a label asks for: a list each, or a number for each pair, the query's label first."""
+
+
+def by_content(
+    read: Inputs | Sequence[str],
+    asks: Asks,
+    *,
+    keys: Float[Tensor, "label d_head"] | None = None,
+    queries: Float[Tensor, "label d_head"] | None = None,
+    query: str = "token",
+    key: str = "token",
+    scale: float = 1.0,
+) -> Design:
+    """A head that looks for what a key says, wherever it stands; keys that say the same are attended together.
+
+    `asks`: for each label of a query the labels it looks for, or a number for every pair by a function or a table.
+    `keys` are what the labels of keys say, one row each: orthogonal unless given. `queries` are what is asked: by
+    default the sum of the keys looked for. `query` and `key` are the blocks whose labels are meant.
+    """
+    source = read if isinstance(read, Inputs) else inputs(read)
+    table = asked_table(asks, source[query].labels, source[key].labels)
+    said = key_vectors(keys, table.shape[1])
+    asking = query_vectors(queries, table, said)
+    made = Design(
+        name="by content",
+        inputs=source,
+        asked=Asked(content=lambda one, other: table.double()[one][:, other], query=query, key=key),
+        w_q=source.reading(query) @ asking,
+        w_k=source.reading(key) @ said,
+        scale=scale,
+    )
+    return made.carrying("token", to="token")
+
+
+def key_vectors(keys: Tensor | None, count: int) -> Float[Tensor, "label d_head"]:
+    said = torch.eye(count) if keys is None else keys.float()
+    if said.ndim != 2 or len(said) != count or not said.norm(dim=-1).all():
+        raise ShapeError(
+            f"by_content: expected a key other than 0 for each of the {count} labels of keys; came {tuple(said.shape)}"
+        )
+    return said
+
+
+def query_vectors(queries: Tensor | None, table: Tensor, said: Tensor) -> Float[Tensor, "label d_head"]:
+    """What was given, or the sum of the keys looked for, each so long that its score with itself is what was asked."""
+    asking = table @ (said / said.pow(2).sum(-1, keepdim=True)) if queries is None else queries.float()
+    if asking.shape != (len(table), said.shape[1]):
+        raise ShapeError(
+            f"by_content: expected queries of shape {(len(table), said.shape[1])}, one for each label of queries, as "
+            f"wide as the keys; came {tuple(asking.shape)}"
+        )
+    return asking
+
+
+def asked_table(asks: Asks, queries: Sequence[str], keys: Sequence[str]) -> Float[Tensor, "query key"]:
+    if isinstance(asks, Tensor):
+        if asks.shape != (len(queries), len(keys)):
+            raise ShapeError(
+                f"by_content: expected asks of shape {(len(queries), len(keys))}; came {tuple(asks.shape)}"
+            )
+        return asks.float()
+    if callable(asks):
+        return torch.tensor([[float(asks(one, other)) for other in keys] for one in queries])
+    table = torch.zeros(len(queries), len(keys))
+    for one, others in asks.items():
+        for other in [others] if isinstance(others, str) else others:
+            if one not in queries or other not in keys:
+                raise OptionError(
+                    f"by_content: {one!r} asks for {other!r}; queries have {', '.join(queries)}, keys {', '.join(keys)}"
+                )
+            table[queries.index(one), keys.index(other)] = 1
+    return table
+
+
+def by_position(
+    read: Inputs,
+    *,
+    offset: int | None = None,
+    absolute: int | None = None,
+    function: Callable[[int, int], int | Sequence[int] | None] | None = None,
+    scores: Callable[[int, int], float] | None = None,
+    scale: float = 1.0,
+) -> Design:
+    """A head that looks at a place: `offset` from the query's, the `absolute` one, or what `function(i, n)` says.
+
+    n is the inputs' length, which a head cannot know to be less. `scores(i, j)` gives a number for every pair of
+    places instead. On one-hot positions all of it is exact. On waves an offset is the rotation that shifts by it, and a
+    function or scores are met by least squares: the sharpness says how well.
+    """
+    given = {"offset": offset, "absolute": absolute, "function": function, "scores": scores}
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) != 1:
+        raise OptionError(f"by_position: give one of {', '.join(given)}; came {', '.join(chosen) or 'none'}")
+    length = read.length
+    if length is None:
+        raise OptionError("by_position: the input holds no positions; make the inputs with a length")
+    if absolute is not None and not 0 <= absolute < length:
+        raise OptionError(f"by_position: absolute must be one of the {length} positions; came {absolute}")
+    table = places_table(length, offset=offset, absolute=absolute, function=function, scores=scores)
+    made = Design(
+        name=place_name(offset, absolute),
+        inputs=read,
+        asked=Asked(places=lambda n: table[:n, :n]),
+        w_q=place_queries(read, table, offset, absolute),
+        w_k=torch.eye(read.d_model)[:, read["position"].at],
+        scale=scale,
+    )
+    return made.carrying("token", to="token")
+
+
+def place_queries(
+    read: Inputs, table: Tensor, offset: int | None, absolute: int | None
+) -> Float[Tensor, "d_model width"]:
+    """W_Q: from an input to the vector of the place it asks for, so long that its score there is 1."""
+    block = read["position"]
+    norm = block.vectors.pow(2).sum(-1).mean()
+    if absolute is not None:
+        return read.constant.unsqueeze(1) * block.vectors[absolute] / norm
+    asking = None if offset is None else block.turn(offset)
+    if asking is None:
+        asking = torch.linalg.pinv(block.vectors.double(), rtol=1e-6).float() @ table.float() @ block.vectors
+    w_q = torch.zeros(read.d_model, block.width)
+    w_q[block.at] = asking / norm
+    return w_q
+
+
+def place_name(offset: int | None, absolute: int | None) -> str:
+    if absolute is not None:
+        return f"position {absolute}"
+    if offset is None:
+        return "by position"
+    return f"{-offset} back" if offset < 0 else f"{offset} ahead"
+
+
+def places_table(
+    length: int,
+    *,
+    offset: int | None,
+    absolute: int | None,
+    function: Callable[[int, int], int | Sequence[int] | None] | None,
+    scores: Callable[[int, int], float] | None,
+) -> Float[Tensor, "query key"]:
+    """What is asked of each place by each."""
+    places = range(length)
+    if scores is not None:
+        return torch.tensor([[float(scores(i, j)) for j in places] for i in places], dtype=torch.float64)
+    table = torch.zeros(length, length, dtype=torch.float64)
+    for i in places:
+        target = i + offset if offset is not None else absolute if function is None else function(i, length)
+        for j in () if target is None else (target,) if isinstance(target, int) else target:
+            if 0 <= j < length:
+                table[i, j] = 1
+    return table
+
+
+def combine(*designs: Design, weights: Sequence[float] | None = None) -> Design:
+    """One head that asks for all of it at once: the scores are added, each design's times its scale and its weight.
+
+    It carries what the first one carries.
+    """
+    shares = [1.0] * len(designs) if weights is None else list(weights)
+    if len(designs) < 2 or len(shares) != len(designs):
+        raise OptionError(
+            "combine: give two designs or more, and a weight for each; "
+            f"came {len(designs)} designs and {len(shares)} weights"
+        )
+    first = designs[0]
+    if any(design.inputs is not first.inputs for design in designs):
+        raise OptionError("combine: designs in one head read one input; make them from the same inputs")
+    if any(design.mask.structure != first.mask.structure for design in designs):
+        raise OptionError("combine: a head has one mask; give the designs the same one, by .seeing(mask)")
+    factors = [design.scale * share for design, share in zip(designs, shares, strict=True)]
+    return replace(
+        first,
+        name=" and ".join(design.name for design in designs),
+        asked=added([design.asked for design in designs], factors),
+        w_q=torch.cat([design.w_q * factor for design, factor in zip(designs, factors, strict=True)], -1),
+        w_k=torch.cat([design.w_k for design in designs], -1),
+        scale=1.0,
+    )
+
+
+def added(asked: Sequence[Asked], factors: Sequence[float]) -> Asked:
+    contents = [(one.content, factor, one) for one, factor in zip(asked, factors, strict=True) if one.content]
+    places = [(one.places, factor) for one, factor in zip(asked, factors, strict=True) if one.places]
+    blocks = {(one.query, one.key) for *_, one in contents}
+    if len(blocks) > 1:
+        raise OptionError(
+            f"combine: designs by content must read the same blocks; came {sorted(blocks)}. "
+            "Put them into heads of their own"
+        )
+    query, key = next(iter(blocks), ("token", "token"))
+    return Asked(
+        content=(lambda one, other: sum_of([content(one, other) * factor for content, factor, _ in contents]))
+        if contents
+        else None,
+        places=(lambda n: sum_of([place(n) * factor for place, factor in places])) if places else None,
+        query=query,
+        key=key,
+    )
+
+
+def sum_of(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(tensors)).sum(0)

@@ -1,0 +1,165 @@
+"""Fitting: designs for a head of a model that is there already, from what reaches that head.
+
+In a trained model no direction of the stream is a token or a position. What a head needs is read out of it by least
+squares: texts go through the model, and maps are found from the vectors that reach the head to codes of their places or
+of their tokens. Norms, and what earlier layers wrote, are in those vectors, so they are taken into account as far as
+a linear map can; nothing is promised, and `Installed.measure` says how sharp it came out.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from clearhead.attention.layer import Attention
+from clearhead.attention.positions import Sinusoidal
+from clearhead.craft.blocks import Inputs
+from clearhead.craft.designs import place_name
+from clearhead.craft.heads import Asked, Design
+from clearhead.craft.sharpness import weight_on
+from clearhead.decoding.generating import inferring
+from clearhead.errors import OptionError
+from clearhead.tracing.names import Names, sides_of
+
+__all__ = ["fit_content", "fit_position", "reaching"]
+
+RIDGE = 1e-4
+SCALES = [2.0 ** (step / 2) for step in range(-4, 21)]
+"""What a fitted design's scale is chosen from."""
+Texts = Int[Tensor, "batch _"]
+
+
+def own_texts(model: nn.Module, at: str, tokens: tuple[Tensor, ...]) -> Texts:
+    """The tokens whose vectors reach this attention."""
+    names = Names(model)
+    names.check_site(at)
+    if at.endswith(".cross"):
+        raise OptionError(
+            f"{at} looks from one sequence at another: designs are fitted to attention within one, such as "
+            f"{at.replace('.cross', '.attention')}"
+        )
+    sides = list(sides_of(model))
+    if len(tokens) != len(sides):
+        raise OptionError(f"expected token ids for {' and '.join(sides)}; came {len(tokens)} tensors")
+    return tokens[sides.index(side_of(at))]
+
+
+def side_of(at: str) -> str:
+    return at.partition(".")[0]
+
+
+def reaching(model: nn.Module, *tokens: Texts, at: str) -> Float[Tensor, "batch n d_model"]:
+    """The vectors that reach an attention when these texts go through the model: after its norm, if it has one."""
+    own_texts(model, at, tokens)
+    found: list[Tensor] = []
+    layer = Names(model).sites[at]
+    handle = layer.query.register_forward_hook(lambda _, given, __: found.append(given[0]))
+    try:
+        with inferring(model):
+            model(*tokens)
+    finally:
+        handle.remove()
+    return found[0].clone().float().cpu()
+
+
+def fit_position(
+    model: nn.Module, *tokens: Texts, at: str, offset: int | None = None, absolute: int | None = None
+) -> Design:
+    """A head that looks `offset` places on, or at the `absolute` place, for this attention of this model.
+
+    Where positions are in the stream, keys become waves of their places and queries the waves of the place they want.
+    Where the attention turns queries and keys (rotary), both are the same everywhere but for the turn of the offset.
+    """
+    if (offset is None) == (absolute is None):
+        raise OptionError("fit_position: give offset or absolute, one of them")
+    places = torch.arange(own_texts(model, at, tokens).shape[1])
+    layer = Names(model).sites[at]
+    target = torch.full_like(places, absolute or 0) if offset is None else places + offset
+    codes = turned_codes(layer, offset) if layer.position.turns else wave_codes(layer, places, target)
+    asked = Asked(places=lambda n: place_pairs(n, offset, absolute))
+    return fitted(model, tokens, at, codes=codes, asked=asked, name=place_name(offset, absolute))
+
+
+def fit_content(model: nn.Module, *tokens: Texts, at: str) -> Design:
+    """A head that looks at tokens equal to the query's own, itself included, for this attention of this model."""
+    own = own_texts(model, at, tokens).cpu()
+    d_head = Names(model).sites[at].shape.d_head
+    vocabulary = sides_of(model)[side_of(at)][1].spec.vocabulary
+    table = apart(vocabulary, d_head)
+    asked = Asked(content=lambda one, other: (one.unsqueeze(1) == other).double())
+    return fitted(model, tokens, at, codes=(table[own], table[own]), asked=asked, name="same token")
+
+
+def fitted(
+    model: nn.Module, tokens: tuple[Texts, ...], at: str, *, codes: tuple[Tensor, Tensor], asked: Asked, name: str
+) -> Design:
+    """The maps that come nearest to these codes of queries and keys, at the scale that does best on the texts."""
+    x = reaching(model, *tokens, at=at)
+    layer = Names(model).sites[at]
+    query, key = codes
+    made = Design(
+        name=name,
+        inputs=Inputs(blocks={}, d_model=layer.d_model),
+        asked=asked,
+        w_q=nearest(x, query),
+        w_k=nearest(x, key),
+        mask=layer.mask,
+    )
+    return made.scaled(best_scale(layer, made, x, own_texts(model, at, tokens)))
+
+
+def nearest(x: Float[Tensor, "batch n d_model"], code: Tensor) -> Float[Tensor, "d_model d_head"]:
+    """The map of least squares from vectors to codes, held a little towards 0."""
+    flat = x.flatten(0, 1).double()
+    goal = code.expand(x.shape[0], x.shape[1], -1).flatten(0, 1).double()
+    square = flat.T @ flat
+    ridge = RIDGE * square.diagonal().mean() * torch.eye(len(square), dtype=torch.float64)
+    return torch.linalg.solve(square + ridge, flat.T @ goal).float()
+
+
+def wave_codes(layer: Attention, places: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Waves of the wanted place and of the own one; the slowest takes the whole text for a turn."""
+    width = layer.shape.d_head // 2 * 2
+    if width < 2:
+        raise OptionError("a place is told by waves, in pairs: this head has one number, and needs two or more")
+    waves = Sinusoidal(base=float(max(len(places), 2))).embed(width)
+    return waves.at(target), waves.at(places)
+
+
+def turned_codes(layer: Attention, offset: int | None) -> tuple[Tensor, Tensor]:
+    if offset is None:
+        raise OptionError("fit_position: this attention knows distances alone (rotary); give an offset")
+    same = torch.ones(1, 1, 1, layer.shape.d_head)
+    turned = layer.position.turn(same, torch.tensor([offset]))
+    return turned[0, 0], same[0, 0]
+
+
+def place_pairs(n: int, offset: int | None, absolute: int | None) -> Float[Tensor, "query key"]:
+    query, key = torch.arange(n).unsqueeze(1), torch.arange(n)
+    wanted = key == query + offset if offset is not None else (key == absolute).expand(n, n)
+    return wanted.double()
+
+
+def apart(count: int, width: int, rounds: int = 50) -> Float[Tensor, "label width"]:
+    """Unit vectors that stand as far apart as a few rounds of pushing get them; at right angles where there is room."""
+    if count <= width:
+        return torch.eye(width)[:count]
+    generator = torch.Generator().manual_seed(0)
+    codes = nn.functional.normalize(torch.randn(count, width, generator=generator), dim=-1)
+    if count > 4096:
+        return codes
+    for _ in range(rounds):
+        close = (codes @ codes.T).fill_diagonal_(0).clamp(min=0) ** 3
+        codes = nn.functional.normalize(codes - 0.5 * close @ codes, dim=-1)
+    return codes
+
+
+def best_scale(layer: Attention, design: Design, x: Tensor, own: Texts) -> float:
+    """The scale that puts most weight on what is wanted, in the mean over the queries of the texts."""
+    scored: list[tuple[Tensor, Tensor]] = []
+    allowed = design.allowed(own.shape[1])
+    for vectors, ids in zip(x, own.cpu(), strict=True):
+        query, key = ((vectors @ matrix)[None, None] for matrix in (design.w_q, design.w_k))
+        places = torch.arange(len(ids))
+        score = layer.position.turn(query, places) @ layer.position.turn(key, places).transpose(-1, -2)
+        scored.append((score[0, 0].masked_fill(~allowed, -torch.inf), design.asked.wanted(ids, ids, allowed)))
+    return max(SCALES, key=lambda scale: torch.cat([weight_on(*one, scale) for one in scored]).mean().item())

@@ -1,0 +1,188 @@
+"""Installing: a design into a head of a model, trained or not, and kept there while the rest is trained.
+
+>>> import torch
+>>> from clearhead.craft.fitting import fit_content
+>>> from clearhead.model import presets
+>>> _ = torch.manual_seed(0)
+>>> model, texts = presets.gpt2("tiny", vocabulary=50, length=32).build(), torch.randint(50, (16, 32))
+>>> same = fit_content(model, texts, at="decoder.0.attention")
+>>> put = install(model, same, at="decoder.0.attention", head=3)
+>>> print(put)
+same token in head 3 of decoder.0.attention; it is kept as it is
+>>> put.measure(torch.randint(50, (4, 32))).right > 0.9
+True
+"""
+
+import math
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from clearhead.attention.heads import WholeMap
+from clearhead.attention.layer import Attention
+from clearhead.attention.similarity import Dot, ScaledDot
+from clearhead.craft.building import write_head
+from clearhead.craft.fitting import own_texts
+from clearhead.craft.heads import Design
+from clearhead.craft.sharpness import Measured, measured
+from clearhead.errors import OptionError
+from clearhead.tracing.names import Names
+from clearhead.tracing.trace import trace_model
+
+__all__ = ["Installed", "install"]
+
+Region = tuple[slice, ...]
+KEPT: "weakref.WeakKeyDictionary[Attention, dict[int, Frozen]]" = weakref.WeakKeyDictionary()
+"""The frozen heads of each layer: one that is designed anew is no longer kept as it was."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Installed:
+    """A design in its place. Freezing belongs to this process: a saved model has the weights, and nothing frozen."""
+
+    model: nn.Module = field(repr=False)
+    at: str
+    head: int
+    design: Design
+    frozen: "Frozen | None" = None
+
+    def __str__(self) -> str:
+        kept = "may learn" if self.frozen is None else "is kept as it is"
+        return f"{self.design.name} in head {self.head} of {self.at}; it {kept}"
+
+    def measure(self, *tokens: Int[Tensor, "batch _"]) -> Measured:
+        """How sharp it is on texts: each goes through the model, and its head is read from a trace."""
+        own = own_texts(self.model, self.at, tokens).cpu()
+        texts = []
+        for row in range(len(own)):
+            head = trace_model(self.model, *(side[row : row + 1] for side in tokens))[self.at].head[self.head]
+            masked = head.masked.cpu()
+            wanted = self.design.asked.wanted(own[row], own[row], masked > -math.inf)
+            texts.append((masked, head.weight.cpu(), wanted))
+        return measured(texts)
+
+    def release(self) -> None:
+        """Lets the head learn from here on."""
+        if self.frozen is not None:
+            self.frozen.release()
+
+
+def install(model: nn.Module, design: Design, *, at: str, head: int, frozen: bool = True) -> Installed:
+    """Puts a design into a head: its slices of W_Q and W_K, and of W_V and W_O if the design says what it carries.
+
+    `frozen` keeps those numbers as they are while the rest is trained, by any optimiser of torch and with weight decay,
+    until `release()` or another design takes its place. The layer's factor (1/√d_head) is made up for in W_Q.
+    """
+    names = Names(model)
+    names.check_site(at)
+    layer = names.sites[at]
+    check_fits(layer, design, at, head)
+    written: dict[str, Region] = {**write_head(layer, head, design, scale=design.scale / factor(layer))}
+    written |= clear_biases(layer, head, written)
+    own = KEPT.setdefault(layer, {})
+    if head in own:
+        own.pop(head).release()
+    if frozen:
+        own[head] = Frozen(layer, written)
+    return Installed(model=model, at=at, head=head, design=design, frozen=own.get(head))
+
+
+def factor(layer: Attention) -> float:
+    """What the layer multiplies scores by."""
+    scale = layer.similarity.scale(layer.shape.d_head)
+    assert isinstance(scale, float)
+    return scale
+
+
+def check_fits(layer: Attention, design: Design, at: str, head: int) -> None:
+    shape = layer.shape
+    if not 0 <= head < shape.n_heads:
+        raise OptionError(f"{at} has heads 0 to {shape.n_heads - 1}; came {head}")
+    if shape.n_kv_heads != shape.n_heads:
+        raise OptionError(
+            f"{at}: {shape.n_heads} query heads share {shape.n_kv_heads} of keys and values, so no head has keys "
+            "of its own to design; choose a model where each has"
+        )
+    maps = (layer.query, layer.key, layer.value)
+    if not all(isinstance(one, WholeMap) for one in maps) or not isinstance(layer.output, nn.Linear):
+        raise OptionError(f"{at}: a design goes into heads that see the whole input and end with W_O (ch.Heads)")
+    if not isinstance(layer.similarity, Dot | ScaledDot):
+        raise OptionError(f"{at}: scores must be dot products, and are {type(layer.similarity).__name__}")
+    if design.inputs.d_model != layer.d_model:
+        raise OptionError(
+            f"{at} reads {layer.d_model} numbers, and {design.name} is designed for {design.inputs.d_model}; "
+            "fit one to this model, by fit_position or fit_content"
+        )
+    d_value = layer.output.in_features // shape.n_heads
+    wide = 0 if design.w_v is None else design.w_v.shape[1]
+    if design.d_head > shape.d_head or wide > d_value:
+        raise OptionError(
+            f"{at}: a head has {shape.d_head} numbers for queries and keys and {d_value} for values, and "
+            f"{design.name} needs {design.d_head} and {wide}"
+        )
+
+
+@torch.no_grad()
+def clear_biases(layer: Attention, head: int, written: Mapping[str, Region]) -> dict[str, Region]:
+    """Sets the biases of what was written to 0, and says where; W_O's is of all heads, and stays."""
+    cleared: dict[str, Region] = {}
+    for name in ("query", "key", "value"):
+        linear = getattr(layer, name).linear
+        if linear.bias is not None and f"{name}.linear.weight" in written:
+            own = written[f"{name}.linear.weight"][:1]
+            linear.bias[own] = 0
+            cleared[f"{name}.linear.bias"] = own
+    return cleared
+
+
+@final
+class Frozen:
+    """Keeps slices of a layer's parameters: no gradient reaches them, and each optimiser step gives them back.
+
+    The gradient alone is not enough: weight decay, and momentum from before, move what has none.
+    """
+
+    def __init__(self, layer: Attention, regions: Mapping[str, Region]) -> None:
+        kept = {name: layer.get_parameter(name)[region].detach().clone() for name, region in regions.items()}
+        own = weakref.ref(layer)  # a model that is dropped is not kept for this
+        self.handles = [
+            register_optimizer_step_post_hook(lambda *_: give_back(own(), regions, kept)),
+            *(
+                layer.get_parameter(name).register_hook(without(region))
+                for name, region in regions.items()
+                if layer.get_parameter(name).requires_grad
+            ),
+        ]
+        weakref.finalize(layer, self.handles[0].remove)
+
+    def release(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+def without(region: Region) -> Callable[[Tensor], Tensor]:
+    """Puts zeros into a region of a gradient."""
+
+    def hook(gradient: Tensor) -> Tensor:
+        kept = gradient.clone()
+        kept[region] = 0
+        return kept
+
+    return hook
+
+
+@torch.no_grad()
+def give_back(layer: Attention | None, regions: Mapping[str, Region], kept: dict[str, Tensor]) -> None:
+    if layer is None:
+        return
+    for name, region in regions.items():
+        parameter = layer.get_parameter(name)
+        kept[name] = kept[name].to(parameter)
+        parameter[region] = kept[name]

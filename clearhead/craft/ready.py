@@ -1,0 +1,192 @@
+"""Ready heads: previous token, k back, first token, same token, matching bracket, and induction by two layers.
+
+Each is at the scale where softmax puts 0.999 on what it wants in the longest text of its inputs, and exact with
+argmax. A head carries the token it finds into the block `found` where the inputs have one, else over its own token.
+
+>>> import torch
+>>> from clearhead.craft.blocks import inputs
+>>> words = inputs(["a", "b", "c"], 8, room={"found": ["a", "b", "c"]})
+>>> previous_token(words).weights(["a", "b", "c", "a"]).argmax(-1).tolist()
+[0, 0, 1, 2]
+>>> same_token(words).weights(["a", "b", "c", "a"])[3].round().int().tolist()
+[1, 0, 0, 0]
+>>> model = induction_model(["a", "b", "c"], 8)
+>>> model(torch.tensor([[0, 1, 2, 0]]))[0, -1].argmax().item()                      # a came before b, so b comes again
+1
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clearhead.attention import masks
+from clearhead.attention.weighting import Weighting
+from clearhead.craft.blocks import Inputs, inputs
+from clearhead.craft.building import Units, model_of
+from clearhead.craft.designs import by_content, by_position, combine
+from clearhead.craft.heads import Design
+from clearhead.errors import OptionError
+from clearhead.model.transformers import Decoder
+
+__all__ = [
+    "bracket_inputs",
+    "bracket_levels",
+    "bracket_model",
+    "first_token",
+    "induction",
+    "induction_inputs",
+    "induction_model",
+    "matching_bracket",
+    "previous_token",
+    "same_token",
+    "tokens_back",
+]
+
+LEFT_OVER = 0.001
+OPENING, CLOSING = "(", ")"
+
+
+def finished(design: Design, name: str) -> Design:
+    """At its scale, carrying the token into the room there is for it."""
+    length = design.inputs.length
+    assert length is not None
+    to = "found" if "found" in design.inputs.blocks else "token"
+    return design.sharpened(length, LEFT_OVER).named(name).carrying("token", to=to)
+
+
+def positioned(read: Inputs) -> Inputs:
+    if read.length is None:
+        raise OptionError("a ready head needs positions in its inputs; make them with a length")
+    return read
+
+
+def previous_token(read: Inputs) -> Design:
+    """Looks at the token before. The first has none: it looks at all alike, or at itself where it sees no more."""
+    return tokens_back(read, 1).named("previous token")
+
+
+def tokens_back(read: Inputs, count: int) -> Design:
+    """Looks at the token `count` places back; the first ones, that have none there, look at all alike."""
+    if not 0 <= count < (positioned(read).length or 0):
+        raise OptionError(f"tokens_back: count must be from 0 to {(read.length or 0) - 1} here; came {count}")
+    return finished(by_position(read, offset=-count), f"{count} back")
+
+
+def first_token(read: Inputs) -> Design:
+    """Looks at the first token."""
+    return finished(by_position(positioned(read), absolute=0), "first token")
+
+
+def same_token(read: Inputs) -> Design:
+    """Looks at the query's own token wherever else it stands: the same content, and not the same place.
+
+    A token that stands nowhere else looks at all alike.
+    """
+    same = by_content(read, lambda one, other: one == other)
+    elsewhere = by_position(positioned(read), offset=0)
+    return finished(combine(same, elsewhere, weights=(1.0, -1.0)), "same token")
+
+
+def induction_inputs(vocabulary: Sequence[str], length: int) -> Inputs:
+    """Inputs with room for the token before, and for what induction finds."""
+    return inputs(vocabulary, length, room={"before": vocabulary, "found": vocabulary})
+
+
+def induction(read: Inputs) -> tuple[Design, Design]:
+    """Looks at what followed the query's token earlier: a head for each of two layers.
+
+    The first writes the token before each place into the block `before` there; the first place has none, and its mask
+    leaves it empty. The second looks for places whose `before` is the query's own token, and carries what stands there.
+    """
+    before = previous_token(read).carrying("token", to="before").seeing(masks.causal() & ~masks.window(0))
+    match = by_content(read, lambda one, other: one == other, query="token", key="before").seeing(masks.causal())
+    return before, finished(match, "induction")
+
+
+def induction_model(vocabulary: Sequence[str], length: int, *, weighting: Weighting | None = None) -> Decoder:
+    """Two layers that answer with what followed the last token, where it stood before."""
+    model = model_of(*induction(induction_inputs(vocabulary, length)), answer="found", weighting=weighting)
+    assert isinstance(model, Decoder)
+    return model
+
+
+def bracket_levels(length: int) -> list[str]:
+    """A bracket with its depth, outside it: what a closing bracket and the one it closes have in common."""
+    return [f"{bracket} {depth}" for bracket in (OPENING, CLOSING) for depth in range(-length, length)]
+
+
+def bracket_inputs(length: int) -> Inputs:
+    """Inputs of brackets, with room for their balance so far, for their depth, and for what is found."""
+    room = {"balance": ["mean"], "level": bracket_levels(length), "found": [OPENING, CLOSING]}
+    return inputs([OPENING, CLOSING], length, room=room)
+
+
+def matching_bracket(read: Inputs) -> Design:
+    """A closing bracket looks at the one it closes; all else, and one that closes nothing, at itself.
+
+    One head cannot count. Its inputs must hold each bracket's depth in the block `level`; `bracket_model` has a layer
+    that puts it there. Among opening brackets of the same depth the latest is meant, so a key also says how late it is:
+    the margin is one part in the length.
+    """
+    length = positioned(read).length or 0
+    levels = read["level"].labels
+    asks = {f"{CLOSING} {depth}": [f"{OPENING} {depth}"] for depth in range(-length, length)}
+    if not set(asks) <= set(levels):
+        raise OptionError("matching_bracket: the block `level` must have the labels of bracket_levels(length)")
+    match = by_content(read, asks, query="level", key="level").seeing(masks.causal())
+    latest = by_position(read, scores=lambda _, key: (key + 1 - length) / length).seeing(masks.causal())
+    return finished(combine(match, latest), "matching bracket")
+
+
+def bracket_model(length: int, *, weighting: Weighting | None = None) -> Decoder:
+    """Two layers: a head that averages what opens and closes so far, units that make it a depth, and the match."""
+    read = bracket_inputs(length)
+    model = model_of(
+        balance(read),
+        matching_bracket(read),
+        answer="found",
+        weighting=weighting,
+        units={0: depth_units(read)},
+    )
+    assert isinstance(model, Decoder)
+    return model
+
+
+def balance(read: Inputs) -> Design:
+    """Looks at everything so far alike, and carries +1 for what opens and -1 for what closes: depth over length."""
+    sign = read.reading("token") @ torch.tensor([[1.0], [-1.0]])
+    every = by_content(read, {}).seeing(masks.causal()).named("balance")
+    return every.carrying(sign, to=read.reading("balance").T)
+
+
+def depth_units(read: Inputs) -> Units:
+    """Three units for each place, bracket and depth: together 1 where all of them are met, and 0 elsewhere.
+
+    The mean balance times the place is the depth after the bracket, a whole number; max(0, d - 1) - 2 max(0, d) +
+    max(0, d + 1) is 1 where d is 0. A unit that is not at its place, or not at its bracket, is pushed below 0.
+    """
+    length = read.length or 0
+    up, bias, down = [], [], []
+    for place in range(length):
+        for bracket in (OPENING, CLOSING):
+            for depth in range(-place - 1, place + 2):
+                for step, share in ((-1, 1.0), (0, -2.0), (1, 1.0)):
+                    reads, pushed = unit(read, place, bracket, length)
+                    level = f"{bracket} {depth - (bracket == OPENING)}"
+                    up.append(reads)
+                    bias.append(step - depth - pushed)
+                    down.append(share * written(read, level))
+    return Units(up=torch.stack(up, 1), bias=torch.tensor(bias), down=torch.stack(down))
+
+
+def unit(read: Inputs, place: int, bracket: str, length: int) -> tuple[Tensor, float]:
+    """What reads the depth at a place and a bracket, and how far it is pushed down elsewhere."""
+    push = 4.0 * length
+    at = read.spread("position")[place] + read.spread("token")[[OPENING, CLOSING].index(bracket)]
+    return read.spread("balance")[0] * (place + 1) + push * at, 2 * push
+
+
+def written(read: Inputs, level: str) -> Tensor:
+    labels = read["level"].labels
+    return read.spread("level")[labels.index(level)] if level in labels else torch.zeros(read.d_model)

@@ -1,0 +1,221 @@
+"""Sharpness: how far a wanted score stands above the others, and what softmax makes of it.
+
+Say w keys are wanted and m are not, and each wanted score is above each other by at least the margin. At scale β each
+of the others has at most exp(-β margin) of what a wanted key has, so the wanted keys together have at least
+w / (w + m exp(-β margin)). That is 1 - ε where β = ln(m (1 - ε) / (w ε)) / margin, and all others at the same score
+need no less.
+
+>>> round(scale_for(margin=1.0, wanted=1, unwanted=9, epsilon=0.01), 3)                 # ln(9 · 99)
+6.792
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from clearhead.errors import OptionError
+
+__all__ = ["Case", "Measured", "Sharpness", "check_epsilon", "hardest", "least_scale", "measured", "scale_for"]
+
+FINE = 1e-9
+"""What is asked for is compared to so many parts of one."""
+Rows = Float[Tensor, "query key"]
+
+
+def check_epsilon(epsilon: float) -> None:
+    if not 0 < epsilon < 1:
+        raise OptionError(f"epsilon is the weight that may go elsewhere, between 0 and 1; came {epsilon}")
+
+
+def scale_for(*, margin: float, wanted: int, unwanted: int, epsilon: float) -> float:
+    """The scale at which softmax puts 1 - ε on the wanted keys, if all others are `margin` below; inf if none does."""
+    check_epsilon(epsilon)
+    odds = unwanted * (1 - epsilon) / (wanted * epsilon)
+    if odds <= 1:
+        return 0.0
+    return math.log(odds) / margin if margin > 0 else math.inf
+
+
+class Case(NamedTuple):
+    """A query at its hardest: so many keys wanted, so many not, and the least margin there is with these numbers."""
+
+    margin: float
+    wanted: int
+    unwanted: int
+
+    def weight(self, scale: float) -> float:
+        """What softmax leaves at least on the wanted keys."""
+        exponent = -scale * self.margin
+        if exponent > 700:  # math.exp goes no further
+            return 0.0 if self.unwanted else 1.0
+        return self.wanted / (self.wanted + self.unwanted * math.exp(exponent))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sharpness:
+    """How sharp a design is at length n, whatever the tokens: over every query that wants a key."""
+
+    n: int
+    scale: float
+    epsilon: float
+    cases: tuple[Case, ...]
+    """One for each number of wanted and other keys."""
+
+    @property
+    def margin(self) -> float:
+        """The least a wanted score is above the best of the others, at scale 1; inf where there are no others."""
+        return min((case.margin for case in self.cases if case.unwanted), default=math.inf)
+
+    @property
+    def needed(self) -> float:
+        """The scale at which softmax puts 1 - ε on what is wanted; inf where no scale does."""
+        return self.needed_for(self.epsilon)
+
+    def needed_for(self, epsilon: float) -> float:
+        found = [scale_for(**case._asdict(), epsilon=epsilon) for case in self.cases]
+        return max(found, default=0.0)
+
+    @property
+    def exact(self) -> bool:
+        """Whether argmax finds what is wanted, every time."""
+        return self.margin > 0
+
+    def weight(self, scale: float | None = None) -> float:
+        """What softmax leaves at least on the wanted keys, at the design's own scale or another."""
+        chosen = self.scale if scale is None else scale
+        return min((case.weight(chosen) for case in self.cases), default=1.0)
+
+    def __str__(self) -> str:
+        lines = [f"at {self.n} tokens a wanted score is at least {self.margin:.4g} above the others"]
+        if self.exact:
+            lines.append(f"softmax puts {1 - self.epsilon:.4g} on what is wanted from scale {self.needed:.4g} on")
+        else:
+            lines.append("no scale is enough: some other key scores as high, and argmax is wrong too")
+        fractions = sorted({self.scale, *(self.needed * part for part in (0.25, 0.5, 1.0) if self.exact)})
+        left = ", ".join(f"{self.weight(scale):.3f} at {scale:.4g}" for scale in fractions)
+        lines.append(f"it leaves at least {left}")
+        return "\n".join([*lines, "argmax is exact"] if self.exact else lines)
+
+
+def hardest(
+    asked: Float[Tensor, "query key label"],
+    real: Float[Tensor, "query key label"],
+    may: Bool[Tensor, "query key label"],
+) -> Mapping[tuple[int, int], float]:
+    """The least margin of every query over all texts, by how many keys are wanted and how many are not.
+
+    A key is a place and the label that stands there; `may` says which can. What is wanted is what is asked for most
+    among the keys of a text, if that is above 0.
+    """
+    asked = torch.round(asked.double() / FINE) * FINE
+    found: dict[tuple[int, int], float] = {}
+    for level in asked[may & (asked > 0)].unique().tolist():
+        margin, unwanted, seen = at_level(asked, real.double(), may, level)
+        for query, key in torch.isfinite(margin).nonzero().tolist():
+            m = int(unwanted[query, key])
+            case = int(seen[query]) - m, m
+            found[case] = min(found.get(case, math.inf), margin[query, key].item())
+    return found
+
+
+def at_level(asked: Tensor, real: Tensor, may: Tensor, level: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a key asked for this much is the most there is: its margin, how many others are asked less, keys seen.
+
+    Every place but the wanted one holds the label that scores best among those asked for less, where there is such a
+    label. A place whose every label is asked for more leaves no text in which this level is the most.
+    """
+    same = may & ((asked - level).abs() < FINE / 2)
+    less = may & (asked < level - FINE / 2)
+    worst = real.masked_fill(~same, math.inf).amin(-1)
+    rival = real.masked_fill(~less, -math.inf).amax(-1)
+    least = torch.where(may.any(-1), asked.masked_fill(~may, math.inf).amin(-1), -math.inf)
+    possible = same.any(-1) & (excluding(least) <= level + FINE / 2)
+    others = less.any(-1)
+    margin = torch.where(possible, worst - excluding(rival), math.nan)
+    unwanted = others.sum(-1, keepdim=True) - others.int()
+    alone = possible & (unwanted == 0)
+    return torch.where(alone, 0.0, margin), unwanted, may.any(-1).sum(-1)
+
+
+def excluding(values: Rows) -> Rows:
+    """For each key the highest value among the other keys; -inf where there is no other."""
+    if values.shape[1] == 1:
+        return torch.full_like(values, -math.inf)
+    top, where = values.topk(2, -1)
+    own = torch.arange(values.shape[1]) == where[:, :1]
+    return torch.where(own, top[:, 1:], top[:, :1])
+
+
+def weight_on(scores: Rows, wanted: Bool[Tensor, "query key"], scale: float) -> Float[Tensor, "wanting"]:
+    """What softmax at this scale puts on the wanted keys, of each query that has one."""
+    rows = wanted.any(-1)
+    return (torch.softmax(scores[rows].double() * scale, -1) * wanted[rows]).sum(-1)
+
+
+def least_scale(scores: Rows, wanted: Bool[Tensor, "query key"], *, epsilon: float = 0.01) -> float:
+    """The least scale at which softmax itself puts 1 - ε on the wanted keys of these rows, found by halving.
+
+    Blocked keys have a score of -inf. inf where no scale up to 2^40 does.
+    """
+    check_epsilon(epsilon)
+
+    def enough(scale: float) -> bool:
+        return bool((weight_on(scores, wanted, scale) >= 1 - epsilon).all())
+
+    low, high = 0.0, 1.0
+    while not enough(high):
+        low, high = high, high * 2
+        if high > 2**40:
+            return math.inf
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """How sharp a head was on texts that went through it: over the queries that want a key."""
+
+    queries: int
+    weight: float
+    """The mean weight on what was wanted."""
+    least: float
+    """The least weight on it."""
+    right: float
+    """The share of queries whose best key was a wanted one: what argmax would have done."""
+    margin: float
+    """The median of the wanted scores' margins; half of the queries have less."""
+
+    def __str__(self) -> str:
+        return (
+            f"over {self.queries} queries: {self.weight:.3f} of the weight on what is wanted, {self.least:.3f} "
+            f"at least; the best key is wanted {self.right:.1%} of the time; median margin {self.margin:.3g}"
+        )
+
+
+def measured(texts: Iterable[tuple[Rows, Rows, Bool[Tensor, "query key"]]]) -> Measured:
+    """From the masked scores, the weights and the wanted keys of each text."""
+    weights, margins = [], []
+    for masked, weight, wanted in texts:
+        rows = wanted.any(-1)
+        weights.append((weight.double() * wanted).sum(-1)[rows])
+        best = masked.double().masked_fill(~wanted, -math.inf).amax(-1)
+        margins.append((best - masked.double().masked_fill(wanted, -math.inf).amax(-1))[rows])
+    weight, margin = torch.cat(weights), torch.cat(margins)
+    if not len(weight):
+        raise OptionError("no query of these texts wants a key: give longer ones")
+    return Measured(
+        queries=len(weight),
+        weight=weight.mean().item(),
+        least=weight.min().item(),
+        right=(margin > 0).double().mean().item(),
+        margin=margin.median().item(),
+    )

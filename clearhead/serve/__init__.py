@@ -1,0 +1,1 @@
+"""The explorer's server: a run, looked into from a browser on this machine."""

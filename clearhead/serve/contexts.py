@@ -1,0 +1,100 @@
+"""One word in several texts: the same vector before the first layer, and another after each one in each text."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.errors import OptionError
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.tracing.trace import Trace
+
+__all__ = ["Occurrence", "context_view", "occurrences"]
+
+RESPONSIBLE = 5
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Occurrence:
+    """The word once: in which text, and which of its tokens it is."""
+
+    text: str
+    trace: Trace
+    side: str
+    places: list[int]
+
+    def path(self) -> Float[Tensor, "layer d_model"]:
+        """Its vector as an embedding without a position, and after each layer; of several tokens their mean."""
+        names = [f"{self.side}.embedding.token", *self.layer_names()]
+        return torch.stack([self.trace.value(name)[self.places].double().mean(0).cpu() for name in names])
+
+    def layer_names(self) -> list[str]:
+        """The last value of the stream in each layer."""
+        names = self.trace.names
+        layers = range(self.trace.sides[self.side].n_layers)
+        return [[name for name in names if name.startswith(f"{self.side}.{layer}.")][-1] for layer in layers]
+
+    def responsible(self, layer: int) -> list[dict[str, Any]]:
+        """The tokens it attends to most in a layer, in the mean of the heads."""
+        site = self.trace[f"{self.side}.{layer}.attention"]
+        rows = [head.rows(place, place + 1).weight[0] for head in site.head for place in self.places]
+        weight = torch.stack(rows).double().mean(0)
+        values, which = weight.topk(min(RESPONSIBLE, len(weight)))
+        tokens = self.trace.sides[self.side].tokens
+        pairs = zip(which.tolist(), values.tolist(), strict=True)
+        return [{"index": index, "text": tokens[index], "weight": value} for index, value in pairs]
+
+    def facts(self) -> dict[str, Any]:
+        return {"text": self.text, "tokens": self.trace.sides[self.side].tokens, "places": self.places}
+
+
+def occurrences(tokenizer: Tokenizer, word: str, text: str, trace: Trace, side: str) -> list[Occurrence]:
+    """Every time the word stands in the text, as a word of its own; else where whole tokens of longer words make it."""
+    spans = token_spans(tokenizer, trace.sides[side].ids)
+    whole = tokenizer.decode(trace.sides[side].ids)
+    wanted = word.lower() if tokenizer.lower else word
+    found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(wanted)}(?!\w)", whole)]
+    if not found:
+        starts, stops = ({span[end] for span in spans} for end in (0, 1))
+        within = (match.span() for match in re.finditer(re.escape(wanted), whole))
+        found = [(start, stop) for start, stop in within if start in starts and stop in stops]
+    if not found:
+        raise OptionError(f"the word {word[:60]!r} does not stand in {text[:60]!r}; write it in every text")
+    every = [[i for i, (a, b) in enumerate(spans) if a < stop and start < b] for start, stop in found]
+    return [Occurrence(text=text, trace=trace, side=side, places=places) for places in every]
+
+
+def token_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Where each token stands in the text of them all; a special token nowhere."""
+    ends = [len(tokenizer.decode(ids[:i])) for i in range(len(ids) + 1)]
+    return [(min(ends[i], ends[i + 1]), ends[i + 1]) for i in range(len(ids))]
+
+
+def context_view(word: str, found: Sequence[Occurrence]) -> dict[str, Any]:
+    paths = torch.stack([one.path() for one in found])
+    unit = F.normalize(paths, dim=-1).transpose(0, 1)
+    n_layers = paths.shape[1] - 1
+    return {
+        "word": word,
+        "places": [one.facts() for one in found],
+        "layers": ["embedding", *map(str, range(n_layers))],
+        "cosine": (unit @ unit.mT).tolist(),
+        "path": in_the_plane(paths).tolist(),
+        "responsible": [[[], *(one.responsible(layer) for layer in range(n_layers))] for one in found],
+    }
+
+
+def in_the_plane(paths: Float[Tensor, "place layer d_model"]) -> Float[Tensor, "place layer 2"]:
+    """Along the two directions in which they differ most; of each direction, the largest number is above 0."""
+    points = paths.flatten(0, 1)
+    centred = points - points.mean(0)
+    directions = torch.linalg.svd(centred, full_matrices=False).Vh[:2]
+    largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
+    plane = centred @ (directions * largest.sign()).T
+    return F.pad(plane, (0, 2 - plane.shape[1])).unflatten(0, paths.shape[:2])

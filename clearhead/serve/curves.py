@@ -1,0 +1,85 @@
+"""A run's metrics while they grow: each line is read once, and whoever asks is given what is new."""
+
+import fcntl
+import os
+from pathlib import Path
+from threading import Lock
+from typing import Any, final
+
+from clearhead.training.folder import RunFolder
+from clearhead.training.metrics import parsed
+
+__all__ = ["Curves", "is_training"]
+
+
+@final
+class Curves:
+    """The lines of a metrics file, followed as it grows; from the start again where a resume has cut it back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lock = path, Lock()
+        self.lines: list[dict[str, Any]] = []
+        self.read, self.last = 0, b""
+
+    def all(self) -> list[dict[str, Any]]:
+        """Every whole line so far, none where there is no file."""
+        with self.lock:
+            try:
+                with self.path.open("rb") as file:
+                    self.follow(file.fileno())
+            except FileNotFoundError:
+                self.begin_again()
+            return self.lines
+
+    def follow(self, file: int) -> None:
+        """Reads on from the last line known, if that still stands where it did."""
+        before = len(self.last)
+        if os.pread(file, before, self.read - before) != self.last:
+            self.begin_again()
+        new = os.pread(file, max(0, os.fstat(file).st_size - self.read), self.read)
+        *whole, _ = new.split(b"\n")
+        self.lines = [*self.lines, *(parsed(line, self.path, len(self.lines) + i) for i, line in enumerate(whole, 1))]
+        if whole:
+            self.read += sum(len(line) + 1 for line in whole)
+            self.last = whole[-1] + b"\n"
+
+    def begin_again(self) -> None:
+        self.lines, self.read, self.last = [], 0, b""
+
+    def after(self, step: int) -> list[dict[str, Any]]:
+        """The lines past a step, as a page takes them: `training` or `evaluation`, the scores among the rest."""
+        return [shown(line) for line in self.all() if isinstance(line.get("step"), int) and line["step"] > step]
+
+
+def shown(line: dict[str, Any]) -> dict[str, Any]:
+    scores = line.get("scores")
+    flat = {key: value for key, value in line.items() if key != "scores"} | (scores if isinstance(scores, dict) else {})
+    return flat | {"kind": "training" if line.get("kind") == "step" else line.get("kind")}
+
+
+def is_training(folder: RunFolder) -> bool:
+    """Whether a process holds the folder. One that is gone is known by its number, without touching the lock."""
+    try:
+        handle = os.open(folder.path / ".lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        number = os.read(handle, 32).decode(errors="replace")
+        if not number.isdigit() or not is_alive(int(number)):
+            return False
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,130 @@
+"""What a run is, before anything is asked of it: its task, its layers, its checkpoints, and texts to begin with."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from clearhead.attention.layer import Attention
+from clearhead.errors import RunError
+from clearhead.model.blocks import Block, BlockSpec
+from clearhead.model.transformers import Decoder, Encoder
+from clearhead.serve.curves import Curves, is_training
+from clearhead.text.store import Store
+from clearhead.tracing.names import sides_of
+from clearhead.training.assessing import spread, with_blank
+from clearhead.training.run import Run
+from clearhead.training.tasks import Fill, Generate, Translate
+
+__all__ = ["part_name", "run_facts", "side_facts"]
+
+EXAMPLES = 5
+BEGINNING = 16
+"""Tokens of a text to go on from."""
+
+
+def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
+    sides = sides_of(run.model)
+    facts = {
+        "name": run.folder.path.resolve().name,
+        "path": str(run.folder.path),
+        "task": run.task.name,
+        "context": run.task.context,
+        "step": run.step,
+        "steps": sorted(one.step for one in run.folder.checkpoints.all()),
+        "kind": "-".join(sides),
+        "parameters": sum(one.numel() for one in run.model.parameters()),
+        "vocabulary": [*sides.values()][-1][1].spec.vocabulary,
+        "sides": [side_facts(side, part) for side, (_, part) in sides.items()],
+        "fields": ["source", "target"] if isinstance(run.task, Translate) else ["text"],
+        "examples": examples(run, curves),
+        "training": is_training(run.folder),
+    }
+    return {**facts, "labels": list(run.task.labels)} if run.task.labels else facts
+
+
+def side_facts(side: str, part: Encoder | Decoder) -> dict[str, Any]:
+    spec = part.spec
+    blocks = zip(spec.blocks, part.stack.blocks, strict=True)
+    position = spec.embedding.position
+    return {
+        "side": side,
+        "n_layers": len(spec.blocks),
+        "d_model": spec.d_model,
+        "layers": [layer_facts(one, block, spec.d_model) for one, block in blocks],
+        "embedding": {
+            "position": None if position is None else part_name(position),
+            "scaled": spec.embedding.scaled,
+        },
+    }
+
+
+def layer_facts(spec: BlockSpec, block: Block, d_model: int) -> dict[str, Any]:
+    network = spec.feed_forward
+    shown = None if network is None else f"{d_model} → {network.d_ff} → {d_model} {part_name(network)}"
+    return {
+        "attention": attention_facts(block.attention),
+        **({} if block.cross is None else {"cross": attention_facts(block.cross)}),
+        "feed_forward": shown,
+        "arrangement": part_name(spec.arrangement),
+    }
+
+
+def attention_facts(layer: Attention) -> dict[str, Any]:
+    return {
+        "n_heads": layer.shape.n_heads,
+        "n_kv_heads": layer.shape.n_kv_heads,
+        "d_head": layer.shape.d_head,
+        "weighting": part_name(layer.weighting),
+        "similarity": part_name(layer.similarity),
+        "position": part_name(layer.position),
+    }
+
+
+def part_name(part: object) -> str:
+    """What a part is called, built or not."""
+    return type(part).__name__.removeprefix("Learned") or "Learned"
+
+
+def examples(run: Run, curves: Curves) -> list[dict[str, str]]:
+    """Texts of the run's own: those its last evaluation wrote down, else held-out ones, else some of its tokens."""
+    try:
+        found = logged_examples(run, curves) or list(stored_examples(run))
+    except RunError:
+        found = []
+    return found[:EXAMPLES] or [{"source": made_up(run)}]
+
+
+def logged_examples(run: Run, curves: Curves) -> list[dict[str, str]]:
+    logged = [line for line in curves.all() if line.get("samples")]
+    pairs = [(one["input"], one.get("reference")) for one in logged[-1]["samples"]] if logged else []
+    paired = isinstance(run.task, Translate)
+    return [
+        {"source": text, **({"target": target} if paired and target else {})}
+        for text, target in pairs
+        if isinstance(text, str) and text.strip()
+    ]
+
+
+def stored_examples(run: Run) -> Iterator[dict[str, str]]:
+    store = Store(run.folder.data / str(run.folder.described()["data"]) / "dev")
+    first = run.task.layout(run.task.context).texts[0]
+    for place in spread(len(store), EXAMPLES):
+        ids = store[first][place].tolist()
+        match run.task:
+            case Translate():
+                target = run.task.tokenizers["target"].decode(store["target"][place].tolist())
+                yield {"source": run.tokenizer.decode(ids), "target": target}
+            case Generate():
+                yield {"source": run.tokenizer.decode(ids[:BEGINNING])}
+            case Fill() if ids:
+                yield {"source": with_blank(run.tokenizer, ids)}
+            case _:
+                yield {"source": run.tokenizer.decode(ids)}
+
+
+def made_up(run: Run) -> str:
+    """A few tokens of the vocabulary, after the special ones."""
+    tokenizer = run.tokenizer
+    special = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
+    ids = [token for token in range(min(tokenizer.vocabulary, 64)) if token not in special][-4:]
+    text = tokenizer.decode(ids)
+    return with_blank(tokenizer, ids) if isinstance(run.task, Fill) else text

@@ -1,0 +1,243 @@
+"""The guard: what stands between the network and the explorer. Whatever is not asked rightly goes no further.
+
+A page of another site can send requests to this machine, and a name of its own can be made to point here. So every
+address begins with a random token, the Host must be one the server was started for, and an Origin must be its own.
+"""
+
+import asyncio
+import ipaddress
+import re
+import secrets
+import socket
+import sys
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["MOST_BYTES", "Guard", "Place"]
+
+MOST_BYTES = 1_000_000
+"""Of a request's body."""
+MOST_ADDRESS = 8192
+PATIENCE = 20.0
+"""Seconds in which a body must have come."""
+METHODS = ("GET", "HEAD", "POST")
+PLAIN_PATH = re.compile(rb"/([A-Za-z0-9_-][A-Za-z0-9_.-]*/)*([A-Za-z0-9_-][A-Za-z0-9_.-]*)?")
+"""No dots in front, nothing escaped, no empty part: all that is served has such a name."""
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the server is: the host it was started for, the port it got, and the token of every address."""
+
+    host: str
+    port: int
+    token: str
+
+    @property
+    def address(self) -> str:
+        host = "127.0.0.1" if self.everywhere else self.host
+        return f"http://{bracketed(host)}:{self.port}/{self.token}/"
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it listens on every network of the machine."""
+        return self.host in ("0.0.0.0", "::")
+
+    def knows(self, host: str) -> bool:
+        """Whether a Host header names this server. Everywhere, its number will do, but of names only its own."""
+        name, port = split_host(host)
+        if port != self.port:
+            return False
+        if name in ("127.0.0.1", "localhost", "::1", self.host.lower()):
+            return True
+        return self.everywhere and (is_number(name) or name == socket.gethostname().lower())
+
+
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def split_host(host: str) -> tuple[str, int | None]:
+    """The name of a Host header in lower case, and its port; None where it has none that can be.
+
+    >>> split_host("[::1]:80"), split_host("localhost"), split_host("a:b:1")
+    (('::1', 80), ('localhost', 80), ('', None))
+    """
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]@/\s]+))(?::(\d{1,5}))?", host)
+    if found is None:
+        return "", None
+    return (found[1] or found[2]).lower(), int(found[3] or 80)
+
+
+def is_number(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Refused(Exception):
+    """A request that goes no further: its status, and a sentence."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+@final
+class Guard:
+    """Lets through what is asked rightly, the token taken off its path, and gives every reply its headers."""
+
+    def __init__(self, app: ASGIApp, place: Place) -> None:
+        self.app, self.place = app, place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        reply = Reply(send, api=b"/api/" in scope["raw_path"])
+        try:
+            found = await self.admitted(scope, receive)
+        except Refused as error:
+            found = refusal(error)
+        if isinstance(found, Response):
+            await found(scope, receive, reply)
+        else:
+            await self.answered(*found, reply)
+
+    async def admitted(self, scope: Scope, receive: Receive) -> Response | tuple[Scope, Receive]:
+        """What the app is given; or the reply to one who left the last slash off."""
+        headers = {name: values_of(scope, name) for name in (b"host", b"origin", b"content-type", b"content-length")}
+        self.check_request(scope)
+        self.check_host(headers[b"host"])
+        rest = self.check_path(scope["raw_path"])
+        self.check_origin(headers[b"origin"])
+        if not rest:
+            return RedirectResponse(f"/{self.place.token}/")
+        inner = {**scope, "path": rest, "raw_path": rest.encode(), "root_path": ""}
+        if scope["method"] != "POST":
+            return inner, receive
+        check_content(headers[b"content-type"], headers[b"content-length"])
+        return inner, again(await whole_body(receive), receive)
+
+    async def answered(self, scope: Scope, receive: Receive, reply: "Reply") -> None:
+        """The app's reply. What it did not expect is told on stderr, and to the page only that it happened."""
+        try:
+            await self.app(scope, receive, reply)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            if not reply.begun:
+                await refusal(Refused(500, "this should not happen: the terminal has the details"))(
+                    scope, receive, reply
+                )
+
+    def check_request(self, scope: Scope) -> None:
+        if scope["method"] not in METHODS:
+            raise Refused(405, f"expected one of {', '.join(METHODS)}")
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_ADDRESS:
+            raise Refused(414, f"an address has {MOST_ADDRESS} bytes at most; send a long text in a POST")
+
+    def check_host(self, hosts: list[str]) -> None:
+        if len(hosts) != 1 or not self.place.knows(hosts[0]):
+            raise Refused(403, "")
+
+    def check_path(self, path: bytes) -> str:
+        """The path without the token."""
+        if not PLAIN_PATH.fullmatch(path):
+            raise Refused(400, "")
+        _, token, *rest = path.split(b"/", 2)
+        if not secrets.compare_digest(token, self.place.token.encode()):
+            raise Refused(403, "")
+        return "".join(f"/{part.decode()}" for part in rest)
+
+    def check_origin(self, origins: list[str]) -> None:
+        for origin in origins:
+            if not origin.startswith("http://") or not self.place.knows(origin.removeprefix("http://")):
+                raise Refused(403, "")
+
+
+def refusal(error: Refused) -> Response:
+    """A body only where there is something to say to a page of our own."""
+    text = str(error)
+    return JSONResponse({"error": text}, error.status) if text else Response(status_code=error.status)
+
+
+def values_of(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+
+
+def check_content(kinds: list[str], lengths: list[str]) -> None:
+    if len(kinds) != 1 or kinds[0].split(";")[0].strip().lower() != "application/json":
+        raise Refused(415, "expected a body of JSON, with Content-Type: application/json")
+    for length in lengths:
+        if not length.isascii() or not length.isdigit() or int(length) > MOST_BYTES:
+            raise Refused(413, f"a request has {MOST_BYTES:,} bytes at most; send less text")
+
+
+async def whole_body(receive: Receive) -> bytes:
+    """The body, which must come in time."""
+    try:
+        return b"".join(await asyncio.wait_for(parts_of(receive), PATIENCE))
+    except TimeoutError:
+        raise Refused(408, f"the request did not come within {PATIENCE:.0f} seconds; send it again") from None
+
+
+async def parts_of(receive: Receive) -> list[bytes]:
+    """What comes, counted as it comes: a length that was told proves nothing."""
+    parts: list[bytes] = []
+    room = MOST_BYTES
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "")
+        parts.append(message.get("body", b""))
+        room -= len(parts[-1])
+        if room < 0:
+            raise Refused(413, f"a request has {MOST_BYTES:,} bytes at most; send less text")
+        if not message.get("more_body", False):
+            return parts
+
+
+def again(body: bytes, receive: Receive) -> Receive:
+    """A body that has been read, to be read by the app."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def read() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return read
+
+
+@final
+class Reply:
+    """Sends a reply with the headers that every reply has."""
+
+    def __init__(self, send: Send, *, api: bool) -> None:
+        self.send, self.begun = send, False
+        self.extra = list(encoded({**HEADERS, "Cache-Control": "no-store" if api else "no-cache"}.items()))
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            message = {**message, "headers": [*message.get("headers", ()), *self.extra]}
+        await self.send(message)
+
+
+def encoded(headers: Iterable[tuple[str, str]]) -> Iterable[tuple[bytes, bytes]]:
+    return ((name.lower().encode(), value.encode()) for name, value in headers)

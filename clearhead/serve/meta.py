@@ -1,0 +1,86 @@
+"""What a trace is of, told at once: its tokens, its attentions, and what the model answers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clearhead.serve.facts import part_name
+from clearhead.serve.wanted import Wanted
+from clearhead.tracing.rebuilding import Site
+from clearhead.tracing.trace import Candidate, Trace
+from clearhead.training.answers import filled
+from clearhead.training.run import Run
+from clearhead.training.tasks import Fill, Task, Translate
+
+__all__ = ["as_candidates", "meta_of"]
+
+MANY, FEW = 512, 5
+"""Of more places than many, few candidates are told."""
+SIZES = ("n_heads", "n_kv_heads", "d_head", "d_value", "n_query", "n_key")
+
+
+def meta_of(wanted: Wanted, run: Run, trace: Trace) -> dict[str, Any]:
+    told = None if len(trace.candidates) <= MANY else FEW
+    return {
+        "id": wanted.id,
+        "source": wanted.source,
+        "target": target_of(wanted, run.task, trace),
+        "edits": wanted.edits,
+        "step": run.step,
+        "notes": list(trace.notes),
+        "kind": trace.kind,
+        "sides": {name: asdict(side) for name, side in trace.sides.items()},
+        "sites": [site_facts(site) for site in trace.sites.values()],
+        "names": trace.names,
+        "candidates": [as_candidates(row[:told]) for row in trace.candidates],
+        "answer": answer_of(wanted, run.task, trace),
+    }
+
+
+def target_of(wanted: Wanted, task: Task, trace: Trace) -> str | None:
+    """What the target says: of a translation the text, given or the model's own."""
+    if isinstance(task, Translate):
+        return task.tokenizers["target"].decode(trace.sides["decoder"].ids)
+    given = wanted.target
+    return task.tokenizers["text"].decode(given) if isinstance(given, list) else given
+
+
+def answer_of(wanted: Wanted, task: Task, trace: Trace) -> str:
+    """What the model says: what it would write at every place of a target; the text filled; the next token; a class."""
+    if isinstance(task, Translate):
+        return task.tokenizers["target"].decode([row[0].id for row in trace.candidates])
+    return filling(task, wanted.source, trace) if isinstance(task, Fill) else trace.candidates[-1][0].text
+
+
+def filling(task: Fill, text: str, trace: Trace) -> str:
+    """The text with its blanks filled, by tokens that stand for text."""
+    tokenizer = task.tokenizers["text"]
+    never = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
+    usable = [[one for one in row if one.id not in never] or row for row in trace.candidates]
+    values = [[math.exp(one.log_prob) for one in row] for row in usable]
+    return filled(tokenizer, text, trace.sides["encoder"].ids, values, [[one.id for one in row] for row in usable]).text
+
+
+def as_candidates(row: Sequence[Candidate]) -> list[dict[str, Any]]:
+    return [{"id": one.id, "text": one.text, "p": math.exp(one.log_prob)} for one in row]
+
+
+def site_facts(site: Site) -> dict[str, Any]:
+    return {
+        "name": site.name,
+        "side": site.side,
+        "layer": site.layer,
+        "slot": site.slot,
+        **{name: getattr(site, name) for name in SIZES},
+        "query_side": site.side,
+        "key_side": "encoder" if site.slot == "cross" else site.side,
+        "similarity": part_name(site.similarity),
+        "weighting": part_name(site.weighting),
+        "position": part_name(site.position),
+        "mask": " & ".join(part_name(term) for term in site.mask.terms),
+        "scale": [head.scale for head in site.head],
+        "kernel": site.kernel,
+        "why": site.why,
+        "edited": site.edited,
+    }

@@ -1,0 +1,198 @@
+"""One page that is a whole trace: the built page with the numbers put into it. It opens from disk, without a network.
+
+The weights of every head are kept in 8 bits. Of chosen sites queries, keys and values are kept as they are, and the
+page does their arithmetic again; the others show their weights alone. web/src/lib/embedded.ts reads what is made here.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from clearhead.attention.weighting import Argmax, Kernelized, Sigmoid, Softmax, Sparsemax
+from clearhead.errors import OptionError, RunError
+from clearhead.serve.asking import Asked
+from clearhead.serve.curves import Curves
+from clearhead.serve.facts import run_facts
+from clearhead.serve.traced import Traced
+from clearhead.tracing.rebuilding import Head, Site
+from clearhead.tracing.survey import Surveyed, View
+from clearhead.training.metrics import finite
+
+__all__ = ["PLACE", "Page", "is_built", "page_of"]
+
+TEMPLATE = Path(__file__).parent / "static" / "page.html"
+"""The page without numbers, as `make web` builds it."""
+PLACE = '<script type="application/json" id="clearhead-data">'
+"""After this they go."""
+ROOM = 5_000_000
+"""How many bytes a page has at most, where nobody says which sites are to be exact."""
+SPARE = 1_000
+"""Of it, for what holds the exact sites together."""
+VERSION = 1
+DIGITS = 6
+"""Of numbers that are drawn and never reckoned with."""
+EVERYTHING = Asked({})
+
+
+class Page(NamedTuple):
+    """A page, and the sites that it has every number of."""
+
+    text: str
+    exact: list[str]
+
+
+def is_built() -> bool:
+    return TEMPLATE.is_file()
+
+
+def page_of(traced: Traced, found: Mapping[str, Surveyed], *, view: View, exact: Sequence[str] | None = None) -> Page:
+    """The page of a trace. `exact` None is the site of the view, and then the clearest others, while there is room."""
+    before, after = template()
+    sites = None if exact is None else chosen(traced, exact)
+    data = drawn(traced)
+    if sites is None:
+        sites = dict(fitting(traced, found, view, ROOM - len((before + written(data) + after).encode()) - SPARE))
+    return Page(before + written({**data, "exact": sites}) + after, list(sites))
+
+
+def template() -> tuple[str, str]:
+    """What stands before the data, and after."""
+    if not is_built():
+        raise RunError(f"the page is not built: there is no {TEMPLATE}; run `make web`")
+    before, place, after = TEMPLATE.read_text(encoding="utf-8").partition(PLACE)
+    if not place:
+        raise RunError(f"{TEMPLATE}: has no place for the numbers; run `make web`")
+    return before + place, after
+
+
+def drawn(traced: Traced) -> dict[str, Any]:
+    """All but the exact numbers."""
+    trace, run = traced.trace, traced.run
+    return {
+        "version": VERSION,
+        "run": run_facts(run, Curves(run.folder.metrics)) | {"path": run.folder.path.name},
+        "meta": traced.meta(),
+        "weights": {name: weights_of(site) for name, site in trace.sites.items()},
+        "readings": rounded(traced.readings(EVERYTHING)),
+        "lens": rounded(traced.lens(EVERYTHING)) if trace.candidates else None,
+        "stream": {side: rounded(traced.stream(Asked({"side": side}))) for side in trace.sides},
+    }
+
+
+def weights_of(site: Site) -> str:
+    """weight x 255 of every head, a byte each."""
+    return packed(torch.stack([(head.weight.clamp(0, 1) * 255).round().to(torch.uint8) for head in site.head]))
+
+
+def exact_site(site: Site) -> dict[str, Any]:
+    """What its arithmetic is made from. Queries and keys are as they meet: prepared."""
+    heads = site.head
+    allowed = torch.stack([head.allowed(0, site.n_query) for head in heads])
+    bias = torch.stack([bias_of(head) for head in heads]).masked_fill(~allowed, 0)
+    return {
+        "query": floats([head.prepared[0][0, head.place] for head in heads]),
+        "key": floats([head.prepared[1][0, head.place] for head in heads]),
+        "value": floats([head.value for head in heads]),
+        "scale": [head.scale for head in heads],
+        "weighting": weighting_of(site),
+        **({"bias": floats(bias)} if bias.any() else {}),
+        **({} if allowed.all() else {"allowed": bits(allowed)}),
+        **({"score": floats([head.score for head in heads])} if site.similarity.form == "pairwise" else {}),
+    }
+
+
+def bias_of(head: Head) -> Float[Tensor, "query key"]:
+    """What the position adds to each scaled score."""
+    call = head.call
+    bias = torch.as_tensor(call.position.bias(call.cells(), call.query.dtype)).detach()
+    return bias.broadcast_to(1, call.n_heads, call.n_query, call.n_key)[0, head.place]
+
+
+def weighting_of(site: Site) -> dict[str, Any] | None:
+    """How the page makes weights of scores; None where it cannot."""
+    match site.weighting:
+        case Softmax() as one:
+            return {"kind": "softmax", "temperature": one.temperature}
+        case Argmax() as one:
+            return {"kind": "argmax", "ties": one.ties, "tolerance": one.tolerance}
+        case Kernelized() as one:
+            return {"kind": "kernelized", "normalised": one.normalised}
+        case Sigmoid() as one:
+            return {"kind": "sigmoid", "offset": one.offset}
+        case Sparsemax():
+            return {"kind": "sparsemax"}
+        case _:
+            return None
+
+
+def can_be_exact(site: Site) -> bool:
+    """Whether the page's arithmetic gives what the site gave: nothing was changed within it."""
+    return weighting_of(site) is not None and not site.edited
+
+
+def chosen(traced: Traced, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The sites that are to be exact; raises where one cannot be."""
+    for name in names:
+        if not can_be_exact(traced.trace[name]):
+            raise OptionError(
+                f"{name}: a page cannot hold its arithmetic, which is changed or of the user's own making"
+            )
+    return {name: exact_site(traced.trace[name]) for name in names}
+
+
+def fitting(
+    traced: Traced, found: Mapping[str, Surveyed], view: View, room: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Sites as long as there is room: the one of the view, then the clearest."""
+    for name in sorted(found, key=lambda name: (name != view.site, -max(found[name].information))):
+        site = traced.trace[name]
+        if not can_be_exact(site):
+            continue
+        made = exact_site(site)
+        room -= len(written({name: made}))
+        if room < 0:
+            return
+        yield name, made
+
+
+def floats(vectors: Sequence[Tensor] | Tensor) -> str:
+    """float32, head by head."""
+    stacked = vectors if isinstance(vectors, Tensor) else torch.stack(list(vectors))
+    return packed(stacked.detach().to("cpu", torch.float32))
+
+
+def bits(allowed: Bool[Tensor, "head query key"]) -> str:
+    """A bit for each, the lowest of a byte first."""
+    return deflated(np.packbits(allowed.cpu().numpy(), bitorder="little").tobytes())
+
+
+def packed(numbers: Tensor) -> str:
+    array = numbers.cpu().contiguous().numpy()
+    return deflated(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+
+
+def deflated(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content, 9)).decode()
+
+
+def rounded(value: object) -> Any:
+    """Numbers that are drawn, and that nothing is reckoned with, in fewer digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: rounded(inner) for name, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+def written(data: object) -> str:
+    """JSON that can stand inside a script: there is no "<" in it, so nothing ends the script."""
+    text = json.dumps(finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")

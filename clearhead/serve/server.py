@@ -1,0 +1,77 @@
+"""The server: a socket on this machine, the guard in front of the app, and uvicorn between them."""
+
+import contextlib
+import secrets
+import socket
+from pathlib import Path
+from typing import final
+
+import uvicorn
+
+from clearhead.errors import OptionError, RunError
+from clearhead.serve.app import make_app
+from clearhead.serve.explorer import Explorer
+from clearhead.serve.guard import Guard, Place
+
+__all__ = ["STATIC", "Server", "check_page"]
+
+STATIC = Path(__file__).parent / "static"
+"""The page, as `make web` builds it."""
+
+
+def check_page() -> None:
+    if not (STATIC / "index.html").is_file():
+        raise RunError(f"the explorer's page is not built: there is no {STATIC / 'index.html'}; run `make web`")
+
+
+@final
+class Server:
+    """Listens from when it is made; port 0 is any that is free. `place.address` is where."""
+
+    def __init__(
+        self, explorer: Explorer, *, host: str = "127.0.0.1", port: int = 0, static: Path | None = None
+    ) -> None:
+        app = make_app(explorer, static or STATIC)
+        self.socket = listening(host, port)
+        self.place = Place(host=host, port=self.socket.getsockname()[1], token=secrets.token_urlsafe(24))
+        self.uvicorn = uvicorn.Server(
+            uvicorn.Config(
+                Guard(app, self.place),
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=2,
+            )
+        )
+
+    def run(self) -> None:
+        """Serves until it is stopped; Ctrl-C is a way to stop it."""
+        with contextlib.suppress(KeyboardInterrupt), self.socket:
+            self.uvicorn.run(sockets=[self.socket])
+
+    def stop(self) -> None:
+        """From another thread: what is being answered is still answered."""
+        self.uvicorn.should_exit = True
+
+
+def listening(host: str, port: int) -> socket.socket:
+    try:
+        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise OptionError(f"host: there is no {host!r} on this machine ({error}); take 127.0.0.1") from None
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(2048)
+    except OSError as error:
+        made.close()
+        what = f"port {port} of {host} cannot be had" if port else f"there is no port to be had on {host}"
+        raise OptionError(f"{what} ({error.strerror}); choose another --port, or leave it out") from None
+    return made

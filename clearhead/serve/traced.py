@@ -1,0 +1,221 @@
+"""A trace as the page asks for it: its parts as plain data or tensors, every request checked and told in words."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar, cast, final
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.decoding.generating import inferring
+from clearhead.errors import OptionError
+from clearhead.model.arrangements import Before, Connection
+from clearhead.serve.asking import Asked
+from clearhead.serve.kept import Latest
+from clearhead.serve.meta import as_candidates, meta_of
+from clearhead.serve.wanted import Wanted
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.tracing.edits import Change
+from clearhead.tracing.names import Model, sides_of
+from clearhead.tracing.readings import effects, lens, readings
+from clearhead.tracing.rebuilding import MATRICES, Head, Site
+from clearhead.tracing.recording import recording
+from clearhead.tracing.trace import Candidate, Trace
+from clearhead.training.run import Run
+from clearhead.training.tasks import Classify
+from clearhead.training.tracing import shown
+
+__all__ = ["Traced", "mean_of"]
+
+Matrix = Float[Tensor, "query key"]
+Made = TypeVar("Made")
+THUMB = 48
+"""Rows and columns of a thumbnail, at most."""
+SAMPLED = 8
+"""Rows that a row of a thumbnail is made of, at most: of a long text the others are left out."""
+COARSEST = 24
+TILES = 96
+"""How many tiles of a trace are kept."""
+MOST_CELLS = 200_000_000
+"""Weights that are read for one answer: a few seconds of work."""
+ROLES = ("query", "key", "value", "context")
+
+
+@final
+class Traced:
+    """One trace, the run it was made with and the request it answers."""
+
+    def __init__(self, wanted: Wanted, run: Run, trace: Trace) -> None:
+        self.wanted, self.run, self.trace = wanted, run, trace
+        self.known: dict[str, Any] = {}
+        self.tiles = Latest[tuple[object, ...], Tensor](most=TILES)
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """What is made when it is first asked for."""
+        if name not in self.known:
+            self.known[name] = make()
+        return self.known[name]
+
+    def meta(self) -> dict[str, Any]:
+        return self.once("meta", lambda: meta_of(self.wanted, self.run, self.trace))
+
+    def site(self, asked: Asked) -> Site:
+        return self.trace[asked.text("site")]
+
+    def heads(self, asked: Asked) -> list[Head]:
+        """The head that is asked for, or all of them for their mean."""
+        site = self.site(asked)
+        return site.head if asked.values.get("head") == "mean" else [self.head(asked)]
+
+    def head(self, asked: Asked) -> Head:
+        site = self.site(asked)
+        return site.head[asked.whole("head", below=site.n_heads)]
+
+    def tile(self, asked: Asked) -> Matrix:
+        """The largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles."""
+        heads, step = self.heads(asked), asked.one_of("step", MATRICES)
+        level = asked.whole("level", below=COARSEST, default=0)
+        row, column = asked.whole("row", default=0), asked.whole("column", default=0)
+
+        def tile(head: Head) -> Matrix:
+            name = asked.text("site"), head.index, step, level, row, column
+            return self.tiles.get_or_make(name, lambda: head.tile(step, level, row, column))
+
+        return mean_of([tile(head) for head in heads])
+
+    def thumbs(self, asked: Asked) -> UInt8[Tensor, "head row column"]:
+        site = self.site(asked)
+        return self.once(f"thumbs {site.name}", lambda: torch.stack([thumb(head) for head in site.head]))
+
+    def row(self, asked: Asked) -> dict[str, Any]:
+        heads = self.heads(asked)
+        query = asked.whole("query", below=heads[0].site.n_query)
+        rows = [head.rows(query, query + 1) for head in heads]
+        if len(rows) > 1 or asked.values.get("head") == "mean":
+            return {"weight": mean_of([one.weight for one in rows])[0].tolist()}
+        [steps] = rows
+        numbers = {name: getattr(steps, name)[0].tolist() for name in ("query", *MATRICES, "context")}
+        return {**numbers, "allowed": heads[0].allowed(query, query + 1)[0].tolist()}
+
+    def column(self, asked: Asked) -> dict[str, Any]:
+        heads = self.heads(asked)
+        key, n = asked.whole("key", below=heads[0].site.n_key), heads[0].site.n_query
+        columns = [torch.cat([rows.weight[:, key] for rows in head.blocks(range(n))]) for head in heads]
+        return {"weight": mean_of(columns).tolist()}
+
+    def cell(self, asked: Asked) -> dict[str, Any]:
+        head = self.head(asked)
+        query, key = asked.whole("query", below=head.site.n_query), asked.whole("key", below=head.site.n_key)
+        sizes = {"n_query": head.site.n_query, "n_key": head.site.n_key}
+        return {**asdict(head.cell(query, key)), "input": self.read_by(head.site, query), **sizes}
+
+    def read_by(self, site: Site, query: int) -> list[float] | None:
+        """What the query's map read: the stream before the site, after the norm that stands in front of it."""
+        names = [name for name in self.trace.names if name.startswith(f"{site.side}.")]
+        after = next((i for i, name in enumerate(names) if name.startswith(f"{site.name}.")), 0)
+        if not after:
+            return None
+        before = self.trace.value(names[after - 1])[query]
+        block = sides_of(self.run.model)[site.side][1].stack.blocks[site.layer]
+        around: Connection = getattr(block, f"around_{site.slot}")
+        if not isinstance(around, Before) or around.norm is None:
+            return before.tolist()
+        with inferring(self.run.model):
+            return around.norm(before.unsqueeze(0))[0].tolist()
+
+    def vectors(self, asked: Asked) -> Float[Tensor, "n d"]:
+        if asked.values.get("name") is not None:
+            return self.trace.value(asked.text("name"))
+        return getattr(self.head(asked), asked.one_of("role", ROLES))
+
+    def readings(self, asked: Asked) -> dict[str, Any]:
+        """Of one site, or of all."""
+        sites = [self.site(asked)] if asked.values.get("site") is not None else self.all_sites()
+        return {site.name: self.once(f"readings {site.name}", functools.partial(self.read, site)) for site in sites}
+
+    def all_sites(self) -> list[Site]:
+        sites = list(self.trace.sites.values())
+        if sum(site.n_heads * site.n_query * site.n_key for site in sites) > MOST_CELLS:
+            raise OptionError("so long a text has too many weights to read all heads at once: ask for one site's")
+        return sites
+
+    def read(self, site: Site) -> dict[str, list[float | None]]:
+        heads = [asdict(one) for one in readings(self.trace, site)]
+        return {name: [one[name] for one in heads] for name in heads[0]}
+
+    def lens(self, asked: Asked) -> dict[str, Any]:
+        return self.once("lens", self.make_lens)
+
+    def make_lens(self) -> dict[str, Any]:
+        layers = [
+            {"name": one.name, "rows": [as_candidates(self.worded(row)) for row in one.rows]}
+            for one in lens(self.trace, self.model)
+        ]
+        return {"side": self.trace.answering, "layers": layers}
+
+    def worded(self, row: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates by what they are called, and not by their numbers."""
+        task, ids = self.run.task, [one.id for one in row]
+        names = [task.labels[i] for i in ids] if isinstance(task, Classify) else shown(self.writes, ids)
+        return [one._replace(text=name) for one, name in zip(row, names, strict=True)]
+
+    def effects(self, asked: Asked) -> dict[str, Any]:
+        site = self.site(asked)
+        return self.once(f"effects {site.name}", functools.partial(self.make_effects, site))
+
+    def make_effects(self, site: Site) -> dict[str, Any]:
+        found = effects(self.model, self.logits, site.name, site.n_heads, self.trace.changes)
+        return {"effects": [{"head": one.head, "change": one.change, "kl": one.divergence} for one in found]}
+
+    def logits(self, changes: Sequence[Change]) -> Tensor:
+        """What the model makes of the same tokens, changed otherwise."""
+        device = next(self.model.parameters()).device
+        rows = [torch.tensor([side.ids], device=device) for side in self.trace.sides.values()]
+        with recording(self.model, changes):
+            return self.model(*rows)
+
+    @property
+    def model(self) -> Model:
+        return cast(Model, self.run.model)
+
+    @property
+    def writes(self) -> Tokenizer:
+        """The tokeniser of what the model answers."""
+        return list(self.run.task.tokenizers.values())[-1]
+
+    def stream(self, asked: Asked) -> dict[str, Any]:
+        """How long each vector of the stream is, and how far it has turned from its embedding."""
+        side = asked.one_of("side", tuple(self.trace.sides))
+        names = [name for name in self.trace.names if name.startswith(f"{side}.")]
+        embedding = self.trace.value(f"{side}.embedding.out").float()
+        values = [(name, self.trace.value(name).float()) for name in names]
+        return {
+            "rows": [
+                {
+                    "name": name,
+                    "norm": value.norm(dim=-1).tolist(),
+                    "cosine": F.cosine_similarity(value, embedding, dim=-1).tolist(),
+                }
+                for name, value in values
+            ]
+        }
+
+
+def mean_of(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)).mean(0)
+
+
+def thumb(head: Head) -> UInt8[Tensor, "row column"]:
+    """The head's weights, small: the largest of each square, of a long text from a few rows of it."""
+    n_query, n_key = head.site.n_query, head.site.n_key
+    height, width = -(-n_query // THUMB), -(-n_key // THUMB)
+    if height <= SAMPLED:
+        weight = torch.cat([rows.weight for rows in head.blocks(range(n_query))])
+        small = F.max_pool2d(weight[None], (height, width), ceil_mode=True)[0]
+    else:
+        bands = [head.rows(start, start + SAMPLED).weight for start in range(0, n_query, height)]
+        small = torch.cat([F.max_pool2d(band[None], (len(band), width), ceil_mode=True)[0] for band in bands])
+    return (small.clamp(0, 1) * 255).round().to(torch.uint8)

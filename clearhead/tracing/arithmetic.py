@@ -1,0 +1,102 @@
+"""The arithmetic of one cell in full: products, scale, mask, share, and what comes of the value."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from clearhead.attention.call import Call
+from clearhead.attention.reference import Steps
+from clearhead.attention.weighting import Argmax
+
+__all__ = ["Cell", "cell_of", "tied"]
+
+TIED = Argmax().tolerance
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Every number between one query and one key.
+
+    `query` and `key` are as they are compared: with cosine of length 1, with kernelized attention their features.
+    `weight` is `exponential / total`: exp of the score over temperature, less the row's highest, in softmax; the
+    product of features in kernelized attention. In other weightings there is no such share (None), and the weight is
+    what the row got.
+    """
+
+    kind: str
+    query: list[float]
+    key: list[float]
+    products: list[float]
+    """Their products, whose sum is the score; empty where a similarity is no sum of products."""
+    score: float
+    scale: float
+    scaled: float
+    bias: float
+    allowed: bool
+    masked: float
+    highest: float
+    """The largest of the row."""
+    temperature: float
+    exponential: float | None
+    total: float | None
+    weight: float
+    ties: list[int]
+    value: list[float]
+    share: list[float]
+    """weight x value: what this key adds to the context."""
+    context: list[float]
+    """The sum over all keys, as it went on."""
+
+
+def cell_of(call: Call, meeting: tuple[Tensor, Tensor], row: Steps, *, key: int, scale: float, allowed: Tensor) -> Cell:
+    """From the two vectors as they meet (prepared), and the steps of the query's row and what it may see."""
+    query_vector, key_vector = meeting
+    masked, seen = row.masked[0], bool(allowed[key])
+    exponential, total = shares(call, masked)
+    weight, value = row.weight[0, key].item(), row.value[key]
+    scaled, here = row.scaled[0, key].item(), masked[key].item()
+    highest = masked.max()
+    products = query_vector * key_vector if call.similarity.form != "pairwise" else query_vector[:0]
+    return Cell(
+        kind=call.weighting.form if call.weighting.form != "rows" else type(call.weighting).__name__.lower(),
+        query=query_vector.tolist(),
+        key=key_vector.tolist(),
+        products=products.tolist(),
+        score=row.score[0, key].item(),
+        scale=scale,
+        scaled=scaled,
+        bias=here - scaled if seen and math.isfinite(here) else 0.0,
+        allowed=seen,
+        masked=here,
+        highest=highest.item(),
+        temperature=call.weighting.temperature,
+        exponential=None if exponential is None else exponential[key].item(),
+        total=None if total is None else total.item(),
+        weight=weight,
+        ties=tied(masked, allowed).nonzero().flatten().tolist(),
+        value=value.tolist(),
+        share=(weight * value).tolist(),
+        context=row.context[0].tolist(),
+    )
+
+
+def tied(masked: Tensor, allowed: Tensor) -> Tensor:
+    """Which keys of a row have its highest score, within the tolerance by which argmax tells ties."""
+    best = masked.masked_fill(~allowed, float("-inf")).max()
+    return (masked >= best - TIED * best.abs().clamp(min=1)) & allowed
+
+
+def shares(call: Call, masked: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """What of the row is divided by its total; nothing in weightings that are no share."""
+    if call.weighting.form == "softmax":
+        highest = masked.max()
+        if not highest.isfinite():
+            return masked.new_zeros(masked.shape), masked.new_zeros(())
+        made = ((masked - highest) / call.weighting.temperature).exp()
+        return made, made.sum()
+    if call.weighting.form == "kernelized":
+        return masked, masked.sum()
+    return None, None

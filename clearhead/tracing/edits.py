@@ -1,0 +1,202 @@
+"""Changes to what happens inside a model, by the names of what is changed.
+
+>>> import clearhead as ch
+>>> ch.Edit(at="decoder.1.cross", step="context", head=3, times=0.0)         # that head off
+Edit(at='decoder.1.cross', step='context', head=3, query=None, key=None, to=None, times=0.0)
+>>> ch.Edit(at="encoder.0.attention", step="score", query=2, key=5, to=4.0).fused
+False
+
+`query`, `key` and `value`, a head's `context`, another weighting, and what flows in the stream are changed beside the
+fast kernels; what is made between the keys and the weights exists only in the reference, which then runs that layer.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn, final
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.call import Call
+from clearhead.attention.cells import ALL_ROWS
+from clearhead.attention.parts import HeadShape
+from clearhead.attention.reference import Tap, untouched
+from clearhead.attention.request import check_kernelized
+from clearhead.attention.weighting import Weighting
+from clearhead.errors import OptionError, ShapeError
+from clearhead.tracing.names import Names
+
+__all__ = ["Change", "Edit", "Swap", "check_changes", "edited", "parts_changed", "step_tap"]
+
+OUTSIDE = ("query", "key", "value", "context")
+"""Steps that a kernel takes in or gives out."""
+INSIDE = ("allowed", "score", "scaled", "masked", "weight")
+"""Steps that only the reference makes."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """Sets a value to another (`to`), or multiplies it (`times`): in one head or all, in one row, one column, or all.
+
+    `at` is a site (`decoder.1.cross`) and `step` one of its steps; or they name a value of the stream together:
+    `at="decoder.1.cross", step="residual"`. `query` and `key` count along the axes of the same name; of a vector the
+    row is its place (`query` for queries, contexts and the stream, `key` for keys and values). `allowed` is the mask:
+    True where the query may attend.
+    """
+
+    at: str
+    step: str
+    head: int | None = None
+    query: int | None = None
+    key: int | None = None
+    to: float | bool | Tensor | None = None
+    times: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.to is None) == (self.times is None):
+            raise OptionError(f"{self.name}: an edit has either `to`, a new value, or `times`, a factor; give one")
+        if self.step == "allowed" and not isinstance(self.to, bool | Tensor):
+            raise OptionError(f"{self.name}: what is allowed is set `to` True or False; came {self.to!r}")
+
+    @property
+    def name(self) -> str:
+        return f"{self.at}.{self.step}"
+
+    @property
+    def fused(self) -> bool:
+        """Whether the fast kernels run beside it."""
+        return self.step not in INSIDE
+
+    def applied(self, value: Tensor, rows: slice = ALL_ROWS) -> Tensor:
+        """The value changed; `rows` are those of the query axis that it holds."""
+        value = value.clone()
+        region = self.region(value, rows)
+        if region is None:
+            return value
+        part = value[region]
+        value[region] = self.fitting(part) if self.times is None else part * self.times
+        return value
+
+    def fitting(self, part: Tensor) -> Tensor:
+        new = torch.as_tensor(self.to, device=part.device).to(part.dtype)
+        try:
+            return new.expand(part.shape)
+        except RuntimeError:
+            raise ShapeError(
+                f"{self.name}: the new value has shape {tuple(new.shape)}, and what it replaces {tuple(part.shape)}"
+            ) from None
+
+    def region(self, value: Tensor, rows: slice) -> tuple[int | slice, ...] | None:
+        """Where in the value it acts; None where not in these rows."""
+        every = slice(None)
+        first = rows.start or 0
+        if value.ndim == 3:  # the stream: (batch, n, d_model)
+            return every, self.inside(self.query, value.shape[1], "position"), every
+        head = self.inside(self.head, value.shape[1], "head")
+        if self.step in ("key", "value"):
+            return every, head, self.inside(self.key, value.shape[2], "key"), every
+        if self.query is not None and not first <= self.query < first + value.shape[2]:
+            if rows == every:
+                self.outside(self.query, value.shape[2], "query")
+            return None
+        query = every if self.query is None else self.query - first
+        last = every if self.step in OUTSIDE else self.inside(self.key, value.shape[3], "key")
+        return every, head, query, last
+
+    def reaches(self, n_target: int) -> bool:
+        """Whether a target of so many tokens has the places it names, on the decoder's side."""
+        if not self.at.startswith("decoder."):
+            return True
+        own = self.key if self.at.endswith(".attention") else None
+        return all(place is None or place < n_target for place in (self.query, own))
+
+    def inside(self, place: int | None, size: int, what: str) -> int | slice:
+        if place is None:
+            return slice(None)
+        return place if 0 <= place < size else self.outside(place, size, what)
+
+    def outside(self, place: int, size: int, what: str) -> NoReturn:
+        raise OptionError(f"{self.name}: {what} {place} is changed, and there are {size}, counted from 0")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """Another weighting for a site: `Swap(at="decoder.1.cross", weighting=ch.weighting.Argmax())`.
+
+    What it would have to learn (random features) it starts with.
+    """
+
+    at: str
+    weighting: Weighting
+
+    def reaches(self, n_target: int) -> bool:
+        return True
+
+    def applied(self, call: Call) -> Call:
+        position = call.position
+        if self.weighting.form == "kernelized":
+            check_kernelized(None, position)
+        shape = HeadShape(n_heads=call.n_heads, n_kv_heads=call.key.shape[1], d_head=call.query.shape[-1])
+        takes_over = "kernelized" in (self.weighting.form, call.weighting.form)
+        similarity = self.weighting.similarity.build(shape) if takes_over else call.similarity
+        return call._replace(weighting=self.weighting.build(shape), similarity=similarity)
+
+
+Change = Edit | Swap
+
+
+def check_changes(changes: Sequence[Change], names: Names) -> None:
+    """That each names something there is."""
+    stream = set(names.stream.values())
+    for change in changes:
+        if not isinstance(change, Edit | Swap):
+            raise OptionError(f"a change is a clearhead.Edit or a clearhead.Swap; came {change!r}")
+        if isinstance(change, Edit) and change.name in stream:
+            continue
+        names.check_site(change.at)
+        if isinstance(change, Edit) and change.step not in OUTSIDE + INSIDE:
+            raise OptionError(f"there is no {change.name!r}; its steps are {', '.join((*OUTSIDE, *INSIDE))}")
+        heads = names.sites[change.at].shape.n_heads
+        if isinstance(change, Edit) and change.head is not None:
+            heads = heads if change.step not in ("key", "value") else names.sites[change.at].shape.n_kv_heads
+            change.inside(change.head, heads, "head")
+
+
+def parts_changed(call: Call, changes: Sequence[Change]) -> Call:
+    """The call with its queries, keys, values and weighting as the changes have them."""
+    for change in changes:
+        if isinstance(change, Swap):
+            call = change.applied(call)
+        elif change.step in ("query", "key", "value"):
+            call = call._replace(**{change.step: change.applied(getattr(call, change.step))})
+    return call
+
+
+def step_tap(changes: Sequence[Change], call: Call, rows: slice = ALL_ROWS) -> Tap:
+    """Changes the steps between keys and weights, where the reference makes them, in these rows of the call."""
+    inner = [change for change in changes if isinstance(change, Edit) and not change.fused]
+    if call.share is not None and call.share.n_head is not None:
+        inner = [replace(edit, head=None) for edit in inner if edit.head in (None, call.share.head)]
+    if not inner:
+        return untouched
+    n_query = len(range(*rows.indices(call.n_query)))
+    whole = (call.query.shape[0], call.n_heads, n_query, call.n_key)
+    return functools.partial(step_edited, inner, whole, rows)
+
+
+def step_edited(edits: Sequence[Edit], whole: tuple[int, ...], rows: slice, name: str, value: Tensor) -> Tensor:
+    for edit in edits:
+        if edit.step == name:
+            value = edit.applied(value.broadcast_to(whole), rows)
+    return value
+
+
+def edited(name: str, value: Tensor, changes: Sequence[Change], rows: slice = ALL_ROWS) -> Tensor:
+    """A value of that name, as the edits of it have it."""
+    for change in changes:
+        if isinstance(change, Edit) and change.name == name:
+            value = change.applied(value, rows)
+    return value

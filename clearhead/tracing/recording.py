@@ -1,0 +1,114 @@
+"""Recording: what a forward pass takes in and gives out at every attention and in the stream, while it runs as it does.
+
+Of each attention the call is kept (queries, keys, values, mask, positions) and the context its kernel gave; between
+them nothing is made that the kernel does not make, and from them every step can be rebuilt. Memory is a few times
+layers x n x d_model, never n x n.
+
+>>> import torch
+>>> from clearhead.model import presets
+>>> model = presets.gpt2("tiny", vocabulary=50).build().eval()
+>>> with recording(model) as record:
+...     _ = model(torch.randint(50, (1, 7)))
+>>> [*record.sites][:2], record.sites["decoder.0.attention"].kernel
+(['decoder.0.attention', 'decoder.1.attention'], 'fused')
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from torch import Tensor, nn
+
+from clearhead.attention import reference
+from clearhead.attention.call import Call
+from clearhead.attention.kernels import kernel_for, run
+from clearhead.attention.layer import Attention
+from clearhead.taps import watching
+from clearhead.tracing.edits import Change, Edit, check_changes, edited, parts_changed, step_tap
+from clearhead.tracing.names import Names
+
+__all__ = ["Passed", "Record", "recording"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Passed:
+    """One attention as it ran: the call, what the kernel made of it, and the changes that were made there.
+
+    `context` is the kernel's own, before a change of the context.
+    """
+
+    call: Call
+    context: Tensor
+    kernel: str
+    why: str = ""
+    """Why the reference ran, where it did so because of a change."""
+    changes: tuple[Change, ...] = ()
+
+
+@final
+@dataclass
+class Record:
+    """What passed: attentions by the names of their sites, and the values of the stream."""
+
+    sites: dict[str, Passed] = field(default_factory=dict)
+    stream: dict[str, Tensor] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Record]:
+    """Records every forward pass inside, the first one where there are several; with `changes`, a changed one.
+
+    Dropout of weights is left out, so that a training step too can be rebuilt.
+    """
+    names = Names(model)
+    check_changes(changes, names)
+    record = Record()
+
+    def watch(path: str, value: Tensor) -> Tensor:
+        name = names.stream.get(path)
+        if name is None:
+            return value
+        value = edited(name, value, changes)
+        record.stream.setdefault(name, value.detach())
+        return value
+
+    for name, layer in names.sites.items():
+        here = tuple(change for change in changes if change.at == name)
+        layer.runner = functools.partial(run_recorded, record, name, layer, here)
+    try:
+        with watching(model, watch):
+            yield record
+    finally:
+        for layer in names.sites.values():
+            layer.runner = None
+
+
+def run_recorded(record: Record, name: str, layer: Attention, changes: tuple[Change, ...], call: Call) -> Tensor:
+    call = parts_changed(call._replace(dropout=0.0), changes)
+    inner = [change for change in changes if isinstance(change, Edit) and not change.fused]
+    if inner:
+        kernel, context = "reference", changed_context(call, changes)
+    else:
+        kernel = kernel_for(layer.kernel, call).name
+        context = run(kernel, call)
+    steps = ", ".join(sorted({edit.step for edit in inner}))
+    why = f"{steps} changed, which only the reference makes" if inner else ""
+    passed = Passed(call=detached(call), context=context.detach(), kernel=kernel, why=why, changes=changes)
+    record.sites.setdefault(name, passed)
+    return edited(f"{name}.context", context, changes)
+
+
+def changed_context(call: Call, changes: Sequence[Change]) -> Tensor:
+    """By the reference, its steps as the changes have them."""
+    dtype = call.query.dtype
+    call = call.widened().with_every_head()
+    query, key = call.similarity.prepare(call.query, call.key)
+    made = reference.weigh(call, query, key, tap=step_tap(changes, call))
+    return reference.mix(call, made.weight, call.value).to(dtype)
+
+
+def detached(call: Call) -> Call:
+    return call._replace(query=call.query.detach(), key=call.key.detach(), value=call.value.detach())

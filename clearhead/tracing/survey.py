@@ -1,0 +1,116 @@
+"""A survey of a trace: how much each head's weights say, and how near what is rebuilt is to what its kernel gave.
+
+>>> import torch
+>>> from clearhead.model import presets
+>>> from clearhead.tracing.trace import trace_model
+>>> made = trace_model(presets.gpt2("tiny", vocabulary=50).build().eval(), torch.randint(50, (1, 9)))
+>>> found = survey(made)
+>>> view = clearest(found)
+>>> view.of(made).shape, found[view.site].off <= found[view.site].tolerance
+(torch.Size([9, 9]), True)
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.tracing.rebuilding import TOLERANCE, Head, Site
+from clearhead.tracing.trace import Trace
+
+__all__ = ["Surveyed", "View", "clearest", "information", "survey", "views"]
+
+
+class View(NamedTuple):
+    """One way to look at a trace: a site, and one of its heads or (None) the mean of them."""
+
+    site: str
+    head: int | None
+
+    def of(self, trace: Trace) -> Float[Tensor, "query key"]:
+        """The weights it shows."""
+        heads = trace[self.site].head
+        return heads[self.head].weight if self.head is not None else sum_of(head.weight for head in heads) / len(heads)
+
+
+def sum_of(tensors: Iterable[Tensor]) -> Tensor:
+    first, *others = tensors
+    return sum(others, first)
+
+
+def views(sites: Sequence[Site]) -> list[View]:
+    """Every view of these sites: of each the mean, then its heads."""
+    return [View(site.name, head) for site in sites for head in (None, *range(site.n_heads))]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Surveyed:
+    """What was found of one site."""
+
+    information: list[float]
+    """Of each head, in bits."""
+    off: float
+    """The largest difference of a rebuilt context from the kernel's, over all heads and queries."""
+    tolerance: float
+    """How much of it is allowed."""
+
+
+def survey(trace: Trace) -> dict[str, Surveyed]:
+    """Looks once at every head of every site, a block of rows at a time."""
+    return {name: of_site(site) for name, site in trace.sites.items()}
+
+
+def of_site(site: Site) -> Surveyed:
+    looks = [Look(head) for head in site.head]
+    return Surveyed(
+        information=[information(look.weights()) for look in looks],
+        off=max(look.off for look in looks),
+        tolerance=TOLERANCE[site.made.dtype] * max(1.0, site.made.abs().max().item()),
+    )
+
+
+@final
+class Look:
+    """One pass over a head's weights, which keeps how far their contexts are off."""
+
+    def __init__(self, head: Head) -> None:
+        self.head, self.off = head, 0.0
+
+    def weights(self) -> Iterator[Float[Tensor, "query key"]]:
+        head, start = self.head, 0
+        made = head.site.made[head.index]
+        for block in head.blocks(range(head.site.n_query)):
+            stop = start + len(block.weight)
+            self.off = max(self.off, (block.weight @ block.value - made[start:stop]).abs().max().item())
+            start = stop
+            yield block.weight
+
+
+def clearest(found: Mapping[str, Surveyed]) -> View:
+    """The head whose weights say most: sharp, and each row elsewhere than the others."""
+    heads = [(bits, View(name, head)) for name, one in found.items() for head, bits in enumerate(one.information)]
+    return max(heads, key=lambda pair: pair[0])[1]
+
+
+def information(blocks: Iterable[Float[Tensor, "_ key"]]) -> float:
+    """How many bits the row of a map tells about its column: 0 if all rows are alike, log2(rows) at most.
+
+    The map is given as blocks of rows.
+
+    >>> [information([torch.eye(4)]), information([torch.full((4, 4), 0.25)]), information([torch.eye(4)[:1]] * 4)]
+    [2.0, 0.0, 0.0]
+    """
+    n, rows, columns = 0, 0.0, None
+    for block in blocks:
+        weight = block.double().clamp(min=0)
+        n += len(weight)
+        rows += torch.special.entr(weight).sum().item()
+        columns = weight.sum(0) if columns is None else columns + weight.sum(0)
+    if columns is None:
+        return 0.0
+    return max(0.0, torch.special.entr(columns / n).sum().item() - rows / n) / math.log(2)

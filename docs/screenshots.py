@@ -1,0 +1,100 @@
+"""Pictures of the explorer's views, light and dark, as a browser shows them on the demo's run.
+
+clearhead demo
+python docs/screenshots.py runs/demo                       # into docs/figures/explorer
+python docs/screenshots.py runs/demo --views head --out /tmp --themes light --width 390
+"""
+
+import argparse
+import io
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlencode
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+OUT = Path(__file__).parent / "figures" / "explorer"
+SOURCE = "achtundvierzigtausendsiebenundsechzig"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+COLOURS = 128
+HEAD_OFF = '[{"at": "decoder.0.attention", "step": "context", "head": 2, "times": 0}]'
+VIEWS: dict[str, dict[str, str]] = {
+    "model": {},
+    "head": {"site": "decoder.1.cross", "head": "0"},
+    "steps": {"site": "decoder.1.cross", "head": "0", "query": "3", "at": "4"},
+    "similarity": {},
+    "context": {},
+    "positions": {},
+    "decoding": {"at": "5"},
+    "intervene": {"site": "decoder.0.attention", "head": "2", "edits": HEAD_OFF},
+    "training": {"site": "decoder.1.cross", "head": "0"},
+    "design": {},
+}
+
+
+def browser() -> str:
+    found = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
+    if found is None:
+        sys.exit("there is no chromium on this machine; on Debian: apt-get install chromium")
+    return found
+
+
+def address_of(view: str, theme: str) -> str:
+    return f"#/{view}?{urlencode({'source': SOURCE, 'theme': theme, **VIEWS[view]})}"
+
+
+def settled(page: Page, view: str) -> None:
+    page.get_by_test_id(f"view-{view}").wait_for()
+    page.wait_for_timeout(2500)
+
+
+def small(shot: bytes) -> bytes:
+    """The picture with a palette of its own: a fifth of the size, and the eye sees none of it."""
+    made = io.BytesIO()
+    Image.open(io.BytesIO(shot)).convert("RGB").quantize(COLOURS).save(made, "PNG", optimize=True)
+    return made.getvalue()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run")
+    parser.add_argument("--views", nargs="*", default=list(VIEWS))
+    parser.add_argument("--themes", nargs="*", default=["light", "dark"])
+    parser.add_argument("--width", type=int, default=1280)
+    parser.add_argument("--height", type=int, default=800)
+    parser.add_argument("--out", type=Path, default=OUT)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    clearhead = Path(sys.executable).with_name("clearhead")
+    server = subprocess.Popen([clearhead, "look", args.run, "--no-open"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        home = server.stdout.readline().strip()
+        with sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
+            for theme in args.themes:
+                page = chromium.new_page(viewport={"width": args.width, "height": args.height}, color_scheme=theme)
+                page.on(
+                    "console", lambda told: print(f"console {told.type}: {told.text}") if told.type == "error" else None
+                )
+                page.on("pageerror", lambda error: print(f"page error: {error}"))
+                for view in args.views:
+                    page.goto(home + address_of(view, theme))
+                    page.reload()
+                    settled(page, view)
+                    file = args.out / f"{view}-{theme}.png"
+                    file.write_bytes(small(page.screenshot()))
+                    print(file, f"{file.stat().st_size / 1e3:.0f} kB")
+            chromium.close()
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+if __name__ == "__main__":
+    main()

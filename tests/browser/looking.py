@@ -1,0 +1,45 @@
+"""`clearhead look` in a process of its own, and what becomes of a test where something it needs is not there."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+
+def missing(what):
+    """A test that cannot run: wrong where everything is to be tested, else told and passed over."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what}, and with CI=true the explorer is not left untested", pytrace=False)
+    pytest.skip(what)
+
+
+def clearhead(*args):
+    """The command, run as a person would."""
+    return [sys.executable, "-m", "clearhead", *map(str, args)]
+
+
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@contextlib.contextmanager
+def looking(folder):
+    """The explorer of a run, by its address. It ends well, and has nothing to complain of."""
+    from clearhead.serve.server import STATIC
+
+    if not (STATIC / "index.html").exists():
+        missing("the explorer's page is not built; run `make web`")
+    command = clearhead("look", folder, "--no-open", "--device", "cpu")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, env=ONE_THREAD) as server:
+        assert server.stdout is not None
+        try:
+            home = server.stdout.readline().strip()
+            yield home
+        finally:
+            server.send_signal(signal.SIGINT)
+            _, complaints = server.communicate(timeout=60)
+    assert (server.returncode, complaints) == (0, "")
+    assert home.startswith("http://127.0.0.1:")

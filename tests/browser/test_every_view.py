@@ -1,0 +1,207 @@
+"""What holds for every view: its link restores it, its pictures are saved, anyone can use it, and errors are told."""
+
+import io
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+from playwright.sync_api import expect
+
+from tests.browser.looking import missing
+from tests.browser.watching import SITE, SOURCE, VIEWS, address_of, ask, comes_to, shown, steady
+
+pytestmark = pytest.mark.slow
+
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+OFF = json.dumps([{"at": SITE, "step": "context", "head": 1, "times": 0}])
+STATES = {
+    "model": {"lens": "on", "box": "token.decoder.2"},
+    "head": {"site": SITE, "head": "mean", "query": 2, "key": 1, "heads": "all"},
+    "steps": {"site": SITE, "head": 1, "query": 3, "key": 2, "at": 3, "dimension": 5},
+    "similarity": {"site": SITE, "head": 1, "query": 3, "key": 2, "a": "3,-1", "b": "2,2.5", "unscaled": 0.5},
+    "context": {"layer": 1},
+    "positions": {"kind": "rotary", "position": 9},
+    "decoding": {"beam": 3, "at": 4, "layer": 1},
+    "intervene": {"site": SITE, "head": 1, "query": 3, "key": 2, "edits": OFF, "place": 2},
+    "training": {"site": SITE, "head": 2, "checkpoint": 60, "scale": "log"},
+}
+"""Each view somewhere else than where it opens."""
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_link_restores_the_view(tabs, view):
+    page = tabs.open(view, **STATES[view], theme="dark")
+    there = steady(page, view)
+    again = tabs.reopen(page)
+    shown(again, view)
+    expect(again.get_by_test_id(f"view-{view}")).to_have_text(there)
+    assert address_of(again) == address_of(page)
+    expect(again.locator("html")).to_have_attribute("data-theme", "dark")
+    again.evaluate("view => { location.hash = `#/${view}`; }", view)
+    expect(again.get_by_test_id(f"view-{view}")).not_to_have_text(there)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_its_pictures_are_saved(tabs, view):
+    page = tabs.open(view, **{name: value for name, value in STATES[view].items() if name != "box"})
+    steady(page, view)
+    buttons = page.get_by_test_id("save").all()
+    assert buttons
+    blank = tabs.context().new_page()
+    for button in buttons:
+        drawn = button.evaluate(PICTURE)
+        with page.expect_download() as told:
+            button.click()
+        data = Path(told.value.path()).read_bytes()
+        assert re.fullmatch(r"[a-z0-9-]+\.(svg|png)", told.value.suggested_filename)
+        if told.value.suggested_filename.endswith(".png"):
+            check_png(data)
+        else:
+            check_svg(data, drawn, blank)
+
+
+PLACES = """svg => {
+    const from = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll("text, rect, circle, path, line, image")].map(each => {
+        const { x, y, width, height } = each.getBoundingClientRect();
+        const { fill, stroke } = getComputedStyle(each);
+        return [each.tagName, [x - from.x, y - from.y, width, height].map(Math.round), fill, stroke];
+    });
+}"""
+"""Where everything in a drawing is, and in which colours."""
+PICTURE = f"""button => {{
+    let around = button.parentElement;
+    while (!around.querySelector("[data-picture], svg:not([data-icon]), canvas")) around = around.parentElement;
+    const found = around.querySelector("[data-picture]") ?? around.querySelector("svg:not([data-icon]), canvas");
+    return found.tagName === "CANVAS" ? null : ({PLACES})(found);
+}}"""
+
+
+def check_svg(data, drawn, blank):
+    """It is one, it needs no other file, and opened by itself it looks as it did."""
+    root = ElementTree.fromstring(data)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert not re.search(rb"var\(--|(href|src)=\"(?!data:|#)", data)
+    blank.set_content(f"<body style='margin: 0'>{data.decode()}")
+    found = blank.locator("svg").first.evaluate(PLACES)
+    assert len(found) == len(drawn) > 3
+    for one, other in zip(found, drawn, strict=True):
+        assert (one[0], one[2:]) == (other[0], other[2:])
+        assert one[1] == pytest.approx(other[1], abs=2), one
+
+
+def check_png(data):
+    image = Image.open(io.BytesIO(data))
+    assert min(image.size) > 100
+    assert len(image.convert("RGB").getcolors(1 << 24)) > 2
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_no_serious_fault(tabs, view):
+    if not AXE.exists():
+        missing("axe-core is not installed; run `make web`")
+    page = tabs.open(view, **STATES[view])
+    steady(page, view)
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    for theme in ("light", "dark"):
+        expect(page.locator("html")).to_have_attribute("data-theme", theme)
+        page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")
+        found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+        told = [told for one in found["violations"] for told in faults(one)]
+        assert not told, f"{theme}: {told}"
+        page.get_by_test_id("theme").click()
+
+
+def faults(violation):
+    if violation["impact"] not in ("serious", "critical"):
+        return []
+    return [f"{violation['id']}: {node['html'][:160]}: {node['failureSummary']}" for node in violation["nodes"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("   ", "There is no text to trace"), ("sieben" * 70, "tokens, and the model reads 63; shorten it")],
+)
+def test_an_impossible_text_is_told_in_words(tabs, text, told):
+    page = tabs.open("model")
+    answer = page.get_by_test_id("answer").inner_text()
+    tabs.provoked.append("status of 400")
+    page.get_by_test_id("source").fill(text)
+    page.get_by_test_id("look").click()
+    expect(page.get_by_role("alert")).to_contain_text(told)
+    assert page.get_by_test_id("answer").inner_text() == answer
+    ask(page, "vierundzwanzig")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_test_id("answer")).not_to_have_text(answer)
+
+
+def test_a_server_that_is_gone_is_told_in_words(tabs):
+    page = tabs.open("model")
+    tabs.provoked.append("ERR_INTERNET_DISCONNECTED")
+    page.context.set_offline(True)
+    page.get_by_test_id("source").fill("vierundzwanzig")
+    page.get_by_test_id("look").click()
+    expect(page.get_by_role("alert")).to_contain_text("The server does not answer. Start it again")
+    page.context.set_offline(False)
+    ask(page, "vierundzwanzig")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_an_edit_that_cannot_be_is_told_in_words(tabs):
+    page = tabs.open("intervene", site=SITE, head=1)
+    tabs.provoked.append("status of 400")
+    edits = json.dumps([{"at": "decoder.9.cross", "step": "context", "head": 1, "times": 0}])
+    page.evaluate("hash => { location.hash = hash; }", f"#/intervene?source={SOURCE}&head=1&edits={edits}")
+    expect(page.get_by_role("alert").first).to_contain_text("decoder.9.cross")
+
+
+def test_light_and_dark(tabs):
+    page = tabs.open("head", site=SITE, head=0, window={"dark": True})
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    dark = page.evaluate(ground)
+    page.get_by_test_id("theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    comes_to(page, theme="light")
+    assert brightness(page.evaluate(ground)) > brightness(dark) + 300
+    page.locator("body").press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def brightness(colour):
+    return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+
+@pytest.mark.parametrize("view", ["model", "head", "steps"])
+def test_a_phones_width_is_enough(tabs, view):
+    page = tabs.open(view, **STATES[view], window={"width": 390, "height": 844, "has_touch": True, "is_mobile": True})
+    steady(page, view)
+    assert page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]") == [390, 390]
+    for other in ("model", "head", "steps"):
+        box = page.get_by_test_id(f"nav-{other}").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        assert box["y"] + box["height"] <= 844
+    page.get_by_test_id("nav-steps" if view == "head" else "nav-head").tap()
+    shown(page, "steps" if view == "head" else "head")
+
+
+def test_every_view_is_one_key_away(tabs):
+    page = tabs.open("model")
+    for number, view in enumerate(VIEWS, start=1):
+        page.keyboard.press(str(number))
+        shown(page, view)
+        expect(page.get_by_test_id(f"nav-{view}")).to_have_attribute("aria-current", "page")
+
+
+def test_help_by_keyboard(tabs):
+    page = tabs.open("model")
+    page.keyboard.press("?")
+    expect(page.get_by_test_id("help")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_test_id("help")).not_to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_test_id("source")).to_be_focused()

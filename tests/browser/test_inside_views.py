@@ -1,0 +1,288 @@
+"""The views of what is inside: the whole model, a head, the four steps. Their numbers are the trace's."""
+
+import math
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+import clearhead as ch
+from clearhead.tracing.readings import readings
+from tests.browser.watching import SITE, SOURCE, ask, comes_to, number_in, says, shown, state, tab_to
+
+pytestmark = pytest.mark.slow
+
+SQUARE = "encoder.1.attention"
+"""Its tokens are each there once, and its map fills the canvas."""
+TALL = {"height": 1300}
+
+
+@pytest.fixture(scope="module")
+def traced(demo):
+    return ch.trace(demo, SOURCE)
+
+
+def answer_of(demo, made):
+    return demo.task.tokenizers["target"].decode([row[0].id for row in made.candidates])
+
+
+def piece(token):
+    return re.sub("^▁", "·", token)
+
+
+class TestModel:
+    def test_every_token_has_its_id_and_what_follows_it(self, tabs, traced):
+        page = tabs.open("model")
+        for name, side in traced.sides.items():
+            there = page.get_by_role("group", name=f"Tokens of the {name}").locator("[data-token]")
+            expect(there).to_have_count(len(side.ids))
+            for place, (token, number) in enumerate(zip(side.tokens, side.ids, strict=True)):
+                told = there.nth(place).get_attribute("aria-label")
+                assert told == f"{shortened(token)} {number}: token {place} of the {name}, and its id"
+        for place, row in enumerate(traced.candidates):
+            told = page.get_by_test_id(f"output-{place}").get_attribute("aria-label")
+            shares = re.findall(r"<?[\d.]+ %", told)
+            assert told.startswith(shortened(row[0].text, 10))
+            assert len(shares) == 3
+            assert all(says(share, math.exp(one.log_prob)) for share, one in zip(shares, row[:3], strict=True))
+
+    def test_candidates_of_a_place_are_the_traces(self, tabs, demo, traced):
+        page = tabs.open("model")
+        assert page.get_by_test_id("answer").inner_text() == answer_of(demo, traced)
+        page.get_by_test_id("output-2").click()
+        rows = page.get_by_test_id("detail").locator("li")
+        expect(rows).to_have_count(len(traced.candidates[2]))
+        for row, one in zip(rows.all(), traced.candidates[2], strict=True):
+            assert row.locator("code").inner_text() == piece(one.text)
+            assert says(row.locator(".number").inner_text(), math.exp(one.log_prob))
+
+    def test_a_tokens_way_is_told_in_lengths_and_cosines(self, tabs, traced):
+        page = tabs.open("model")
+        page.get_by_role("group", name="Tokens of the decoder").locator("[data-token='3']").click()
+        rows = page.get_by_test_id("detail").locator("tbody tr")
+        expect(rows).not_to_have_count(0)
+        start = traced.value("decoder.embedding.out")[3]
+        names = [name for name in traced.names if name.startswith("decoder.")]
+        for row, name in zip(rows.all(), names, strict=True):
+            value, cells = traced.value(name)[3], row.locator(".number").all_inner_texts()
+            assert says(cells[0], value.norm().item())
+            assert says(cells[1], (value @ start / value.norm() / start.norm()).item())
+
+    def test_another_text_is_typed(self, tabs, demo):
+        page = tabs.open("model")
+        ask(page, "vierundzwanzig", "twenty-five")
+        made = ch.trace(demo, "vierundzwanzig", "twenty-five")
+        expect(page.get_by_test_id("answer")).to_have_text(answer_of(demo, made))
+        expect(page.locator("[data-token]")).to_have_count(sum(len(side.ids) for side in made.sides.values()))
+
+    def test_an_example_is_taken(self, tabs, demo):
+        page = tabs.open("model")
+        page.get_by_test_id("examples").select_option(index=2)
+        text = page.locator("[data-testid=examples] option").nth(2).inner_text()
+        expect(page.get_by_test_id("source")).to_have_value(text)
+        expect(page.get_by_test_id("answer")).to_have_text(answer_of(demo, ch.trace(demo, text)))
+
+    def test_a_token_pointed_at_stands_out(self, tabs):
+        page = tabs.open("model")
+        token = page.get_by_role("group", name="Tokens of the encoder").locator("[data-token='1']")
+        token.hover()
+        expect(token).to_have_class(re.compile(r"\bhere\b"))
+
+    def test_the_logit_lens_says_what_each_layer_would(self, tabs, traced):
+        page = tabs.open("model")
+        page.get_by_test_id("lens").click()
+        expect(page.get_by_test_id("lens")).to_have_attribute("aria-pressed", "true")
+        layers = traced.sides["decoder"].n_layers
+        expect(page.locator("text.guess")).to_have_count(layers * len(traced.candidates))
+
+    def test_by_keyboard_into_a_head(self, tabs):
+        page = tabs.open("model")
+        tab_to(page, page.get_by_test_id(f"thumb-{SITE}-2"))
+        page.keyboard.press("Enter")
+        shown(page, "head")
+        comes_to(page, site=SITE, head=2)
+
+
+class TestHead:
+    def test_cells_are_read_by_keyboard(self, tabs, traced):
+        page = tabs.open("head", site=SITE, head=1)
+        tab_to(page, page.get_by_test_id("heat-map").locator("canvas"))
+        weight = traced[SITE].head[1].weight
+        for keys, (query, key) in (("ArrowDown", (1, 0)), ("ArrowRight", (1, 1)), ("ArrowDown", (2, 1))):
+            page.keyboard.press(keys)
+            expect(page.get_by_test_id("reading")).to_contain_text(piece(traced.sides["encoder"].tokens[key]))
+            expect(page.get_by_test_id("reading-value")).to_have_text(re.compile(r"\d"))
+            assert says(page.get_by_test_id("reading-value").inner_text(), weight[query, key].item())
+        page.keyboard.press("Enter")
+        comes_to(page, query=2, key=1)
+
+    def test_a_cell_pointed_at_is_read_and_chosen(self, tabs, traced):
+        page = tabs.open("head", site=SQUARE, head=0, window=TALL)
+        box = page.get_by_test_id("heat-map").locator("canvas").bounding_box()
+        for across, down in ((0.35, 0.3), (0.6, 0.5), (0.8, 0.85)):
+            page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+            read_cell(page, traced)
+        page.mouse.click(box["x"] + 0.8 * box["width"], box["y"] + 0.85 * box["height"])
+        weight = traced[SQUARE].head[0].weight[int(state(page)["query"]), int(state(page)["key"])].item()
+        assert says(page.get_by_test_id("reading-value").inner_text(), weight)
+
+    def test_panned_and_zoomed_it_still_reads_right(self, tabs, demo):
+        target = "nine hundred and ninety-nine thousand, " * 3
+        page = tabs.open("head", site="decoder.1.attention", head=0, target=target, window=TALL)
+        weight = ch.trace(demo, SOURCE, target)["decoder.1.attention"].head[0].weight
+        canvas = page.get_by_test_id("heat-map").locator("canvas")
+        box = canvas.bounding_box()
+        places = []
+        for way in ((0.9, 0.9), (0.2, 0.3), (0.9, 0.9)):
+            page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"])
+            page.mouse.wheel(0, -300)
+            expect(canvas).to_have_css("touch-action", "none")
+            page.mouse.down()
+            page.mouse.move(box["x"] + way[0] * box["width"], box["y"] + way[1] * box["height"], steps=4)
+            page.mouse.up()
+            page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 0.6 * box["height"])
+            places.append((int(state(page)["query"]), int(state(page)["key"])))
+            assert says(page.get_by_test_id("reading-value").inner_text(), weight[places[-1]].item())
+        assert len(set(places)) > 1
+
+    def test_the_mean_of_the_heads(self, tabs, traced):
+        page = tabs.open("head", site=SITE, head=0)
+        page.get_by_role("button", name="Mean over the heads").click()
+        page.get_by_test_id("heat-map").locator("canvas").focus()
+        page.keyboard.press("ArrowDown")
+        expect(page.get_by_test_id("reading-value")).to_have_text(re.compile(r"\d"))
+        mean = sum(head.weight[1, 0].item() for head in traced[SITE].head) / traced[SITE].n_heads
+        assert says(page.get_by_test_id("reading-value").inner_text(), mean)
+
+    @pytest.mark.parametrize("site", ["encoder.1.attention", SITE])
+    def test_its_readings(self, tabs, traced, site):
+        page = tabs.open("head", site=site, head=2)
+        found = readings(traced, traced[site])[2]
+        for name in ("entropy", "distance", "previous", "same", "induction"):
+            told, value = page.get_by_test_id(f"reading-{name}").inner_text(), getattr(found, name)
+            assert told == "none" if value is None else says(told, value), name
+
+    def test_arcs_say_where_a_token_looks_and_who_looks_at_it(self, tabs, traced):
+        page = tabs.open("head", site=SITE, head=1)
+        weight = traced[SITE].head[1].weight
+        arcs = page.get_by_test_id("arcs")
+        for end, other, shares in (("query", "key", weight[4]), ("key", "query", weight[:, 2])):
+            arcs.locator(f"[data-end={end}][data-token='{4 if end == 'query' else 2}']").hover()
+            for place, share in enumerate(shares.tolist()):
+                told = arcs.locator(f"[data-end={other}][data-token='{place}']").get_attribute("aria-label")
+                assert ("%" in told) == (share >= 0.05)
+                assert share < 0.05 or says(re.search(r"\d+(\.\d)? %", told).group(), share)
+
+    def test_all_heads_side_by_side(self, tabs, traced):
+        page = tabs.open("head", site=SITE, head=0)
+        page.get_by_test_id("all-heads").click()
+        heads = page.get_by_test_id("heads").get_by_role("button")
+        expect(heads).to_have_count(traced[SITE].n_heads)
+        heads.nth(3).click()
+        comes_to(page, head=3)
+
+    def test_keys_go_to_other_heads_layers_and_views(self, tabs, traced):
+        page = tabs.open("head", site=SITE, head=0)
+        page.keyboard.press("]")
+        comes_to(page, head=1)
+        page.keyboard.press("{")
+        names = list(traced.sites)
+        comes_to(page, site=names[names.index(SITE) - 1])
+        page.keyboard.press("3")
+        shown(page, "steps")
+        page.go_back()
+        shown(page, "head")
+
+
+class TestSteps:
+    def test_every_number_of_a_cell(self, tabs, traced):
+        page = tabs.open("steps", site=SITE, head=1, query=3, key=2)
+        cell = traced[SITE].head[1].cell(3, 2)
+        for name in ("score", "scaled", "masked", "weight"):
+            there, value = page.get_by_test_id(f"cell-{name}"), getattr(cell, name)
+            assert says(there.inner_text(), value), name
+            assert float(there.get_attribute("data-value")) == pytest.approx(value, rel=1e-4), name
+        assert says(line(page, "exponential").inner_text(), cell.exponential)
+        assert says(line(page, "total").inner_text(), cell.total)
+        page.get_by_role("spinbutton").fill("5")
+        expect(page.get_by_test_id("cell-context")).to_have_attribute("data-value", re.compile("."))
+        assert says(page.get_by_test_id("cell-context").inner_text(), cell.context[5])
+        assert sum(cell.products) == pytest.approx(cell.score, rel=1e-4)
+
+    def test_the_working_is_written_out_and_adds_up(self, tabs, traced):
+        page = tabs.open("steps", site=SITE, head=1, query=3, key=2)
+        cell = traced[SITE].head[1].cell(3, 2)
+        page.get_by_role("button", name=re.compile("more … products")).click()
+        amounts = page.get_by_test_id("cell").locator("table .amount").all_inner_texts()
+        assert len(amounts) == len(cell.products)
+        assert all(says(told, product) for told, product in zip(amounts, cell.products, strict=True))
+        slack = sum(number_in(told)[1] for told in amounts) + 1e-4
+        assert sum(number_in(told)[0] for told in amounts) == pytest.approx(cell.score, abs=slack)
+
+    def test_what_is_masked_says_so(self, tabs, traced):
+        page = tabs.open("steps", site="decoder.0.attention", head=0, query=1, key=4)
+        assert page.get_by_test_id("cell-masked").inner_text() == "−∞"
+        assert page.get_by_test_id("cell-weight").inner_text() == "0"
+        cell = traced["decoder.0.attention"].head[0].cell(1, 4)
+        assert says(page.get_by_test_id("cell-score").inner_text(), cell.score)
+
+    def test_stepped_and_scrubbed(self, tabs):
+        page = tabs.open("steps", site=SITE, head=1, query=3)
+        title = page.locator("figure h2").first
+        for name in ("Scores", "Weights", "Weighted sum"):
+            page.get_by_test_id("steps-next").click()
+            expect(title).to_contain_text(name)
+        expect(page.get_by_test_id("steps-next")).to_be_disabled()
+        page.get_by_test_id("steps-previous").click()
+        expect(title).to_contain_text("Weights")
+        page.get_by_test_id("steps-scrub").fill("0.5")
+        expect(title).to_contain_text("Vectors")
+        comes_to(page, at=0.5)
+        page.get_by_test_id("steps-play").click()
+        expect(page.get_by_test_id("steps-play")).to_have_accessible_name(re.compile("Pause"))
+        expect(title).to_contain_text("Scores", timeout=20_000)
+
+    def test_by_keyboard(self, tabs, traced):
+        page = tabs.open("steps", site=SITE, head=1, query=3, key=2)
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("figure h2").first).to_contain_text("2 · Scores")
+        tab_to(page, page.locator("g.row[role=button][aria-pressed=true]"))
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        expect(page.get_by_test_id("cell-weight")).not_to_have_attribute(
+            "data-value", re.compile(f"^{traced[SITE].head[1].weight[3, 2].item():.6f}")
+        )
+        chosen = int(state(page)["key"])
+        weight = traced[SITE].head[1].weight[3, chosen].item()
+        assert chosen != 2
+        assert says(page.get_by_test_id("cell-weight").inner_text(), weight)
+
+    def test_another_query_and_key_are_chosen(self, tabs, traced):
+        page = tabs.open("steps", site=SITE, head=0, query=1, key=0)
+        page.get_by_role("group", name="query").locator("[data-token='5']").click()
+        page.get_by_role("group", name="key", exact=True).locator("[data-token='4']").click()
+        expect(page.locator("h2", has_text="worked out")).to_contain_text("</s>")
+        weight = traced[SITE].head[0].weight[5, 4].item()
+        assert says(page.get_by_test_id("cell-weight").inner_text(), weight)
+
+
+def shortened(token, most=12):
+    told = piece(token)
+    return f"{told[: most - 1]}…" if len(told) > most else told
+
+
+def read_cell(page, traced):
+    """The query and the key that the map of the square site's first head reads; its number is held to the trace's."""
+    expect(page.get_by_test_id("reading-value")).to_have_text(re.compile(r"\d"))
+    names = [piece(token) for token in traced.sides["encoder"].tokens]
+    reading = page.get_by_test_id("reading")
+    query, key = (names.index(reading.locator(f".{role}").inner_text()) for role in ("query", "key"))
+    weight = traced[SQUARE].head[0].weight[query, key].item()
+    assert says(page.get_by_test_id("reading-value").inner_text(), weight)
+    return query, key
+
+
+def line(page, name):
+    """The result of a line of the arithmetic."""
+    lines = page.get_by_test_id("cell").locator(".line")
+    return lines.filter(has=page.locator("dt", has_text=re.compile(f"^{name}$"))).locator(".result")

@@ -1,0 +1,99 @@
+"""The page that `clearhead trace --html` writes: one file, opened from disk with the network cut off."""
+
+import math
+import re
+import subprocess
+
+import pytest
+from playwright.sync_api import expect
+
+import clearhead as ch
+from clearhead.serve.page import is_built
+from tests.browser.looking import ONE_THREAD, clearhead, missing
+from tests.browser.watching import SITE, SOURCE, Tabs, address_of, says, shown, steady
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def page_file(demo_folder, tmp_path_factory):
+    if not is_built():
+        missing("the explorer's page is not built; run `make web`")
+    file = tmp_path_factory.mktemp("page") / "page.html"
+    command = clearhead("trace", demo_folder, SOURCE, "--html", file, "--device", "cpu")
+    subprocess.run(command, check=True, capture_output=True, env=ONE_THREAD, timeout=120)
+    return file
+
+
+@pytest.fixture
+def offline(chromium, page_file):
+    """Opens the file at a view, without a network; it may ask for itself and nothing else."""
+    tabs = Tabs(chromium, page_file.as_uri())
+
+    def opened(view="", state=""):
+        context = tabs.context()
+        context.set_offline(True)
+        context.route(re.compile("^(http|ws)"), lambda route: route.abort())
+        page = context.new_page()
+        page.goto(f"{page_file.as_uri()}#/{view}?{state}" if view else page_file.as_uri())
+        shown(page, view or "model")
+        return page
+
+    yield opened
+    tabs.check()
+    tabs.close()
+
+
+@pytest.fixture(scope="module")
+def traced(demo):
+    return ch.trace(demo, SOURCE)
+
+
+def test_it_needs_no_network_and_has_three_views(offline, demo, traced):
+    page = offline()
+    said = demo.task.tokenizers["target"].decode([row[0].id for row in traced.candidates])
+    expect(page.get_by_test_id("answer")).to_have_text(said)
+    expect(page.get_by_test_id("nav").get_by_role("button")).to_have_text(
+        [*map(re.compile, ("Model", "Head", "Steps"))]
+    )
+    expect(page.get_by_test_id("source")).to_have_count(0)
+    for view in ("head", "steps", "model"):
+        page.get_by_test_id(f"nav-{view}").click()
+        shown(page, view)
+        assert len(steady(page, view)) > 200
+
+
+def test_a_heads_weights_to_one_part_in_255(offline, traced):
+    page = offline("head", f"site={SITE}&head=1")
+    page.get_by_test_id("heat-map").locator("canvas").focus()
+    weight = traced[SITE].head[1].weight
+    for keys, place in (("ArrowDown", (1, 0)), ("ArrowRight", (1, 1)), ("ArrowDown", (2, 1))):
+        page.keyboard.press(keys)
+        told = float(page.get_by_test_id("reading-value").inner_text())
+        assert told == pytest.approx(weight[place].item(), abs=0.51 / 255)
+
+
+def test_every_number_of_a_cell_is_exact(offline, traced):
+    page = offline("steps", f"site={SITE}&head=1&query=3&key=2")
+    cell = traced[SITE].head[1].cell(3, 2)
+    for name in ("score", "scaled", "masked", "weight"):
+        there, value = page.get_by_test_id(f"cell-{name}"), getattr(cell, name)
+        assert says(there.inner_text(), value), name
+        assert float(there.get_attribute("data-value")) == pytest.approx(value, rel=1e-4, abs=1e-6), name
+    page.get_by_test_id("steps-next").click()
+    expect(page.locator("figure h2").first).to_contain_text("Scores")
+
+
+def test_candidates_are_the_traces(offline, traced):
+    page = offline("model")
+    for place, row in enumerate(traced.candidates):
+        told = page.get_by_test_id(f"output-{place}").get_attribute("aria-label")
+        shares = re.findall(r"<?[\d.]+ %", told)
+        assert all(says(share, math.exp(one.log_prob)) for share, one in zip(shares, row, strict=False))
+
+
+def test_its_link_restores_it(offline):
+    page = offline("steps", f"site={SITE}&head=1&query=3&key=2&at=3")
+    there = steady(page, "steps")
+    again = offline("steps", address_of(page).split("?", 1)[1])
+    expect(again.get_by_test_id("view-steps")).to_have_text(there)

@@ -1,0 +1,146 @@
+"""Pages under watch: what they ask for and what they complain of, and the few moves that every test makes."""
+
+import re
+from urllib.parse import parse_qs, urlencode
+
+from playwright.sync_api import expect
+
+SOURCE = "achtundvierzigtausendsiebenundsechzig"
+SITE = "decoder.1.cross"
+VIEWS = ("model", "head", "steps", "similarity", "context", "positions", "decoding", "intervene", "training")
+PATIENCE = 20_000
+"""Milliseconds that anything on a page may take on a busy machine."""
+NUMBER = re.compile(r"(−?)(\d+(?:\.(\d+))?)(?:e(−?)(\d+))?")
+
+expect.set_options(timeout=PATIENCE)
+
+
+class Tabs:
+    """Opens the explorer in tabs, and sees to it that nothing is wrong in any of them but what a test provokes."""
+
+    def __init__(self, browser, home):
+        self.browser, self.home = browser, home
+        self.provoked, self.complaints, self.strangers, self.contexts = [], [], [], []
+
+    def context(self, *, width=1280, height=800, dark=False, **options):
+        """A window of its own, without motion, so that nothing need be waited for."""
+        made = self.browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+            **options,
+        )
+        made.set_default_timeout(PATIENCE)
+        made.on("page", self.watch)
+        self.contexts.append(made)
+        return made
+
+    def watch(self, page):
+        page.on("console", lambda told: told.type == "error" and self.complain(told.text))
+        page.on("pageerror", lambda error: self.complain(str(error)))
+        page.on("requestfailed", lambda request: self.complain(f"{request.url}: {request.failure}"))
+        page.on("request", lambda request: self.asked(request.url))
+
+    def complain(self, told):
+        if not any(words in told for words in self.provoked):
+            self.complaints.append(told)
+
+    def asked(self, url):
+        if not url.startswith((self.home, "data:", "blob:")):
+            self.strangers.append(url)
+
+    def open(self, view="model", *, source=SOURCE, window=(), **state):
+        """A view, in a window of its own: a tab behind another one is slow."""
+        page = self.context(**dict(window)).new_page()
+        page.goto(f"{self.home}#/{view}?{urlencode({'source': source, **state})}")
+        shown(page, view)
+        return page
+
+    def reopen(self, page):
+        """The same address in a fresh window."""
+        fresh = self.context().new_page()
+        fresh.goto(address_of(page))
+        return fresh
+
+    def check(self):
+        assert not self.complaints, f"the page complained: {self.complaints}"
+        assert not self.strangers, f"the page asked others than its own server: {self.strangers}"
+
+    def close(self):
+        for context in self.contexts:
+            context.close()
+
+
+def address_of(page):
+    """As the page itself knows it; playwright's own comes a moment later."""
+    return page.evaluate("location.href")
+
+
+def state(page):
+    """What the address holds, beside the view."""
+    return {name: values[0] for name, values in parse_qs(address_of(page).split("?", 1)[1]).items()}
+
+
+def comes_to(page, **wanted):
+    """Waits until the address holds these; a slider writes there only when it rests."""
+    page.wait_for_function(
+        """wanted => {
+            const held = new URLSearchParams(location.hash.split(/\\?(.*)/s)[1]);
+            return Object.entries(wanted).every(([name, value]) => held.get(name) === value);
+        }""",
+        arg={name: str(value) for name, value in wanted.items()},
+    )
+
+
+def shown(page, view):
+    """Waits for a view, and for the trace that it shows."""
+    page.get_by_test_id(f"view-{view}").wait_for()
+    expect(page.locator("main")).to_have_attribute("aria-busy", "false")
+
+
+def ask(page, text, target=""):
+    """Types a text, and looks."""
+    page.get_by_test_id("source").fill(text)
+    page.get_by_test_id("target").fill(target)
+    page.get_by_test_id("look").click()
+    comes_to(page, source=text)
+
+
+def tab_to(page, target, *, most=250):
+    """Goes with the tab key alone until an element has the focus."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if target.evaluate("element => element === document.activeElement"):
+            return
+    raise AssertionError(f"{target} is not reached by {most} tabs")
+
+
+def number_in(text):
+    """The first number of a text, and half of its last digit; a percentage as a share."""
+    if "−∞" in text:
+        return float("-inf"), 0.0
+    found = NUMBER.search(text)
+    assert found, f"there is no number in {text!r}"
+    minus, digits, decimals, small, power = found.groups()
+    size = 10.0 ** ((-1 if small else 1) * int(power or 0)) * (0.01 if "%" in text[found.end() :][:2] else 1)
+    return float(digits) * (-1 if minus else 1) * size, 0.5 * 10 ** -len(decimals or "") * size
+
+
+def says(text, value):
+    """Whether a text says a number, to the digits that it shows. "<0.1 %" says any that is smaller."""
+    found, half = number_in(text)
+    if text.lstrip().startswith("<"):
+        return 0 <= value < found
+    if found == value:
+        return True
+    return abs(found - value) <= half * 1.001 + 2e-5 * abs(value) + 1e-9
+
+
+def steady(page, view):
+    """The words of a view, once they no longer change."""
+    part = page.get_by_test_id(f"view-{view}")
+    before, words = None, part.text_content()
+    while before != words:
+        page.wait_for_timeout(120)
+        before, words = words, part.text_content()
+    return words

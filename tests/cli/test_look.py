@@ -1,0 +1,129 @@
+"""`clearhead look`: an address, a server behind it, and an end with Ctrl-C."""
+
+import contextlib
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.parse
+
+import pytest
+
+from clearhead.cli import look, run
+from clearhead.serve import server
+
+ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/[\w-]{20,}/")
+
+
+@pytest.fixture
+def page(monkeypatch, tmp_path):
+    """A page that is built."""
+    (tmp_path / "index.html").write_text("<!doctype html>")
+    monkeypatch.setattr(server, "STATIC", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(capsys, plain_terminal):
+    def ran(*args):
+        code = run(["look", *map(str, args)])
+        return code, *capsys.readouterr()
+
+    return ran
+
+
+def test_it_serves_until_ctrl_c_and_ends_well(classifier, page):
+    """In a process of its own, as in a terminal."""
+    script = f"from pathlib import Path; from clearhead.serve import server; server.STATIC = Path({str(page)!r}); "
+    script += f"from clearhead.cli import main; main(['look', {str(classifier.folder.path)!r}, '--no-open'])"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert ADDRESS.fullmatch(line.strip()), process.stderr.read() if process.stderr else ""
+        address = urllib.parse.urlsplit(line.strip())
+        connection = http.client.HTTPConnection("127.0.0.1", address.port or 0, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("GET", f"{address.path}api/run")
+            assert connection.getresponse().status == 200
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+@pytest.fixture
+def unserved(monkeypatch):
+    """A server that ends at once; and what browsers were told to open."""
+    opened = []
+    monkeypatch.setattr(server.Server, "run", lambda self: self.socket.close())
+    monkeypatch.setattr(look.webbrowser, "open", opened.append)
+    return opened
+
+
+def test_the_browser_is_opened_unless_told_not_to(command, classifier, page, unserved, monkeypatch):
+    monkeypatch.setenv("DISPLAY", ":0")
+    code, out, err = command(classifier.folder.path)
+    assert (code, err) == (0, "")
+    assert ADDRESS.fullmatch(out.strip())
+    assert unserved == [out.strip()]
+    assert command(classifier.folder.path, "--no-open")[0] == 0
+    assert len(unserved) == 1
+
+
+def test_without_a_screen_no_browser_takes_the_terminal(command, classifier, page, unserved, monkeypatch):
+    for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert command(classifier.folder.path)[0] == 0
+    assert unserved == []
+
+
+def test_each_time_has_a_token_of_its_own(command, classifier, page, unserved):
+    tokens = {command(classifier.folder.path, "--no-open")[1].split("/")[3] for _ in range(3)}
+    assert len(tokens) == 3
+
+
+def test_another_host_is_warned_about(command, classifier, page, unserved):
+    code, out, err = command(classifier.folder.path, "--host", "0.0.0.0", "--no-open")
+    assert code == 0
+    assert ADDRESS.fullmatch(out.strip())
+    assert "Whoever knows the address can reach this from the network: it listens on 0.0.0.0" in err
+
+
+def test_a_port_that_is_taken_is_told(command, classifier, page):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = command(classifier.folder.path, "--port", port, "--no-open")
+    assert (code, out) == (1, "")
+    assert f"port {port} of 127.0.0.1 cannot be had (Address already in use); choose another --port" in err
+
+
+def test_a_host_that_does_not_exist_is_told(command, classifier, page):
+    code, out, err = command(classifier.folder.path, "--host", "203.0.113.1", "--no-open")
+    assert (code, out) == (1, "")
+    assert "there is no port to be had on 203.0.113.1" in err
+
+
+def test_a_page_that_is_not_built_is_told(command, classifier, page):
+    (page / "index.html").unlink()
+    code, out, err = command(classifier.folder.path, "--no-open")
+    assert (code, out) == (1, "")
+    assert "run `make web`" in err
+
+
+def test_what_is_no_run_is_told(command, tmp_path):
+    code, out, err = command(tmp_path / "nowhere")
+    assert (code, out) == (1, "")
+    assert str(tmp_path / "nowhere") in err
+
+
+def test_help_has_examples_and_fits_the_page(command):
+    code, out, err = command("--help")
+    assert (code, err) == (0, "")
+    assert "\n    clearhead look " in out[out.index("Examples") :]
+    assert max(len(line) for line in out.splitlines()) <= 80

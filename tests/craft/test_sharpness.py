@@ -1,0 +1,173 @@
+"""The margin, the scale softmax needs and what it does with less: held to softmax itself, over every text."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import clearhead as ch
+from clearhead.craft.blocks import inputs
+from clearhead.craft.designs import by_content, by_position, combine
+from clearhead.craft.sharpness import Case, least_scale, measured, scale_for
+
+WORDS = ["a", "b", "c"]
+
+
+def texts(n, words=WORDS):
+    return [list(text) for text in itertools.product(words, repeat=n)]
+
+
+def margins(design, n):
+    """The least margin over every text, by looking at each."""
+    found = []
+    for text in texts(n):
+        score, wanted = design.scaled(1.0).explain(text).score[0].double(), design.wanted(text)
+        allowed = design.allowed(n)
+        for row in range(n):
+            others = allowed[row] & ~wanted[row]
+            if wanted[row].any() and others.any():
+                found.append((score[row][wanted[row]].min() - score[row][others].max()).item())
+    return min(found)
+
+
+def needed(design, n, epsilon):
+    """The least scale that is enough for every text, by softmax itself."""
+    plain, blocked = design.scaled(1.0), ~design.allowed(n)
+    scores = torch.cat([plain.explain(text).score[0].masked_fill(blocked, -math.inf) for text in texts(n)])
+    return least_scale(scores, torch.cat([design.wanted(text) for text in texts(n)]), epsilon=epsilon)
+
+
+def designs():
+    read, waves = inputs(WORDS, 5), inputs(WORDS, 5, waves=8)
+    asks = {"a": ["b"], "b": ["a", "c"]}
+    content, back = by_content(read, asks), by_position(read, offset=-1)
+    first = by_content(read, {"a": ["b"], "b": ["b"]})
+    return {
+        "content": content,
+        "graded": by_content(read, torch.tensor([[0.0, 2.0, 1.0], [0.0, 0.0, 3.0], [1.0, 1.0, 1.0]])),
+        "correlated": by_content(read, asks, keys=torch.eye(3) + 0.3),
+        "back": back,
+        "first": by_position(read, absolute=0),
+        "two places": by_position(read, function=lambda i, n: [i, i - 1]),
+        "both": combine(content, back),
+        "content first": combine(content, back, weights=(2.0, 0.5)),
+        "not itself": combine(by_content(read, lambda x, y: x == y), by_position(read, offset=0), weights=(1.0, -1.0)),
+        "latest": combine(first, by_position(read, scores=lambda i, j: (j - 4) / 5)),
+        "causal content": content.seeing(ch.masks.causal()),
+        "causal back": back.seeing(ch.masks.causal()),
+        "waves": by_position(waves, offset=-1),
+        "waves and content": combine(by_content(waves, asks), by_position(waves, offset=-1)),
+    }
+
+
+@pytest.mark.parametrize("name", designs())
+@pytest.mark.parametrize("n", [2, 4])
+def test_the_margin_is_the_least_of_any_text(name, n):
+    design = designs()[name]
+    assert design.sharpness(n).margin == pytest.approx(margins(design, n), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", designs())
+@pytest.mark.parametrize("epsilon", [0.3, 0.001])
+def test_the_scale_is_enough_and_where_all_others_score_alike_no_less_is(name, epsilon):
+    design = designs()[name]
+    sharp = design.sharpness(4, epsilon)
+    found = needed(design, 4, epsilon)
+    assert found <= sharp.needed * (1 + 1e-6) + 1e-9
+    if name in ("content", "back", "first", "two places", "not itself", "causal content", "causal back"):
+        assert found == pytest.approx(sharp.needed, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", designs())
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_softmax_never_leaves_less_than_it_says(name, scale):
+    design = designs()[name].scaled(scale)
+    least = min(
+        (design.weights(text) * design.wanted(text)).sum(-1)[design.wanted(text).any(-1)].min().item()
+        for text in texts(4)
+        if design.wanted(text).any()
+    )
+    said = design.sharpness(4).weight()
+    assert least >= said - 1e-6
+    if name in ("content", "back", "first", "not itself", "causal back"):
+        assert least == pytest.approx(said, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", designs())
+def test_argmax_is_exact(name):
+    design = designs()[name]
+    assert design.sharpness(4).exact
+    for text in texts(4):
+        wanted = design.wanted(text)
+        rows = wanted.any(-1)
+        found = design.weights(text, ch.weighting.Argmax(ties="average"))[rows]
+        share = wanted[rows].float() / wanted[rows].sum(-1, keepdim=True)
+        assert torch.allclose((found * wanted[rows]).sum(-1), torch.ones(len(found)))
+        assert name == "waves and content" or torch.allclose(found, share)  # there one wanted key may beat another
+
+
+def test_the_formula():
+    assert scale_for(margin=2.0, wanted=1, unwanted=9, epsilon=0.1) == pytest.approx(math.log(81) / 2)
+    assert scale_for(margin=2.0, wanted=3, unwanted=9, epsilon=0.1) == pytest.approx(math.log(27) / 2)
+    assert scale_for(margin=2.0, wanted=9, unwanted=1, epsilon=0.5) == 0
+    assert scale_for(margin=0.0, wanted=1, unwanted=1, epsilon=0.1) == math.inf
+    for wanted, unwanted, epsilon in itertools.product((1, 3), (4, 50), (0.2, 1e-6)):
+        scores = torch.tensor([[0.7] * wanted + [0.0] * unwanted], dtype=torch.float64)
+        found = least_scale(scores, scores > 0.5, epsilon=epsilon)
+        said = scale_for(margin=0.7, wanted=wanted, unwanted=unwanted, epsilon=epsilon)
+        assert found == pytest.approx(said, rel=1e-9)
+        assert Case(0.7, wanted, unwanted).weight(said) == pytest.approx(1 - epsilon)
+
+
+def test_the_longer_the_text_the_more_it_needs():
+    head = by_position(inputs(WORDS, 40), offset=-1)
+    found = [head.sharpness(n).needed for n in (2, 10, 40)]
+    assert found == pytest.approx([math.log((n - 1) * 99) for n in (2, 10, 40)])
+
+
+def test_waves_are_less_sharp_than_one_hot_positions():
+    found = {waves: by_position(inputs(["a"], 24, waves=waves), offset=-1).sharpness(24).margin for waves in (8, 32)}
+    for waves, margin in found.items():
+        table = ch.positions.Sinusoidal().embed(waves).at(torch.arange(-1, 24)).double()
+        scores = 2 / waves * table @ table.T
+        assert margin == pytest.approx(1 - scores.fill_diagonal_(0).max().item(), abs=1e-5)
+        assert 0 < margin < 0.2
+
+
+def test_a_design_that_cannot_be_sharp_says_so():
+    read = inputs(WORDS, 4)
+    same = by_content(read, {"a": ["b"]}, keys=torch.ones(3, 2))
+    assert not same.sharpness(4).exact
+    assert same.sharpness(4).needed == math.inf
+    assert "no scale is enough" in str(same.sharpness(4))
+    with pytest.raises(ch.ClearheadError, match="no scale is enough at 4 tokens"):
+        same.sharpened(4)
+
+
+def test_it_prints_what_it_found():
+    assert str(by_position(inputs(WORDS, 10), offset=-1).sharpness(10)) == (
+        "at 10 tokens a wanted score is at least 1 above the others\n"
+        "softmax puts 0.99 on what is wanted from scale 6.792 on\n"
+        "it leaves at least 0.232 at 1, 0.378 at 1.698, 0.768 at 3.396, 0.990 at 6.792\n"
+        "argmax is exact"
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, -1.0])
+def test_epsilon_is_a_share(epsilon):
+    with pytest.raises(ch.ClearheadError, match="between 0 and 1"):
+        by_content(WORDS, {}).sharpness(3, epsilon)
+
+
+def test_measured_counts_queries_that_want_something():
+    masked = torch.tensor([[1.0, 0.0, -math.inf], [0.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
+    wanted = torch.tensor([[True, False, False], [False, True, False], [False, False, False]])
+    found = measured([(masked, torch.softmax(masked, -1), wanted)])
+    weights = [1 / (1 + math.exp(-1)), math.exp(2) / (1 + math.exp(2) + math.exp(3))]
+    assert (found.queries, found.right) == (2, 0.5)
+    assert found.weight == pytest.approx(sum(weights) / 2)
+    assert found.least == pytest.approx(weights[1])
+    assert "best key is wanted 50.0% of the time" in str(found)
+    with pytest.raises(ch.ClearheadError, match="no query"):
+        measured([(masked, masked, torch.zeros(3, 3, dtype=torch.bool))])

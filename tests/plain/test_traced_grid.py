@@ -1,0 +1,43 @@
+"""The attention grid, traced: on every kernel, every pair of parts, what is rebuilt is what the kernel gave."""
+
+import pytest
+import torch
+
+from clearhead.attention.case import Case
+from clearhead.attention.grid import combinations, reasons, small_kernels
+from clearhead.attention.kernels import run
+from clearhead.attention.request import make_call
+from clearhead.attention.support import KERNEL_NAMES
+from clearhead.tracing.rebuilding import Site
+from clearhead.tracing.recording import Passed
+
+
+def served(kernel):
+    """The combinations this kernel runs; dropped weights are left out of a trace."""
+    return [one for one in combinations(kernel) if not reasons(one) and one.parts["dropout"] == "0"]
+
+
+@pytest.mark.parametrize("kernel", KERNEL_NAMES)
+def test_rebuilt_is_what_the_kernel_gave(kernel):
+    found = served(kernel)
+    assert len(found) > 50
+    with small_kernels():
+        for seed, combination in enumerate(found):
+            check(combination, seed)
+
+
+def check(combination, seed):
+    case = Case(combination, seed)
+    options = dict(case.options)
+    positions = options.pop("query_positions", None), options.pop("key_positions", None)
+    with torch.no_grad():
+        call = make_call(case.tensors, **options, positions=positions)
+        context = run(combination.kernel, call)
+    for row in range(call.query.shape[0]):
+        site = Site("decoder.0.attention", Passed(call=call, context=context, kernel=combination.kernel), row)
+        for head in site.head:
+            steps = head.rows()  # raises where it is not the kernel's
+            assert steps.weight.isfinite().all(), str(combination)
+            assert head.cell(0, 0).weight == pytest.approx(steps.weight[0, 0].item(), rel=1e-5, abs=1e-7), str(
+                combination
+            )

@@ -1,0 +1,137 @@
+"""Every model there is, traced: what is rebuilt is what the kernels gave, and tracing changes nothing."""
+
+import pytest
+import torch
+
+from clearhead.decoding import Beam, Greedy, Rules, generate
+from clearhead.errors import TraceError
+from clearhead.tracing.decoding import trace_decoding
+from clearhead.tracing.rebuilding import MATRICES
+from clearhead.tracing.recording import recording
+from clearhead.tracing.trace import recorded, trace_model
+from tests.decoding.models import VOCABULARY, build, models
+from tests.model.small import both_spec, built, decoder_spec, encoder_spec, words
+
+N, SOURCE = 9, 7
+MODELS = models()
+SOME = MODELS[:: len(MODELS) // 50]
+
+
+def rows(batch=1, n=N):
+    return torch.randint(VOCABULARY, (batch, n))
+
+
+def inputs(model, batch=1):
+    return [rows(batch, SOURCE), rows(batch)] if hasattr(model, "encoder") else [rows(batch)]
+
+
+def check_every_head(trace):
+    """Asking for the rows checks their context against the kernel's; the matrices must fit together besides."""
+    for site in trace.sites.values():
+        for head in site.head:
+            steps = head.rows()
+            assert steps.weight.shape == (site.n_query, site.n_key)
+            torch.testing.assert_close(
+                steps.weight @ steps.value, head.context.to(steps.value.dtype), rtol=0, atol=3e-5
+            )
+
+
+@pytest.mark.parametrize("choices", MODELS, ids=str)
+def test_what_is_rebuilt_is_what_ran_and_outputs_are_the_same_bits(choices):
+    model = build(choices)
+    given = inputs(model)
+    with torch.inference_mode():
+        plain = model(*given)
+        with recording(model) as record:
+            traced = model(*given)
+    assert torch.equal(plain, traced)
+    check_every_head(recorded(model, record, ids_of(model, given)))
+
+
+def ids_of(model, given):
+    sides = ("encoder", "decoder") if hasattr(model, "encoder") else ("decoder",)
+    return {side: tokens[0].tolist() for side, tokens in zip(sides, given, strict=True)}
+
+
+@pytest.mark.parametrize("choices", SOME, ids=str)
+@pytest.mark.parametrize("method", [Greedy(), Beam(width=3, n_best=3)], ids=["greedy", "beam"])
+def test_each_output_of_cached_decoding_has_its_own_history(choices, method):
+    model = build(choices)
+    rules = Rules(max_new=6, end=(2,))
+    translates = hasattr(model, "encoder")
+    source, prefix = rows(1, SOURCE)[0].tolist(), [3, 4]
+    given = {"inputs": [source if translates else prefix], "prefix": [prefix] if translates else None}
+    wanted = generate(model, given["inputs"], method, rules=rules, prefix=given["prefix"])[0]
+    found = trace_decoding(
+        model, given["inputs"][0], method, rules=rules, prefix=given["prefix"][0] if translates else None
+    )
+    assert [one.hypothesis.tokens for one in found] == [one.tokens for one in wanted]
+    for one in found:
+        check_every_head(one.trace)
+        read = [*prefix, *one.hypothesis.tokens[:-1]]
+        assert one.trace.sides["decoder"].ids == read
+        tokens = [torch.tensor([source])] * translates + [torch.tensor([read])]
+        whole = trace_model(model, *tokens)
+        for name, site in whole.sites.items():
+            torch.testing.assert_close(one.trace[name].context, site.context, rtol=1e-4, atol=1e-4)
+        for name in whole.names:
+            torch.testing.assert_close(one.trace.value(name), whole.value(name), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("spec", [encoder_spec(), decoder_spec(), both_spec()], ids=["encoder", "decoder", "both"])
+def test_a_row_of_a_training_batch_with_padding_is_the_text_by_itself(spec):
+    model = built(spec)
+    lengths = torch.tensor([3, 5])
+    given = [words(2, 5), words(2, 4)] if hasattr(model, "encoder") else [words(2, 5)]
+    with recording(model) as record:
+        if hasattr(model, "encoder"):
+            model(*given, source_lengths=lengths)
+        else:
+            model(*given, lengths=lengths)
+    ids = [tokens[0].tolist() for tokens in given]
+    names = ["encoder", "decoder"] if hasattr(model, "encoder") else [type(model).__name__.lower()]
+    trace = recorded(model, record, dict(zip(names, ids, strict=True)), row=0)
+    alone = trace_model(model, *(tokens[:1, : (3 if i == 0 else 4)] for i, tokens in enumerate(given)))
+    for name, site in alone.sites.items():
+        for head, other in zip(trace[name].head, site.head, strict=True):
+            n = other.weight.shape
+            torch.testing.assert_close(head.weight[: n[0], : n[1]], other.weight)
+
+
+def test_a_training_step_is_recorded_without_dropout_of_weights(seed):
+    spec = decoder_spec(blocks=tuple(block for block in decoder_spec().blocks))
+    model = built(spec).train()
+    for block in model.stack.blocks:
+        block.attention.dropout = 0.5
+    tokens = words(2, 5)
+    with recording(model) as record:
+        loss = model(tokens).sum()
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    for row in range(2):
+        check_every_head(recorded(model, record, {"decoder": tokens[row].tolist()}, row=row))
+
+
+def test_a_mismatch_is_an_error():
+    model = built(decoder_spec())
+    trace = trace_model(model, words(1))
+    site = trace.sites["decoder.1.attention"]
+    site.made = site.made.clone()
+    site.made[2, 3, 1] += 1e-6
+    assert trace.decoder[1].attention.head[2].rows(0, 3).weight.shape == (3, 5)
+    with pytest.raises(TraceError, match=r"decoder\.1\.attention, head 2: the context rebuilt .* is off"):
+        trace.decoder[1].attention.head[2].rows(3, 4)
+
+
+def test_rows_and_tiles_are_parts_of_the_whole():
+    model = built(both_spec())
+    trace = trace_model(model, words(1, 7), words(1, 5))
+    head = trace.decoder[0].cross.head[1]
+    for step in MATRICES:
+        whole = getattr(head.rows(), step)
+        torch.testing.assert_close(getattr(head.rows(2, 4), step), whole[2:4])
+        torch.testing.assert_close(head.tile(step, 0, 0, 0), whole)
+        halves = head.tile(step, 1, 0, 0)
+        assert halves.shape == (3, 4)
+        assert halves[2, 3] == whole[4, 6]
+        assert halves[0, 0] == whole[:2, :2].max()

@@ -1,0 +1,93 @@
+/** The state of the page in its address: `#/head?source=…&site=…&head=3`, read and written in one place. */
+
+import type { EditJson, HeadChoice, TraceRequest, ViewName } from "./source";
+
+export const VIEWS: readonly ViewName[] = [
+  "model",
+  "head",
+  "steps",
+  "similarity",
+  "context",
+  "positions",
+  "decoding",
+  "intervene",
+  "training",
+  "design",
+];
+
+export type Theme = "light" | "dark";
+
+export interface State {
+  view: ViewName;
+  request: TraceRequest | null;
+  site: string | null;
+  head: HeadChoice;
+  query: number | null;
+  key: number | null;
+  theme: Theme | null;
+  /** What a view keeps for itself, under names of its own. */
+  own: Record<string, string>;
+}
+
+const SHARED = new Set(["source", "target", "target_ids", "edits", "step", "site", "head", "query", "key", "theme"]);
+
+export function write(state: State): string {
+  const values = new URLSearchParams();
+  if (state.request !== null) writeRequest(values, state.request);
+  if (state.site !== null) values.set("site", state.site);
+  values.set("head", String(state.head));
+  if (state.query !== null) values.set("query", String(state.query));
+  if (state.key !== null) values.set("key", String(state.key));
+  if (state.theme !== null) values.set("theme", state.theme);
+  for (const [name, value] of Object.entries(state.own)) if (!SHARED.has(name)) values.set(name, value);
+  return `#/${state.view}?${values.toString()}`;
+}
+
+export function read(hash: string): State {
+  const [path, asked = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
+  const values = new URLSearchParams(asked);
+  return {
+    view: VIEWS.find((view) => view === path) ?? "model",
+    request: readRequest(values),
+    site: values.get("site"),
+    head: values.get("head") === "mean" ? "mean" : (whole(values.get("head")) ?? 0),
+    query: whole(values.get("query")),
+    key: whole(values.get("key")),
+    theme: readTheme(values.get("theme")),
+    own: Object.fromEntries([...values].filter(([name]) => !SHARED.has(name))),
+  };
+}
+
+function writeRequest(values: URLSearchParams, request: TraceRequest): void {
+  values.set("source", request.source);
+  if (Array.isArray(request.target)) values.set("target_ids", request.target.join(","));
+  else if (request.target != null) values.set("target", request.target);
+  if (request.edits?.length) values.set("edits", JSON.stringify(request.edits));
+  if (request.step != null) values.set("step", String(request.step));
+}
+
+function readRequest(values: URLSearchParams): TraceRequest | null {
+  const source = values.get("source");
+  if (source === null) return null;
+  const ids = values.get("target_ids");
+  const target = ids === null ? values.get("target") : ids.split(",").filter(Boolean).map(Number);
+  return { source, target, edits: readEdits(values.get("edits")), step: whole(values.get("step")) };
+}
+
+function readEdits(text: string | null): EditJson[] {
+  if (text === null) return [];
+  try {
+    const edits: unknown = JSON.parse(text);
+    return Array.isArray(edits) ? (edits as EditJson[]) : [];
+  } catch {
+    return [];
+  }
+}
+
+function readTheme(text: string | null): Theme | null {
+  return text === "light" || text === "dark" ? text : null;
+}
+
+function whole(text: string | null): number | null {
+  return text !== null && /^\d+$/.test(text) ? Number(text) : null;
+}

@@ -1,0 +1,206 @@
+/** The arithmetic of attention on plain arrays: what the page shows is what this computes. −inf stands for "blocked". */
+
+import type { Cell } from "./source";
+
+/** How a row of scores becomes weights, as clearhead.weighting has it. */
+export type Weighting =
+  | { kind: "softmax"; temperature: number }
+  | { kind: "argmax"; ties: "first" | "last" | "average"; tolerance: number }
+  | { kind: "kernelized"; normalised: boolean }
+  | { kind: "sigmoid"; offset: number | null }
+  | { kind: "sparsemax" };
+
+/** A row weighed: the weights, and the numbers they came by. */
+export interface Weighed {
+  weight: number[];
+  /** The row's highest masked score; −inf where nothing is allowed. */
+  highest: number;
+  /** What each weight is a share of the total of. */
+  exponential: number[];
+  total: number;
+  /** The keys that tie for the highest, for argmax. */
+  ties: number[];
+}
+
+/** What one query meets: everything a row of attention is made from. */
+export interface RowInputs {
+  query: number[];
+  keys: ArrayLike<number>[];
+  values: ArrayLike<number>[];
+  scale: number;
+  weighting: Weighting;
+  bias?: ArrayLike<number> | null;
+  allowed: boolean[];
+  /** Scores that are no product of query and key. */
+  score?: ArrayLike<number> | null;
+}
+
+export interface RowSteps extends Weighed {
+  score: number[];
+  scaled: number[];
+  masked: number[];
+  context: number[];
+}
+
+export function dot(a: ArrayLike<number>, b: ArrayLike<number>): number {
+  let sum = 0;
+  for (let index = 0; index < a.length; index++) sum += a[index] * b[index];
+  return sum;
+}
+
+export function length(vector: ArrayLike<number>): number {
+  return Math.sqrt(dot(vector, vector));
+}
+
+/** The cosine of the angle; a zero vector has 0 with everything. */
+export function cosine(a: ArrayLike<number>, b: ArrayLike<number>): number {
+  const lengths = length(a) * length(b);
+  return lengths === 0 ? 0 : dot(a, b) / lengths;
+}
+
+/** Exponentials over their sum, the highest taken off first; a row with nothing allowed is zero. */
+export function softmax(scores: ArrayLike<number>, temperature = 1): Weighed {
+  const highest = top(scores);
+  const exponential = Array.from(scores, (score) =>
+    score === -Infinity ? 0 : Math.exp((score - highest) / temperature),
+  );
+  const total = sum(exponential);
+  return { weight: exponential.map((part) => (total === 0 ? 0 : part / total)), highest, exponential, total, ties: [] };
+}
+
+/** All weight on the highest; those within tolerance × max(1, |highest|) of it tie. */
+export function argmax(
+  scores: ArrayLike<number>,
+  ties: "first" | "last" | "average" = "first",
+  tolerance = 1e-5,
+): Weighed {
+  const highest = top(scores);
+  const reach = highest - tolerance * Math.max(1, Math.abs(highest));
+  const tied = places(scores, (score) => score !== -Infinity && score >= reach);
+  const winners = ties === "average" ? tied : tied.slice(...(ties === "last" ? [-1] : [0, 1]));
+  const exponential = Array.from(scores, (_, key) => (winners.includes(key) ? 1 : 0));
+  const total = winners.length;
+  return { weight: exponential.map((one) => (total === 0 ? 0 : one / total)), highest, exponential, total, ties: tied };
+}
+
+/** Each φ(q)·φ(k) over the row's sum of them; zeros where that sum is 0. */
+export function kernelized(scores: ArrayLike<number>, normalised = true): Weighed {
+  const exponential = Array.from(scores);
+  const total = sum(exponential);
+  const weight = exponential.map((part) => (normalised ? (total === 0 ? 0 : part / total) : part));
+  return { weight, highest: top(scores), exponential, total, ties: [] };
+}
+
+/** Each weight by itself: 1 / (1 + e^−(score + offset)), the offset −log of how many keys are allowed if not given. */
+export function sigmoid(scores: ArrayLike<number>, offset: number | null = null): Weighed {
+  const allowed = places(scores, (score) => score !== -Infinity).length;
+  const added = offset ?? -Math.log(Math.max(1, allowed));
+  const weight = Array.from(scores, (score) => 1 / (1 + Math.exp(-(score + added))));
+  return { weight, highest: top(scores), exponential: weight, total: 1, ties: [] };
+}
+
+/** max(score − τ, 0), with τ such that the row sums to one. */
+export function sparsemax(scores: ArrayLike<number>): Weighed {
+  const highest = top(scores);
+  const ranked = Array.from(scores)
+    .filter((score) => score !== -Infinity)
+    .map((score) => score - highest)
+    .sort((a, b) => b - a);
+  const threshold = thresholdOf(ranked);
+  const weight = Array.from(scores, (score) => (score === -Infinity ? 0 : Math.max(0, score - highest - threshold)));
+  return { weight, highest, exponential: weight, total: sum(weight), ties: [] };
+}
+
+export function weigh(weighting: Weighting, masked: ArrayLike<number>): Weighed {
+  switch (weighting.kind) {
+    case "softmax":
+      return softmax(masked, weighting.temperature);
+    case "argmax":
+      return argmax(masked, weighting.ties, weighting.tolerance);
+    case "kernelized":
+      return kernelized(masked, weighting.normalised);
+    case "sigmoid":
+      return sigmoid(masked, weighting.offset);
+    case "sparsemax":
+      return sparsemax(masked);
+  }
+}
+
+/** One query's row, step by step: score, scaled, masked, weight, context. */
+export function rowSteps(inputs: RowInputs): RowSteps {
+  const blocked = inputs.weighting.kind === "kernelized" ? 0 : -Infinity;
+  const score = inputs.keys.map((key, place) => inputs.score?.[place] ?? dot(inputs.query, key));
+  const scaled = score.map((one) => one * inputs.scale);
+  const masked = scaled.map((one, key) => (inputs.allowed[key] ? one + (inputs.bias?.[key] ?? 0) : blocked));
+  const weighed = weigh(inputs.weighting, masked);
+  return { ...weighed, score, scaled, masked, context: mix(weighed.weight, inputs.values) };
+}
+
+/** The cell of one key in that row, every number named. */
+export function cellOf(inputs: RowInputs, key: number, size: { n_query: number; n_key: number }): Cell {
+  const steps = rowSteps(inputs);
+  const value = Array.from(inputs.values[key]);
+  const shared = inputs.weighting.kind === "softmax" || inputs.weighting.kind === "kernelized";
+  const seen = steps.masked.map((one, place) => (inputs.allowed[place] ? one : -Infinity));
+  return {
+    kind: inputs.weighting.kind,
+    query: inputs.query,
+    key: Array.from(inputs.keys[key]),
+    products: inputs.query.map((part, place) => part * inputs.keys[key][place]),
+    score: steps.score[key],
+    scale: inputs.scale,
+    scaled: steps.scaled[key],
+    bias: inputs.bias?.[key] ?? 0,
+    allowed: inputs.allowed[key],
+    masked: finite(steps.masked[key]),
+    highest: finite(steps.highest),
+    temperature: inputs.weighting.kind === "softmax" ? inputs.weighting.temperature : 1,
+    exponential: shared ? steps.exponential[key] : null,
+    total: shared ? steps.total : null,
+    weight: steps.weight[key],
+    value,
+    share: value.map((part) => part * steps.weight[key]),
+    context: steps.context,
+    ties: argmax(seen).ties,
+    input: null,
+    ...size,
+  };
+}
+
+/** The weighted sum of the values. */
+export function mix(weight: ArrayLike<number>, values: ArrayLike<number>[]): number[] {
+  const made = new Array<number>(values[0]?.length ?? 0).fill(0);
+  values.forEach((value, key) => {
+    for (let place = 0; place < made.length; place++) made[place] += weight[key] * value[place];
+  });
+  return made;
+}
+
+/** null for −inf, as JSON has it. */
+export function finite(value: number): number | null {
+  return Number.isFinite(value) ? value : null;
+}
+
+function thresholdOf(ranked: number[]): number {
+  let running = 0;
+  let threshold = 0;
+  ranked.forEach((score, index) => {
+    running += score;
+    if (1 + (index + 1) * score > running) threshold = (running - 1) / (index + 1);
+  });
+  return threshold;
+}
+
+function top(scores: ArrayLike<number>): number {
+  let highest = -Infinity;
+  for (let index = 0; index < scores.length; index++) highest = Math.max(highest, scores[index]);
+  return highest;
+}
+
+function sum(parts: number[]): number {
+  return parts.reduce((total, part) => total + part, 0);
+}
+
+function places(scores: ArrayLike<number>, fits: (score: number) => boolean): number[] {
+  return Array.from(scores, (score, key) => (fits(score) ? key : -1)).filter((key) => key >= 0);
+}

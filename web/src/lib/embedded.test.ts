@@ -1,0 +1,117 @@
+import { deflateSync } from "node:zlib";
+
+import { describe, expect, it } from "vitest";
+
+import { FakeSource } from "../../dev/fake";
+import { EmbeddedSource, inflate, readSaved, type Saved } from "./embedded";
+import type { Row } from "./source";
+
+const pack = (bytes: Uint8Array): string => deflateSync(bytes).toString("base64");
+const floats = (values: number[]): string => pack(new Uint8Array(Float32Array.from(values).buffer));
+const EXACT = "decoder.1.attention";
+const fake = new FakeSource();
+const saved = await save();
+const page = new EmbeddedSource(readSaved(JSON.stringify(saved)));
+
+/** A page as the Python side writes it, of the fake trace; one site exact. */
+async function save(): Promise<Saved> {
+  const meta = await fake.trace({ source: "vier" });
+  const weights: Record<string, string> = {};
+  for (const site of meta.sites) {
+    const bytes: number[] = [];
+    for (let head = 0; head < site.n_heads; head++)
+      for (const row of await rows(site.name, head)) bytes.push(...row.weight.map((one) => Math.round(one * 255)));
+    weights[site.name] = pack(Uint8Array.from(bytes));
+  }
+  const all = async (role: "query" | "key" | "value"): Promise<string> => {
+    const heads = [0, 1, 2, 3].map((head) => fake.vectors(meta.id, { site: EXACT, head, role }));
+    return floats((await Promise.all(heads)).flatMap((one) => [...one.data]));
+  };
+  return {
+    version: 1,
+    run: await fake.run(),
+    meta,
+    weights,
+    exact: {
+      [EXACT]: {
+        query: await all("query"),
+        key: await all("key"),
+        value: await all("value"),
+        scale: [0.25, 0.25, 0.25, 0.25],
+        weighting: { kind: "softmax", temperature: 1 },
+        allowed: pack(causalBits(10)),
+      },
+    },
+    readings: await fake.readings(meta.id),
+    lens: null,
+    stream: {},
+  };
+}
+
+async function rows(site: string, head: number): Promise<Row[]> {
+  const { id } = await fake.trace({ source: "vier" });
+  return Promise.all(Array.from({ length: 10 }, (_, query) => fake.row(id, site, head, query)));
+}
+
+function causalBits(n: number): Uint8Array {
+  const bits = new Uint8Array(Math.ceil((n * n) / 8));
+  for (let query = 0; query < n; query++)
+    for (let key = 0; key <= query; key++) bits[(query * n + key) >> 3] |= 1 << ((query * n + key) & 7);
+  return bits;
+}
+
+describe("a saved page", () => {
+  it("unpacks what zlib packed", async () => {
+    expect([...(await inflate(pack(Uint8Array.of(1, 2, 250))))]).toEqual([1, 2, 250]);
+  });
+
+  it("has the weights of every head to within half a byte", async () => {
+    for (const site of saved.meta.sites) {
+      const tile = await page.tile("", { site: site.name, head: 2, step: "weight", level: 0, row: 0, column: 0 });
+      const expected = (await rows(site.name, 2)).flatMap((row) => row.weight);
+      tile.data.forEach((value, cell) =>
+        expect(Math.abs(value - expected[cell])).toBeLessThanOrEqual(0.5 / 255 + 1e-6),
+      );
+    }
+  });
+
+  it("has the exact arithmetic of a chosen site", async () => {
+    const [query, key] = [6, 3];
+    const cell = await page.cell("", EXACT, 1, query, key);
+    const { id } = await fake.trace({ source: "vier" });
+    const expected = await fake.cell(id, EXACT, 1, query, key);
+    expect(cell.score).toBeCloseTo(expected.score!, 4);
+    expect(cell.weight).toBeCloseTo(expected.weight, 5);
+    expect(cell.context[0]).toBeCloseTo(expected.context[0], 4);
+  });
+
+  it("keeps the mask: the future has no weight and no masked score", async () => {
+    const row = await page.row("", EXACT, 0, 4);
+    expect(row.masked!.slice(5)).toEqual([null, null, null, null, null]);
+    expect(row.weight.slice(5).every((one) => one === 0)).toBe(true);
+    expect(row.allowed!.filter(Boolean)).toHaveLength(5);
+  });
+
+  it("the mean is the mean of the heads", async () => {
+    const mean = await page.row("", EXACT, "mean", 7);
+    const heads = await Promise.all([0, 1, 2, 3].map((head) => page.row("", EXACT, head, 7)));
+    const third = heads.reduce((sum, row) => sum + row.weight[2], 0) / 4;
+    expect(mean.weight[2]).toBeCloseTo(third, 6);
+  });
+
+  it("small pictures are the weights", async () => {
+    const thumbs = await page.thumbs("", EXACT);
+    expect([thumbs.heads, thumbs.rows, thumbs.columns]).toEqual([4, 10, 10]);
+    const row = await page.row("", EXACT, 3, 9);
+    expect(thumbs.data[3 * 100 + 90]).toBe(Math.round(row.weight[0] * 255));
+  });
+
+  it("says in words what it does not hold", async () => {
+    await expect(page.cell("", "encoder.0.attention", 0, 0, 0)).rejects.toThrow(
+      /only the weights of encoder.0.attention/,
+    );
+    await expect(page.decode()).rejects.toThrow(/clearhead look/);
+    await expect(page.trace({ source: "another" })).rejects.toThrow(/views 1 to 3/);
+    expect(() => readSaved("")).toThrow(/clearhead trace/);
+  });
+});

@@ -1,0 +1,297 @@
+/** The source inside a saved page: the same answers from the JSON that was written into it.
+ *
+ * The page has one element `<script type="application/json" id="clearhead-data">` with a `Saved` in it, in which every
+ * "<" is written as \u003c. Numbers in blocks are zlib-compressed ("deflate") little-endian, then base64.
+ */
+
+import { cellOf, finite, rowSteps, type RowInputs, type Weighting } from "./arithmetic";
+import {
+  type Cell,
+  type Column,
+  type HeadChoice,
+  type Lens,
+  type Matrix,
+  type MatrixStep,
+  type Meta,
+  type Readings,
+  type Row,
+  type Run,
+  type SideName,
+  type SiteMeta,
+  type Source,
+  SourceError,
+  type Stream,
+  type Thumbs,
+  type TileRequest,
+  type TraceRequest,
+  type VectorRequest,
+  type ViewName,
+} from "./source";
+import { tileOf } from "./tiles";
+
+/** Everything a saved page holds. */
+export interface Saved {
+  version: 1;
+  run: Run;
+  meta: Meta;
+  /** What the page opens on. */
+  shown?: { site: string; head: HeadChoice };
+  /** Of every site: one byte a weight (weight × 255, rounded), [head][query][key]. */
+  weights: Record<string, string>;
+  /** Of the sites that are exact. */
+  exact: Record<string, Exact>;
+  readings: Record<string, Readings>;
+  lens: Lens | null;
+  stream: Partial<Record<SideName, Stream>>;
+}
+
+/** What an attention is computed from. Heads that share keys and values have them written once for each head. */
+export interface Exact {
+  /** float32 [head][n_query][d], as prepared: score = query · key. */
+  query: string;
+  /** float32 [head][n_key][d] */
+  key: string;
+  /** float32 [head][n_key][d_value] */
+  value: string;
+  /** scaled = score × scale, for each head. */
+  scale: number[];
+  weighting: Weighting;
+  /** float32 [head][n_query][n_key], added to scaled; left out where it is zero. */
+  bias?: string;
+  /** One bit a cell, [query][key] (or [head][query][key]), the lowest bit of a byte first; left out: all allowed. */
+  allowed?: string;
+  /** float32 [head][n_query][n_key]: the score, where it is no product of two vectors. */
+  score?: string;
+}
+
+interface Numbers {
+  query: Float32Array;
+  key: Float32Array;
+  value: Float32Array;
+  bias: Float32Array | null;
+  allowed: Uint8Array | null;
+  score: Float32Array | null;
+}
+
+const THUMB = 48;
+const HERE = "This page was saved with views 1 to 3 of one text. For more, open the run: clearhead look RUN";
+
+export function readSaved(text: string): Saved {
+  if (text.trim() === "")
+    throw new SourceError("This page holds no trace. Write one with: clearhead trace RUN TEXT --html F");
+  return JSON.parse(text) as Saved;
+}
+
+export class EmbeddedSource implements Source {
+  readonly views: readonly ViewName[] = ["model", "head", "steps"];
+  private readonly blocks = new Map<string, Promise<Uint8Array>>();
+  private readonly known = new Map<string, Promise<Numbers>>();
+
+  constructor(private readonly saved: Saved) {}
+
+  get shown(): Saved["shown"] {
+    return this.saved.shown;
+  }
+
+  exact(site: string): boolean {
+    return site in this.saved.exact;
+  }
+
+  async run(): Promise<Run> {
+    const { meta, run } = this.saved;
+    return { ...run, examples: [{ source: meta.source }] };
+  }
+
+  async trace(request: TraceRequest): Promise<Meta> {
+    if (request.source !== this.saved.meta.source) throw new SourceError(HERE);
+    return this.saved.meta;
+  }
+
+  async tile(_: string, request: TileRequest): Promise<Matrix> {
+    const matrix = await this.matrix(request.site, request.head, request.step);
+    return tileOf(matrix, request.level, request.row, request.column);
+  }
+
+  async thumbs(_: string, name: string): Promise<Thumbs> {
+    const site = this.site(name);
+    const bytes = await this.weights(name);
+    const [rows, columns] = [Math.min(THUMB, site.n_query), Math.min(THUMB, site.n_key)];
+    const data = new Uint8Array(site.n_heads * rows * columns);
+    const size = site.n_query * site.n_key;
+    for (let cell = 0; cell < bytes.length; cell++) {
+      const [head, query, key] = [Math.floor(cell / size), Math.floor((cell % size) / site.n_key), cell % site.n_key];
+      const y = Math.floor((query * rows) / site.n_query);
+      const x = Math.floor((key * columns) / site.n_key);
+      const place = (head * rows + y) * columns + x;
+      if (bytes[cell] > data[place]) data[place] = bytes[cell];
+    }
+    return { heads: site.n_heads, rows, columns, data };
+  }
+
+  async row(_: string, name: string, head: HeadChoice, query: number): Promise<Row> {
+    const site = this.site(name);
+    if (head === "mean" || !this.exact(name)) {
+      const matrix = await this.matrix(name, head, "weight");
+      return { weight: Array.from(matrix.data.subarray(query * site.n_key, (query + 1) * site.n_key)) };
+    }
+    const inputs = await this.inputs(name, head, query);
+    const steps = rowSteps(inputs);
+    return {
+      query: inputs.query,
+      score: steps.score,
+      scaled: steps.scaled,
+      masked: steps.masked.map(finite),
+      weight: steps.weight,
+      context: steps.context,
+      allowed: inputs.allowed,
+    };
+  }
+
+  async column(_: string, name: string, head: HeadChoice, key: number): Promise<Column> {
+    const { data, columns } = await this.matrix(name, head, "weight");
+    return { weight: Array.from({ length: this.site(name).n_query }, (_, query) => data[query * columns + key]) };
+  }
+
+  async cell(_: string, name: string, head: number, query: number, key: number): Promise<Cell> {
+    const { n_query, n_key } = this.site(name);
+    return cellOf(await this.inputs(name, head, query), key, { n_query, n_key });
+  }
+
+  async vectors(_: string, request: VectorRequest): Promise<Matrix> {
+    if ("name" in request) throw new SourceError(HERE);
+    const site = this.site(request.site);
+    if (request.role === "context") return this.contexts(site, request.head);
+    const numbers = await this.numbers(request.site);
+    const [count, all] = request.role === "query" ? [site.n_query, numbers.query] : [site.n_key, numbers[request.role]];
+    const columns = all.length / site.n_heads / count;
+    const size = count * columns;
+    return { rows: count, columns, data: all.slice(request.head * size, (request.head + 1) * size) };
+  }
+
+  async readings(): Promise<Record<string, Readings>> {
+    return this.saved.readings;
+  }
+
+  async lens(): Promise<Lens> {
+    if (this.saved.lens === null) throw new SourceError("This page was saved without the logit lens.");
+    return this.saved.lens;
+  }
+
+  async stream(_: string, side: SideName): Promise<Stream> {
+    return this.saved.stream[side] ?? { rows: [] };
+  }
+
+  effects = absent;
+  context = absent;
+  positions = absent;
+  decode = absent;
+  curves = absent;
+
+  private site(name: string): SiteMeta {
+    const site = this.saved.meta.sites.find((one) => one.name === name);
+    if (site === undefined) throw new SourceError(`There is no attention called ${name} on this page.`);
+    return site;
+  }
+
+  private weights(site: string): Promise<Uint8Array> {
+    let found = this.blocks.get(site);
+    if (found === undefined) this.blocks.set(site, (found = inflate(this.saved.weights[site])));
+    return found;
+  }
+
+  /** A whole matrix of one head, or of the mean: exact where it can be, else from one byte a weight. */
+  private async matrix(name: string, head: HeadChoice, step: MatrixStep): Promise<Matrix> {
+    const { n_heads, n_query, n_key } = this.site(name);
+    const heads = head === "mean" ? Array.from({ length: n_heads }, (_, one) => one) : [head];
+    const made = new Float32Array(n_query * n_key);
+    for (const one of heads) {
+      const values = this.exact(name) ? await this.exactly(name, one, step) : await this.roughly(name, one, step);
+      for (let cell = 0; cell < made.length; cell++) made[cell] += values[cell] / heads.length;
+    }
+    return { rows: n_query, columns: n_key, data: made };
+  }
+
+  private async exactly(name: string, head: number, step: MatrixStep): Promise<ArrayLike<number>> {
+    const { n_query, n_key } = this.site(name);
+    const made = new Float64Array(n_query * n_key);
+    for (let query = 0; query < n_query; query++)
+      made.set(rowSteps(await this.inputs(name, head, query))[step], query * n_key);
+    return made;
+  }
+
+  private async roughly(name: string, head: number, step: MatrixStep): Promise<ArrayLike<number>> {
+    if (step !== "weight") throw new SourceError(this.onlyWeights(name));
+    const size = this.site(name).n_query * this.site(name).n_key;
+    return Float32Array.from((await this.weights(name)).subarray(head * size, (head + 1) * size), (byte) => byte / 255);
+  }
+
+  private async contexts(site: SiteMeta, head: number): Promise<Matrix> {
+    const rows: number[][] = [];
+    for (let query = 0; query < site.n_query; query++)
+      rows.push(rowSteps(await this.inputs(site.name, head, query)).context);
+    return { rows: rows.length, columns: rows[0].length, data: Float32Array.from(rows.flat()) };
+  }
+
+  private numbers(name: string): Promise<Numbers> {
+    if (!this.exact(name)) return Promise.reject(new SourceError(this.onlyWeights(name)));
+    let found = this.known.get(name);
+    if (found === undefined) this.known.set(name, (found = unpacked(this.saved.exact[name])));
+    return found;
+  }
+
+  private async inputs(name: string, head: number, query: number): Promise<RowInputs> {
+    const { n_heads, n_query, n_key } = this.site(name);
+    const numbers = await this.numbers(name);
+    const vectors = (all: Float32Array, count: number): Float32Array[] => {
+      const width = all.length / n_heads / count;
+      const start = head * count * width;
+      return Array.from({ length: count }, (_, n) => all.subarray(start + n * width, start + (n + 1) * width));
+    };
+    const first = (head * n_query + query) * n_key;
+    const row = (all: Float32Array | null): Float32Array | null => all && all.subarray(first, first + n_key);
+    return {
+      query: Array.from(vectors(numbers.query, n_query)[query]),
+      keys: vectors(numbers.key, n_key),
+      values: vectors(numbers.value, n_key),
+      scale: this.saved.exact[name].scale[head],
+      weighting: this.saved.exact[name].weighting,
+      bias: row(numbers.bias),
+      score: row(numbers.score),
+      allowed: allowedRow(numbers.allowed, head, query, n_query, n_key),
+    };
+  }
+
+  private onlyWeights(name: string): string {
+    const sites = Object.keys(this.saved.exact).join(", ") || "none";
+    return `This page holds only the weights of ${name}; every number is here of: ${sites}.`;
+  }
+}
+
+function absent(): Promise<never> {
+  return Promise.reject(new SourceError(HERE));
+}
+
+async function unpacked(exact: Exact): Promise<Numbers> {
+  const floats = async (text: string | undefined): Promise<Float32Array | null> =>
+    text === undefined ? null : new Float32Array((await inflate(text)).buffer);
+  const [query, key, value, bias, score] = await Promise.all(
+    [exact.query, exact.key, exact.value, exact.bias, exact.score].map(floats),
+  );
+  const allowed = exact.allowed === undefined ? null : await inflate(exact.allowed);
+  return { query: query!, key: key!, value: value!, bias, score, allowed };
+}
+
+/** Which keys a query may attend; the bits are of one head where all heads have the same. */
+function allowedRow(bits: Uint8Array | null, head: number, query: number, n_query: number, n_key: number): boolean[] {
+  if (bits === null) return new Array<boolean>(n_key).fill(true);
+  const one = n_query * n_key;
+  const start = (bits.length * 8 >= one * 2 ? head * one : 0) + query * n_key;
+  return Array.from({ length: n_key }, (_, key) => ((bits[(start + key) >> 3] >> ((start + key) & 7)) & 1) === 1);
+}
+
+/** Bytes out of base64 of zlib's format; a fresh buffer, so that numbers in it are aligned. */
+export async function inflate(text: string): Promise<Uint8Array<ArrayBuffer>> {
+  const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}

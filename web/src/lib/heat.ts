@@ -1,0 +1,256 @@
+/** Draws a matrix of any size on a canvas: the tiles seen, the tokens along both sides, the cell that is read. */
+
+import { fit, kept, levelFor, seen, type Sight, TILE, type TilePlace, zoomed } from "./tiles";
+import type { TileStore } from "./tilestore";
+
+export interface Inks {
+  ground: string;
+  ink: string;
+  faint: string;
+  line: string;
+  query: string;
+  key: string;
+  font: string;
+}
+
+export interface Marked {
+  query: number | null;
+  key: number | null;
+}
+
+const GAP = 6;
+const LEAST = 12;
+
+/** Where things lie on the canvas, in CSS pixels, and what is seen of the matrix. */
+export class Heat {
+  sight: Sight = { x: 0, y: 0, zoom: 1 };
+  width = 0;
+  height = 0;
+  left = 0;
+  top = 0;
+  private touched = false;
+
+  constructor(
+    readonly queryTokens: string[],
+    readonly keyTokens: string[],
+  ) {}
+
+  get screen(): { width: number; height: number } {
+    return { width: Math.max(1, this.width - this.left), height: Math.max(1, this.height - this.top) };
+  }
+
+  get rows(): number {
+    return this.queryTokens.length;
+  }
+
+  get columns(): number {
+    return this.keyTokens.length;
+  }
+
+  /** Whether all of the matrix is seen. */
+  get whole(): boolean {
+    return this.sight.zoom <= fit(this.screen, this.rows, this.columns) * 1.0001;
+  }
+
+  /** Takes the size of the canvas; what was seen stays seen if the reader had chosen it. */
+  resize(width: number, height: number, measure: (text: string) => number): void {
+    this.width = width;
+    this.height = height;
+    this.left = Math.min(width * 0.26, longest(this.queryTokens, measure) + GAP * 2);
+    this.top = Math.min(height * 0.26, longest(this.keyTokens, measure) + GAP * 2);
+    const start = { x: 0, y: 0, zoom: fit(this.screen, this.rows, this.columns) };
+    this.sight = this.bounded(this.touched ? this.sight : start);
+  }
+
+  pan(dx: number, dy: number): void {
+    this.touched = true;
+    this.sight = this.bounded({
+      ...this.sight,
+      x: this.sight.x - dx / this.sight.zoom,
+      y: this.sight.y - dy / this.sight.zoom,
+    });
+  }
+
+  zoom(factor: number, x = this.left + this.screen.width / 2, y = this.top + this.screen.height / 2): void {
+    this.touched = true;
+    this.sight = this.bounded(zoomed(this.sight, factor, { x: x - this.left, y: y - this.top }));
+  }
+
+  all(): void {
+    this.touched = false;
+    this.sight = this.bounded({ x: 0, y: 0, zoom: fit(this.screen, this.rows, this.columns) });
+  }
+
+  /** Brings a cell into sight, if it is not. */
+  follow(query: number, key: number): void {
+    const { x, y, zoom } = this.sight;
+    const shift = (place: number, start: number, span: number): number =>
+      Math.min(place, Math.max(start, place + 1 - span));
+    this.sight = this.bounded({
+      zoom,
+      x: shift(key, x, this.screen.width / zoom),
+      y: shift(query, y, this.screen.height / zoom),
+    });
+  }
+
+  /** The cell under a point of the canvas. */
+  cellAt(x: number, y: number): { query: number; key: number } | null {
+    if (x < this.left || y < this.top) return null;
+    const key = Math.floor(this.sight.x + (x - this.left) / this.sight.zoom);
+    const query = Math.floor(this.sight.y + (y - this.top) / this.sight.zoom);
+    return key >= 0 && key < this.columns && query >= 0 && query < this.rows ? { query, key } : null;
+  }
+
+  /** The tiles to draw: the level seen, and one that covers all to stand in for what is not there yet. */
+  tiles(ratio: number): { seen: TilePlace[]; standIn: TilePlace[] } {
+    const level = levelFor(this.sight.zoom, ratio, this.rows, this.columns);
+    const coarsest = levelFor(0, 1, this.rows, this.columns);
+    const at = (one: number): TilePlace[] => seen(this.sight, this.screen, one, this.rows, this.columns);
+    return { seen: at(level), standIn: level === coarsest ? [] : at(coarsest) };
+  }
+
+  draw(context: CanvasRenderingContext2D, store: TileStore, ratio: number, inks: Inks, marked: Marked): void {
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.fillStyle = inks.ground;
+    context.fillRect(0, 0, this.width, this.height);
+    const places = this.tiles(ratio);
+    store.want([...places.standIn, ...places.seen]);
+    this.inside(context, () => {
+      for (const place of [...places.standIn, ...places.seen]) this.drawTile(context, store, place);
+      if (this.sight.zoom >= 12) this.drawGrid(context, inks);
+    });
+    this.drawMarked(context, inks, marked);
+    this.drawTokens(context, inks, marked);
+  }
+
+  private inside(context: CanvasRenderingContext2D, work: () => void): void {
+    context.save();
+    context.beginPath();
+    context.rect(this.left, this.top, this.screen.width, this.screen.height);
+    context.clip();
+    work();
+    context.restore();
+  }
+
+  private drawTile(context: CanvasRenderingContext2D, store: TileStore, place: TilePlace): void {
+    const tile = store.get(place);
+    if (tile === undefined) return;
+    const cells = 2 ** place.level;
+    const x = this.xOf(place.column * TILE * cells);
+    const y = this.yOf(place.row * TILE * cells);
+    context.imageSmoothingEnabled = false;
+    const width = Math.min(tile.columns * cells, this.columns - place.column * TILE * cells) * this.sight.zoom;
+    const height = Math.min(tile.rows * cells, this.rows - place.row * TILE * cells) * this.sight.zoom;
+    context.drawImage(tile.picture, x, y, width, height);
+  }
+
+  private drawGrid(context: CanvasRenderingContext2D, inks: Inks): void {
+    context.strokeStyle = inks.line;
+    context.lineWidth = 0.5;
+    context.beginPath();
+    const [right, bottom] = [this.xOf(this.columns), this.yOf(this.rows)];
+    const [from, to] = [this.xOf(0), this.yOf(0)];
+    for (const key of this.span(this.sight.x, this.screen.width, this.columns))
+      line(context, this.xOf(key), to, this.xOf(key), bottom);
+    for (const query of this.span(this.sight.y, this.screen.height, this.rows))
+      line(context, from, this.yOf(query), right, this.yOf(query));
+    context.stroke();
+  }
+
+  private drawMarked(context: CanvasRenderingContext2D, inks: Inks, marked: Marked): void {
+    const size = Math.max(3, this.sight.zoom);
+    this.inside(context, () => {
+      context.lineWidth = 1.5;
+      const [x0, x1, y0, y1] = [this.xOf(0), this.xOf(this.columns), this.yOf(0), this.yOf(this.rows)];
+      if (marked.query !== null) {
+        context.strokeStyle = inks.query;
+        context.strokeRect(x0 + 0.75, this.yOf(marked.query), x1 - x0 - 1.5, size);
+      }
+      if (marked.key !== null) {
+        context.strokeStyle = inks.key;
+        context.strokeRect(this.xOf(marked.key), y0 + 0.75, size, y1 - y0 - 1.5);
+      }
+      if (marked.query === null || marked.key === null) return;
+      context.strokeStyle = inks.ink;
+      context.lineWidth = 2;
+      context.strokeRect(this.xOf(marked.key), this.yOf(marked.query), size, size);
+    });
+  }
+
+  private drawTokens(context: CanvasRenderingContext2D, inks: Inks, marked: Marked): void {
+    context.font = inks.font;
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    for (const query of this.labelled(this.sight.y, this.screen.height, this.rows, marked.query)) {
+      const y = this.yOf(query + 0.5);
+      if (y < this.top || y > this.height) continue;
+      context.fillStyle = query === marked.query ? inks.query : inks.faint;
+      context.fillText(
+        clipped(context, this.name(this.queryTokens, query, marked.query), this.left - GAP * 2),
+        this.left - GAP,
+        y,
+      );
+    }
+    context.textAlign = "left";
+    for (const key of this.labelled(this.sight.x, this.screen.width, this.columns, marked.key)) {
+      const x = this.xOf(key + 0.5);
+      if (x < this.left || x > this.width) continue;
+      context.fillStyle = key === marked.key ? inks.key : inks.faint;
+      context.save();
+      context.translate(x, this.top - GAP);
+      context.rotate(-Math.PI / 2);
+      context.fillText(clipped(context, this.name(this.keyTokens, key, marked.key), this.top - GAP * 2), 0, 0);
+      context.restore();
+    }
+  }
+
+  /** A token where all have room; its number where they have not, but for the marked one. */
+  private name(tokens: string[], place: number, marked: number | null): string {
+    return this.sight.zoom >= LEAST || place === marked ? tokens[place] : String(place);
+  }
+
+  /** The places that have a label: all where there is room, else every few, and the marked one. */
+  private labelled(start: number, span: number, count: number, marked: number | null): number[] {
+    const every = Math.max(1, Math.ceil(LEAST / this.sight.zoom));
+    const shown = this.span(start, span, count).filter((place) => place % every === 0 && place < count);
+    if (marked === null || shown.includes(marked)) return shown;
+    return [...shown.filter((place) => Math.abs(place - marked) >= every), marked];
+  }
+
+  private span(start: number, size: number, count: number): number[] {
+    const first = Math.max(0, Math.floor(start));
+    const last = Math.min(count, Math.ceil(start + size / this.sight.zoom));
+    return Array.from({ length: Math.max(0, last - first + 1) }, (_, index) => first + index);
+  }
+
+  private xOf(key: number): number {
+    return this.left + (key - this.sight.x) * this.sight.zoom;
+  }
+
+  private yOf(query: number): number {
+    return this.top + (query - this.sight.y) * this.sight.zoom;
+  }
+
+  /** A small matrix sits at the left top, next to its labels, not in the middle. */
+  private bounded(sight: Sight): Sight {
+    const made = kept(sight, this.screen, this.rows, this.columns);
+    return { ...made, x: Math.max(0, made.x), y: Math.max(0, made.y) };
+  }
+}
+
+function longest(tokens: string[], measure: (text: string) => number): number {
+  const sample = tokens.length > 400 ? tokens.slice(0, 400) : tokens;
+  return Math.max(20, ...sample.map(measure));
+}
+
+function line(context: CanvasRenderingContext2D, x0: number, y0: number, x1: number, y1: number): void {
+  context.moveTo(x0, y0);
+  context.lineTo(x1, y1);
+}
+
+function clipped(context: CanvasRenderingContext2D, text: string, room: number): string {
+  if (context.measureText(text).width <= room) return text;
+  let short = text;
+  while (short.length > 1 && context.measureText(`${short}…`).width > room) short = short.slice(0, -1);
+  return `${short}…`;
+}

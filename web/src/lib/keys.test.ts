@@ -1,0 +1,21 @@
+import { expect, it } from "vitest";
+
+import { commandOf, takesLetters } from "./keys";
+
+it("numbers go to the views there are", () => {
+  expect(commandOf({ key: "2" })).toEqual({ do: "view", view: "head" });
+  expect(commandOf({ key: "0" })).toEqual({ do: "view", view: "design" });
+  expect(commandOf({ key: "4" }, ["model", "head", "steps"])).toBeNull();
+});
+
+it("keys of the browser are left to it", () => {
+  expect(commandOf({ key: "t", ctrlKey: true })).toBeNull();
+  expect(commandOf({ key: "q" })).toBeNull();
+  expect(commandOf({ key: "?" })).toEqual({ do: "help" });
+});
+
+it("what is typed into a field is no command", () => {
+  expect(takesLetters({ tagName: "INPUT" })).toBe(true);
+  expect(takesLetters({ tagName: "BUTTON" })).toBe(false);
+  expect(takesLetters(null)).toBe(false);
+});

@@ -1,0 +1,91 @@
+import { describe, expect, it } from "vitest";
+
+import { FakeSource } from "../../dev/fake";
+import { cableOf, diagramOf, entryOf, grid, laneOf, windowOf } from "./layout";
+import type { Meta, Run } from "./source";
+
+const source = new FakeSource();
+const run: Run = await source.run();
+const meta: Meta = await source.trace({ source: "vier" });
+
+function decoderOnly(layers: number): [Run, Meta] {
+  const side = { ...run.sides[0], side: "decoder" as const, n_layers: layers };
+  const deep = { ...side, layers: Array.from({ length: layers }, () => side.layers[0]) };
+  const sides = { decoder: meta.sides.decoder };
+  return [
+    { ...run, kind: "decoder", sides: [deep] },
+    { ...meta, kind: "decoder", sides },
+  ];
+}
+
+describe("the window of a long text", () => {
+  it("is all of a short one", () => {
+    expect(windowOf(10, 5, 24)).toEqual({ first: 0, count: 10 });
+  });
+
+  it("has the chosen token in it, at both ends too", () => {
+    for (const chosen of [0, 50, 99]) {
+      const { first, count } = windowOf(100, chosen, 24);
+      expect(count).toBe(24);
+      expect(first <= chosen && chosen < first + count).toBe(true);
+      expect(first + count).toBeLessThanOrEqual(100);
+    }
+  });
+});
+
+describe("the picture of a model", () => {
+  const diagram = diagramOf(run, meta, 1040);
+  const [encoder, decoder] = diagram.sides;
+
+  it("has every attention once, in order", () => {
+    const sites = diagram.sides.flatMap((side) => side.boxes.flatMap((box) => box.site ?? []));
+    expect(new Set(sites)).toEqual(new Set(meta.sites.map((site) => site.name)));
+    expect(sites).toHaveLength(meta.sites.length);
+  });
+
+  it("has boxes that do not overlap", () => {
+    for (const side of diagram.sides)
+      side.boxes.slice(1).forEach((box, index) => {
+        expect(box.x).toBeGreaterThanOrEqual(side.boxes[index].x + side.boxes[index].width);
+      });
+  });
+
+  it("reads the encoder's output only after it is there", () => {
+    const cross = decoder.boxes.find((box) => box.kind === "cross")!;
+    expect(cross.x - diagram.bus).toBeGreaterThanOrEqual(encoder.end);
+    for (const key of [0, 5, 9]) expect(cableOf(cross, encoder, key, diagram.bus)).toBeGreaterThan(encoder.end);
+  });
+
+  it("keeps lanes inside their side, and the two sides apart", () => {
+    expect(laneOf(encoder, 9, diagram.line)).toBeLessThan(encoder.bottom);
+    expect(encoder.bottom).toBeLessThan(decoder.top);
+    expect(entryOf(decoder, encoder, 0)).toBeGreaterThan(decoder.top);
+    expect(entryOf(decoder, encoder, 9)).toBeLessThan(decoder.bottom);
+    expect(diagram.height).toBeGreaterThanOrEqual(decoder.band.y + decoder.band.height);
+    expect(diagram.legend.across).toBe(false);
+  });
+
+  it("takes the room there is", () => {
+    const wide = diagramOf(run, meta, 1500);
+    expect(wide.width).toBeGreaterThan(diagram.width);
+    expect(wide.width).toBeLessThanOrEqual(1500);
+  });
+
+  it("of a deep decoder is as wide as it needs to be", () => {
+    const deep = diagramOf(...decoderOnly(12), 1040);
+    expect(deep.memory).toBeNull();
+    expect(deep.answering).toBe("decoder");
+    expect(deep.legend.across).toBe(true);
+    expect(deep.legend.y).toBeGreaterThan(deep.sides[0].bottom);
+    expect(deep.width).toBeGreaterThan(1040);
+    expect(deep.sides[0].boxes.filter((box) => box.site !== null)).toHaveLength(12);
+  });
+});
+
+describe("the grid of heads", () => {
+  it.each([1, 2, 4, 8, 12, 16])("has room for %i heads in the width of an attention", (heads) => {
+    const { columns, size, rows } = grid(heads, 84);
+    expect(columns * rows).toBeGreaterThanOrEqual(heads);
+    expect(columns * size + (columns - 1) * 3).toBeLessThanOrEqual(84.001);
+  });
+});

@@ -1,0 +1,233 @@
+/** Where everything of the whole model's picture lies: lanes of tokens, and the boxes they pass on their way. */
+
+import type { LayerSpec, Meta, Run, SideName, SideSpec } from "./source";
+import type { Span } from "./tiles";
+
+export type BoxKind = "token" | "position" | "norm" | "attention" | "cross" | "add" | "feed_forward";
+
+/** A box that all lanes of a side pass through. */
+export interface Box {
+  kind: BoxKind;
+  side: SideName;
+  layer: number | null;
+  x: number;
+  width: number;
+  title: string;
+  /** The start of the names of the stream's values that come out here; "" where none does. */
+  stream: string;
+  /** The attention that happens here. */
+  site: string | null;
+  heads: number;
+}
+
+export interface SideLayout {
+  side: SideName;
+  shown: Span;
+  /** Where the tokens' names end, and where the lanes begin and end. */
+  start: number;
+  end: number;
+  top: number;
+  bottom: number;
+  /** The strip for labels and heads: above the lanes, or below. */
+  band: { y: number; height: number; below: boolean };
+  boxes: Box[];
+}
+
+export interface Diagram {
+  width: number;
+  height: number;
+  line: number;
+  /** How wide an attention is drawn. */
+  attention: number;
+  sides: SideLayout[];
+  /** From where to where the encoder's output runs on to be read by the decoder. */
+  memory: { from: number; to: number } | null;
+  /** How wide the cables are, side by side, that bring it down to a cross-attention. */
+  bus: number;
+  /** Where the output's bars begin; they end at the right. */
+  output: number;
+  /** Where the legend stands: in the corner that two sides leave free, or across, under all. */
+  legend: { y: number; across: boolean };
+  answering: SideName;
+}
+
+/** Room for the tokens and their ids, for the output's bars, and for the names of keys inside a cross-attention. */
+export const NAMES = 134;
+export const OUTPUT = 164;
+export const KEYS = 52;
+const GAP = 4;
+const WIDTHS: Record<Exclude<BoxKind, "attention" | "cross">, number> = {
+  token: 11,
+  position: 11,
+  norm: 7,
+  add: 7,
+  feed_forward: 17,
+};
+const MIDDLE = 44;
+/** What the legend needs of the free corner. */
+const CORNER = 290;
+const LEGEND = 90;
+const TITLE = 34;
+
+/** The part of a long text that is shown: at most `most` tokens, the chosen one among them. */
+export function windowOf(count: number, chosen: number, most: number): Span {
+  if (count <= most) return { first: 0, count };
+  const first = Math.min(Math.max(0, chosen - Math.floor(most / 2)), count - most);
+  return { first, count: most };
+}
+
+/** The picture of a run on a text, as wide as there is room, or wider where the model is deep. */
+export function diagramOf(run: Run, meta: Meta, room: number, chosen = 0, most = 24): Diagram {
+  const sides = run.sides.filter((side) => meta.sides[side.side] !== undefined);
+  const spans = sides.map((side) => windowOf(meta.sides[side.side]!.tokens.length, chosen, most));
+  const line = lineOf(spans);
+  const bus = busWidth(spans[0].count);
+  const attention = attentionWidth(sides, room, bus);
+  const first = boxesOf(sides[0], NAMES, attention, bus);
+  const laid = sides.length === 1 ? [first] : [first, behind(sides[1], first, attention, bus)];
+  const shapes = stacked(sides, spans, laid, line, attention);
+  const end = Math.max(...laid.map(endOf));
+  const bottom = Math.max(...shapes.map((side) => Math.max(side.bottom, side.band.y + side.band.height))) + 4;
+  const across = shapes.length === 1 || shapes[1].start < CORNER || shapes[1].bottom - shapes[1].top < LEGEND;
+  const last = laid.at(-1)!.findLast((box) => box.kind === "cross");
+  return {
+    width: end + GAP + OUTPUT,
+    height: across ? bottom + 56 : bottom,
+    legend: { y: across ? bottom + 20 : shapes[1].top + 14, across },
+    line,
+    attention,
+    sides: shapes,
+    memory: sides.length === 2 && last ? { from: endOf(first), to: last.x } : null,
+    bus,
+    output: end + GAP,
+    answering: sides.at(-1)!.side,
+  };
+}
+
+/** The middle of a token's lane. */
+export function laneOf(side: SideLayout, token: number, line: number): number {
+  return side.top + (token - side.shown.first + 0.5) * line;
+}
+
+/** Where a key enters a cross-attention: all the keys shown are spread over the height of the decoder's lanes. */
+export function entryOf(queries: SideLayout, keys: SideLayout, key: number): number {
+  return queries.top + ((key - keys.shown.first + 0.5) / keys.shown.count) * (queries.bottom - queries.top);
+}
+
+/** Where the cable of a key goes down, left of a cross-attention; the last one is the nearest to it. */
+export function cableOf(box: Box, keys: SideLayout, key: number, bus: number): number {
+  return box.x - 5 - ((keys.shown.first + keys.shown.count - 1 - key) / Math.max(1, keys.shown.count)) * (bus - 8);
+}
+
+/** Small pictures of heads under or over an attention: how many in a row, and how large. */
+export function grid(heads: number, width: number): { columns: number; size: number; rows: number } {
+  const columns = Math.max(1, heads <= 4 ? Math.min(2, heads) : heads <= 9 ? 3 : 4);
+  const size = Math.min(40, (width - (columns - 1) * 3) / columns);
+  return { columns, size, rows: Math.ceil(heads / columns) };
+}
+
+function busWidth(keys: number): number {
+  return Math.round(Math.min(44, 10 + 1.8 * keys));
+}
+
+function lineOf(spans: Span[]): number {
+  const rows = spans.reduce((total, span) => total + span.count, 0);
+  return Math.min(26, Math.max(17, 372 / rows));
+}
+
+/** Attention takes what the narrow boxes leave of the room, within bounds. */
+function attentionWidth(sides: SideSpec[], room: number, bus: number): number {
+  const width = (one: number): number => {
+    const first = boxesOf(sides[0], NAMES, one, bus);
+    return endOf(sides.length === 1 ? first : behind(sides[1], first, one, bus)) + GAP + OUTPUT;
+  };
+  const [narrow, wide] = [width(0), width(1)];
+  return Math.min(150, Math.max(78, Math.floor((room - narrow) / (wide - narrow))));
+}
+
+function boxesOf(side: SideSpec, start: number, attention: number, bus: number): Box[] {
+  const boxes: Box[] = [];
+  let x = start;
+  const add = (
+    kind: BoxKind,
+    layer: number | null,
+    title: string,
+    stream = "",
+    site: string | null = null,
+    heads = 0,
+  ): void => {
+    const width = kind === "attention" ? attention : kind === "cross" ? attention + KEYS : WIDTHS[kind];
+    if (kind === "cross") x += bus;
+    boxes.push({ kind, side: side.side, layer, x, width, title, stream, site, heads });
+    x += width + GAP;
+  };
+  const { position } = side.embedding;
+  add("token", null, "embedding", position === null ? `${side.side}.embedding.` : `${side.side}.embedding.token`);
+  if (position !== null) add("position", null, "position", `${side.side}.embedding.out`);
+  side.layers.forEach((layer, number) => addLayer(add, side.side, layer, number));
+  if (side.layers.at(-1)?.arrangement === "PreNorm") add("norm", null, "norm", `${side.side}.normed`);
+  return boxes;
+}
+
+type Add = (
+  kind: BoxKind,
+  layer: number | null,
+  title: string,
+  stream?: string,
+  site?: string | null,
+  heads?: number,
+) => void;
+
+function addLayer(add: Add, side: SideName, layer: LayerSpec, number: number): void {
+  const name = `${side}.${number}`;
+  const branch = (slot: "attention" | "cross" | "feed_forward", body: () => void): void => {
+    if (layer.arrangement === "PreNorm") add("norm", number, "norm");
+    body();
+    const alone = layer.arrangement === "NoteNorm" && slot === "attention";
+    if (!alone) add("add", number, "add", layer.arrangement === "PreNorm" ? `${name}.${slot}.` : "");
+    if (layer.arrangement !== "PreNorm" && layer.arrangement !== "NoNorm" && !alone)
+      add("norm", number, "norm", `${name}.${slot}.`);
+  };
+  branch("attention", () =>
+    add("attention", number, "self-attention", "", `${name}.attention`, layer.attention.n_heads),
+  );
+  if (layer.cross)
+    branch("cross", () => add("cross", number, "cross-attention", "", `${name}.cross`, layer.cross!.n_heads));
+  if (layer.feed_forward) branch("feed_forward", () => add("feed_forward", number, "feed-forward"));
+}
+
+/** The decoder's boxes, so far to the right that its first cross-attention has the encoder's output. */
+function behind(side: SideSpec, encoder: Box[], attention: number, bus: number): Box[] {
+  const boxes = boxesOf(side, NAMES, attention, bus);
+  const cross = boxes.find((box) => box.kind === "cross");
+  const shift = Math.max(0, endOf(encoder) + GAP + bus - (cross?.x ?? NAMES));
+  return boxes.map((box) => ({ ...box, x: box.x + shift }));
+}
+
+function stacked(sides: SideSpec[], spans: Span[], laid: Box[][], line: number, attention: number): SideLayout[] {
+  let y = 0;
+  return sides.map((side, index) => {
+    const below = index === 1;
+    const heads = Math.max(...laid[index].map((box) => box.heads), 1);
+    const shape = grid(heads, attention);
+    const height = Math.max(TITLE + shape.rows * (shape.size + 3) + 2, 84);
+    const top = below ? y + MIDDLE : y + height;
+    const bottom = top + spans[index].count * line;
+    y = below ? bottom + height : bottom;
+    return {
+      side: side.side,
+      shown: spans[index],
+      start: laid[index][0].x - GAP,
+      end: endOf(laid[index]),
+      top,
+      bottom,
+      band: { y: below ? bottom : top - height, height, below },
+      boxes: laid[index],
+    };
+  });
+}
+
+function endOf(boxes: Box[]): number {
+  const last = boxes.at(-1)!;
+  return last.x + last.width;
+}

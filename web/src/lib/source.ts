@@ -1,0 +1,340 @@
+/** The types of everything a view can ask for, and the interface that both the server and the saved page answer. */
+
+export type SideName = "encoder" | "decoder";
+export type Slot = "attention" | "cross";
+/** One head by its number, or the mean over the heads of a site. */
+export type HeadChoice = number | "mean";
+/** The steps of attention that are matrices of queries by keys. */
+export type MatrixStep = "score" | "scaled" | "masked" | "weight";
+/** The steps that are one vector a token. */
+export type VectorRole = "query" | "key" | "value" | "context";
+export type Role = "query" | "key" | "value" | "weight" | "context";
+export type ViewName =
+  | "model"
+  | "head"
+  | "steps"
+  | "similarity"
+  | "context"
+  | "positions"
+  | "decoding"
+  | "intervene"
+  | "training"
+  | "design";
+
+export interface AttentionSpec {
+  n_heads: number;
+  n_kv_heads: number;
+  d_head: number;
+  weighting: string;
+  similarity: string;
+  position: string | null;
+}
+
+export interface LayerSpec {
+  attention: AttentionSpec;
+  cross?: AttentionSpec;
+  feed_forward: string | null;
+  arrangement: string;
+}
+
+export interface SideSpec {
+  side: SideName;
+  n_layers: number;
+  d_model: number;
+  layers: LayerSpec[];
+  embedding: { position: string | null; scaled: boolean };
+}
+
+export interface Example {
+  source: string;
+  target?: string;
+}
+
+export interface Run {
+  name: string;
+  path: string;
+  task: "translate" | "generate" | "fill" | "classify" | (string & {});
+  step: number;
+  steps: number[];
+  kind: "encoder" | "decoder" | "encoder-decoder";
+  parameters: number;
+  vocabulary: number;
+  sides: SideSpec[];
+  fields: string[];
+  labels?: string[];
+  examples: Example[];
+  training: boolean;
+}
+
+/** A change of one step of one site: a head off is {step: "context", head, times: 0}. */
+export interface StepEdit {
+  at: string;
+  step: string;
+  head?: number | null;
+  query?: number | null;
+  key?: number | null;
+  to?: number | boolean | null;
+  times?: number | null;
+}
+
+/** One weighting in place of another. */
+export interface WeightingEdit {
+  at: string;
+  weighting: string;
+}
+
+export type EditJson = StepEdit | WeightingEdit;
+
+export interface TraceRequest {
+  source: string;
+  target?: string | number[] | null;
+  edits?: EditJson[];
+  step?: number | null;
+}
+
+export interface SideMeta {
+  ids: number[];
+  tokens: string[];
+  n_layers: number;
+  d_model: number;
+}
+
+export interface SiteMeta {
+  name: string;
+  side: SideName;
+  layer: number;
+  slot: Slot;
+  n_heads: number;
+  n_kv_heads: number;
+  d_head: number;
+  d_value: number;
+  n_query: number;
+  n_key: number;
+  query_side: SideName;
+  key_side: SideName;
+  similarity: string;
+  weighting: string;
+  position: string | null;
+  mask: string | null;
+  scale: number[];
+  kernel: string;
+  why: string;
+  edited: boolean;
+}
+
+export interface Candidate {
+  id: number;
+  text: string | null;
+  p: number;
+}
+
+export interface Meta {
+  id: string;
+  source: string;
+  target: string | null;
+  edits: EditJson[];
+  step: number | null;
+  notes: string[];
+  kind: Run["kind"];
+  sides: Partial<Record<SideName, SideMeta>>;
+  sites: SiteMeta[];
+  names: string[];
+  candidates: Candidate[][];
+  answer: string;
+}
+
+/** A matrix of numbers, row by row. */
+export interface Matrix {
+  rows: number;
+  columns: number;
+  data: Float32Array;
+}
+
+export interface TileRequest {
+  site: string;
+  head: HeadChoice;
+  step: MatrixStep;
+  level: number;
+  row: number;
+  column: number;
+}
+
+/** Small pictures of all heads of a site: weight × 255, head by head, row by row. */
+export interface Thumbs {
+  heads: number;
+  rows: number;
+  columns: number;
+  data: Uint8Array;
+}
+
+/** One query's numbers against every key; null stands for −inf. The mean of heads has only its weight. */
+export interface Row {
+  query?: number[];
+  score?: (number | null)[];
+  scaled?: (number | null)[];
+  masked?: (number | null)[];
+  weight: number[];
+  context?: number[];
+  allowed?: boolean[];
+}
+
+export interface Column {
+  weight: number[];
+}
+
+/** Every number of one cell's arithmetic. */
+export interface Cell {
+  kind: "softmax" | "argmax" | "kernelized" | (string & {});
+  query: number[];
+  key: number[];
+  products: number[];
+  score: number | null;
+  scale: number;
+  scaled: number | null;
+  bias: number | null;
+  allowed: boolean;
+  masked: number | null;
+  highest: number | null;
+  /** What softmax divides by before the exponential. */
+  temperature?: number;
+  /** What the weight is a share of `total` of; null in weightings that are no share. */
+  exponential: number | null;
+  total: number | null;
+  weight: number;
+  value: number[];
+  share: number[];
+  context: number[];
+  ties: number[];
+  input?: number[] | null;
+  n_query: number;
+  n_key: number;
+}
+
+/** Of each head, means over its queries; null where there is no such key for any query. Entropy is in bits. */
+export interface Readings {
+  entropy: (number | null)[];
+  distance: (number | null)[];
+  previous: (number | null)[];
+  same: (number | null)[];
+  induction: (number | null)[];
+}
+
+export interface Lens {
+  side: SideName;
+  layers: { name: string; rows: Candidate[][] }[];
+}
+
+export interface Effects {
+  effects: { head: number; change: number; kl: number }[];
+}
+
+/** How long each position's vector is along the stream, and its cosine with the embedding. */
+export interface Stream {
+  rows: { name: string; norm: number[]; cosine: number[] }[];
+}
+
+export interface ContextRequest {
+  texts: string[];
+  word: string;
+}
+
+export interface ContextAnswer {
+  word: string;
+  places: { text: string; tokens: string[]; places: number[] }[];
+  layers: string[];
+  cosine: number[][][];
+  path: [number, number][][];
+  responsible: { index: number; text: string; weight: number }[][][];
+}
+
+export interface Positions {
+  used: string | null;
+  kinds: {
+    name: string;
+    trained: boolean;
+    table: number[][] | null;
+    similarity: number[];
+    note: string;
+  }[];
+}
+
+export interface DecodeRequest {
+  source: string;
+  beam: number;
+  candidates: number;
+  max_new?: number;
+}
+
+export interface DecodeNode {
+  id: number;
+  parent: number | null;
+  step: number;
+  token: number;
+  text: string;
+  log_prob: number;
+  total: number;
+  state: "live" | "pruned" | "ended" | "best";
+  rank: number;
+  candidates: Candidate[];
+}
+
+export interface Decoded {
+  nodes: DecodeNode[];
+  best: number[];
+  outputs: { text: string; score: number; ids: number[] }[];
+  source_tokens: string[];
+  cross: { step: number; weight: number[][] }[] | null;
+}
+
+export interface CurveLine {
+  kind: "training" | "evaluation" | (string & {});
+  step: number;
+  loss?: number;
+  [measure: string]: unknown;
+}
+
+export interface Curves {
+  lines: CurveLine[];
+  training: boolean;
+  last: number;
+}
+
+export type VectorRequest = { site: string; head: number; role: VectorRole } | { name: string };
+
+/** What went wrong, in words fit for the page. */
+export class SourceError extends Error {
+  constructor(
+    message: string,
+    readonly status = 0,
+  ) {
+    super(message);
+    this.name = "SourceError";
+  }
+}
+
+/** Where numbers come from. `id` is the id of a Meta that `trace` has returned. */
+export interface Source {
+  /** The views this source has the numbers for. */
+  readonly views: readonly ViewName[];
+  /** What to open on, where the address says nothing. */
+  readonly shown?: { site: string; head: HeadChoice };
+  /** Whether every step of a site can be asked for; where not, there are only its weights. */
+  exact(site: string): boolean;
+  run(): Promise<Run>;
+  trace(request: TraceRequest): Promise<Meta>;
+  tile(id: string, request: TileRequest): Promise<Matrix>;
+  thumbs(id: string, site: string): Promise<Thumbs>;
+  row(id: string, site: string, head: HeadChoice, query: number): Promise<Row>;
+  column(id: string, site: string, head: HeadChoice, key: number): Promise<Column>;
+  cell(id: string, site: string, head: number, query: number, key: number): Promise<Cell>;
+  vectors(id: string, request: VectorRequest): Promise<Matrix>;
+  /** Of one site, or of all, which takes long for a long text. */
+  readings(id: string, site?: string): Promise<Record<string, Readings>>;
+  lens(id: string): Promise<Lens>;
+  effects(id: string, site: string): Promise<Effects>;
+  stream(id: string, side: SideName): Promise<Stream>;
+  context(request: ContextRequest): Promise<ContextAnswer>;
+  positions(n: number): Promise<Positions>;
+  decode(request: DecodeRequest): Promise<Decoded>;
+  curves(after: number): Promise<Curves>;
+}

@@ -1,0 +1,33 @@
+import { expect, it } from "vitest";
+
+import { percent, piece, shown, siteTitle, size } from "./words";
+
+it("numbers are short and honest", () => {
+  expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9)]).toEqual([
+    "0.1235",
+    "12.35",
+    "−3.500",
+    "0",
+    "−∞",
+    "1.000e−9",
+  ]);
+});
+
+it("shares are percents, and a little is not nothing", () => {
+  expect([percent(0.5), percent(0.0123), percent(0.0001), percent(0), percent(1)]).toEqual([
+    "50 %",
+    "1.2 %",
+    "<0.1 %",
+    "0.0 %",
+    "100 %",
+  ]);
+});
+
+it("sites and sizes have names", () => {
+  expect(siteTitle({ side: "decoder", layer: 1, slot: "cross" })).toBe("Decoder 1 · cross-attention");
+  expect([size(683264), size(1_250_000), size(500)]).toEqual(["683 k", "1.3 M", "500"]);
+});
+
+it("a token's space is seen", () => {
+  expect([piece(" two"), piece(""), piece("a b")]).toEqual(["·two", "∅", "a b"]);
+});

@@ -1,0 +1,32 @@
+/** Numbers of a design in few letters. */
+
+/** At most three letters and a sign: 1, .33, −.5, 12, 1e3. */
+export function brief(value: number): string {
+  const size = Math.abs(value);
+  if (size < 0.005) return "0";
+  const text = size >= 999.5 ? size.toExponential(0).replace("e+", "e") : small(size);
+  return (value < 0 ? "−" : "") + text;
+}
+
+/** What a scale is, in words: none is enough where another key scores as high. */
+export function scaleWords(scale: number): string {
+  return Number.isFinite(scale) ? scale.toFixed(scale < 10 ? 2 : 1) : "none";
+}
+
+/** A share near 1 told by what is missing: 0.9995, not 1.00. */
+export function shareWords(share: number): string {
+  if (share > 0.99 && share < 1) return share > 1 - 1e-6 ? "1 − " + (1 - share).toExponential(0).replace("e-", "e−") : cut(share);
+  return share === 1 ? "1" : share.toFixed(3);
+}
+
+/** Cut, not rounded up to what it has not reached. */
+function cut(share: number): string {
+  const digits = Math.ceil(-Math.log10(1 - share)) + 1;
+  return (Math.floor(share * 10 ** digits) / 10 ** digits).toFixed(digits);
+}
+
+function small(size: number): string {
+  if (size >= 9.995) return String(Math.round(size));
+  const text = String(Number(size.toFixed(size < 1 ? 2 : 1)));
+  return text.replace(/^0\./, ".");
+}

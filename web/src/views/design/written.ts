@@ -1,0 +1,58 @@
+/** A design as a word of the address, and back; what cannot be read is none. */
+
+import { type Design, DIMENSIONS, type KeyRow, MOST_WORDS, type QueryRow } from "./design";
+
+type Packed = [number, [string, ...number[]][], [string, string[], ...number[]][], ...number[]];
+
+export function packed(design: Design): string {
+  const { content, near, fixed, offset, place } = design;
+  const made: Packed = [
+    design.dimensions,
+    design.keys.map(({ word, vector }) => [word, ...vector]),
+    design.queries.map(({ word, asks, vector }) => [word, asks, ...vector]),
+    ...[content, near, fixed, offset, place],
+  ];
+  return JSON.stringify(made);
+}
+
+export function unpacked(text: string | null): Design | null {
+  if (text === null) return null;
+  try {
+    const [dimensions, keys, queries, ...rest] = JSON.parse(text) as Packed;
+    const [content, near, fixed, offset, place] = rest;
+    const design: Design = {
+      dimensions,
+      keys: keys.map(([word, ...vector]): KeyRow => ({ word, vector })),
+      queries: queries.map(([word, asks, ...vector]): QueryRow => ({ word, asks, vector })),
+      ...{ content, near, fixed, offset, place },
+    };
+    return sound(design) ? design : null;
+  } catch {
+    return null;
+  }
+}
+
+/** A number that was typed: null where it is none. */
+export function typed(text: string): number | null {
+  const value = Number(text.trim().replace("−", "-").replace(",", "."));
+  return text.trim() === "" || !Number.isFinite(value) ? null : Math.min(1e4, Math.max(-1e4, value));
+}
+
+function sound(design: Design): boolean {
+  const { dimensions, keys, queries, content, near, fixed, offset, place } = design;
+  const rows = (all: KeyRow[]): boolean =>
+    all.length <= MOST_WORDS &&
+    all.every(({ word, vector }) => typeof word === "string" && vector.length === dimensions && numbers(vector));
+  return (
+    (DIMENSIONS as readonly number[]).includes(dimensions) &&
+    rows(keys) &&
+    rows(queries) &&
+    queries.every(({ asks }) => Array.isArray(asks) && asks.every((word) => typeof word === "string")) &&
+    numbers([content, near, fixed]) &&
+    [offset, place].every(Number.isInteger)
+  );
+}
+
+function numbers(values: unknown[]): boolean {
+  return values.every((value) => Number.isFinite(value));
+}

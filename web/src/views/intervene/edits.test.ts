@@ -1,0 +1,80 @@
+import { describe, expect, it } from "vitest";
+
+import * as edits from "./edits";
+
+const AT = "decoder.1.cross";
+const CELL = { at: AT, head: 2, query: 1, key: 0 };
+const WORDS = { title: "", queries: ["<s>", "two"], keys: ["zwei", "</s>"] };
+
+describe("heads", () => {
+  it("go off by a factor of 0 on their context, and on again", () => {
+    const off = edits.toggled([], AT, 3);
+    expect(off).toEqual([{ at: AT, step: "context", head: 3, times: 0 }]);
+    expect(edits.isOff(off, AT, 3)).toBe(true);
+    expect(edits.isOff(off, AT, 2)).toBe(false);
+    expect(edits.toggled(off, AT, 3)).toEqual([]);
+  });
+
+  it("leave other edits alone", () => {
+    const both = edits.toggled(edits.toggled([], AT, 3), AT, 1);
+    expect(edits.toggled(both, AT, 3)).toEqual([edits.headOff(AT, 1)]);
+  });
+
+  it("are off only where nothing is left of them", () => {
+    expect(edits.isOff([{ at: AT, step: "context", head: 3, times: 0.5 }], AT, 3)).toBe(false);
+  });
+});
+
+describe("cells", () => {
+  it("are set anew in the place of the old edit", () => {
+    const twice = edits.withEdit([edits.headOff(AT, 1), edits.scoreEdit(CELL, 5)], edits.scoreEdit(CELL, 7));
+    expect(twice).toEqual([edits.headOff(AT, 1), edits.scoreEdit(CELL, 7)]);
+  });
+
+  it("hold a score and a mask side by side", () => {
+    const both = edits.withEdit([edits.scoreEdit(CELL, 5)], edits.maskEdit(CELL, false));
+    expect(both).toHaveLength(2);
+    expect(edits.without(both, edits.maskEdit(CELL, true))).toEqual([edits.scoreEdit(CELL, 5)]);
+  });
+
+  it("are of every head where none is named", () => {
+    expect(edits.scoreEdit({ ...CELL, head: null }, 5)).toEqual({ at: AT, step: "score", query: 1, key: 0, to: 5 });
+    expect(edits.headOf("mean")).toBeNull();
+    expect(edits.headOf(0)).toBe(0);
+  });
+});
+
+describe("sites", () => {
+  it("have a temperature, which divides; 1 is none", () => {
+    const warm = edits.withTemperature([], AT, 2);
+    expect(warm).toEqual([{ at: AT, step: "scaled", times: 0.5 }]);
+    expect(edits.temperatureOf(warm, AT)).toBe(2);
+    expect(edits.temperatureOf(warm, "encoder.0.attention")).toBe(1);
+    expect(edits.withTemperature(warm, AT, 1)).toEqual([]);
+  });
+
+  it("have one weighting at most", () => {
+    const made = edits.withWeighting(edits.withWeighting([], AT, "argmax"), AT, "sparsemax");
+    expect(made).toEqual([{ at: AT, weighting: "sparsemax" }]);
+    expect(edits.weightingOf(made, AT)).toBe("sparsemax");
+    expect(edits.withWeighting(made, AT, null)).toEqual([]);
+  });
+});
+
+describe("words", () => {
+  it("tell each kind of edit", () => {
+    expect(edits.told(edits.headOff(AT, 3), WORDS)).toBe("head 3 off");
+    expect(edits.told(edits.scoreEdit(CELL, 5), WORDS)).toBe("head 2, score of “two” → “zwei” = 5.000");
+    expect(edits.told(edits.maskEdit(CELL, false), WORDS)).toBe("head 2, “two” → “zwei”: may not attend");
+    expect(edits.told(edits.temperatureEdit(AT, 2), WORDS)).toBe("temperature 2.00");
+    expect(edits.told({ at: AT, weighting: "argmax" }, WORDS)).toBe("weighting argmax");
+    expect(edits.told({ at: AT, step: "query", query: 9, times: 2 }, WORDS)).toContain(
+      "query of token 9 → every token",
+    );
+  });
+
+  it("name a site, known or not", () => {
+    expect(edits.titleOf(AT)).toBe("Decoder 1 · cross-attention");
+    expect(edits.titleOf("decoder.out")).toBe("decoder.out");
+  });
+});

@@ -1,0 +1,127 @@
+/** Changes to what happens inside the model, as the server takes them: made, put in place of each other, told in words. */
+
+import type { EditJson, HeadChoice, StepEdit, TraceRequest, WeightingEdit } from "../../lib/source";
+import { piece, shown, siteTitle } from "../../lib/words";
+
+export interface Place {
+  at: string;
+  /** null is every head. */
+  head: number | null;
+  query: number;
+  key: number;
+}
+
+/** The tokens that a site's cells stand for, and what the site is called. */
+export interface Words {
+  title: string;
+  queries: string[];
+  keys: string[];
+}
+
+export function isSwap(edit: EditJson): edit is WeightingEdit {
+  return "weighting" in edit;
+}
+
+/** Whether one of them takes the other's place: the same value of the same cell, or a weighting of the same site. */
+export function sameSpot(one: EditJson, other: EditJson): boolean {
+  return spotOf(one) === spotOf(other);
+}
+
+export function sameEdits(one: readonly EditJson[], other: readonly EditJson[]): boolean {
+  return JSON.stringify(one) === JSON.stringify(other);
+}
+
+/** With an edit, in place of the one that was there. */
+export function withEdit(edits: readonly EditJson[], edit: EditJson): EditJson[] {
+  const place = edits.findIndex((known) => sameSpot(known, edit));
+  return place < 0 ? [...edits, edit] : edits.with(place, edit);
+}
+
+export function without(edits: readonly EditJson[], edit: EditJson): EditJson[] {
+  return edits.filter((known) => !sameSpot(known, edit));
+}
+
+export function headOff(at: string, head: number): StepEdit {
+  return { at, step: "context", head, times: 0 };
+}
+
+export function isOff(edits: readonly EditJson[], at: string, head: number): boolean {
+  const wanted = headOff(at, head);
+  return edits.some((edit) => !isSwap(edit) && sameSpot(edit, wanted) && edit.times === 0);
+}
+
+export function toggled(edits: readonly EditJson[], at: string, head: number): EditJson[] {
+  const edit = headOff(at, head);
+  return isOff(edits, at, head) ? without(edits, edit) : withEdit(edits, edit);
+}
+
+export function scoreEdit({ at, head, query, key }: Place, to: number): StepEdit {
+  return { at, step: "score", ...(head === null ? {} : { head }), query, key, to };
+}
+
+export function maskEdit({ at, head, query, key }: Place, to: boolean): StepEdit {
+  return { at, step: "allowed", ...(head === null ? {} : { head }), query, key, to };
+}
+
+export function temperatureEdit(at: string, temperature: number): StepEdit {
+  return { at, step: "scaled", times: 1 / temperature };
+}
+
+/** The temperature of a site: 1 where it is as it was trained. */
+export function temperatureOf(edits: readonly EditJson[], at: string): number {
+  const found = edits.find((edit) => sameSpot(edit, temperatureEdit(at, 1)));
+  return found !== undefined && !isSwap(found) && found.times ? 1 / found.times : 1;
+}
+
+export function withTemperature(edits: readonly EditJson[], at: string, temperature: number): EditJson[] {
+  const edit = temperatureEdit(at, temperature);
+  return temperature === 1 ? without(edits, edit) : withEdit(edits, edit);
+}
+
+export function weightingOf(edits: readonly EditJson[], at: string): string | null {
+  return edits.filter(isSwap).find((edit) => edit.at === at)?.weighting ?? null;
+}
+
+/** With another weighting for a site; null is its own. */
+export function withWeighting(edits: readonly EditJson[], at: string, weighting: string | null): EditJson[] {
+  return weighting === null ? without(edits, { at, weighting: "" }) : withEdit(edits, { at, weighting });
+}
+
+/** The edit in a sentence's place: "head 3 off", "score of two → zwei = 5". */
+export function told(edit: EditJson, words: Words): string {
+  if (isSwap(edit)) return `weighting ${edit.weighting}`;
+  const head = edit.head == null ? "all heads" : `head ${edit.head}`;
+  if (edit.step === "context" && edit.times === 0) return `${head} off`;
+  if (edit.step === "scaled" && edit.times && edit.query == null) return `temperature ${shown(1 / edit.times, 3)}`;
+  const cell = `${tokenOf(edit.query, words.queries)} → ${tokenOf(edit.key, words.keys)}`;
+  if (edit.step === "allowed") return `${head}, ${cell}: ${edit.to ? "may attend" : "may not attend"}`;
+  const change = edit.to == null ? `× ${shown(edit.times, 3)}` : `= ${shown(Number(edit.to), 4)}`;
+  return `${head}, ${edit.step} of ${cell} ${change}`;
+}
+
+/** "decoder.1.cross" → "Decoder 1 · cross-attention", also where no trace has such a site. */
+export function titleOf(at: string): string {
+  const [side, layer, slot] = at.split(".");
+  const able = (side === "encoder" || side === "decoder") && (slot === "attention" || slot === "cross");
+  return able ? siteTitle({ side, layer: Number(layer), slot }) : at;
+}
+
+/** The head that an edit of a cell is for: every one where the mean is looked at. */
+export function headOf(head: HeadChoice): number | null {
+  return head === "mean" ? null : head;
+}
+
+/** The same text, without or with other edits. */
+export function requestWith(request: TraceRequest, edits: EditJson[]): TraceRequest {
+  return { ...request, edits };
+}
+
+function spotOf(edit: EditJson): string {
+  if (isSwap(edit)) return JSON.stringify([edit.at, "weighting"]);
+  return JSON.stringify([edit.at, edit.step, edit.head ?? null, edit.query ?? null, edit.key ?? null]);
+}
+
+function tokenOf(index: number | null | undefined, tokens: string[]): string {
+  if (index == null) return "every token";
+  return tokens[index] === undefined ? `token ${index}` : `“${piece(tokens[index])}”`;
+}

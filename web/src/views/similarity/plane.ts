@@ -1,0 +1,91 @@
+/** Two vectors: what is computed from them, and where they stand in a drawing of the plane. */
+
+import { cosine, dot, length } from "../../lib/arithmetic";
+
+export type Vector2 = readonly [number, number];
+
+export interface Measures {
+  dot: number;
+  scaled: number;
+  cosine: number;
+  /** In degrees, from 0 to 180; null where a vector is zero and there is none. */
+  angle: number | null;
+  lengths: [number, number];
+}
+
+export function measure(a: ArrayLike<number>, b: ArrayLike<number>): Measures {
+  const lengths: [number, number] = [length(a), length(b)];
+  const product = dot(a, b);
+  const fit = cosine(a, b);
+  return {
+    dot: product,
+    scaled: product / Math.sqrt(a.length),
+    cosine: fit,
+    angle: lengths[0] * lengths[1] === 0 ? null : (Math.acos(Math.min(1, Math.max(-1, fit))) * 180) / Math.PI,
+    lengths,
+  };
+}
+
+/** Any two vectors lie in one plane: the same two in it, lengths and angle kept, half the angle on each side of `middle`. */
+export function inTheirPlane(a: ArrayLike<number>, b: ArrayLike<number>, middle = Math.PI / 4): [Vector2, Vector2] {
+  const { lengths, angle } = measure(a, b);
+  const half = (((angle ?? 0) / 2) * Math.PI) / 180;
+  const turned = (size: number, at: number): Vector2 => [size * Math.cos(at), size * Math.sin(at)];
+  return [turned(lengths[0], middle - half), turned(lengths[1], middle + half)];
+}
+
+/** Where the foot of one vector's tip falls on the line of another: its shadow. */
+export function shadow(of: Vector2, on: Vector2): Vector2 {
+  const size = on[0] * on[0] + on[1] * on[1];
+  const share = size === 0 ? 0 : (of[0] * on[0] + of[1] * on[1]) / size;
+  return [on[0] * share, on[1] * share];
+}
+
+/** The arc between two vectors, the short way round, as a path; y goes up in the plane and down in the drawing. */
+export function arc(a: Vector2, b: Vector2, radius: number): string {
+  const from = Math.atan2(a[1], a[0]);
+  let turn = Math.atan2(b[1], b[0]) - from;
+  if (turn > Math.PI) turn -= 2 * Math.PI;
+  if (turn < -Math.PI) turn += 2 * Math.PI;
+  const point = (at: number): string => `${(radius * Math.cos(at)).toFixed(2)} ${(-radius * Math.sin(at)).toFixed(2)}`;
+  return `M${point(from)}A${radius} ${radius} 0 0 ${turn > 0 ? 0 : 1} ${point(from + turn)}`;
+}
+
+/** The direction half way between two vectors, in radians. */
+export function halfway(a: Vector2, b: Vector2): number {
+  const from = Math.atan2(a[1], a[0]);
+  let turn = Math.atan2(b[1], b[0]) - from;
+  if (turn > Math.PI) turn -= 2 * Math.PI;
+  if (turn < -Math.PI) turn += 2 * Math.PI;
+  return from + turn / 2;
+}
+
+/** What an angle says, in words. */
+export function fit(angle: number | null): string {
+  if (angle === null) return "A vector of length 0 has no direction: nothing fits it, nothing is far from it.";
+  if (angle < 5) return "They point the same way: as similar as directions can be.";
+  if (angle < 60) return "They point much the same way: similar.";
+  if (angle < 85) return "They share a little of their direction.";
+  if (angle <= 95) return "They are at right angles: nothing in common, the dot product is near 0.";
+  if (angle < 150) return "They point away from each other: the dot product is negative.";
+  return "They point opposite ways: as unlike as directions can be.";
+}
+
+/** To hundredths, whole where it is whole: 14, 9.90, −0.71. */
+export function neat(value: number): string {
+  const rounded = Math.round(value * 100) / 100;
+  const text = Number.isInteger(rounded) ? String(Math.abs(rounded)) : Math.abs(rounded).toFixed(2);
+  return rounded < 0 ? `−${text}` : text;
+}
+
+/** As a factor of a product: negative numbers between brackets. */
+export function factor(value: number): string {
+  return value < 0 ? `(${neat(value)})` : neat(value);
+}
+
+/** "2,3" → [2, 3]; anything else is null. */
+export function readVector(text: string | null): Vector2 | null {
+  const numbers = (text ?? "").split(",").map(Number);
+  const [x, y] = numbers;
+  return text !== null && numbers.length === 2 && Number.isFinite(x) && Number.isFinite(y) ? [x, y] : null;
+}

@@ -1,0 +1,46 @@
+import { describe, expect, it } from "vitest";
+
+import type { Row, SiteMeta } from "../../lib/source";
+import { sentences, word } from "./narration";
+
+const SITE = {
+  slot: "attention",
+  n_heads: 4,
+  d_head: 16,
+  similarity: "ScaledDot",
+  weighting: "Softmax",
+} as SiteMeta;
+const ROW: Row = { score: [4, 8], scaled: [1, 2], masked: [1, null], weight: [1, 0], allowed: [true, false] };
+
+function plain(site: Partial<SiteMeta> = {}, row: Partial<Row> = {}): string[] {
+  return sentences({ ...SITE, ...site }, { ...ROW, ...row }, 0, [" cat", " sat"]).map((sentence) => sentence.plain);
+}
+
+describe("sentences", () => {
+  it("say the scale, the mask and the weighting of this row", () => {
+    const [, scores, weights, sum] = plain();
+    expect(scores).toContain("“cat” meets every key: their 16 numbers");
+    expect(weights).toBe(
+      "Every score ÷ √16; 1 key out of sight set to −∞; then softmax makes shares of them, the weights, which sum to 1.",
+    );
+    expect(sum).toContain("the other 3 heads");
+  });
+
+  it("differ for cross-attention, a choice and a kernel", () => {
+    expect(plain({ slot: "cross" })[0]).toContain("text being read");
+    expect(plain({ weighting: "Argmax" })[2]).toContain("the highest takes all the weight");
+    expect(plain({ weighting: "Kernelized" }, { scaled: [4, 8] })[2]).toContain("set to 0");
+    expect(plain({ n_heads: 1 })[3]).not.toContain("other");
+  });
+
+  it("colour the words of the roles", () => {
+    const [first] = sentences(SITE, ROW, 0, ["cat"]);
+    expect(first.parts.filter(({ role }) => role).map(({ text }) => text)).toEqual(["query", "key", "value"]);
+  });
+});
+
+describe("word", () => {
+  it("leaves the mark of a space out, and a lone dot in", () => {
+    expect([" cat", "·", "cat"].map(word)).toEqual(["cat", "·", "cat"]);
+  });
+});

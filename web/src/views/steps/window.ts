@@ -1,0 +1,48 @@
+/** Which keys are drawn when there are too many to read: the strongest and the nearest of a query. */
+
+export interface Shown {
+  /** The keys drawn, in their order. */
+  keys: number[];
+  /** How many are not, and their weights together. */
+  rest: number;
+  restWeight: number;
+}
+
+export interface Wanted {
+  weight: ArrayLike<number>;
+  /** Where the query stands among the keys, or null if they are another text's. */
+  near: number | null;
+  /** A key that must be seen. */
+  chosen: number | null;
+  limit: number;
+}
+
+export function chooseKeys({ weight, near, chosen, limit }: Wanted): Shown {
+  const count = weight.length;
+  const order = Array.from({ length: count }, (_, key) => key);
+  if (count <= limit + 1) return { keys: order, rest: 0, restWeight: 0 };
+  const picked = new Set<number>();
+  if (chosen !== null) picked.add(chosen);
+  if (near !== null && near < count) picked.add(near);
+  const strongest = order.toSorted((a, b) => weight[b] - weight[a] || a - b);
+  const nearest = near === null ? order : order.toSorted((a, b) => Math.abs(a - near) - Math.abs(b - near) || a - b);
+  fill(picked, strongest, Math.ceil(limit * 0.7));
+  fill(picked, nearest, limit);
+  const keys = [...picked].sort((a, b) => a - b);
+  const restWeight = order.reduce((sum, key) => (picked.has(key) ? sum : sum + weight[key]), 0);
+  return { keys, rest: count - keys.length, restWeight };
+}
+
+function fill(picked: Set<number>, candidates: number[], until: number): void {
+  for (const key of candidates) {
+    if (picked.size >= until) return;
+    picked.add(key);
+  }
+}
+
+/** The key with the most weight; the first of equals. */
+export function strongestKey(weight: ArrayLike<number>): number {
+  let best = 0;
+  for (let key = 1; key < weight.length; key++) if (weight[key] > weight[best]) best = key;
+  return best;
+}

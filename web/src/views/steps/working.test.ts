@@ -1,0 +1,95 @@
+import { describe, expect, it } from "vitest";
+
+import {
+  amounts,
+  briefly,
+  figures,
+  gathered,
+  plainProducts,
+  scaleWords,
+  scoreFormula,
+  temperatureOf,
+  termsOf,
+} from "./working";
+
+describe("numbers", () => {
+  it("keep four figures, however small", () => {
+    expect([14.2, 0.0123456, -0.00034028, 1234567, 0, null, 0.51301].map((value) => figures(value))).toEqual([
+      "14.20",
+      "0.01235",
+      "−3.403e−4",
+      "1.235e6",
+      "0",
+      "−∞",
+      "0.5130",
+    ]);
+  });
+
+  it("never say 0 of a weight that is not", () => {
+    expect([0.51301, 0.0007, 0.0002, 0].map(briefly)).toEqual(["0.513", "0.001", "2.0e−4", "0"]);
+  });
+});
+
+describe("scaleWords", () => {
+  it("says √d where it is √d", () => {
+    expect(scaleWords(1 / 8, 64, "ScaledDot()")).toMatchObject({ by: "÷ √64", plain: "÷ 8" });
+    expect(scaleWords(2 ** -0.5, 2, "ScaledDot()").plain).toBe("÷ 1.414");
+  });
+
+  it("says temperature, factor or nothing where it is not", () => {
+    expect(scaleWords(10, 64, "Cosine(temperature=0.1)").by).toBe("÷ 0.1000");
+    expect(scaleWords(0.5, 64, "ScaledDot(factor=0.5)").by).toBe("× 0.5000");
+    expect(scaleWords(1, 64, "Dot()").by).toBe("");
+  });
+});
+
+describe("products", () => {
+  it("tells a plain dot product from one of prepared vectors", () => {
+    const plain = { kind: "softmax", query: [2, 3], key: [1, 4], products: [2, 12] };
+    expect(plainProducts(plain)).toBe(true);
+    expect(scoreFormula(plain, [2, 3], "Dot()")).toBe("query · key");
+    expect(scoreFormula(plain, [5, 6], "Cosine()")).toBe("unit query · unit key");
+    expect(scoreFormula({ ...plain, kind: "kernelized" }, [5, 6], "")).toBe("φ(query) · φ(key)");
+    const unit = { ...plain, products: [0.135, 0.807] };
+    expect(plainProducts(unit)).toBe(false);
+    expect(scoreFormula(unit, [2, 3], "Cosine()")).toContain("|query|");
+    expect(scoreFormula({ ...unit, kind: "kernelized" }, [2, 3], "")).toBe("φ(query) · φ(key)");
+  });
+});
+
+describe("temperatureOf", () => {
+  it("is read off the numbers", () => {
+    expect(temperatureOf({ masked: 1, highest: 3, exponential: Math.exp(-2) })).toBe(1);
+    expect(temperatureOf({ masked: 1, highest: 3, exponential: Math.exp(-1) })).toBeCloseTo(2, 6);
+    expect(temperatureOf({ masked: null, highest: 3, exponential: 0 })).toBe(1);
+  });
+});
+
+describe("amounts", () => {
+  it("are exponentials whose shares are softmax's weights", () => {
+    const masked = [1, 2, null];
+    const total = Math.exp(-1) + 1;
+    const made = amounts("softmax", masked, [Math.exp(-1) / total, 1 / total, 0]);
+    const sum = made.reduce((all, { amount }) => all + (amount ?? 0), 0);
+    for (const { amount, weight } of made) expect((amount ?? 0) / sum).toBeCloseTo(weight, 12);
+  });
+
+  it("are the masked numbers of a kernel, and nothing for a choice", () => {
+    expect(amounts("kernelized", [3, 1], [0.75, 0.25]).map(({ amount }) => amount)).toEqual([3, 1]);
+    expect(amounts("argmax", [3, 1], [1, 0])[0].amount).toBe(null);
+  });
+});
+
+describe("the weighted sum", () => {
+  const values = { columns: 2, data: Float32Array.of(1, 2, 3, 4) };
+
+  it("is written out in one dimension", () => {
+    const products = termsOf([0.25, 0.75], values, 1).map(({ product }) => product);
+    expect(products).toEqual([0.5, 3]);
+  });
+
+  it("grows as values arrive", () => {
+    expect([...gathered([0.25, 0.75], values, () => 1)]).toEqual([2.5, 3.5]);
+    expect([...gathered([0.25, 0.75], values, (key) => (key === 0 ? 1 : 0))]).toEqual([0.25, 0.5]);
+  });
+});

@@ -1,0 +1,159 @@
+/** The arithmetic of one cell, as it is written out: what each number was made of, for every kind of weighting. */
+
+import type { Cell } from "../../lib/source";
+import { shown } from "../../lib/words";
+
+/** Four figures that count, whatever the size: 14.20, 0.01235, 3.403e−4; null is −∞. */
+export function figures(value: number | null | undefined, count = 4): string {
+  if (value === null || value === undefined || value === -Infinity) return "−∞";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  const text = size >= 1e-3 && size < 1e6 ? plainly(value, size, count) : value.toExponential(count - 1);
+  return text.replaceAll("-", "−").replace("e+", "e");
+}
+
+function plainly(value: number, size: number, count: number): string {
+  return value.toFixed(Math.max(0, count - 1 - Math.floor(Math.log10(size))));
+}
+
+/** A share of 1 in little room: three decimals, and an exponent where those would say 0. */
+export function briefly(weight: number): string {
+  return weight !== 0 && Math.abs(weight) < 5e-4 ? figures(weight, 2) : shown(weight, 3);
+}
+
+/** What a score is multiplied by, as it is said: "÷ √64 = ÷ 8". */
+export interface ScaleWords {
+  /** What stands between the score and its result; "" if nothing is done. */
+  by: string;
+  /** The same as one plain number, where that says more. */
+  plain: string;
+  why: string;
+}
+
+export function scaleWords(scale: number, width: number, similarity: string): ScaleWords {
+  if (scale === 1) return { by: "", plain: "", why: "this similarity does not scale its scores" };
+  if (Math.abs(scale * Math.sqrt(width) - 1) < 1e-5) {
+    return { by: `÷ √${width}`, plain: `÷ ${short(Math.sqrt(width))}`, why: "so that scores do not grow with d_head" };
+  }
+  if (/cosine/i.test(similarity))
+    return { by: `÷ ${short(1 / scale)}`, plain: "", why: "the temperature of this head" };
+  return { by: `× ${short(scale)}`, plain: "", why: "the factor of this similarity" };
+}
+
+function short(value: number): string {
+  return Number.isInteger(value) ? String(value) : shown(value);
+}
+
+/** Whether the products are those of the query's and the key's own numbers, or of what was made of them first. */
+export function plainProducts(cell: Pick<Cell, "query" | "key" | "products">): boolean {
+  const { query, key, products } = cell;
+  if (products.length !== query.length) return false;
+  return products.every((product, index) => near(product, query[index] * key[index]));
+}
+
+/** What a query or key is called in a cell that holds it as it meets the other: mapped or brought to length 1 first. */
+export function preparedName(
+  name: "query" | "key",
+  cell: Pick<Cell, "kind" | "query">,
+  own: ArrayLike<number> | undefined,
+  similarity: string,
+): string {
+  const same = own?.length === cell.query.length && cell.query.every((value, index) => near(value, own[index]));
+  if (same || own === undefined) return name;
+  if (cell.kind === "kernelized") return `φ(${name})`;
+  return /cosine/i.test(similarity) ? `unit ${name}` : `prepared ${name}`;
+}
+
+/** How the score is called and made. */
+export function scoreFormula(
+  cell: Pick<Cell, "kind" | "query" | "key" | "products">,
+  own: ArrayLike<number> | undefined,
+  similarity: string,
+): string {
+  if (plainProducts(cell)) {
+    return `${preparedName("query", cell, own, similarity)} · ${preparedName("key", cell, own, similarity)}`;
+  }
+  if (cell.kind === "kernelized") return "φ(query) · φ(key)";
+  if (/cosine/i.test(similarity)) return "query · key ÷ (|query| · |key|)";
+  return /additive/i.test(similarity) ? "w · tanh(W_q query + W_k key)" : "query · key, once prepared";
+}
+
+/** What softmax divides its differences by: 1, unless it has a temperature of its own. */
+export function temperatureOf(cell: Pick<Cell, "masked" | "highest" | "exponential">): number {
+  const { masked, highest, exponential } = cell;
+  if (masked === null || highest === null || exponential === null || exponential <= 0) return 1;
+  const difference = masked - highest;
+  if (Math.abs(difference) < 1e-6 || near(Math.exp(difference), exponential)) return 1;
+  const temperature = difference / Math.log(exponential);
+  return Number.isFinite(temperature) && temperature > 0 ? temperature : 1;
+}
+
+export interface Amount {
+  key: number;
+  masked: number | null;
+  /** e^(masked − highest) of softmax, φ(q)·φ(k) of a kernel; null where a weighting has no such thing. */
+  amount: number | null;
+  weight: number;
+}
+
+/** Every key's amount in a row: what the weights are shares of. */
+export function amounts(
+  kind: string,
+  masked: ArrayLike<number | null>,
+  weight: ArrayLike<number>,
+  temperature = 1,
+): Amount[] {
+  const finite = Array.from(masked).filter((value): value is number => value !== null);
+  const highest = finite.reduce((most, value) => Math.max(most, value), -Infinity);
+  return Array.from(weight, (share, key) => ({
+    key,
+    masked: masked[key],
+    amount: amountOf(kind, masked[key], highest, temperature),
+    weight: share,
+  }));
+}
+
+function amountOf(kind: string, masked: number | null, highest: number, temperature: number): number | null {
+  if (kind === "kernelized") return masked;
+  if (kind !== "softmax") return null;
+  return masked === null ? 0 : Math.exp((masked - highest) / temperature);
+}
+
+/** A term of the weighted sum, in one dimension. */
+export interface Term {
+  key: number;
+  weight: number;
+  value: number;
+  product: number;
+}
+
+/** weight · value of every key in one dimension; they sum to the context's number there. */
+export function termsOf(
+  weight: ArrayLike<number>,
+  values: { columns: number; data: Float32Array },
+  dimension: number,
+): Term[] {
+  return Array.from(weight, (share, key) => {
+    const value = values.data[key * values.columns + dimension];
+    return { key, weight: share, value, product: share * value };
+  });
+}
+
+/** The sum so far, when of each key's weighted value this share has arrived. */
+export function gathered(
+  weight: ArrayLike<number>,
+  values: { columns: number; data: Float32Array },
+  arrived: (key: number) => number,
+): Float32Array {
+  const sum = new Float32Array(values.columns);
+  for (let key = 0; key < weight.length; key++) {
+    const part = weight[key] * arrived(key);
+    if (part === 0) continue;
+    for (let index = 0; index < values.columns; index++) sum[index] += part * values.data[key * values.columns + index];
+  }
+  return sum;
+}
+
+function near(a: number, b: number): boolean {
+  return Math.abs(a - b) <= 1e-4 * Math.max(1, Math.abs(a), Math.abs(b));
+}

@@ -1,0 +1,156 @@
+/** A run's log as curves: which numbers it has, what they are called, and where they lie. */
+
+import type { CurveLine, Role } from "../../lib/source";
+
+export interface Point {
+  step: number;
+  value: number;
+}
+
+export interface Series {
+  name: string;
+  role: Role | "plain";
+  points: Point[];
+  /** The same, evened out; drawn over the points, which then are faint. */
+  smooth: Point[] | null;
+  dots: boolean;
+  shown: (value: number) => string;
+}
+
+export interface Panel {
+  title: string;
+  height: number;
+  log: boolean;
+  fromZero: boolean;
+  series: Series[];
+}
+
+interface Measure {
+  key: string;
+  name: string;
+  role: Role;
+  factor?: number;
+  digits?: number;
+}
+
+/** The scores of one task, which share a panel; as clearhead/training/curves.py has them. */
+const FAMILIES: Record<string, Measure[]> = {
+  "score": [
+    { key: "bleu", name: "BLEU", role: "value" },
+    { key: "chrf", name: "chrF", role: "key" },
+    { key: "exact_match", name: "exact match %", role: "context", factor: 100 },
+  ],
+  "percent": [
+    { key: "accuracy", name: "accuracy %", role: "value", factor: 100 },
+    { key: "macro_f1", name: "macro F1 %", role: "key", factor: 100 },
+  ],
+  "bits a byte": [{ key: "bits_per_byte", name: "bits a byte", role: "value", digits: 3 }],
+}; // prettier-ignore
+
+/** Known lines and new ones, each step of a kind once, in order; what is new wins. */
+export function merged(known: readonly CurveLine[], fresh: readonly CurveLine[]): CurveLine[] {
+  const lines = new Map<string, CurveLine>();
+  for (const line of [...known, ...fresh]) lines.set(`${line.kind} ${line.step}`, line);
+  return [...lines.values()].sort((one, other) => one.step - other.step);
+}
+
+/** From which step on to ask again: the last one too, as its evaluation is logged after it. */
+export function askedAfter(lines: readonly CurveLine[]): number {
+  return lines.length === 0 ? -1 : Math.max(...lines.map((line) => line.step)) - 1;
+}
+
+/** What the lines of a kind say of a measure; numbers that are none are left out. */
+export function pointsOf(lines: readonly CurveLine[], kind: string, key: string, factor = 1): Point[] {
+  return lines.flatMap((line) => {
+    const value = line[key];
+    const able = line.kind === kind && typeof value === "number" && Number.isFinite(value);
+    return able ? [{ step: line.step, value: value * factor }] : [];
+  });
+}
+
+/** The mean around each value, over a twentieth of them all, as many before as after. */
+export function smoothed(points: readonly Point[]): Point[] {
+  const half = Math.floor(points.length / 40);
+  return points.map(({ step }, place) => {
+    const reach = Math.min(place, half);
+    const near = points.slice(place - reach, place + reach + 1);
+    return { step, value: near.reduce((sum, point) => sum + point.value, 0) / near.length };
+  });
+}
+
+export function panelsOf(lines: readonly CurveLine[], log: boolean): Panel[] {
+  return [lossPanel(lines, log), scorePanel(lines), ratePanel(lines)].filter((panel) => panel !== null);
+}
+
+/** Whether the losses reach over so many sizes that equal steps would hide the later ones. */
+export function wantsLog(lines: readonly CurveLine[]): boolean {
+  const losses = lines.flatMap((line) => (typeof line.loss === "number" && line.loss > 0 ? [line.loss] : []));
+  return losses.length > 1 && Math.max(...losses) / Math.min(...losses) > 20;
+}
+
+/** The point whose step is nearest. */
+export function nearest(points: readonly Point[], step: number): Point | null {
+  return points.reduce<Point | null>(
+    (best, point) => (best !== null && Math.abs(best.step - step) <= Math.abs(point.step - step) ? best : point),
+    null,
+  );
+}
+
+/** Every step that the log has a line of, each once. */
+export function stepsOf(lines: readonly CurveLine[]): number[] {
+  return [...new Set(lines.map((line) => line.step))].sort((one, other) => one - other);
+}
+
+export interface Sample {
+  input: string;
+  output: string;
+  reference: string | null;
+}
+
+/** What the model wrote in the last evaluation up to a step. */
+export function samplesAt(lines: readonly CurveLine[], step: number): { step: number; samples: Sample[] } | null {
+  const found = lines.findLast((line) => line.step <= step && Array.isArray(line.samples) && line.samples.length > 0);
+  if (found === undefined) return null;
+  return { step: found.step, samples: (found.samples as unknown[]).flatMap(sampleOf) };
+}
+
+function sampleOf(value: unknown): Sample[] {
+  const { input, output, reference } = (value ?? {}) as Record<string, unknown>;
+  if (typeof input !== "string" || typeof output !== "string") return [];
+  return [{ input, output, reference: typeof reference === "string" ? reference : null }];
+}
+
+function lossPanel(lines: readonly CurveLine[], log: boolean): Panel | null {
+  const [training, dev] = ["training", "evaluation"].map((kind) => pointsOf(lines, kind, "loss"));
+  const digits = (value: number): string => (value < 0.1 ? value.toPrecision(2) : value.toFixed(3));
+  const series: Series[] = [
+    { name: "training", role: "query", points: training, smooth: smoothed(training), dots: false, shown: digits },
+    { name: "dev", role: "weight", points: dev, smooth: null, dots: true, shown: digits },
+  ];
+  return panel("loss (nats)", 220, log, false, series);
+}
+
+function scorePanel(lines: readonly CurveLine[]): Panel | null {
+  for (const [title, family] of Object.entries(FAMILIES)) {
+    const series = family.map(({ key, name, role, factor, digits }): Series => {
+      const points = pointsOf(lines, "evaluation", key, factor);
+      return { name, role, points, smooth: null, dots: true, shown: (value) => value.toFixed(digits ?? 1) };
+    });
+    const found = panel(title, 150, false, true, series);
+    if (found !== null) return found;
+  }
+  return null;
+}
+
+function ratePanel(lines: readonly CurveLine[]): Panel | null {
+  const points = pointsOf(lines, "training", "lr");
+  const shown = (value: number): string => value.toPrecision(2);
+  return panel("learning rate", 90, false, true, [
+    { name: "learning rate", role: "plain", points, smooth: null, dots: false, shown },
+  ]);
+}
+
+function panel(title: string, height: number, log: boolean, fromZero: boolean, series: Series[]): Panel | null {
+  const there = series.filter((one) => one.points.length > 0);
+  return there.length === 0 ? null : { title, height, log, fromZero, series: there };
+}
