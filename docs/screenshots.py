@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 OUT = Path(__file__).parent / "figures" / "explorer"
 SOURCE = "achtundvierzigtausendsiebenundsechzig"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-COLOURS = 128
+COLOURS = 256
 HEAD_OFF = '[{"at": "decoder.0.attention", "step": "context", "head": 2, "times": 0}]'
 VIEWS: dict[str, dict[str, str]] = {
     "model": {},
@@ -31,7 +31,7 @@ VIEWS: dict[str, dict[str, str]] = {
     "decoding": {"at": "5"},
     "intervene": {"site": "decoder.0.attention", "head": "2", "edits": HEAD_OFF},
     "training": {"site": "decoder.1.cross", "head": "0"},
-    "design": {},
+    "design": {"site": "encoder.0.attention", "preset": "same"},
 }
 
 

@@ -6,9 +6,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.cli.craft_program import Ask, Changes, asked, example_of, in_words, located, tokens_of
@@ -48,8 +49,20 @@ Examples:
   clearhead craft look histogram --folder runs/histogram --no-open"""
 
 AVERAGING = "argmax average"
+ASKED_WRONGLY = 2
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+
+class Verbs(TyperGroup):
+    """Verbs of which one must be named: without it, the help is shown, and it was asked wrongly."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args:
+            typer.echo(ctx.get_help())
+            raise typer.Exit(ASKED_WRONGLY)
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=Verbs, add_completion=False, rich_markup_mode=None)
 
 ProgramName = Annotated[
     str, typer.Argument(help="A name of the list, or file.py:NAME, which runs that file.", metavar="PROGRAM")
@@ -142,8 +155,8 @@ def run_program(
     if found.differ and ask.exact:
         places = ", ".join(map(str, found.differ[:5]))
         raise ProgramError(
-            f"{ask.program.name}: model and interpreter differ at place {places} of {in_words(found.text)!r}, and must be "
-            "equal: that is a fault of the compiler"
+            f"{ask.program.name}: model and interpreter differ at place {places} of {in_words(found.text)!r}, and "
+            "must be equal: that is a fault of the compiler"
         )
 
 
@@ -195,7 +208,7 @@ def weighted(ask: Ask, weighting: str, sharpness: float) -> Ask:
     return replace(ask, weighting=part, sharpness=sharpness)
 
 
-def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list, list | None]:
+def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list[Any], list[Any] | None]:
     """The text and the source as tokens; the program's example where there is none."""
     program = ask.program
     if program.source_vocabulary is None and source is not None:

@@ -1,172 +1,164 @@
-"""A crafted program as a run folder: the model, a tokeniser of its symbols, texts it is for, and a checkpoint."""
+"""A crafted program as a run folder: the model, its tokeniser, texts that it is for, and a checkpoint."""
 
+import itertools
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from clearhead.cli.craft_model import GO, Fitted, fitted
 from clearhead.cli.craft_program import Ask, example_of, in_words
-from clearhead.craft import Crafted, Layout, Program, plan, run
+from clearhead.craft import Program, run
 from clearhead.errors import OptionError, RunError
 from clearhead.text.encoding import Corpus
-from clearhead.text.kinds import SPECIALS
 from clearhead.text.preparing import Tokenizing, prepare
-from clearhead.text.sources import Documents
-from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.sources import Aligned, Documents
 from clearhead.training.checkpoints import named_tensors, write_text, writing
 from clearhead.training.folder import RunFolder
+from clearhead.training.learner import Learner
+from clearhead.training.loop import training_tensors
+from clearhead.training.machine import settled
 from clearhead.training.metrics import MetricsLog
-from clearhead.training.recipe import Batching, Budget, Keeping, Optimising, Recipe
-from clearhead.training.tasks import TASKS
+from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+from clearhead.training.tasks import TASKS, Task
 
-__all__ = ["crafted_for_run", "tokenizer_of", "write_run"]
+__all__ = ["write_run"]
 
-START, END = SPECIALS[2], SPECIALS[3]
-LAYOUTS = {
-    "fill": Layout(sink=START, offset=1, beside=1),
-    "generate": Layout(sink=END, offset=1),
-}
-"""How a task's rows stand. To fill: `<s>`, the text, `</s>`. To generate: `</s>`, which opens a document, the text."""
 TEXTS, HELD_OUT, TRIES = 64, 8, 5000
 PROGRAM = "program.json"
 
+Lines = list[str]
+"""A text, or a source and its target."""
+
 
 def write_run(ask: Ask, path: Path) -> RunFolder:
-    """Writes the run folder of a compiled program; what is there already is never written over."""
+    """Writes the run folder of a compiled program. What is there already is never written over."""
     folder = RunFolder(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path}: there is something already; choose another folder, or `clearhead look {path}`")
-    task, tokenizer, crafted = crafted_for_run(ask)
+    made = fitted(ask)
+    texts = list(drawn(ask.program, made.context))
+    if not texts:
+        raise OptionError(
+            f"{ask.program.name}: no text was found that it is for, or that it answers with its own tokens"
+        )
     with folder.locked(), writing(path):
-        tokenizer.save(path / "tokenizer.json")
-        write_texts(ask.program, path)
-        recipe = recipe_of(task, path, crafted)
+        made.tokenizer.save(path / "tokenizer.json")
+        layout = TASKS[made.task].layout(made.context)
+        write_texts(path, layout.texts, texts)
+        recipe = recipe_of(made, path, layout.texts)
         folder.begin(recipe)
-        kept = prepare(recipe.corpus, layout_of(recipe), recipe.tokenizing, folder.data, told=lambda line: None)
-        made = TASKS[task](tokenizers=kept.tokenizers, context=recipe.batching.context)
-        folder.describe(crafted.model.spec, made, kept)
-        write_text(path / PROGRAM, json.dumps(about(ask.program, crafted), indent=1, ensure_ascii=False) + "\n")
-        save(folder, ask.program, crafted)
+        kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, told=lambda line: None)
+        task = TASKS[made.task](tokenizers=kept.tokenizers, context=made.context)
+        folder.describe(made.crafted.model.spec, task, kept)
+        write_text(path / PROGRAM, json.dumps(about(ask.program, made), indent=1, ensure_ascii=False) + "\n")
+        save(folder, recipe, task, made, texts[0])
     return folder
 
 
-def crafted_for_run(ask: Ask) -> tuple[str, Tokenizer, Crafted]:
-    """The task a program's run has, its tokeniser, and the model, whose ids are the tokeniser's."""
-    program = ask.program
-    if program.source_vocabulary is not None:
-        raise OptionError(
-            f"{program.name} reads a source, and what it answers begins at a token of its own, where a run that "
-            f"translates begins at {START}: it has no run folder. `clearhead craft run {program.name}` runs it"
-        )
-    task = "generate" if program.causal else "fill"
-    made = plan(
-        program.output,
-        program.vocabulary,
-        length=program.length,
-        causal=program.causal,
-        weighting=ask.weighting,
-        sharpness=ask.sharpness,
-        layouts={"target": LAYOUTS[task], "source": Layout()},
-    )
-    tokenizer = tokenizer_of(program.vocabulary, made.answers)
-    return task, tokenizer, made.build(ids_of(tokenizer))
-
-
-def tokenizer_of(vocabulary: Iterable[Any], answers: Iterable[Any]) -> Tokenizer:
-    """A tokeniser of words: the special ones, the tokens of the text, and what else may come out."""
-    words = [str(token) for token in vocabulary]
-    spoken = [*words, *map(str, answers)]
-    if taken := [symbol for symbol in spoken if symbol in SPECIALS]:
-        raise OptionError(f"{taken[0]!r} is a special token of every run, so no program's own; call it otherwise")
-    symbols = dict.fromkeys([*SPECIALS, *spoken])
-    whole = json.loads(Tokenizer.train(["a"], "word", len(SPECIALS) + 1).to_json())
-    whole["model"]["vocab"] = {symbol: place for place, symbol in enumerate(symbols)}
-    made = Tokenizer(json.dumps(whole))
-    ids = ids_of(made)
-    for word in words:
-        if made.encode(word) != [ids[word]]:
-            raise OptionError(
-                f"{word!r} cannot be a word of a run's text: it has a space in it, or looks like a special token"
-            )
-    return made
-
-
-def ids_of(tokenizer: Tokenizer) -> dict[str, int]:
-    return json.loads(tokenizer.to_json())["model"]["vocab"]
-
-
-def recipe_of(task: str, path: Path, crafted: Crafted) -> Recipe:
-    """What it would take to go on from these weights by training."""
-    text, held_out = (Documents(paths=(str(path / name),), unit="line") for name in ("text.txt", "held-out.txt"))
-    context = crafted.layouts["target"].total(crafted.length)
+def recipe_of(made: Fitted, path: Path, fields: tuple[str, ...]) -> Recipe:
+    """What the model is, and the texts beside it; the rest is what every recipe says."""
+    train, dev = ([(str(path / f"{part}.{field}.txt"),) for field in fields] for part in ("train", "held-out"))
     return Recipe(
-        task=task,
-        corpus=Corpus(train=text, dev=held_out),
+        task=made.task,
+        corpus=Corpus(train=source_of(train), dev=source_of(dev)),
         tokenizing=Tokenizing(kind="word", given=str(path / "tokenizer.json")),
-        model=crafted.model.spec,
+        model=made.crafted.model.spec,
         optimising=Optimising(),
-        batching=Batching(context=context),
+        batching=Batching(context=made.context),
         budget=Budget(steps=1),
         keeping=Keeping(select="last"),
+        machine=settled(Machine(device="cpu")),
     )
 
 
-def layout_of(recipe: Recipe) -> Any:
-    return TASKS[recipe.task].layout(recipe.batching.context)
+def source_of(files: list[tuple[str]]) -> Aligned | Documents:
+    if len(files) == 1:
+        return Documents(paths=files[0], unit="line")
+    return Aligned(source=files[0], target=files[1])
 
 
-def save(folder: RunFolder, program: Program, crafted: Crafted) -> None:
+def save(folder: RunFolder, recipe: Recipe, task: Task, made: Fitted, example: Lines) -> None:
     """The checkpoint, of step 0, as nothing was trained. The log has an example, for the explorer to begin with."""
     log = MetricsLog(folder.metrics)
-    text = example_of(program)
-    sample = {"input": in_words(text), "output": in_words(crafted_answers(program, text))}
+    sample = dict(zip(("input", "reference"), example, strict=False))
     log.write({"kind": "evaluation", "step": 0, "loss": None, "scores": {}, "samples": [sample], "best": False})
     state = {
-        "tokens": 0,
         "seconds": 0.0,
+        "tokens": 0,
         "places": 0,
+        "metrics_size": log.size,
         "best": None,
         "since_best": 0,
         "finished": False,
-        "metrics_size": log.size,
     }
     log.close()
-    folder.checkpoints.save(0, named_tensors(crafted.model), {}, state)
+    learner = Learner(made.crafted.model, task, recipe.optimising, recipe.machine)
+    folder.checkpoints.save(0, named_tensors(made.crafted.model), training_tensors(learner), state)
 
 
-def crafted_answers(program: Program, text: Any) -> list[Any]:
-    return run(program.output, list(text))
-
-
-def about(program: Program, crafted: Crafted) -> dict[str, Any]:
+def about(program: Program, made: Fitted) -> dict[str, Any]:
     """What the weights were made of: the names of the residual stream's directions, and what the answers are."""
     return {
         "program": program.name,
         "about": program.about,
         "vocabulary": [str(token) for token in program.vocabulary],
         "length": program.length,
-        "answers": [str(answer) for answer in crafted.answers],
-        "numeric": crafted.numeric,
-        "directions": crafted.directions,
+        "answers": [str(answer) for answer in made.crafted.answers],
+        "numeric": made.crafted.numeric,
+        "directions": made.crafted.directions,
     }
 
 
-def write_texts(program: Program, path: Path) -> None:
-    """Texts that the program is for, some of them held out; drawn from one seed, so always the same."""
-    lines = list(dict.fromkeys(drawn(program)))
-    held_out = lines[:HELD_OUT]
-    write_text(path / "held-out.txt", "".join(f"{line}\n" for line in held_out))
-    write_text(path / "text.txt", "".join(f"{line}\n" for line in lines[HELD_OUT:] or held_out * 2))
+def write_texts(path: Path, fields: tuple[str, ...], texts: list[Lines]) -> None:
+    """Some of them held out; of very few, all are, and trained on too."""
+    parts = {"held-out": texts[:HELD_OUT], "train": texts[HELD_OUT:] or texts * 2}
+    for part, rows in parts.items():
+        for place, field in enumerate(fields):
+            write_text(path / f"{part}.{field}.txt", "".join(f"{row[place]}\n" for row in rows))
 
 
-def drawn(program: Program) -> Iterator[str]:
-    yield in_words(example_of(program))
-    draw, found = random.Random(0), 0
-    for _ in range(TRIES):
-        text = draw.choices(program.vocabulary, k=draw.randint(1, program.length))
-        if program.fits(text):
-            yield in_words(text)
-            found += 1
-        if found == TEXTS:
+def drawn(program: Program, context: int) -> Iterator[Lines]:
+    """Texts that the program is for, its example first; from one seed, so always the same."""
+    seen = dict[str, None]()
+    for text in itertools.islice(candidates(program, context), TRIES):
+        lines = lines_of(program, text)
+        if lines and lines[0] not in seen:
+            seen[lines[0]] = None
+            yield lines
+        if len(seen) == TEXTS:
             return
+
+
+def candidates(program: Program, context: int) -> Iterator[list[Any]]:
+    """Texts over the vocabulary of what is read."""
+    draw = random.Random(0)
+    if program.source_vocabulary is None:
+        vocabulary, longest, first = program.vocabulary, program.length, example_of(program)
+    else:
+        vocabulary, longest = program.source_vocabulary, context - 1
+        first = list(program.source_example or vocabulary)[:longest]
+    yield first
+    while True:
+        yield draw.choices(vocabulary, k=draw.randint(1, longest))
+
+
+def lines_of(program: Program, text: list[Any]) -> Lines:
+    """A text, or a source and what the program writes for it; nothing where the program is not for it."""
+    if program.source_vocabulary is None:
+        return [in_words(text)] if program.fits(text) else []
+    answer = written(program, text)
+    return [in_words(text), answer] if answer else []
+
+
+def written(program: Program, source: list[Any]) -> str:
+    """What the program writes for a source, each answer read again, until it gives nothing."""
+    known = {str(token): token for token in program.vocabulary}
+    text: list[Any] = [GO]
+    while len(text) < program.length:
+        answer = run(program.output, text, source)[-1]
+        if answer is None or str(answer) not in known:
+            break
+        text.append(known[str(answer)])
+    return in_words(text[1:])

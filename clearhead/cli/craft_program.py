@@ -117,7 +117,7 @@ def loaded(path: Path) -> ModuleType:
     sys.modules[OWN_MODULE] = module
     sys.path.insert(0, str(path.parent.resolve()))
     try:
-        with located(path, always=True):
+        with located(path):
             spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent.resolve()))
@@ -125,13 +125,13 @@ def loaded(path: Path) -> ModuleType:
 
 
 @contextlib.contextmanager
-def located(path: Path | None, *, always: bool = False) -> Iterator[None]:
-    """Within it, an error in the user's file is told with its line; one of Clearhead's own only if `always`."""
+def located(path: Path | None) -> Iterator[None]:
+    """Within it, an error that came from the user's file is told with its line."""
     try:
         yield
     except (Exception, SystemExit) as error:
         place = None if path is None else place_in(path, error)
-        if place is None or (isinstance(error, ClearheadError) and not always):
+        if place is None:
             raise
         kind = "" if isinstance(error, ClearheadError) else f"{type(error).__name__}: "
         told = error.msg if isinstance(error, SyntaxError) else error
@@ -139,12 +139,14 @@ def located(path: Path | None, *, always: bool = False) -> Iterator[None]:
 
 
 def place_in(path: Path, error: BaseException) -> str | None:
-    """The file and line of the error that is nearest to it, if it passed through the file."""
+    """The last line of the file that the error passed through, or else the one that it was raised for."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == path.resolve():
         return f"{path}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
-    return f"{path}:{lines[-1]}" if lines else None
+    if lines:
+        return f"{path}:{lines[-1]}"
+    return None if error.__context__ is None else place_in(path, error.__context__)
 
 
 def symbols(written: str) -> tuple[str, ...]:

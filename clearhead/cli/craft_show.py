@@ -84,20 +84,16 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
     yield line(f"{counted(plan.d_model, 'direction')}, each with a name:")
     for space in plan.directions.first:
         yield line(f"{space.name} ({space.size}): {MEANINGS.get(space) or values_of(space)}")
-    for side, levels in plan.levels.items():
-        for number, level in enumerate(levels):
-            yield Text()
-            yield rule(f"{name_of(side, plan)} {number}")
-            for told in told_level(level):
-                yield line(told)
+    for name, level in layers_of(plan):
+        yield Text()
+        yield rule(name)
+        yield from told_level(level)
 
 
 def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
     layers = [
-        {"layer": f"{name_of(side, plan)} {number}", "heads": heads_of(level), "writes": written_by(level.units)}
-        | {"units": len(level.units)}
-        for side, levels in plan.levels.items()
-        for number, level in enumerate(levels)
+        {"name": name, "heads": heads_of(level), "units": len(level.units), "writes": written_by(level.units)}
+        for name, level in layers_of(plan)
     ]
     answers = list(map(str, plan.answers))
     return {
@@ -105,19 +101,20 @@ def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
         "answers": answers,
         "example": list(map(str, example_of(ask.program))),
         "directions": plan.directions.names,
-        "layer": layers,
+        "each_layer": layers,
     }
 
 
-def name_of(side: str, plan: Plan) -> str:
-    if plan.kind == "encoder-decoder":
-        return "encoder layer" if side == "source" else "decoder layer"
-    return "layer"
+def layers_of(plan: Plan) -> Iterator[tuple[str, Level]]:
+    """Every layer with its name, in the order in which they run."""
+    both = "source" in plan.levels
+    for side, name in (("source", "encoder layer"), ("target", "decoder layer" if both else "layer")):
+        yield from ((f"{name} {number}", level) for number, level in enumerate(plan.levels.get(side, ())))
 
 
-def line(text: str) -> RenderableType:
-    """A line as it is, brackets and all; where it is too long, what follows is indented."""
-    return Padding(Text(text), (0, 2))
+def line(text: str, indent: int = 2) -> RenderableType:
+    """A line as it is, brackets and all: none of it is markup."""
+    return Padding(Text(text), (0, 2, 0, indent))
 
 
 def values_of(space: Space) -> str:
@@ -129,15 +126,18 @@ def shortened(values: Iterable[str], most: int) -> str:
     return " ".join(every) if len(every) <= most else f"{' '.join(every[: most - 1])} … {every[-1]}"
 
 
-def told_level(level: Level) -> Iterator[str]:
+def told_level(level: Level) -> Iterator[RenderableType]:
     for number, head in enumerate(heads_of(level)):
-        cross = ", into the source" if head["cross"] else ""
-        wanted = " and ".join(f"{one['key']} against {one['query']}, {one['where']}" for one in head["compares"])
-        yield f"head {number}{cross}: {wanted}; {head['does']}"
+        yield line(f"head {number}" + (", which looks into the source" if head["cross"] else ""))
+        for one in head["compares"]:
+            yield line(f"keys are {one['keys']}, queries {one['queries']}: {one['where']}", indent=4)
+        does = f"carries {head['carries']}" if head["carries"] else "counts what is chosen"
+        yield line(f"{does} into {head['writes']}", indent=4)
     if not level.own and not level.cross:
-        yield "attention: nothing"
+        yield line("attention does nothing")
     if level.units:
-        yield f"network, {counted(len(level.units), 'unit')}: writes {', '.join(written_by(level.units))}"
+        yield line(f"network of {counted(len(level.units), 'unit')}")
+        yield line(f"writes {', '.join(written_by(level.units))}", indent=4)
 
 
 def heads_of(level: Level) -> list[dict[str, Any]]:
@@ -145,15 +145,14 @@ def heads_of(level: Level) -> list[dict[str, Any]]:
 
 
 def told_head(head: Head) -> dict[str, Any]:
-    counts = head.values is None
-    does = "counts what is chosen" if head.values is None else f"carries {head.values.name}"
     return {
         "cross": head.cross,
-        "compares": [{"key": one.keys.name, "query": one.queries.name, "where": relation(one)} for one in head.choices],
+        "compares": [
+            {"keys": one.keys.name, "queries": one.queries.name, "where": relation(one)} for one in head.choices
+        ],
         "carries": None if head.values is None else head.values.name,
-        "counts": counts,
+        "counts": head.values is None,
         "writes": head.out.name,
-        "does": f"{does} into {head.out.name}",
     }
 
 

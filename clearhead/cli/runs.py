@@ -97,7 +97,7 @@ def read(folder: RunFolder) -> dict[str, Any]:
     recipe = folder.recipe()
     saved = folder.checkpoints.all()
     evaluated = evaluation_of(folder)
-    steps = saved[0].step if saved else 0
+    steps, context = saved[0].step if saved else 0, recipe.batching.context
     scored = evaluated.get("scores", evaluated)
     return {
         "task": recipe.task,
@@ -105,7 +105,7 @@ def read(folder: RunFolder) -> dict[str, Any]:
         "finished": bool(saved and saved[0].state["finished"]) and folder.evaluation.exists(),
         "scores": {measure.key: scored[measure.key] for measure in SCORES if measure.key in scored},
         "loss": evaluated.get("loss"),
-        "parameters": evaluated.get("parameters") or describe(folder.spec()).parameters,
+        "parameters": evaluated.get("parameters") or describe(folder.spec(), source=context, target=context).parameters,
     }
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from clearhead.decoding.generating import inferring
-from clearhead.errors import OptionError, ProgramError
+from clearhead.errors import ClearheadError, OptionError, ProgramError
 from clearhead.model.saved import spec_from_json, spec_to_json
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 
@@ -155,7 +155,10 @@ class Crafted:
             raise ProgramError(f"{path}: cannot be read as a crafted model ({error})") from None
         if told is None:
             raise ProgramError(f"{path}: is no crafted model; one is written by Crafted.save")
-        model = spec_from_json(told.pop("spec")).build().eval()
-        model.load_state_dict(state)
-        layouts = {side: Layout(**layout) for side, layout in told.pop("layouts").items()}
-        return Crafted(model=model, layouts=layouts, **told)
+        try:
+            model = spec_from_json(told.pop("spec")).build().eval()
+            model.load_state_dict(state)
+            layouts = {side: Layout(**layout) for side, layout in told.pop("layouts").items()}
+            return Crafted(model=model, layouts=layouts, **told)
+        except (KeyError, TypeError, AttributeError, RuntimeError, ClearheadError) as error:
+            raise ProgramError(f"{path}: is a crafted model that lacks something or is damaged ({error})") from None

@@ -4,7 +4,6 @@ All of it is exact. A category is 0 or 1; a network of categories is a table; a 
 networks, the first of which rises past each threshold and the second of which settles at exactly 0 or 1.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Row
 from fractions import Fraction
@@ -16,6 +15,7 @@ from clearhead.craft.language import (
     Indices,
     Linear,
     Map,
+    Select,
     Selector,
     Sequence,
     SequenceMap,
@@ -171,16 +171,16 @@ class Lowered:
 
     def head(self, selector: Selector, values: Space | None, out: Space) -> Space:
         cross = selector.key_side != selector.query_side
-        choices = tuple(
-            Choice(
-                keys=self.category(selector.key_side, self.of(term.keys)),
-                queries=self.category(selector.query_side, self.of(term.queries)),
-                predicate=functools.partial(holds, term),
-            )
-            for term in selector.terms
-        )
+        choices = tuple(self.choice(selector, term) for term in selector.terms)
         self.operations[selector.query_side].append(Head(choices=choices, values=values, out=out, cross=cross))
         return out
+
+    def choice(self, selector: Selector, term: Select) -> Choice:
+        """One condition, its predicate asked once of all that can meet: what fails does so before anything is built."""
+        keys = self.category(selector.key_side, self.of(term.keys))
+        queries = self.category(selector.query_side, self.of(term.queries))
+        fits = {(key, query) for key in keys.values for query in queries.values if holds(term, key, query)}
+        return Choice(keys=keys, queries=queries, predicate=lambda key, query: (key, query) in fits)
 
     def counted(self, selector: Selector, out: Space) -> Space:
         """How many are chosen, from the weight that is left to the sink."""

@@ -27,6 +27,7 @@ STATES = {
     "decoding": {"beam": 3, "at": 4, "layer": 1},
     "intervene": {"site": SITE, "head": 1, "query": 3, "key": 2, "edits": OFF, "place": 2},
     "training": {"site": SITE, "head": 2, "checkpoint": 60, "scale": "log"},
+    "design": {"site": "encoder.0.attention", "head": 1, "preset": "same", "scale": 3, "epsilon": 0.05},
 }
 """Each view somewhere else than where it opens."""
 

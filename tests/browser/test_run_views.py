@@ -83,12 +83,10 @@ class TestDecoding:
     def test_cross_attention_follows_the_output(self, tabs, traced):
         page = tabs.open("decoding", beam=1, at=3)
         layers = [torch.stack([head.weight for head in traced[f"decoder.{i}.cross"].head]).mean(0)[2] for i in (0, 1)]
-        shares = page.get_by_role("img", name=re.compile("^Source token")).locator("title")
-        weights = lambda: [float(told.rsplit(" ", 1)[1]) for told in shares.all_text_contents()]  # noqa: E731
-        assert weights() == pytest.approx(((layers[0] + layers[1]) / 2).tolist(), abs=1e-5)
+        assert source_weights(page) == pytest.approx(((layers[0] + layers[1]) / 2).tolist(), abs=1e-5)
         page.get_by_test_id("decoding-layer").select_option("1")
         comes_to(page, layer=1)
-        assert weights() == pytest.approx(layers[1].tolist(), abs=1e-5)
+        assert source_weights(page) == pytest.approx(layers[1].tolist(), abs=1e-5)
 
     def test_a_dropped_branch_is_looked_at(self, tabs):
         page = tabs.open("decoding", beam=2)
@@ -115,6 +113,12 @@ class TestDecoding:
         page = tabs.open("decoding", beam=1, at=1)
         page.get_by_test_id("decoding-play").click()
         comes_to(page, at=2)
+
+
+def source_weights(page):
+    """What is said of every token of the source: its weight, in full."""
+    titles = page.get_by_role("img", name=re.compile("^Source token")).locator("title")
+    return [float(told.rsplit(" ", 1)[1]) for told in titles.all_text_contents()]
 
 
 def answer(demo, made):

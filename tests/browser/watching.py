@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 SOURCE = "achtundvierzigtausendsiebenundsechzig"
 SITE = "decoder.1.cross"
-VIEWS = ("model", "head", "steps", "similarity", "context", "positions", "decoding", "intervene", "training")
+VIEWS = ("model", "head", "steps", "similarity", "context", "positions", "decoding", "intervene", "training", "design")
 PATIENCE = 20_000
 """Milliseconds that anything on a page may take on a busy machine."""
 NUMBER = re.compile(r"(−?)(\d+(?:\.(\d+))?)(?:e(−?)(\d+))?")

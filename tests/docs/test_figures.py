@@ -42,6 +42,7 @@ def test_a_figure_is_the_same_to_the_byte_when_drawn_again(data, tmp_path):
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_script_writes_everything_that_is_committed(tmp_path):
     written = figures.main(tmp_path)
     assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
@@ -59,4 +60,14 @@ def test_the_support_page_is_the_promise():
 
 def test_every_committed_figure_is_shown_on_a_page():
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
-    assert [path.name for path in (ROOT / "docs/figures").iterdir() if f"(figures/{path.name})" not in pages] == []
+    drawn = [path.name for path in (ROOT / "docs/figures").glob("*.svg")]
+    assert [name for name in drawn if f"(figures/{name})" not in pages] == []
+    views = {path.stem.rpartition("-")[0] for path in (ROOT / "docs/figures/explorer").glob("*.png")}
+    assert [view for view in views if not re.search(rf"\(figures/explorer/{view}-(light|dark)\.png\)", pages)] == []
+
+
+def test_a_figure_of_a_page_is_drawn_from_what_its_code_finds(tmp_path, monkeypatch):
+    page = "```python\nx = 2\n```\n\nthen\n\n```python\nprint(x)\nfound = x + 1\n```\n\n```output\n2\n```\n"
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    monkeypatch.setattr(figures, "__file__", str(tmp_path / "figures.py"))
+    assert figures.found_on("page.md")["found"] == 3

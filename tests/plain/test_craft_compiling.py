@@ -20,7 +20,6 @@ from clearhead.craft import (
     selector_width,
     sequence_map,
     tokens,
-    weights,
 )
 from clearhead.craft import map as mapped
 from clearhead.craft import programs as made
@@ -325,7 +324,7 @@ def threshold_past_a_value(patch):
     def moved(self, side, inner, function, out):
         made_so_far = len(self.operations[side])
         found = settled(self, side, inner, function, out)
-        self.operations[side][made_so_far].units[-1].reads[HERE, None] -= 4
+        self.operations[side][made_so_far].units[0].reads[HERE, None] -= 4
         return found
 
     patch.setattr(Lowered, "settled", moved)
@@ -363,7 +362,6 @@ def minus_forgotten(patch):
 
 def values_of_a_neighbour(patch):
     every = Directions.all
-    patch.setattr(weights, "Directions", Directions)
     patch.setattr(
         Directions,
         "all",
@@ -412,6 +410,7 @@ def test_the_cost_told_is_the_model_built():
         sides = [model.encoder, model.decoder] if plan.kind == "encoder-decoder" else [model]
         blocks = [block for side in sides for block in side.stack.blocks]
         assert plan.layers == len(blocks), program.name
-        assert plan.d_model == model.embedding.table.shape[1] if plan.kind != "encoder-decoder" else True
+        assert all(side.embedding.table.shape[1] == plan.d_model for side in sides)
         assert plan.units == sum(0 if b.feed_forward is None else b.feed_forward.up.weight.shape[0] for b in blocks)
-        assert f"{plan.d_model} wide" in str(plan)
+        for said in (f"{plan.layers} layer", f"{plan.heads} head", f"{plan.d_model} wide", f"{plan.units} units"):
+            assert said in str(plan)

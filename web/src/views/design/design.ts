@@ -53,8 +53,7 @@ export function distinct(tokens: readonly string[]): string[] {
 export function directions(count: number, dimensions: number): number[][] {
   const axis = (at: number, size: number): number[] => unit(dimensions, [[at, size]]);
   const made = [1, -1].flatMap((size) => Array.from({ length: dimensions }, (_, at) => axis(at, size)));
-  for (let a = 0; a < dimensions; a++)
-    for (let b = a + 1; b < dimensions; b++) for (const sign of [1, -1]) made.push(between(dimensions, a, b, sign));
+  for (let a = 0; a < dimensions; a++) for (let b = a + 1; b < dimensions; b++) made.push(...between(dimensions, a, b));
   return Array.from({ length: count }, (_, index) => made[index % made.length]);
 }
 
@@ -92,7 +91,9 @@ export function withDimensions(design: Design, dimensions: number): Design {
 }
 
 export function withNumber(design: Design, table: "keys" | "queries", row: number, at: number, to: number): Design {
-  const changed = design[table].map((one, index) => (index === row ? { ...one, vector: one.vector.with(at, to) } : one));
+  const changed = design[table].map((one, index) =>
+    index === row ? { ...one, vector: one.vector.with(at, to) } : one,
+  );
   return { ...design, [table]: changed };
 }
 
@@ -183,11 +184,21 @@ function unit(dimensions: number, parts: [number, number][]): number[] {
   return made;
 }
 
-function between(dimensions: number, a: number, b: number, sign: number): number[] {
-  return unit(dimensions, [
-    [a, 0.71],
-    [b, sign * 0.71],
-  ]);
+/** The four directions halfway between two axes. */
+function between(dimensions: number, a: number, b: number): number[][] {
+  const HALF = 0.71;
+  const signs = [
+    [1, 1],
+    [1, -1],
+    [-1, 1],
+    [-1, -1],
+  ];
+  return signs.map(([one, other]) =>
+    unit(dimensions, [
+      [a, one * HALF],
+      [b, other * HALF],
+    ]),
+  );
 }
 
 function neat(value: number): number {

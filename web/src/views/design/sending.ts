@@ -48,6 +48,11 @@ export function designed(edits: readonly EditJson[]): { at: string; head: number
   });
 }
 
+/** What the decoder reads as a target that is asked for: without the start, which it is given anyway. */
+export function held(ids: number[]): number[] {
+  return ids.slice(1);
+}
+
 /** The most that two matrices differ by, cell by cell. */
 export function apart(one: ArrayLike<number>[], other: ArrayLike<number>[]): number {
   let most = 0;

@@ -51,7 +51,7 @@ export function hardest(cases: Case[], epsilon: number): Case | null {
 /** The weights of all rows. Equal scores share, under argmax as under softmax. */
 export function weightsOf(masked: number[][], weighing: Weighing, scale: number): number[][] {
   return masked.map((row) =>
-    weighing === "argmax" ? argmax(row, "average").weight : softmax(row.map((one) => one * scale)).weight,
+    weighing === "argmax" ? argmax(row, "average").weight : softmax(row.map((one) => scaled(one, scale))).weight,
   );
 }
 
@@ -73,6 +73,11 @@ export function curveOf(masked: number[][], wanted: boolean[][], most: number, s
     const scale = (most * step) / steps;
     return [scale, Math.min(1, ...onWanted(weightsOf(masked, "softmax", scale), wanted))];
   });
+}
+
+/** What is blocked stays so at scale 0, where −inf × 0 is no number. */
+function scaled(score: number, scale: number): number {
+  return score === -Infinity ? score : score * scale;
 }
 
 /** Without what is left of adding decimals: 0.1 + 0.2 − 0.3 is no margin. */

@@ -8,21 +8,22 @@ export function brief(value: number): string {
   return (value < 0 ? "−" : "") + text;
 }
 
+/** Three digits, without zeros that say nothing: 10, 0.25, −∞. */
+export function few(value: number): string {
+  return Number.isFinite(value) ? String(Number(value.toPrecision(3))).replace("-", "−") : value > 0 ? "∞" : "−∞";
+}
+
 /** What a scale is, in words: none is enough where another key scores as high. */
 export function scaleWords(scale: number): string {
   return Number.isFinite(scale) ? scale.toFixed(scale < 10 ? 2 : 1) : "none";
 }
 
-/** A share near 1 told by what is missing: 0.9995, not 1.00. */
+/** A share, told by what is missing where it is near 1, and never higher than it is: 0.9995, not 1.00. */
 export function shareWords(share: number): string {
-  if (share > 0.99 && share < 1) return share > 1 - 1e-6 ? "1 − " + (1 - share).toExponential(0).replace("e-", "e−") : cut(share);
-  return share === 1 ? "1" : share.toFixed(3);
-}
-
-/** Cut, not rounded up to what it has not reached. */
-function cut(share: number): string {
-  const digits = Math.ceil(-Math.log10(1 - share)) + 1;
-  return (Math.floor(share * 10 ** digits) / 10 ** digits).toFixed(digits);
+  if (share >= 1) return "1";
+  if (share > 1 - 1e-6) return `1 − ${(1 - share).toExponential(0).replace("e-", "e−")}`;
+  const digits = Math.max(3, Math.ceil(-Math.log10(1 - share)) + 1);
+  return (Math.floor(share * 10 ** digits + 1e-6) / 10 ** digits).toFixed(digits);
 }
 
 function small(size: number): string {
