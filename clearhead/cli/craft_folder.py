@@ -11,6 +11,7 @@ from clearhead.cli.craft_model import GO, Fitted, fitted
 from clearhead.cli.craft_program import Ask, example_of, in_words
 from clearhead.craft import Program, run
 from clearhead.errors import OptionError, RunError
+from clearhead.serve.facts import PROGRAM
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing, prepare
 from clearhead.text.sources import Aligned, Documents
@@ -26,7 +27,6 @@ from clearhead.training.tasks import TASKS, Task
 __all__ = ["write_run"]
 
 TEXTS, HELD_OUT, TRIES = 64, 8, 5000
-PROGRAM = "program.json"
 
 Lines = list[str]
 """A text, or a source and its target."""

@@ -1,5 +1,6 @@
 """What a run is, before anything is asked of it: its task, its layers, its checkpoints, and texts to begin with."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,10 @@ from clearhead.training.assessing import spread, with_blank
 from clearhead.training.run import Run
 from clearhead.training.tasks import Fill, Generate, Translate
 
-__all__ = ["part_name", "run_facts", "side_facts"]
+__all__ = ["PROGRAM", "part_name", "run_facts", "side_facts"]
+
+PROGRAM = "program.json"
+"""A file in the folder of a run that was compiled: what it was made of."""
 
 EXAMPLES = 5
 BEGINNING = 16
@@ -38,7 +42,21 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         "examples": examples(run, curves),
         "training": is_training(run.folder),
     }
-    return {**facts, "labels": list(run.task.labels)} if run.task.labels else facts
+    named = directions(run)
+    return {
+        **facts,
+        **({"labels": list(run.task.labels)} if run.task.labels else {}),
+        **({"directions": named} if named else {}),
+    }
+
+
+def directions(run: Run) -> list[str]:
+    """The names of the residual stream's directions, where a program was compiled into the run; else none."""
+    try:
+        found = json.loads((run.folder.path / PROGRAM).read_text(encoding="utf-8"))["directions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [str(name) for name in found] if isinstance(found, list) else []
 
 
 def side_facts(side: str, part: Encoder | Decoder) -> dict[str, Any]:

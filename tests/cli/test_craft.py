@@ -416,3 +416,9 @@ def test_look_without_a_folder_leaves_nothing_behind(command, unserved, own):
     assert command("look", f"{own}:before", *options)[0] == 0
     assert unserved[0].task.name == "generate"
     assert not Path(unserved[0].folder.path).exists()
+
+
+def test_the_explorer_knows_the_directions_by_name(made):
+    facts = Explorer(made("shift")).run_facts()
+    assert facts["directions"][:3] == ["one", "here", "sink"]
+    assert len(facts["directions"]) == facts["sides"][0]["d_model"]

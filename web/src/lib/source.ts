@@ -64,6 +64,8 @@ export interface Run {
   labels?: string[];
   examples: Example[];
   training: boolean;
+  /** Of a compiled program: what each direction of the residual stream is called. */
+  directions?: string[];
 }
 
 /** A change of one step of one site: a head off is {step: "context", head, times: 0}. */

@@ -4,6 +4,7 @@ import {
   amounts,
   briefly,
   figures,
+  presentIn,
   gathered,
   plainProducts,
   scaleWords,
@@ -88,6 +89,10 @@ describe("the weighted sum", () => {
     expect(products).toEqual([0.5, 3]);
   });
 
+  it("names what is there", () => {
+    expect(presentIn([1, 0, -2.5], ["one", "here", "sink"])).toEqual(["one 1.00", "sink −2.50"]);
+    expect(presentIn([0, 3], ["one"])).toEqual(["1 3.00"]);
+  });
   it("grows as values arrive", () => {
     expect([...gathered([0.25, 0.75], values, () => 1)]).toEqual([2.5, 3.5]);
     expect([...gathered([0.25, 0.75], values, (key) => (key === 0 ? 1 : 0))]).toEqual([0.25, 0.5]);

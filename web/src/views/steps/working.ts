@@ -12,6 +12,13 @@ export function figures(value: number | null | undefined, count = 4): string {
   return text.replaceAll("-", "−").replace("e+", "e");
 }
 
+/** Of a vector whose numbers have names, those that are not 0, most of them being so: `tokens:a 1`, `indices:3 1`. */
+export function presentIn(vector: ArrayLike<number>, labels: readonly string[]): string[] {
+  return Array.from(vector).flatMap((value, index) =>
+    Math.abs(value) > 1e-6 ? [`${labels[index] ?? index} ${figures(value, 3)}`] : [],
+  );
+}
+
 function plainly(value: number, size: number, count: number): string {
   return value.toFixed(Math.max(0, count - 1 - Math.floor(Math.log10(size))));
 }
