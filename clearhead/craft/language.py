@@ -61,19 +61,19 @@ class Sequence:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
-    def __add__(self, other: "Sequence | float") -> "Sequence":
+    def __add__(self, other: "Sequence | int | float") -> "Sequence":
         return combined(self, other, 1, lambda a, b: a + b, "+")
 
-    def __radd__(self, other: float) -> "Sequence":
+    def __radd__(self, other: int | float) -> "Sequence":
         return self + other
 
-    def __sub__(self, other: "Sequence | float") -> "Sequence":
+    def __sub__(self, other: "Sequence | int | float") -> "Sequence":
         return combined(self, other, -1, lambda a, b: a - b, "-")
 
-    def __rsub__(self, other: float) -> "Sequence":
+    def __rsub__(self, other: int | float) -> "Sequence":
         return map(lambda value: other - value, self, numeric=self.numeric, name=f"{other} - {self.name}")
 
-    def __mul__(self, factor: "Sequence | float") -> "Sequence":
+    def __mul__(self, factor: "Sequence | int | float") -> "Sequence":
         if isinstance(factor, Sequence):
             both, name = self.numeric and factor.numeric, f"{self.name} x {factor.name}"
             return sequence_map(lambda a, b: a * b, self, factor, numeric=both, name=name)
@@ -81,7 +81,7 @@ class Sequence:
             return Linear(terms=((self, float(factor)),), side=self.side, numeric=True, name=f"{factor} {self.name}")
         return map(lambda value: value * factor, self, name=f"{factor} {self.name}")
 
-    def __rmul__(self, factor: float) -> "Sequence":
+    def __rmul__(self, factor: int | float) -> "Sequence":
         return self * factor
 
     def inputs(self) -> "Iterator[Sequence]":
@@ -90,7 +90,7 @@ class Sequence:
 
 
 def combined(
-    one: Sequence, other: "Sequence | float", sign: int, function: Callable[..., Value], sign_name: str
+    one: Sequence, other: "Sequence | int | float", sign: int, function: Callable[..., Value], sign_name: str
 ) -> Sequence:
     if not isinstance(other, Sequence):
         return map(

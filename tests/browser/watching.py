@@ -137,10 +137,12 @@ def says(text, value):
 
 
 def steady(page, view):
-    """The words of a view, once they no longer change."""
+    """The words of a view, once nothing more is asked for and they no longer change."""
     part = page.get_by_test_id(f"view-{view}")
-    before, words = None, part.text_content()
-    while before != words:
-        page.wait_for_timeout(120)
-        before, words = words, part.text_content()
-    return words
+    if view != "training":  # it asks again and again
+        page.wait_for_load_state("networkidle")
+    seen = [part.text_content()]
+    while len(seen) < 3 or len(set(seen[-3:])) > 1:
+        page.wait_for_timeout(150)
+        seen.append(part.text_content())
+    return seen[-1]
