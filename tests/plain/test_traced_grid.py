@@ -11,6 +11,8 @@ from clearhead.attention.support import KERNEL_NAMES
 from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Passed
 
+pytestmark = pytest.mark.slow
+
 
 def served(kernel):
     """The combinations this kernel runs; dropped weights are left out of a trace."""
