@@ -1,13 +1,23 @@
-"""Specs as JSON and back: a frozen dataclass becomes an object that names its class. No pickle anywhere."""
+"""What is written to files: specs as JSON and back, and tensors with JSON beside them. No pickle anywhere.
+
+In JSON a frozen dataclass is an object that names its class.
+"""
 
 import dataclasses
+import json
 import math
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
 from clearhead.errors import OptionError, RunError
 
-__all__ = ["from_json", "table_of", "to_json"]
+__all__ = ["from_json", "load_tensors", "save_tensors", "table_of", "to_json"]
 
 CLASS = "is"
 
@@ -67,3 +77,29 @@ def from_json(value: Any, table: Mapping[str, type]) -> Any:
         return table[name](**fields)
     except (TypeError, AttributeError) as error:
         raise RunError(f"{name} was written with other fields than this version has ({error})") from None
+
+
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], told: object, *, header: str) -> None:
+    """One file: safetensors, with JSON in its header. It is written beside and renamed; OSError where it cannot be."""
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(apart, beside, metadata={header: json.dumps(told, ensure_ascii=False)})
+        os.replace(beside, path)
+    except SafetensorError as error:
+        raise OSError(str(error)) from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load_tensors(path: str | Path, *, header: str) -> tuple[Any, dict[str, Tensor]]:
+    """What `save_tensors` wrote, the JSON first: None where it is another's file. OSError where it cannot be read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            told = json.loads((file.metadata() or {}).get(header, "null"))
+            return told, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except FileNotFoundError:
+        raise OSError("there is no such file") from None
+    except (SafetensorError, ValueError) as error:
+        raise OSError(str(error)) from None

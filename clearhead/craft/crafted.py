@@ -1,21 +1,18 @@
 """A crafted model: an ordinary one, and how its ids are read."""
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from clearhead.decoding.generating import inferring
 from clearhead.errors import ClearheadError, OptionError, ProgramError
 from clearhead.model.saved import spec_from_json, spec_to_json
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.written import load_tensors, save_tensors
 
 __all__ = ["Crafted", "Layout"]
 
@@ -133,25 +130,17 @@ class Crafted:
             "directions": self.directions,
             "layouts": {side: vars(layout) for side, layout in self.layouts.items()},
         }
-        path = Path(path)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
-            state = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
-            save_file(state, beside, metadata={HEADER: json.dumps(told)})
-            os.replace(beside, path)
-        except (OSError, SafetensorError) as error:
+            save_tensors(path, self.model.state_dict(), told, header=HEADER)
+        except OSError as error:
             raise ProgramError(f"{path}: cannot be written ({error})") from None
-        finally:
-            beside.unlink(missing_ok=True)
 
     @staticmethod
     def load(path: str | Path) -> "Crafted":
         """What `save` wrote."""
         try:
-            with safe_open(path, framework="pt") as file:
-                told = json.loads((file.metadata() or {}).get(HEADER, "null"))
-                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-        except (OSError, SafetensorError, ValueError) as error:
+            told, state = load_tensors(path, header=HEADER)
+        except OSError as error:
             raise ProgramError(f"{path}: cannot be read as a crafted model ({error})") from None
         if told is None:
             raise ProgramError(f"{path}: is no crafted model; one is written by Crafted.save")

@@ -4,15 +4,11 @@ It holds queries, keys, values and contexts, the parts that were between them wi
 the likeliest answers: all that rebuilding needs, and nothing else.
 """
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from clearhead.attention.call import Call
@@ -29,7 +25,7 @@ from clearhead.tracing.origin import Origin
 from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Passed
 from clearhead.tracing.trace import Answers, Candidate, Side, Trace
-from clearhead.written import from_json, to_json
+from clearhead.written import from_json, load_tensors, save_tensors, to_json
 
 __all__ = ["load_trace", "save_trace"]
 
@@ -57,16 +53,10 @@ def save_trace(trace: Trace, path: str | Path) -> None:
         "changes": [written_change(change, f"changes/{i}", tensors) for i, change in enumerate(trace.changes)],
         "candidates": [[list(one) for one in row] for row in trace.candidates],
     }
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-        save_file(apart, beside, metadata={HEADER: json.dumps(told, ensure_ascii=False)})
-        os.replace(beside, path)
-    except (OSError, SafetensorError) as error:
+        save_tensors(path, tensors, told, header=HEADER)
+    except OSError as error:
         raise TraceError(f"{path}: cannot be written ({error})") from None
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def spec_of(spec: AttentionSpec, site: Site) -> AttentionSpec:
@@ -120,14 +110,9 @@ def written_change(change: Change, name: str, tensors: dict[str, Tensor]) -> dic
 
 def load_trace(path: str | Path, model: nn.Module | None = None) -> Trace:
     """A saved trace. With a `model`, it must be the one it was made from."""
-    path = Path(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            told = json.loads((file.metadata() or {}).get(HEADER, "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-    except FileNotFoundError:
-        raise TraceError(f"{path}: there is no such file") from None
-    except (OSError, SafetensorError, ValueError) as error:
+        told, tensors = load_tensors(path, header=HEADER)
+    except OSError as error:
         raise TraceError(f"{path}: cannot be read as a trace ({error})") from None
     if told is None:
         raise TraceError(f"{path}: is no trace of Clearhead; one is written by trace.save")
