@@ -15,7 +15,7 @@ from clearhead.training.assessing import spread, with_blank
 from clearhead.training.run import Run
 from clearhead.training.tasks import Fill, Generate, Translate
 
-__all__ = ["PROGRAM", "part_name", "run_facts", "side_facts"]
+__all__ = ["PROGRAM", "directions", "part_name", "run_facts", "side_facts"]
 
 PROGRAM = "program.json"
 """A file in the folder of a run that was compiled: what it was made of."""

@@ -23,6 +23,7 @@ class Kernelized(Weighting):
     """
 
     form: ClassVar[str] = "kernelized"
+    words: ClassVar[str] = "kernelized (linear) attention"
     blocked: ClassVar[float] = 0.0
     features: str | Features = "elu"
     normalised: bool = True
