@@ -17,6 +17,8 @@ from clearhead.attention.weighting import Weighting
 __all__ = ["Call", "Facts", "Sight"]
 
 HALF = (torch.float16, torch.bfloat16)
+LONG = 1 << 21
+"""Scores of a head from which on compiling a mask into the kernel pays: about 1,450 queries on as many keys."""
 ORDINARY = 1e15
 """Products with numbers below it stay finite in float32, for any sensible query."""
 
@@ -36,6 +38,8 @@ class Facts(NamedTuple):
     dropout: bool
     equal_widths: bool
     """d_value = d_head."""
+    long: bool
+    """So many queries and keys that on a GPU a matrix of them all is worth avoiding: see `LONG`."""
 
 
 class Call(NamedTuple):
@@ -99,6 +103,7 @@ class Call(NamedTuple):
             gradients=torch.is_grad_enabled() and self.needs_gradient(),
             dropout=self.dropout > 0,
             equal_widths=self.query.shape[-1] == self.value.shape[-1],
+            long=self.n_query * self.n_key >= LONG,
         )
 
     def needs_gradient(self) -> bool:

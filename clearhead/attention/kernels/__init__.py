@@ -38,8 +38,10 @@ class Choice:
 
 
 def choose(facts: Facts) -> str:
-    """The first kernel, in the table's order, that does not refuse."""
-    return next(kernel.name for kernel in KERNELS.values() if kernel.refusal(facts) is None)
+    """The first kernel, in the table's order, that does not refuse, or the one it yields to."""
+    first = next(kernel for kernel in KERNELS.values() if kernel.refusal(facts) is None)
+    other = first.yields_to(facts)
+    return first.name if other is None or KERNELS[other].refusal(facts) is not None else other
 
 
 remembered = functools.lru_cache(maxsize=4096)(choose)

@@ -24,6 +24,10 @@ class Kernel(ABC):
     def refusal(self, facts: Facts) -> str | None:
         """Why it cannot do this; None if it can."""
 
+    def yields_to(self, facts: Facts) -> str | None:
+        """Name the kernel that `auto` prefers over this one here, if that one can do it; None if there is none."""
+        return None
+
     def notes(self, facts: Facts) -> tuple[str, ...]:
         """What it costs that one would not expect."""
         return ()

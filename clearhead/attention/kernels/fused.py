@@ -30,6 +30,11 @@ class Fused(Kernel):
             return "torch's fused kernel scores by a dot product; this similarity is not one"
         return None
 
+    def yields_to(self, facts: Facts) -> str | None:
+        """On a GPU a long mask or bias is compiled into flex, where the fused kernel would read it as a matrix."""
+        reads_matrix = builds_mask(facts) or facts.bias != "none"
+        return "flex" if reads_matrix and facts.long and facts.device == "cuda" else None
+
     def notes(self, facts: Facts) -> tuple[str, ...]:
         found = []
         if facts.device == "cpu" and facts.dropout:
@@ -40,7 +45,7 @@ class Fused(Kernel):
             found.append(
                 "d_value differs from d_head: the narrower is filled up with zeros, or torch would build n x n"
             )
-        if len(facts.masks) > 1 or facts.masks - {"none", "causal", "padding"} or not facts.aligned:
+        if builds_mask(facts):
             found.append("this mask is built as n_query x n_key truth values, one byte each")
         if facts.bias != "none":
             found.append("the bias is built as n_query x n_key numbers a head")
@@ -57,6 +62,11 @@ class Fused(Kernel):
         blind = ~sight.rows.unsqueeze(-1)
         context = attend_fused(call.sealed(sight), biased(call, cells, allowed | blind))
         return context.masked_fill(blind, 0) if may_hold(blind) else context
+
+
+def builds_mask(facts: Facts) -> bool:
+    """Whether the mask becomes a matrix of truth values, and is not a switch or one row for all queries."""
+    return len(facts.masks) > 1 or bool(facts.masks - {"none", "causal", "padding"}) or not facts.aligned
 
 
 def may_hold(truths: Tensor) -> bool:
