@@ -8,7 +8,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from clearhead.attention.cells import ALL_ROWS, Cells, Positions, Share, box, four_axes
+from clearhead.attention.cells import Cells, Positions, Share, box, four_axes
 from clearhead.attention.masks import Extent, Mask
 from clearhead.attention.positions import Position
 from clearhead.attention.similarity import Similarity
@@ -116,7 +116,7 @@ class Call(NamedTuple):
         built = [part for part in (self.similarity, self.weighting, self.position) if isinstance(part, nn.Module)]
         return [parameter for part in built for parameter in part.parameters()]
 
-    def cells(self, rows: slice = ALL_ROWS) -> Cells:
+    def cells(self, rows: slice | None = None) -> Cells:
         return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows, share=self.share)
 
     def of_row(self, row: int) -> "Call":

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from clearhead.attention.call import Call
-from clearhead.attention.cells import ALL_ROWS
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.reference import Tap, untouched
 from clearhead.attention.request import check_kernelized
@@ -29,6 +28,7 @@ from clearhead.tracing.names import Names
 
 __all__ = ["Change", "Edit", "Swap", "check_changes", "edited", "parts_changed", "step_tap"]
 
+ALL_ROWS = slice(None)
 OUTSIDE = ("query", "key", "value", "context")
 """Steps that a kernel takes in or gives out."""
 INSIDE = ("allowed", "score", "scaled", "masked", "weight")

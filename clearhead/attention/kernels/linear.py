@@ -13,7 +13,7 @@ from torch import Tensor
 from clearhead.attention.call import Call, Sight
 from clearhead.attention.cells import Cells
 from clearhead.attention.kernels.base import Context
-from clearhead.attention.masks import Mask, Padding
+from clearhead.attention.masks import Mask, Padding, numbers_on
 from clearhead.attention.weighting import Kernelized
 
 __all__ = ["ORDERED", "State", "features", "in_order", "kernelized", "seen"]
@@ -89,7 +89,8 @@ def nearest_sight(call: Call) -> Sight:
     That is because what a query sees is an unbroken range: see `ORDERED`. Padding leaves the nearest key before it.
     """
     query, key = (rearrange(side, "n -> 1 1 n") for side in (call.positions.query, call.positions.key))
-    lengths = [rearrange(term.lengths, "b -> b 1 1") for term in call.mask.terms if isinstance(term, Padding)]
+    paddings = [term.lengths for term in call.mask.terms if isinstance(term, Padding)]
+    lengths = [rearrange(numbers_on(lengths, query.device), "b -> b 1 1") for lengths in paddings]
     nearest_key = reduce(torch.minimum, [length - 1 for length in lengths], query).clamp(min=0)
     nearest_query = key.clamp(min=call.n_key - call.n_query)
     terms = call.mask.terms
