@@ -76,6 +76,8 @@ def mask_identity(mask: object) -> tuple[object, ...] | None:
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, Tensor):
                 found.append(None if one.is_inference() else (id(one), one._version))
+            elif isinstance(one, masks.ListedNumbers):
+                found.append(id(one))
             elif isinstance(one, masks.Mask):
                 found.append(mask_identity(one))
             else:
