@@ -17,6 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from clearhead.attention import masks
 from clearhead.attention.call import Call, Sight
 from clearhead.attention.cells import four_axes
+from clearhead.attention.modes import has_numbers
 
 __all__ = ["MaskTiles", "tiles_of"]
 
@@ -119,7 +120,7 @@ def count_cells(allowed: Bool[Tensor, "b h row key"]) -> Int[Tensor, "b h row_ti
 
 def sees_all(sight: Sight) -> bool:
     """Look whether nothing is hidden: once for each mask, and never while a CUDA graph is captured."""
-    if sight.rows.is_cuda and torch.cuda.is_current_stream_capturing():
+    if not has_numbers(sight.rows) or (sight.rows.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
     return bool(sight.rows.all() & sight.keys.all())
 
