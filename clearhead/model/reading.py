@@ -27,7 +27,7 @@ class Reads(NamedTuple):
     cross: Read | None = None
 
 
-# Compared by identity: torch 2.11's compiler hashes such an object before its fields are set, and values cannot be then.
+# Compared by identity, since torch 2.11's compiler hashes such an object before its fields are set.
 @final
 @dataclass(frozen=True, eq=False)
 class Afresh:
