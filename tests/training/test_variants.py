@@ -154,7 +154,7 @@ def test_the_order_in_which_parts_are_given_does_not_matter():
 
 
 def test_the_demo_is_pre_norm_and_the_classic_post_norm_as_the_docs_say():
-    corpus = Corpus(train=Documents(paths=()))
+    corpus = Corpus(train=Documents(paths=("train.txt",)))
     arrangements = {block.arrangement for block in blocks(demo_recipe(corpus, 1).model)}
     assert arrangements == {PreNorm()}
     for preset in ("tiny", "base", "big"):
