@@ -15,6 +15,8 @@ from clearhead.serve.traced import Traced, mean_of
 from clearhead.serve.tree import Grown, grow, request_of
 from clearhead.serve.wanted import WEIGHTINGS, Wanted
 from clearhead.serve.waves import positions
+from clearhead.tracing.sentence import TOKENS, creature_exchange
+from clearhead.tracing.sequence_diagram import draw_sequence
 from clearhead.training.run import Run, load
 from clearhead.training.tasks import Translate
 from clearhead.training.tracing import shown, trace
@@ -89,6 +91,17 @@ class Explorer:
 
     def stream(self, name: str, asked: Asked) -> dict[str, Any]:
         return self.known(name).stream(asked)
+
+    def spaces(self, name: str, asked: Asked) -> dict[str, Any]:
+        return self.known(name).spaces(asked)
+
+    def sequence(self, name: str, asked: Asked) -> dict[str, Any]:
+        return self.known(name).sequence(asked)
+
+    def sentence(self, asked: Asked) -> dict[str, Any]:
+        """The sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
+        row = asked.whole("token", below=len(TOKENS), default=TOKENS.index("creature"))
+        return {"tokens": list(TOKENS), "token": row, "svg": draw_sequence(creature_exchange(row), standalone=False)}
 
     def readings(self, name: str, asked: Asked) -> dict[str, Any]:
         return self.known(name).readings(asked)

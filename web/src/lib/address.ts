@@ -13,6 +13,8 @@ export const VIEWS: readonly ViewName[] = [
   "intervene",
   "training",
   "design",
+  "spaces",
+  "sequence",
 ];
 
 export type Theme = "light" | "dark";

@@ -19,7 +19,9 @@ export type ViewName =
   | "decoding"
   | "intervene"
   | "training"
-  | "design";
+  | "design"
+  | "spaces"
+  | "sequence";
 
 export interface AttentionSpec {
   n_heads: number;
@@ -235,6 +237,27 @@ export interface Stream {
   rows: { name: string; norm: number[]; cosine: number[] }[];
 }
 
+/** Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys. */
+export interface Spaces {
+  places: number[];
+  tokens: string[];
+  embedding: number[][];
+  query_key: number[][];
+  score: number[][];
+  value: number[][];
+}
+
+/** A sequence diagram of one attention step, as an SVG element. */
+export interface Sequence {
+  svg: string;
+}
+
+/** The same of the notes' sentence, whose head was set by hand. */
+export interface Sentence extends Sequence {
+  tokens: string[];
+  token: number;
+}
+
 export interface ContextRequest {
   texts: string[];
   word: string;
@@ -335,6 +358,9 @@ export interface Source {
   lens(id: string): Promise<Lens>;
   effects(id: string, site: string): Promise<Effects>;
   stream(id: string, side: SideName): Promise<Stream>;
+  spaces(id: string, site: string, head: number, places: readonly number[]): Promise<Spaces>;
+  sequence(id: string, site: string, head: number, query: number): Promise<Sequence>;
+  sentence(token: number): Promise<Sentence>;
   context(request: ContextRequest): Promise<ContextAnswer>;
   positions(n: number): Promise<Positions>;
   decode(request: DecodeRequest): Promise<Decoded>;

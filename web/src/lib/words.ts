@@ -13,6 +13,8 @@ export const TITLES: Record<ViewName, string> = {
   intervene: "Intervene",
   training: "Training",
   design: "Design",
+  spaces: "Spaces",
+  sequence: "Sequence",
 };
 
 /** One line about each view, for its entry in the menu. */
@@ -27,6 +29,8 @@ export const ABOUT: Record<ViewName, string> = {
   intervene: "Change something inside and see what comes out",
   training: "How the run learned",
   design: "Make a head by hand, and send it into the model",
+  spaces: "The same words as embeddings, as queries and keys, as values",
+  sequence: "Attention as a sequence diagram: who sends what to whom",
 };
 
 /** "Decoder 1 · cross-attention" */
