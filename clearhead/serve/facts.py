@@ -59,7 +59,7 @@ def absent_views(run: Run, curves: Curves, program: RunProgram | None) -> dict[s
     compiled = program is not None and not logged and not is_training(run.folder)
     reasons = {
         "decoding": why_no_decoding(run),
-        "training": "its weights were compiled from a program, not trained: there is no curve and one checkpoint"
+        "training": "this run was compiled from a program, not trained, so it has no curves and no earlier checkpoints"
         if compiled
         else None,
     }
