@@ -66,8 +66,30 @@ export interface Run {
   labels?: string[];
   examples: Example[];
   training: boolean;
+  /** Views that would have nothing to show for this run, each with the reason. */
+  absent?: Partial<Record<ViewName, string>>;
   /** Of a compiled program: what each direction of the residual stream is called. */
   directions?: string[];
+  program?: Program;
+}
+
+/** The program that was compiled into a run. */
+export interface Program {
+  name: string;
+  about: string;
+  /** The program, a line for each sequence it computes. */
+  listing: string[];
+  layers: ProgramLayer[];
+  /** Whether the weights are still those that were compiled. */
+  exact: boolean;
+}
+
+export interface ProgramLayer {
+  side: SideName;
+  layer: number;
+  heads: { site: string; head: number; words: string }[];
+  units: number;
+  network: { words: string }[];
 }
 
 /** A change of one step of one site: a head off is {step: "context", head, times: 0}. */
@@ -145,6 +167,8 @@ export interface Meta {
   names: string[];
   candidates: Candidate[][];
   answer: string;
+  /** Of a compiled program: its answer at each token of the text, which begins at token `offset`. */
+  program?: { answers: string[]; offset: number };
 }
 
 /** A matrix of numbers, row by row. */
@@ -288,6 +312,8 @@ export interface DecodeRequest {
   beam: number;
   candidates: number;
   max_new?: number;
+  edits?: EditJson[];
+  step?: number | null;
 }
 
 export interface DecodeNode {

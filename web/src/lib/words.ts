@@ -33,6 +33,23 @@ export const ABOUT: Record<ViewName, string> = {
   sequence: "Attention as a sequence diagram: who sends what to whom",
 };
 
+/** Views that show the changed model beside the unchanged one. */
+export const COMPARING: readonly ViewName[] = ["intervene", "design"];
+
+/** Views that edits do not reach, and why. */
+export const UNREACHED: Partial<Record<ViewName, string>> = {
+  context: "It compares several texts, and an edit is made for one.",
+  positions: "Positions are there before any edit acts.",
+};
+
+/** What of a view the edits reach, where it is not plain. */
+export const EDITS_REACH: Partial<Record<ViewName, string>> = {
+  training: "The head is shown with the edits at every checkpoint; the curves are those of training, without them.",
+  decoding: "The beam is searched with the changed model.",
+  intervene: "This view shows both: the unchanged model beside the changed one.",
+  design: "The head you design goes into the changed model.",
+};
+
 /** "Decoder 1 · cross-attention" */
 export function siteTitle(site: Pick<SiteMeta, "side" | "layer" | "slot">): string {
   const side = site.side === "encoder" ? "Encoder" : "Decoder";
