@@ -138,7 +138,10 @@ class Machine:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One run. `model` is the spec itself, so that nothing about it is left to a version's defaults."""
+    """One run. `model` is the spec itself, so that nothing about it is left to a version's defaults.
+
+    `vectors` is a file of pre-trained word vectors that the token tables start from.
+    """
 
     task: str
     corpus: Corpus
@@ -150,6 +153,7 @@ class Recipe:
     keeping: Keeping = Keeping()
     machine: Machine = Machine()
     seed: int = 1
+    vectors: str | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:

@@ -10,6 +10,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from clearhead.cli import run
 from clearhead.serve.asking import Asked
@@ -160,6 +161,30 @@ def test_a_variant_stands_in_the_recipe(command, files, tmp_path, variant, writt
         assert any(part is not None and part.items() >= written.items() for part in parts)
 
 
+@pytest.fixture
+def vectors(tmp_path):
+    """Vectors of six numbers for most of the words, as GloVe's text."""
+    path = tmp_path / "vectors.txt"
+    path.write_text("".join(f"{word} {place} 1 2 3 4 5\n" for place, word in enumerate(ENGLISH[:7])))
+    return path
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_run_starts_from_word_vectors_frozen_or_not(command, files, tmp_path, vectors, freeze):
+    options = ["--vectors", vectors, *["--freeze-vectors"] * freeze, "--context", 16, "--tokens", 256, "--steps", 2]
+    code, _, err = command(tmp_path / "run", *files["classify"], *options, "--threads", 1, "--select", "last")
+    assert code == 0, err
+    assert f"vectors: 7 of 15 words of the text are in {vectors}, which has 7" in err
+    done = load(tmp_path / "run", device="cpu")
+    assert (done.model.spec.d_model, done.tokenizer.kind, done.folder.recipe().vectors) == (6, "word", str(vectors))
+    [row] = done.tokenizer.encode("three")
+    entered = done.model.embedding.table[row] * done.model.embedding.factor
+    same = torch.allclose(entered, torch.tensor([3.0, 1, 2, 3, 4, 5]), atol=1e-5)
+    assert (same, done.model.embedding.table.requires_grad) == (freeze, not freeze)
+    vectors.unlink()
+    assert command(tmp_path / "run", "--resume", "--steps", 3)[0] == 0
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_with_a_new_budget(command, files, tmp_path):
     command(tmp_path / "run", *files["classify"], *SHORT)
@@ -177,6 +202,13 @@ def test_a_resume_takes_nothing_but_a_budget(command, files, tmp_path):
     code, _, err = command(tmp_path / "run", "--resume")
     assert code == 1
     assert "is no run folder" in err
+
+
+def test_vectors_of_another_width_than_the_model_that_was_chosen_are_told(command, files, tmp_path, vectors):
+    code, out, err = command(tmp_path / "run", *files["fill"], "--vectors", vectors, "--preset", "bert-tiny")
+    assert (code, out) == (2, "")
+    said = "has vectors of 6 numbers, and the model is 128 wide; leave out --preset, and it becomes 6 wide"
+    assert said in " ".join(err.split())
 
 
 def test_a_run_that_is_there_is_left_alone(command, files, tmp_path, monkeypatch):
@@ -231,6 +263,9 @@ def test_what_is_asked_wrongly_is_told_in_two_lines_before_anything_is_read(comm
         (["--heads", "sliced", "--value-rank", "4"], "--value-rank: only heads that see the whole input can choose it"),
         (["--block", "note", "--feed-forward", "none"], "--feed-forward: NoteNorm is norm(FFN(a) + a): this block has"),
         (["--attention", "cosine", "--scale", "none"], "--scale: it multiplies the dot product of query and key"),
+        (["--freeze-vectors"], "--freeze-vectors: goes with --vectors"),
+        (["--vectors", "none.txt"], "--vectors: none.txt: there is no such file"),
+        (["--vectors", "none.txt", "--tokenizer", "bpe"], "--vectors: they are of words: leave out --tokenizer bpe"),
         (["--scale", "0"], "--scale: expected sqrt, none, or a number above 0 such as 0.125; came '0'"),
         (["--d-value", "x"], "--d-value: expected a whole number, 1 or more; came 'x'"),
         (["--device", "abacus"], "--device: there is no 'abacus'"),

@@ -1,5 +1,6 @@
 """Variants: each option changes its own part of every block and nothing else; what cannot be is told."""
 
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,3 +163,12 @@ def test_the_demo_is_pre_norm_and_the_classic_post_norm_as_the_docs_say():
     page = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
     assert "The paper's Transformer is post-norm" in page
     assert "the model of `clearhead demo` is pre-norm" in page
+
+
+def test_the_results_have_a_row_for_every_variant_of_the_benchmark():
+    found = runpy.run_path(str(DOCS.parent / "benchmarks" / "note_variants.py"))["VARIANTS"]
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    for name, parts in found.items():
+        options = " ".join(f"--{part.replace('_', '-')} {value}" for part, value in parts.items())
+        assert f"| {name} | `{options}` |" in page
+        with_parts(SPECS["encoder-decoder"], parts, context=16).build()
