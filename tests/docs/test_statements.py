@@ -144,6 +144,7 @@ def home(tmp_path_factory):
     for name, times in (("train", 50), ("test", 1)):
         (folder / f"{name}.de").write_text("eins\nzwei\n" * times, encoding="utf-8")
         (folder / f"{name}.en").write_text("one\ntwo\n" * times, encoding="utf-8")
+    (folder / "glove.txt").write_text("".join(f"{word}{' 0.5' * 64}\n" for word in ("eins", "one")), encoding="utf-8")
     return folder
 
 
