@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from clearhead.attention.cells import Cells, Positions, box, four_axes
+from clearhead.attention.modes import has_numbers
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 __all__ = [
@@ -477,7 +478,8 @@ def row_numbers(name: str, values: Ids, axes: tuple[int, ...] = (1,), *, rows: b
         raise ShapeError(f"{name}: expected whole numbers, in rows of one length; came {values!r}") from error
     if numbers.numel():
         check_whole(name, numbers)
-    if numbers.ndim not in axes or numbers.numel() == 0:
+    no_rows = isinstance(values, Tensor) and numbers.shape[:1] == (0,)  # which belong to a batch of none
+    if numbers.ndim not in axes or (numbers.numel() == 0 and not no_rows):
         raise ShapeError(f"{name}: expected {' or '.join(map(str, axes))} axes, not empty; came {tuple(numbers.shape)}")
     numbers = torch.atleast_2d(numbers.long()) if rows else numbers.long()
     return ListedNumbers(numbers) if listed else numbers
@@ -510,11 +512,11 @@ def at_position(numbers: Numbers, cells: Cells, position: Tensor) -> Tensor:
     ids = numbers_on(numbers, cells.key.device)
     inside = (position >= 0) & (position < ids.shape[-1])
     place = position.clamp(0, ids.shape[-1] - 1)
-    return torch.where(inside, ids[cells.batch, place] if ids.shape[0] > 1 else ids[0, place], -1)
+    return torch.where(inside, ids[cells.batch, place] if ids.shape[0] != 1 else ids[0, place], -1)
 
 
 def one_run_each(ids: Tensor) -> bool:
     """Whether each id of a row stands in one unbroken run."""
-    if torch.compiler.is_compiling():
+    if not has_numbers(ids):
         return False
     return all(int((row[1:] != row[:-1]).sum()) + 1 == row.unique().numel() for row in ids)

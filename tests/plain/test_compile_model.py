@@ -10,6 +10,7 @@ import clearhead as ch
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
+from clearhead.model.reading import Across, Afresh
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -96,6 +97,13 @@ def run_once(model, tokens, wanted, *, checkpointing):
         stack.checkpointing = checkpointing
     torch.manual_seed(5)
     return results(model, model, tokens, wanted)
+
+
+@pytest.mark.parametrize("kind", [Afresh, Across])
+def test_where_keys_are_read_can_be_hashed_before_its_fields_are_set(kind):
+    """torch 2.11's compiler does so when such an object is called: it failed with "no attribute 'memory'"."""
+    unset = object.__new__(kind)
+    assert hash(unset) != hash(object.__new__(kind))
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def lifted(query: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
 
 def hide(call: Call, hidden: Bool[Tensor, "..."]) -> Call:
     """Return a mapped call without the features of some keys, given as `(batch or 1, head or 1, key, 1)`."""
-    return call._replace(key=call.key.masked_fill(hidden, nothing(call)))
+    return call.replace(key=call.key.masked_fill(hidden, nothing(call)))
 
 
 def kernelized(call: Call) -> Kernelized:
@@ -133,7 +133,7 @@ def features(call: Call) -> Call:
 def mapped(call: Call) -> Call:
     query, key = call.similarity.prepare(call.query, call.key)
     scaled = isinstance(call.scale, Tensor) or call.scale != 1
-    return call._replace(query=query * call.scale if scaled else query, key=key)
+    return call.replace(query=query * call.scale if scaled else query, key=key)
 
 
 def nearest_sight(call: Call) -> Sight:

@@ -11,6 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.attention.modes import outside_modes
 from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.attention.similarity import DotForm, Scores, Similarity
 from clearhead.errors import OptionError
@@ -107,7 +108,7 @@ def orthogonal_rows(count: int, width: int, generator: torch.Generator | None = 
 
 @functools.lru_cache(maxsize=32)
 def seeded_projection(count: int, width: int, seed: int) -> Tensor:
-    with torch.inference_mode(False):  # it is kept, and an inference tensor could not be used in training later
+    with outside_modes():  # it is kept, and must serve training after inference mode
         return orthogonal_rows(count, width, torch.Generator().manual_seed(seed))
 
 
