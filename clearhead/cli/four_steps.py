@@ -3,9 +3,7 @@
 Every number is read from `Demonstration.steps`, which the layer's `explain` made, or is written out from those numbers.
 """
 
-import inspect
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -152,7 +150,7 @@ def weights(shown: Demonstration, row: int) -> Page:
     yield from step("3  Weights", scale_said(shown), mask_said(shown))
     yield from table("masked", shown.steps.masked, row)
     yield Text()
-    yield prose(f"[weight]{shown.weighting!r}[/]: {summary(shown.weighting)}.")
+    yield prose(f"[weight]{shown.weighting!r}[/]: {shown.weighting.summary}.")
     yield Text()
     yield from shares(shown, row)
     yield Text()
@@ -332,9 +330,3 @@ def gapped(groups: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, str]]
 
 def bracket(numbers: Tensor) -> str:
     return f"({' '.join(plain(x) for x in numbers.tolist())})"
-
-
-def summary(weighting: Weighting) -> str:
-    """The first sentence of what a weighting says of itself."""
-    said = " ".join((inspect.getdoc(type(weighting)) or "").split()).replace("`", "")
-    return re.split(r"[.;](?:\s|$)", said, maxsplit=1)[0]

@@ -1,5 +1,7 @@
 """What a weighting is: a row of scores becomes a row of weights."""
 
+import inspect
+import re
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
@@ -33,6 +35,12 @@ class Weighting(Part, ABC):
     @abstractmethod
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         """The weights of each row, 0 where not `allowed`; a row with nothing allowed is 0 throughout."""
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a sentence without a full stop: the first of its class's docstring."""
+        said = " ".join((inspect.getdoc(type(self)) or "").split()).replace("`", "")
+        return re.split(r"[.;](?:\s|$)", said, maxsplit=1)[0]
 
     @property
     def amounts(self) -> Amounts:
