@@ -17,6 +17,7 @@ from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, Encode
 from clearhead.text.kinds import KINDS, SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.tokenizer import Tokenizer, suggested_size
+from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
 from clearhead.training.machine import chosen_device
@@ -59,6 +60,12 @@ class TokenizerOptions:
         bool, typer.Option("--separate-tokenizers", help="translate: one for each side, instead of one for both.")
     ] = False
     lower: Annotated[bool | None, typer.Option("--lower/--no-lower", help="Make all text lower-case, or not.")] = None
+    vectors: Annotated[
+        Name, typer.Option(metavar="FILE", help="Start from word vectors, as word2vec's or GloVe's text has them.")
+    ] = None
+    freeze_vectors: Annotated[
+        bool, typer.Option("--freeze-vectors", help="vectors: leave the whole token table as it starts.")
+    ] = False
 
 
 @final
@@ -203,16 +210,21 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
     tokenizing = as_tokenizing(default.task, choices.tokenizer, default.tokenizing)
     batching = as_batching(choices.batches, default.batching)
     budget = new_budget(choices.budget, default.budget) or default.budget
-    model = as_model(choices.model, replace(default, tokenizing=tokenizing, batching=batching))
+    chosen = replace(default, tokenizing=tokenizing, batching=batching)
+    model = as_model(choices.model, replace(chosen, model=with_vectors(choices, chosen.model)))
+    check_vectors(choices, model)
+    if choices.tokenizer.freeze_vectors:
+        model = defaults.each_embedding(model, lambda embedding: replace(embedding, frozen=True))
     return replace(
         default,
+        vectors=choices.tokenizer.vectors,
         tokenizing=tokenizing,
         model=model,
         optimising=as_optimising(choices.optimising, default, model, budget),
         batching=batching,
         budget=budget,
         keeping=as_keeping(choices.keeping, default.keeping, budget),
-        parameters=None if choices.model.size is None else parse_count(choices.model.size),
+        parameters=asked_parameters(choices),
     )
 
 
@@ -235,7 +247,9 @@ def as_tokenizing(task: str, options: TokenizerOptions, default: Tokenizing) -> 
     if options.separate_tokenizers and task != "translate":
         raise wrong("--separate-tokenizers", f"is for translate, which has two sides; {task} has one")
     shared = default.shared and not options.separate_tokenizers
-    name = options.tokenizer or default.kind
+    if options.vectors is not None and options.tokenizer in KINDS and options.tokenizer != "word":
+        raise wrong("--vectors", f"they are of words: leave out --tokenizer {options.tokenizer}, or choose word")
+    name = options.tokenizer or (default.kind if options.vectors is None else "word")
     if name in KINDS:
         lower = default.lower if options.lower is None else options.lower
         size = options.vocabulary or (default.size if name == default.kind else None)
@@ -253,6 +267,41 @@ def as_tokenizing(task: str, options: TokenizerOptions, default: Tokenizing) -> 
 
 
 FEW_TOKENS = {"char": defaults.PLACEHOLDER, "byte": 256 + len(SPECIALS)}
+
+
+def asked_parameters(choices: Choices) -> int | None:
+    """Return how many parameters the model shall have; None where its width is that of its vectors and must stay."""
+    size = choices.model.size
+    return None if size is None or choices.tokenizer.vectors is not None else parse_count(size)
+
+
+def with_vectors(choices: Choices, spec: Spec) -> Spec:
+    """Return the model as wide as the vectors are, unless its size was chosen."""
+    if choices.tokenizer.vectors is None:
+        if choices.tokenizer.freeze_vectors:
+            raise wrong("--freeze-vectors", "goes with --vectors, which says what to freeze")
+        return spec
+    if choices.model.preset is not None or choices.model.size is not None:
+        return spec
+    return variants.with_width(spec, size_of_vectors(choices.tokenizer.vectors))
+
+
+def check_vectors(choices: Choices, spec: Spec) -> None:
+    path = choices.tokenizer.vectors
+    if path is not None and (size := size_of_vectors(path)) != width(spec):
+        sized_by = "--preset" if choices.model.preset else "--size"
+        raise wrong(
+            "--vectors",
+            f"{path} has vectors of {size} numbers, and the model is {width(spec)} wide; leave out {sized_by}, and it "
+            f"becomes {size} wide",
+        )
+
+
+def size_of_vectors(path: str) -> int:
+    try:
+        return vector_size(path)
+    except ClearheadError as error:
+        raise wrong("--vectors", str(error)) from error
 
 
 def as_model(options: ModelOptions, recipe: Recipe) -> Spec:

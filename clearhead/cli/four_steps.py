@@ -15,8 +15,8 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Weighting
 from clearhead.cli.colours import heat
 from clearhead.cli.screen import WIDTH, bar, number, plain, prose, rule
-from clearhead.cli.sentence import FEATURES, KINDS, MEANINGS, TOKENS
 from clearhead.cli.steps import Demonstration
+from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS
 
 __all__ = ["page"]
 

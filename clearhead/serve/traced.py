@@ -23,6 +23,8 @@ from clearhead.tracing.names import Model, sides_of
 from clearhead.tracing.readings import effects, lens, readings
 from clearhead.tracing.rebuilding import MATRICES, Head, Site
 from clearhead.tracing.recording import recording
+from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of
+from clearhead.tracing.spaces import compare_spaces
 from clearhead.tracing.trace import Candidate, Trace
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify
@@ -41,6 +43,8 @@ TILES = 96
 """How many tiles of a trace are kept."""
 MOST_CELLS = 200_000_000
 """Weights that are read for one answer: a few seconds of work."""
+MOST_COMPARED = 24
+"""Tokens that are compared with each other in one answer."""
 ROLES = ("query", "key", "value", "context")
 
 
@@ -185,6 +189,34 @@ class Traced:
     def writes(self) -> Tokenizer:
         """The tokeniser of what the model answers."""
         return list(self.run.task.tokenizers.values())[-1]
+
+    def spaces(self, asked: Asked) -> dict[str, Any]:
+        """How alike tokens are as embeddings, as queries and keys, and as values."""
+        site, head = self.site(asked), self.head(asked)
+        found = compare_spaces(self.trace, site.name, head.index, asked.wholes("places", most=MOST_COMPARED))
+        tables = {name: getattr(found, name).tolist() for name in ("embedding", "query_key", "score", "value")}
+        return {"places": list(found.places), "tokens": list(found.tokens), **tables}
+
+    def sequence(self, asked: Asked) -> dict[str, Any]:
+        """One attention step as a sequence diagram."""
+        head = self.head(asked)
+        site = head.site
+        query = asked.whole("query", below=site.n_query)
+        key_side = "encoder" if site.slot == "cross" else site.side
+        few = site.n_query <= MOST_QUERIES
+        steps = head.rows() if few else head.rows(query, query + 1)
+        tokens = [self.trace.sides[side].tokens for side in (site.side, key_side)]
+        shown_queries = tokens[0] if few else [tokens[0][query]]
+        exchange = exchange_of(
+            f"{site.name}, head {head.index}",
+            f"Followed: {tokens[0][query]}.",
+            (shown_queries, tokens[1]),
+            steps,
+            query if few else 0,
+            scale=head.scale,
+            weighting=str(type(site.weighting).__name__).lower(),
+        )
+        return {"svg": draw_sequence(exchange, standalone=False)}
 
     def stream(self, asked: Asked) -> dict[str, Any]:
         """How long each vector of the stream is, and how far it has turned from its embedding."""

@@ -141,6 +141,7 @@ class Recipe:
     """One run. `model` is the spec itself, so that nothing about it is left to a version's defaults.
 
     `parameters`: how many it shall have. Its width and depth are then chosen once the vocabulary is known.
+    `vectors` is a file of pre-trained word vectors that the token tables start from.
     """
 
     task: str
@@ -154,6 +155,7 @@ class Recipe:
     machine: Machine = Machine()
     seed: int = 1
     parameters: int | None = None
+    vectors: str | None = None
 
     def __post_init__(self) -> None:
         positive(self, "parameters")

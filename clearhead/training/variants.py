@@ -22,6 +22,7 @@ from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU, SwiGLU
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.training.defaults import each_attention, each_block, with_attention, with_position
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "parse_whole",
     "with_part",
     "with_parts",
+    "with_width",
 ]
 
 HEADS = ("whole", "sliced")
@@ -187,6 +189,25 @@ def parse_whole(option: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise OptionError(f"{option}: expected a whole number, 1 or more; came {text!r}")
     return int(text)
+
+
+def with_width(spec: Spec, d_model: int) -> Spec:
+    """Return the model with another width. Where its heads do not divide it, there are as many fewer as need be."""
+
+    def change(slot: AttentionSpec) -> AttentionSpec:
+        heads = layout(slot)
+        if not isinstance(heads, Heads | SlicedHeads):
+            return slot
+        fitting = max(count for count in range(1, heads.count + 1) if d_model % count == 0)
+        if isinstance(heads, Heads) and fitting != heads.count:
+            return replace(slot, heads=replace(heads, count=fitting, kv=None))
+        return replace(slot, heads=replace(heads, count=fitting))
+
+    changed = each_attention(spec, change)
+    if not isinstance(changed, EncoderDecoderSpec):
+        return replace(changed, d_model=d_model)
+    encoder, decoder = replace(changed.encoder, d_model=d_model), replace(changed.decoder, d_model=d_model)
+    return replace(changed, encoder=encoder, decoder=decoder)
 
 
 PARTS: dict[str, Callable[[Spec, str, int], Spec]] = {

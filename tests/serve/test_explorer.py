@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shutil
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -19,6 +20,9 @@ from clearhead.serve.explorer import TRACES, Explorer
 from clearhead.tracing.edits import Edit, Swap
 from clearhead.tracing.readings import effects, lens, readings
 from clearhead.tracing.recording import recording
+from clearhead.tracing.sentence import creature_exchange
+from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, weight_text
+from clearhead.tracing.spaces import compare_spaces
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
 
@@ -265,6 +269,51 @@ def test_vectors_of_a_head_and_of_the_stream(case):
         )
 
 
+def test_tokens_are_compared_in_three_spaces_as_the_trace_has_them(case):
+    client, run, text, meta = case
+    made = trace(run, text)
+    for name, site in made.sites.items():
+        if site.slot == "cross":
+            status, found = client.get(f"api/trace/{meta['id']}/spaces", site=name, head=0, places="0")
+            assert (status, "choose a self-attention" in found["error"]) == (400, True)
+            continue
+        places = [site.n_query - 1, 0]
+        asked = {"site": name, "head": 1, "places": ",".join(map(str, places))}
+        status, found = client.get(f"api/trace/{meta['id']}/spaces", **asked)
+        assert status == 200
+        own = compare_spaces(made, name, 1, places)
+        assert (found["places"], found["tokens"]) == (places, list(own.tokens))
+        for space in ("embedding", "query_key", "score", "value"):
+            assert np.array_equal(np.array(found[space], np.float32), getattr(own, space).numpy())
+
+
+def test_a_sequence_diagram_of_every_attention(case):
+    client, run, text, meta = case
+    for name, site in trace(run, text).sites.items():
+        query = site.n_query - 1
+        status, found = client.get(f"api/trace/{meta['id']}/sequence", site=name, head=1, query=query)
+        assert status == 200
+        tree = ElementTree.fromstring(found["svg"])
+        weights = [group for group in tree.iter() if group.get("data-arrow", "").startswith("weight ")]
+        steps = site.head[1].rows(query, query + 1)
+        assert len(weights) >= min(site.n_key, MOST_KEYS)
+        for group in weights:
+            key = group.get("data-arrow").split()[-1]
+            if key != "rest":
+                label = group.find("{http://www.w3.org/2000/svg}text").text
+                assert label == f"× {weight_text(steps.weight[0, int(key)].item())}"
+
+
+def test_the_notes_sentence_needs_nothing_of_the_run(translating):
+    client, _ = translating
+    status, found = client.get("api/sentence")
+    assert (status, found["tokens"][found["token"]]) == (200, "creature")
+    assert found["svg"] == draw_sequence(creature_exchange(3), standalone=False)
+    assert client.get("api/sentence", token=0)[1]["token"] == 0
+    status, found = client.get("api/sentence", token=5)
+    assert (status, found["error"]) == (400, "the address: token is 5, and must be 0 to 4")
+
+
 def test_readings_of_every_head(case):
     client, run, text, meta = case
     made = trace(run, text)
@@ -387,6 +436,10 @@ WRONG = [
     ("cell", ASKED | {"head": "mean", "query": 0, "key": 0}, "head: expected a whole number; came 'mean'"),
     ("vectors", ASKED | {"role": "score"}, "role is 'score', and must be one of query, key, value, context"),
     ("vectors", {"name": "encoder.7.nothing"}, "there is no 'encoder.7.nothing' in this trace"),
+    ("spaces", {"site": "encoder.0.attention", "head": 0, "places": "0,x"}, "places: expected a whole number"),
+    ("spaces", {"site": "encoder.0.attention", "head": 0, "places": "0,0"}, "up to 24 different whole numbers"),
+    ("spaces", {"site": "encoder.0.attention", "head": 0, "places": "0,99"}, "places: expected one or more from 0"),
+    ("sequence", {"site": "encoder.0.attention", "head": 0, "query": 99}, "query is 99, and must be 0 to"),
     ("thumbs", {"site": "decoder.0"}, "there is no attention called 'decoder.0'"),
     ("readings", {"site": "decoder.0"}, "there is no attention called 'decoder.0'"),
     ("effects", {}, "site is missing"),

@@ -20,12 +20,15 @@ import {
   type Readings,
   type Row,
   type Run,
+  type Sentence,
+  type Sequence,
   type SideName,
   type SideSpec,
   type SiteMeta,
   type Slot,
   type Source,
   SourceError,
+  type Spaces,
   type Stream,
   type Thumbs,
   type TileRequest,
@@ -276,6 +279,29 @@ export class FakeSource implements Source {
         cosine: Array.from({ length: n }, (_, place) => Math.max(0.1, 1 - depth * 0.06 - 0.05 * chance(depth + place))),
       })),
     };
+  }
+
+  async spaces(id: string, name: string, head: number, places: readonly number[]): Promise<Spaces> {
+    const side = this.found(id).meta.sites.find((site) => site.name === name)!.query_side;
+    const tokens = places.map((place) => this.found(id).meta.sides[side]!.tokens[place]);
+    const table = (seed: number): number[][] =>
+      places.map((row) => places.map((column) => 2 * chance(seed + head + row * 31 + column * 7) - 1));
+    return {
+      places: [...places],
+      tokens,
+      embedding: table(1),
+      query_key: table(2),
+      score: table(2).map((row) => row.map((cosine) => 9 * cosine)),
+      value: table(3),
+    };
+  }
+
+  async sequence(): Promise<Sequence> {
+    return { svg: "<svg viewBox='0 0 200 40'><text x='8' y='24'>only a server draws this</text></svg>" };
+  }
+
+  async sentence(token: number): Promise<Sentence> {
+    return { tokens: ["the", "cute", "blue", "creature", "sleeps"], token, ...(await this.sequence()) };
   }
 
   async context(request: ContextRequest): Promise<ContextAnswer> {

@@ -182,6 +182,9 @@ export class EmbeddedSource implements Source {
   }
 
   effects = absent;
+  spaces = absent;
+  sequence = absent;
+  sentence = absent;
   context = absent;
   positions = absent;
   decode = absent;

@@ -18,9 +18,12 @@ import {
   type Readings,
   type Row,
   type Run,
+  type Sentence,
+  type Sequence,
   type SideName,
   type Source,
   SourceError,
+  type Spaces,
   type Stream,
   type Thumbs,
   type TileRequest,
@@ -41,6 +44,8 @@ const ALL: readonly ViewName[] = [
   "intervene",
   "training",
   "design",
+  "spaces",
+  "sequence",
 ];
 
 type Values = Record<string, string | number>;
@@ -114,6 +119,18 @@ export class ServerSource implements Source {
 
   stream(id: string, side: SideName): Promise<Stream> {
     return this.part(id, "stream", { side });
+  }
+
+  spaces(id: string, site: string, head: number, places: readonly number[]): Promise<Spaces> {
+    return this.part(id, "spaces", { site, head, places: places.join(",") });
+  }
+
+  sequence(id: string, site: string, head: number, query: number): Promise<Sequence> {
+    return this.part(id, "sequence", { site, head, query });
+  }
+
+  sentence(token: number): Promise<Sentence> {
+    return this.once(`sentence ${token}`, () => this.json("sentence", { token }));
   }
 
   context(request: ContextRequest): Promise<ContextAnswer> {

@@ -19,7 +19,9 @@ export type ViewName =
   | "decoding"
   | "intervene"
   | "training"
-  | "design";
+  | "design"
+  | "spaces"
+  | "sequence";
 
 export interface AttentionSpec {
   n_heads: number;
@@ -64,8 +66,30 @@ export interface Run {
   labels?: string[];
   examples: Example[];
   training: boolean;
+  /** Views that would have nothing to show for this run, each with the reason. */
+  absent?: Partial<Record<ViewName, string>>;
   /** Of a compiled program: what each direction of the residual stream is called. */
   directions?: string[];
+  program?: Program;
+}
+
+/** The program that was compiled into a run. */
+export interface Program {
+  name: string;
+  about: string;
+  /** The program, a line for each sequence it computes. */
+  listing: string[];
+  layers: ProgramLayer[];
+  /** Whether the weights are still those that were compiled. */
+  exact: boolean;
+}
+
+export interface ProgramLayer {
+  side: SideName;
+  layer: number;
+  heads: { site: string; head: number; words: string }[];
+  units: number;
+  network: { words: string }[];
 }
 
 /** A change of one step of one site: a head off is {step: "context", head, times: 0}. */
@@ -143,6 +167,8 @@ export interface Meta {
   names: string[];
   candidates: Candidate[][];
   answer: string;
+  /** Of a compiled program: its answer at each token of the text, which begins at token `offset`. */
+  program?: { answers: string[]; offset: number };
 }
 
 /** A matrix of numbers, row by row. */
@@ -235,6 +261,27 @@ export interface Stream {
   rows: { name: string; norm: number[]; cosine: number[] }[];
 }
 
+/** Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys. */
+export interface Spaces {
+  places: number[];
+  tokens: string[];
+  embedding: number[][];
+  query_key: number[][];
+  score: number[][];
+  value: number[][];
+}
+
+/** A sequence diagram of one attention step, as an SVG element. */
+export interface Sequence {
+  svg: string;
+}
+
+/** The same of the notes' sentence, whose head was set by hand. */
+export interface Sentence extends Sequence {
+  tokens: string[];
+  token: number;
+}
+
 export interface ContextRequest {
   texts: string[];
   word: string;
@@ -265,6 +312,8 @@ export interface DecodeRequest {
   beam: number;
   candidates: number;
   max_new?: number;
+  edits?: EditJson[];
+  step?: number | null;
 }
 
 export interface DecodeNode {
@@ -335,6 +384,9 @@ export interface Source {
   lens(id: string): Promise<Lens>;
   effects(id: string, site: string): Promise<Effects>;
   stream(id: string, side: SideName): Promise<Stream>;
+  spaces(id: string, site: string, head: number, places: readonly number[]): Promise<Spaces>;
+  sequence(id: string, site: string, head: number, query: number): Promise<Sequence>;
+  sentence(token: number): Promise<Sentence>;
   context(request: ContextRequest): Promise<ContextAnswer>;
   positions(n: number): Promise<Positions>;
   decode(request: DecodeRequest): Promise<Decoded>;
