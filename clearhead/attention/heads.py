@@ -6,7 +6,7 @@ of it (`SlicedHeads`). The linear step W_O after the concatenation can be left o
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import NamedTuple, TypeGuard, final
 
 import torch
@@ -109,15 +109,33 @@ class Heads(HeadLayout):
 @final
 @dataclass(frozen=True)
 class SlicedHeads(HeadLayout):
-    """`count` heads; head i sees only slice i of the input, d_model / count wide, through square maps of that width."""
+    """`count` heads; head i sees only slice i of the input, d_model / count wide, through square maps of that width.
+
+    `value_rank` r gives the value map of each head as V_down (width x r) then V_up (r x width). Keys and values cannot
+    be shared by groups of heads (`kv`): a head would then see a slice that is not its own.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(512, heads=ch.SlicedHeads(8, value_rank=4))
+    >>> sum(p.numel() for p in layer.value.parameters()) == 8 * 2 * 64 * 4
+    True
+    """
 
     count: int
     bias: bool = False
     output: bool = True
+    value_rank: int | None = None
+    kv: InitVar[int | None] = None
 
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise OptionError(f"SlicedHeads: count must be 1 or more; came {self.count}")
+    def __post_init__(self, kv: int | None) -> None:
+        for name in ("count", "value_rank"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise OptionError(f"SlicedHeads: {name} must be 1 or more; came {number}")
+        if kv not in (None, self.count):
+            raise OptionError(
+                f"SlicedHeads: head i sees slice i alone, so heads cannot share keys and values; came kv={kv}. "
+                f"Leave it out, or use Heads({self.count}, kv={kv}), whose heads see the whole input"
+            )
 
     def shape(self, d_model: int) -> HeadShape:
         if d_model % self.count:
@@ -131,7 +149,12 @@ class SlicedHeads(HeadLayout):
 
     def maps(self, d_model: int) -> Maps:
         width = self.shape(d_model).d_head
-        query, key, value = (SliceMap(self.count, width, bias=self.bias) for _ in range(3))
+        query, key = (SliceMap(self.count, width, bias=self.bias) for _ in range(2))
+        value = (
+            SliceMap(self.count, width, bias=self.bias)
+            if self.value_rank is None
+            else LowRankSliceMap(self.count, width, self.value_rank, bias=self.bias)
+        )
         return Maps(query, key, value, linear(d_model, d_model, bias=self.bias) if self.output else nn.Identity())
 
 
@@ -257,3 +280,24 @@ class SliceMap(nn.Module):
         slices = rearrange(source, "batch n (head d) -> batch head n d", head=self.weight.shape[0])
         mapped = einsum(slices, self.weight, "batch head n d, head d out -> batch head n out")
         return mapped if self.bias is None else mapped + self.bias.to(mapped.dtype)
+
+
+@final
+class LowRankSliceMap(nn.Module):
+    """A map through `rank` numbers for each head, from its own slice of the input: x V_down V_up."""
+
+    @property
+    def last(self) -> Tensor:
+        return self.up
+
+    def __init__(self, n_heads: int, width: int, rank: int, *, bias: bool) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(n_heads, width, rank) * width**-0.5)
+        self.up = nn.Parameter(torch.randn(n_heads, rank, width) * rank**-0.5)
+        self.bias = nn.Parameter(torch.zeros(n_heads, 1, width)) if bias else None
+
+    def forward(self, source: Source) -> PerHead:
+        slices = rearrange(source, "batch n (head d) -> batch head n d", head=self.down.shape[0])
+        inner = einsum(slices, self.down, "batch head n d, head d rank -> batch head n rank")
+        outer = einsum(inner, self.up, "batch head n rank, head rank out -> batch head n out")
+        return outer if self.bias is None else outer + self.bias.to(outer.dtype)

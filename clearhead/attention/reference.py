@@ -32,7 +32,7 @@ class Weights:
     scaled: Scores
     """The score times the similarity's scale."""
     masked: Scores
-    """`scaled`, plus the position's bias if it has one; blocked (-inf, or 0 if kernelized) where not allowed."""
+    """`scaled`, plus the position's bias if it has one; where not allowed `weighting.blocked`, -inf or 0."""
     weight: Scores
 
 
@@ -48,7 +48,7 @@ class Steps:
     scaled: Float[Tensor, "*batch_head query key"]
     """The score times the similarity's scale."""
     masked: Float[Tensor, "*batch_head query key"]
-    """`scaled`, plus the position's bias if it has one; blocked (-inf, or 0 if kernelized) where not allowed."""
+    """`scaled`, plus the position's bias if it has one; where not allowed `weighting.blocked`, -inf or 0."""
     weight: Float[Tensor, "*batch_head query key"]
     context: Float[Tensor, "*batch_head query d_value"]
 

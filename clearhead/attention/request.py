@@ -17,6 +17,7 @@ from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 __all__ = ["make_call"]
 
 SIMILARITY = Similarity | None
+FEATURE_FORMS = ("features", "log features")
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -136,7 +137,13 @@ def check_parts(similarity: Similarity | None, weighting: Weighting, position: P
     check_kind("position", position, Position, "clearhead.positions.Rotary()")
     if weighting.form == "kernelized":
         check_kernelized(similarity, position)
-    elif similarity is not None and similarity.form == "features":
+        logs = weighting.amounts == "exponential"
+        if similarity is not None and (similarity.form == "log features") != logs:
+            raise OptionError(
+                f"{weighting!r} has another similarity, on {'logarithms' if logs else 'products'} of features: leave "
+                "similarity out, or take weighting.similarity"
+            )
+    elif similarity is not None and similarity.form in FEATURE_FORMS:
         raise OptionError("this similarity is a product of features, which belongs to weighting.Kernelized")
 
 
@@ -148,7 +155,7 @@ def check_kind(name: str, part: object, kind: type | UnionType, example: str) ->
 
 
 def check_kernelized(similarity: Similarity | None, position: Position) -> None:
-    if similarity is not None and similarity.form != "features":
+    if similarity is not None and similarity.form not in FEATURE_FORMS:
         raise OptionError(
             f"Kernelized attention defines its own score φ(q)·φ(k): leave similarity out (came {similarity!r}), "
             "or choose its features"

@@ -14,7 +14,7 @@ from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.sizes import PRESETS, Spec, named, parse_count, sized
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
-from clearhead.text.kinds import KINDS
+from clearhead.text.kinds import KINDS, SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.tokenizer import Tokenizer, suggested_size
 from clearhead.text.vectors import vector_size
@@ -224,6 +224,7 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
         batching=batching,
         budget=budget,
         keeping=as_keeping(choices.keeping, default.keeping, budget),
+        parameters=asked_parameters(choices),
     )
 
 
@@ -263,6 +264,15 @@ def as_tokenizing(task: str, options: TokenizerOptions, default: Tokenizing) -> 
         if value:
             raise wrong(option, f"is decided by the tokeniser that is given, {name}")
     return replace(default, given=name)
+
+
+FEW_TOKENS = {"char": defaults.PLACEHOLDER, "byte": 256 + len(SPECIALS)}
+
+
+def asked_parameters(choices: Choices) -> int | None:
+    """Return how many parameters the model shall have; None where its width is that of its vectors and must stay."""
+    size = choices.model.size
+    return None if size is None or choices.tokenizer.vectors is not None else parse_count(size)
 
 
 def with_vectors(choices: Choices, spec: Spec) -> Spec:
@@ -346,10 +356,15 @@ def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
 
 
 def likely_vocabulary(recipe: Recipe) -> int:
-    """How many tokens there will be, before the tokeniser is trained."""
+    """How many tokens there will be, before the tokeniser is trained; the size is met once it is (`Recipe.parameters`).
+
+    Characters and bytes are few, however long the text is.
+    """
     tokenizing = recipe.tokenizing
     if tokenizing.given is not None:
         return Tokenizer.load(tokenizing.given).vocabulary
+    if tokenizing.kind in FEW_TOKENS:
+        return FEW_TOKENS[tokenizing.kind]
     return tokenizing.size or suggested_size(defaults.text_bytes(recipe.corpus))
 
 

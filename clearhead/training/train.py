@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from clearhead.errors import OptionError, RunError
+from clearhead.model.sizes import resized
 from clearhead.text.preparing import Prepared, opened, prepare
 from clearhead.training.assessing import Held, assess
 from clearhead.training.checkpoints import Checkpoint, write_text, writing
@@ -53,6 +54,8 @@ def train(
         )
         task = TASKS[recipe.task](tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
         spec = task.fitted(recipe.model)
+        if recipe.parameters is not None:
+            spec = resized(spec, recipe.parameters)
         folder.describe(spec, task, prepared)
         recipe = replace(recipe, model=spec)
         folder.begin(recipe)

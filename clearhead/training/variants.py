@@ -74,26 +74,30 @@ def sliced(heads: HeadLayout) -> HeadLayout:
         return heads
     if not isinstance(heads, Heads):
         raise OptionError(f"heads: sliced heads can replace Heads; this model has {heads}")
-    if heads.kv not in (None, heads.count) or (heads.d_head, heads.d_value, heads.value_rank) != (None, None, None):
+    if heads.kv not in (None, heads.count) or (heads.d_head, heads.d_value) != (None, None):
         raise OptionError(
-            "heads: sliced heads have one square map each for query, key and value, as wide as their slice: they share "
-            f"no key heads, and take no width and no value rank of their own; this model has {heads}"
+            "heads: sliced heads have maps as wide as their slice for query, key and value: they share no key heads, "
+            f"and take no width of their own; this model has {heads}"
         )
-    return SlicedHeads(heads.count, bias=heads.bias, output=heads.output)
+    return SlicedHeads(heads.count, bias=heads.bias, output=heads.output, value_rank=heads.value_rank)
 
 
 def whole(heads: HeadLayout) -> HeadLayout:
     if isinstance(heads, SlicedHeads):
-        return Heads(heads.count, bias=heads.bias, output=heads.output)
+        return Heads(heads.count, bias=heads.bias, output=heads.output, value_rank=heads.value_rank)
     return heads
 
 
 def with_value_rank(spec: Spec, text: str) -> Spec:
-    """Return the model whose value maps are V_down (d_model × rank) then V_up (rank × d_value)."""
+    """Return the model whose value maps are V_down, to `rank` numbers in each head, then V_up, to d_value."""
     rank = parse_whole("value_rank", text)
-    return each_attention(
-        spec, lambda slot: replace(slot, heads=replace(whole_heads("value_rank", slot), value_rank=rank))
-    )
+
+    def change(slot: AttentionSpec) -> AttentionSpec:
+        heads = layout(slot)
+        ranked = heads if isinstance(heads, SlicedHeads) else whole_heads("value_rank", slot)
+        return replace(slot, heads=replace(ranked, value_rank=rank))
+
+    return each_attention(spec, change)
 
 
 def with_d_value(spec: Spec, text: str) -> Spec:

@@ -166,6 +166,18 @@ def test_a_causal_mask_leaves_the_future_at_exactly_zero(shown_by):
     torch.testing.assert_close(weight.sum(-1), torch.ones(len(TOKENS)), atol=2e-3, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("weighting", "said"),
+    [
+        ("argmax", "on its best key, the first of them if several tie."),
+        ("argmax-last", "on its best key, the last of them if several tie."),
+        ("argmax-average", "on its best keys, in equal parts if several tie."),
+    ],
+)
+def test_what_is_said_of_argmax_is_what_is_shown_below_it(shown_by, weighting, said):
+    assert f"All the weight of a row {said}" in " ".join(shown_by("--weighting", weighting).split())
+
+
 def test_argmax_takes_the_first_of_a_tie_or_shares_it(shown_by):
     row = TOKENS.index("creature")
     assert table(shown_by("--weighting", "argmax"), "weight")[row].tolist() == [0, 1, 0, 0, 0]

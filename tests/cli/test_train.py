@@ -64,6 +64,16 @@ def command(capsys, plain_terminal):
     return ran
 
 
+@pytest.mark.parametrize("kind", ["char", "byte", "word"])
+def test_a_size_is_met_with_the_vocabulary_of_the_text(command, files, tmp_path, kind):
+    """With characters 200k gave 49,632: the size was met for a vocabulary that the text does not have."""
+    small = ["--tokens", "64", "--context", "16", "--threads", "1", "--steps", "1", "--json"]
+    code, out, err = command(tmp_path / "run", *files["generate"], "--size", "200k", "--tokenizer", kind, *small)
+    assert code == 0, err
+    assert json.loads(out)["evaluation"]["parameters"] == pytest.approx(200_000, rel=0.1)
+    assert load(tmp_path / "run").folder.recipe().parameters == 200_000
+
+
 @pytest.mark.parametrize("task", ["translate", "generate", "fill", "classify"])
 def test_a_task_is_trained_from_files_in_one_command(command, files, tmp_path, task):
     code, out, err = command(tmp_path / "run", *files[task], *SHORT)

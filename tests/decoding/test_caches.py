@@ -173,8 +173,19 @@ def test_summed_has_one_size_however_long_the_text(name):
     sizes = {session.caches.bytes() for session in stepped(case_of(model), 5)}
     sizes.add(case_of(model, (9, 30, 12)).session().caches.bytes())
     rows, heads, d_head, d_value = 3, 4, 6, 6
-    features = 128 if name == "linear random" else d_head
-    assert sizes == {rows * heads * features * (d_value + 1) * 8}
+    features, peak = (128, 1) if name == "linear random" else (d_head, 0)
+    assert sizes == {rows * heads * features * (d_value + 1 + peak) * 8}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("kind", ["decoder", "same cross"])
+def test_random_features_of_any_size_are_decoded_as_they_are_trained(kind, law):
+    """Queries and keys so large that their features would underflow: exponents of -1,000 and less."""
+    model = model_of(kind=kind, weighting="linear random", layers="two")
+    for name, parameter in model.named_parameters():
+        if ".attention.query" in name or ".attention.key" in name or ".cross.query" in name or ".cross.key" in name:
+            parameter.mul_(30)
+    assert LAWS[law](case_of(model)) == []
 
 
 def test_summed_is_the_sum_over_keys():

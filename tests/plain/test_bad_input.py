@@ -456,6 +456,16 @@ LAYERS: dict[str, Case] = {
     ),
     "zero heads": (lambda: ch.Attention(8, heads=0), OptionError, "Heads: count must be 1 or more; came 0"),
     "zero slices": (lambda: ch.SlicedHeads(0), OptionError, "SlicedHeads: count must be 1 or more; came 0"),
+    "sliced heads that share keys": (
+        lambda: ch.SlicedHeads(4, kv=2),
+        OptionError,
+        r"head i sees slice i alone, so heads cannot share keys and values; came kv=2. .*use Heads\(4, kv=2\)",
+    ),
+    "sliced heads of rank 0": (
+        lambda: ch.SlicedHeads(4, value_rank=0),
+        OptionError,
+        "SlicedHeads: value_rank must be 1 or more; came 0",
+    ),
     "rank 0": (lambda: ch.Heads(2, value_rank=0), OptionError, "Heads: value_rank must be 1 or more; came 0"),
     "rank below 0": (lambda: ch.Heads(2, value_rank=-4), OptionError, "Heads: value_rank must be 1 or more; came -4"),
     "d_head 0": (lambda: ch.Heads(2, d_head=0), OptionError, "Heads: d_head must be 1 or more; came 0"),

@@ -14,13 +14,19 @@ __all__ = ["Argmax"]
 
 Ties = Literal["first", "last", "average"]
 Gradient = Literal["straight-through", "none"]
+SUMMARIES: dict[Ties, str] = {
+    "first": "All the weight of a row on its best key, the first of them if several tie",
+    "last": "All the weight of a row on its best key, the last of them if several tie",
+    "average": "All the weight of a row on its best keys, in equal parts if several tie",
+}
 
 
 @final
 @dataclass(frozen=True)
 class Argmax(Weighting):
-    """One winner a row. Scores within `tolerance` x max(1, |maximum|) of the row's maximum are tied.
+    """All the weight of a row on its best key. Of keys that tie, `ties` says whether the first wins, the last, or all.
 
+    Scores within `tolerance` x max(1, |maximum|) of the row's maximum are tied.
     Equal keys do not give equal bits, so a tie needs a tolerance; it is the same on every kernel and with a cache.
     `gradient`: `straight-through` passes back softmax's gradient, `none` lets only the values learn.
     """
@@ -38,6 +44,10 @@ class Argmax(Weighting):
                 raise OptionError(f"Argmax: {name} must be one of {', '.join(choices)}; came {value!r}")
         if not self.tolerance >= 0:
             raise OptionError(f"Argmax: tolerance must be 0 or more; came {self.tolerance}")
+
+    @property
+    def summary(self) -> str:
+        return SUMMARIES[self.ties]
 
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         chosen = self.choose(masked.detach(), allowed)
