@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { angleAt, byDistance, noise, pairing, roughly, spread, toggled, turns, wavelength } from "./waves";
+import { angleAt, byDistance, noise, pairing, roughly, spread, toggled, wavelength } from "./waves";
 
 const D = 16;
 const angle = (place: number, pair: number): number => place / 10000 ** ((2 * pair) / D);
@@ -17,7 +17,6 @@ describe("pairing", () => {
     expect(pairing(interleaved)?.(3)).toEqual({ sine: 6, cosine: 7 });
     expect(pairing(halves)?.(3)).toEqual({ sine: 3, cosine: 11 });
     expect(pairing(turning)?.(3)).toEqual({ sine: 7, cosine: 6 });
-    expect(turns(40, D)).toEqual(turning);
     expect(pairing(noise(4, 8))).toBe(null);
     expect(pairing([])).toBe(null);
   });

@@ -56,16 +56,6 @@ export function toggled(chosen: number[], one: number, most = 8): number[] {
   return [...room, one].sort((a, b) => a - b);
 }
 
-/** What rotary turns by: cosine and sine of each pair's angle, side by side. */
-export function turns(rows: number, columns: number, base = 10_000): Table {
-  return Array.from({ length: rows }, (_, position) =>
-    Array.from({ length: columns - (columns % 2) }, (_, column) => {
-      const angle = position / base ** ((column - (column % 2)) / columns);
-      return column % 2 ? Math.sin(angle) : Math.cos(angle);
-    }),
-  );
-}
-
 /** A table such as one starts from before training: small noise, always the same. */
 export function noise(rows: number, columns: number): Table {
   let state = 20250;
