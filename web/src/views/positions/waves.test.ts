@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { angleAt, byDistance, noise, pairing, roughly, spread, toggled, wavelength } from "./waves";
+import { angleAt, byDistance, columnsThatVary, noise, pairing, roughly, spread, toggled, wavelength } from "./waves";
 
 const D = 16;
 const angle = (place: number, pair: number): number => place / 10000 ** ((2 * pair) / D);
@@ -11,6 +11,16 @@ const halves = Array.from({ length: 40 }, (_, place) =>
   Array.from({ length: D }, (_, d) => (d < D / 2 ? Math.sin(angle(place, d)) : Math.cos(angle(place, d - D / 2)))),
 );
 const turning = interleaved.map((row) => row.map((_, d) => row[d % 2 ? d - 1 : d + 1]));
+
+it("of a compiled table only the columns that differ between positions are shown first", () => {
+  expect(
+    columnsThatVary([
+      [0, 1, 0],
+      [0, 0, 1],
+    ]),
+  ).toEqual([1, 2]);
+  expect(columnsThatVary([])).toEqual([]);
+});
 
 describe("pairing", () => {
   it("finds sine and cosine however they lie", () => {

@@ -49,6 +49,14 @@ export function spread(count: number, wanted = 6): number[] {
   return [...new Set(places)];
 }
 
+/** The columns whose numbers are not all the same. */
+export function columnsThatVary(table: Table): number[] {
+  const [first] = table;
+  return (first ?? [])
+    .map((_, column) => column)
+    .filter((column) => table.some((row) => row[column] !== first[column]));
+}
+
 /** One more, or one fewer if it was there; never none, never more than can be read. */
 export function toggled(chosen: number[], one: number, most = 8): number[] {
   if (chosen.includes(one)) return chosen.length > 1 ? chosen.filter((each) => each !== one) : chosen;
