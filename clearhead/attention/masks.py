@@ -107,6 +107,11 @@ class Mask(ABC):
         return (self,)
 
     @property
+    def called(self) -> str:
+        """Name the mask for a reader: "causal mask and padding mask", "no mask"."""
+        return " and ".join("no mask" if one.kind == Everything.kind else f"{one.kind} mask" for one in self.terms)
+
+    @property
     def structure(self) -> tuple[object, ...]:
         """The classes and plain numbers it is made of: masks of one structure differ in their tensors alone."""
         return (type(self),)

@@ -1,7 +1,8 @@
 """What every part of attention has in common, and the numbers a part is built for."""
 
+import re
 from dataclasses import dataclass
-from typing import Optional
+from typing import ClassVar, Optional
 
 __all__ = ["HeadShape", "MadeFor", "Part"]
 
@@ -30,6 +31,14 @@ class Part:
     """
 
     made_for: MadeFor = MadeFor()
+    words: ClassVar[str] = ""
+    """What a reader calls it, where the class name does not say it: "no positions", "scaled dot product"."""
+
+    @property
+    def called(self) -> str:
+        """Name the part for a reader: its `words`, or its class name as words."""
+        name = type(self).__name__.removeprefix("Learned") or "Learned"
+        return self.words or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
 
     def of_head(self, head: int) -> Optional["Part"]:
         """The part as one head of a layer has it; None where it has values for each head, and does not say which."""

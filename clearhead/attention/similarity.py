@@ -39,6 +39,12 @@ class Similarity(Part, ABC):
     form: ClassVar[str] = "pairwise"
     """`dot`: a dot product of what `prepare` returns. `features`: that, and never negative. `log features`: the
     logarithm of such a product, of features that `prepare` returns as logarithms. Else `pairwise`."""
+    formula: ClassVar[str] = "a score of the pair"
+    """How the score is made, for a reader."""
+    prepared: ClassVar[str] = "prepared {}"
+    """What a query or key is called after `prepare`."""
+    scale_reason: ClassVar[str] = "the factor of this similarity"
+    """Why `scale` is what it is, where it is not 1/√d_head."""
 
     def build(self, shape: HeadShape) -> "Similarity":
         """The part with values of its own, for one layer; itself if it has none."""
@@ -65,6 +71,7 @@ class DotForm(Similarity):
     """A similarity that is a dot product of prepared vectors."""
 
     form: ClassVar[str] = "dot"
+    formula: ClassVar[str] = "query · key"
 
     def score(self, query: Tensor, key: Tensor) -> Scores:
         return einsum(query, key, "batch head query d, batch head key d -> batch head query key")
@@ -75,12 +82,15 @@ class DotForm(Similarity):
 class Dot(DotForm):
     """q·k."""
 
+    words: ClassVar[str] = "dot product"
+
 
 @final
 @dataclass(frozen=True)
 class ScaledDot(DotForm):
     """q·k times a factor: 1/√d_head unless given."""
 
+    words: ClassVar[str] = "scaled dot product"
     factor: float | None = None
 
     def scale(self, d_head: int) -> float:
@@ -89,6 +99,11 @@ class ScaledDot(DotForm):
 
 class CosineForm(DotForm):
     """The cosine of the angle between query and key; a zero vector has a cosine of 0 with everything."""
+
+    words: ClassVar[str] = "cosine similarity"
+    formula: ClassVar[str] = "query · key ÷ (|query| · |key|)"
+    prepared: ClassVar[str] = "unit {}"
+    scale_reason: ClassVar[str] = "1 ÷ the temperature of this head"
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return unit(query), unit(key)
@@ -137,6 +152,7 @@ class LearnedCosine(nn.Module, CosineForm):
 class Additive(Similarity):
     """wᵀ tanh(W_q q + W_k k): a small network scores each pair. `width` defaults to d_head."""
 
+    words: ClassVar[str] = "additive similarity"
     width: int | None = None
 
     def __post_init__(self) -> None:
@@ -156,6 +172,9 @@ class Additive(Similarity):
 @final
 class LearnedAdditive(nn.Module, Similarity):
     """Additive with its weights, a set for each head."""
+
+    words: ClassVar[str] = Additive.words
+    formula: ClassVar[str] = "w · tanh(W_q query + W_k key)"
 
     def __init__(self, n_heads: int, d_head: int, width: int) -> None:
         super().__init__()

@@ -71,8 +71,10 @@ class Looked:
 
     @property
     def name(self) -> str:
-        which = "mean of its heads" if self.view.head is None else f"head {self.view.head} of {self.site.n_heads}"
-        return f"{self.view.site}, {which}"
+        n_heads = self.site.n_heads
+        if self.view.head is None:
+            return f"{self.view.site}, mean of its {n_heads} heads"
+        return f"{self.view.site}, head {self.view.head}" + (f" (heads 0 to {n_heads - 1})" if n_heads > 1 else "")
 
     @property
     def weight(self) -> Tensor:

@@ -132,7 +132,7 @@ class Explorer:
         return self.traces.get_or_make(wanted.id, lambda: self.made(wanted))
 
     def positions(self, asked: Asked) -> dict[str, Any]:
-        return positions(self.run.model, asked.whole("n", least=2, below=1025, default=64))
+        return positions(self.run, asked.whole("n", least=2, below=1025, default=64))
 
     def decode(self, asked: Asked) -> dict[str, Any]:
         """Search with a beam, and return it step by step, with where its best output looked in the source.

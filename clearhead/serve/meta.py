@@ -8,7 +8,9 @@ from typing import Any
 from clearhead.serve.facts import part_name
 from clearhead.serve.program import load_program
 from clearhead.serve.wanted import Wanted
-from clearhead.tracing.rebuilding import Site
+from clearhead.tracing.arithmetic import weighting_kind
+from clearhead.tracing.edits import Edit
+from clearhead.tracing.rebuilding import ALLOWED, Site
 from clearhead.tracing.trace import Candidate, Trace
 from clearhead.training.answers import filled
 from clearhead.training.run import Run
@@ -75,6 +77,12 @@ def as_candidates(row: Sequence[Candidate]) -> list[dict[str, Any]]:
     return [{"id": one.id, "text": one.text, "p": math.exp(one.log_prob)} for one in row]
 
 
+def masks(site: Site) -> bool:
+    """Say whether any key may be hidden from a query here: by the mask, or by an edit of what is allowed."""
+    edited = any(isinstance(change, Edit) and change.step == ALLOWED for change in site.passed.changes)
+    return edited or site.mask.kinds != {"none"}
+
+
 def site_facts(site: Site) -> dict[str, Any]:
     return {
         "name": site.name,
@@ -88,6 +96,22 @@ def site_facts(site: Site) -> dict[str, Any]:
         "weighting": part_name(site.weighting),
         "position": part_name(site.position),
         "mask": " & ".join(part_name(term) for term in site.mask.terms),
+        "words": {
+            "similarity": site.similarity.called,
+            "weighting": site.weighting.called,
+            "position": site.position.called,
+            "mask": site.mask.called,
+        },
+        "arithmetic": {
+            "kind": weighting_kind(site.weighting),
+            "formula": site.similarity.formula,
+            "prepared": site.similarity.prepared,
+            "scale_reason": site.similarity.scale_reason,
+            "biased": site.position.bias_kind != "none",
+            "turns": site.position.turns,
+            "masks": masks(site),
+            "causal": "causal" in site.mask.kinds,
+        },
         "scale": [head.scale for head in site.head],
         "kernel": site.kernel,
         "why": site.why,

@@ -22,6 +22,7 @@ from clearhead.serve.asking import Asked
 from clearhead.serve.curves import Curves
 from clearhead.serve.facts import run_facts
 from clearhead.serve.traced import Traced
+from clearhead.tracing.arithmetic import angles_of
 from clearhead.tracing.rebuilding import Head, Site
 from clearhead.tracing.survey import Surveyed, View
 from clearhead.training.metrics import finite
@@ -81,6 +82,7 @@ def drawn(traced: Traced) -> dict[str, Any]:
         "run": run_facts(run, Curves(run.folder.metrics)) | {"path": run.folder.path.name},
         "meta": traced.meta(),
         "weights": {name: weights_of(site) for name, site in trace.sites.items()},
+        "allowed": {name: bits for name, site in trace.sites.items() if (bits := mask_of(site)) is not None},
         "readings": rounded(traced.readings(EVERYTHING)),
         "lens": rounded(traced.lens(EVERYTHING)) if trace.candidates else None,
         "stream": {side: rounded(traced.stream(Asked({"side": side}))) for side in trace.sides},
@@ -92,10 +94,44 @@ def weights_of(site: Site) -> str:
     return packed(torch.stack([(head.weight.clamp(0, 1) * 255).round().to(torch.uint8) for head in site.head]))
 
 
+def allowed_of(site: Site) -> Bool[Tensor, "head query key"]:
+    return torch.stack([head.allowed(0, site.n_query) for head in site.head])
+
+
+def mask_of(site: Site) -> str | None:
+    """Return where its queries may attend, once for all heads if they are alike; None where nothing is masked."""
+    allowed = allowed_of(site)
+    if bool(allowed.all()):
+        return None
+    same = bool((allowed == allowed[:1]).all())
+    return bits(allowed[:1] if same else allowed)
+
+
+def turn_of_site(site: Site) -> dict[str, Any]:
+    """Return queries and keys before their positions turned them, for each head, and the angles of every place."""
+    call = site.call
+    assert site.projected is not None
+    queries, keys = site.projected
+    group = len(queries) // len(keys)
+    return {
+        "query": floats(queries),
+        "key": floats(keys.repeat_interleave(group, 0)),
+        "pairs": call.position.pairs(site.d_head),
+        **{
+            f"{role}_{what}": made
+            for role, side in zip(("query", "key"), call.positions.sides, strict=True)
+            for what, made in (
+                ("positions", side.flatten().tolist()),
+                ("angles", floats(angles_of(call, side.flatten(), site.d_head))),
+            )
+        },
+    }
+
+
 def exact_site(site: Site) -> dict[str, Any]:
     """What its arithmetic is made from. Queries and keys are as they meet: prepared."""
     heads = site.head
-    allowed = torch.stack([head.allowed(0, site.n_query) for head in heads])
+    allowed = allowed_of(site)
     bias = torch.stack([bias_of(head) for head in heads]).masked_fill(~allowed, 0)
     products = site.similarity.form in ("dot", "features")
     return {
@@ -107,6 +143,7 @@ def exact_site(site: Site) -> dict[str, Any]:
         **({"bias": floats(bias)} if bias.any() else {}),
         **({} if allowed.all() else {"allowed": bits(allowed)}),
         **({} if products else {"score": floats([head.score for head in heads])}),
+        **({} if site.projected is None else {"turn": turn_of_site(site)}),
     }
 
 

@@ -21,7 +21,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Change
 from clearhead.tracing.names import Model, sides_of
 from clearhead.tracing.readings import effects, lens, readings
-from clearhead.tracing.rebuilding import MATRICES, Head, Site
+from clearhead.tracing.rebuilding import ALLOWED, MATRICES, Head, Site
 from clearhead.tracing.recording import recording
 from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of
 from clearhead.tracing.spaces import compare_spaces
@@ -36,6 +36,8 @@ Matrix = Float[Tensor, "query key"]
 Made = TypeVar("Made")
 THUMB = 48
 """Rows and columns of a thumbnail, at most."""
+MOST_SHADE, MASKED = 254, 255
+"""Bytes of a thumbnail: of weight 1, and of a masked place."""
 SAMPLED = 8
 """Rows that a row of a thumbnail is made of, at most: of a long text the others are left out."""
 COARSEST = 24
@@ -80,7 +82,7 @@ class Traced:
 
     def tile(self, asked: Asked) -> Matrix:
         """The largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles."""
-        heads, step = self.heads(asked), asked.one_of("step", MATRICES)
+        heads, step = self.heads(asked), asked.one_of("step", (*MATRICES, ALLOWED))
         level = asked.whole("level", below=COARSEST, default=0)
         row, column = asked.whole("row", default=0), asked.whole("column", default=0)
 
@@ -241,13 +243,25 @@ def mean_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def thumb(head: Head) -> UInt8[Tensor, "row column"]:
-    """The head's weights, small: the largest of each square, of a long text from a few rows of it."""
+    """Return the head's weights, small: the largest of each square, of a long text from a few rows of it.
+
+    A byte is 254 times the square root of the weight, so that the small weights of a long text are told apart too. It
+    is 255 where every key of the square is masked.
+    """
     n_query, n_key = head.site.n_query, head.site.n_key
     height, width = -(-n_query // THUMB), -(-n_key // THUMB)
     if height <= SAMPLED:
-        weight = torch.cat([rows.weight for rows in head.blocks(range(n_query))])
-        small = F.max_pool2d(weight[None], (height, width), ceil_mode=True)[0]
+        bands = [torch.cat([rows.weight for rows in head.blocks(range(n_query))])]
+        allowed = [head.allowed(0, n_query)]
     else:
-        bands = [head.rows(start, start + SAMPLED).weight for start in range(0, n_query, height)]
-        small = torch.cat([F.max_pool2d(band[None], (len(band), width), ceil_mode=True)[0] for band in bands])
-    return (small.clamp(0, 1) * 255).round().to(torch.uint8)
+        starts = range(0, n_query, height)
+        bands = [head.rows(start, start + SAMPLED).weight for start in starts]
+        allowed = [head.allowed(start, min(start + SAMPLED, n_query)) for start in starts]
+        height = SAMPLED
+    small = [
+        F.max_pool2d(band.masked_fill(~may, float("-inf"))[None], (min(height, len(band)), width), ceil_mode=True)[0]
+        for band, may in zip(bands, allowed, strict=True)
+    ]
+    largest = torch.cat(small)
+    shade = (largest.clamp(0, 1).sqrt() * MOST_SHADE).round()
+    return shade.masked_fill(largest == float("-inf"), MASKED).to(torch.uint8)

@@ -7,52 +7,78 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.positions import EmbeddedPosition, Learned, NoPosition, Rotary, Sinusoidal
-from clearhead.serve.facts import part_name
+from clearhead.attention.positions import Learned, NoPosition, Position, Rotary, Sinusoidal
+from clearhead.serve.program import load_program
 from clearhead.tracing.names import sides_of
+from clearhead.training.run import Run
 
 __all__ = ["positions"]
 
 Table = Float[Tensor, "n d"]
 
 
-def positions(model: nn.Module, n: int) -> dict[str, Any]:
-    """The three kinds side by side, with the run's own numbers for what it has."""
-    part = next(iter(sides_of(model).values()))[1]
+def positions(run: Run, n: int) -> dict[str, Any]:
+    """Return the three kinds side by side, with the run's own numbers for what it has."""
+    part = next(iter(sides_of(run.model).values()))[1]
     added, inside = part.spec.embedding.position, part.stack.blocks[0].attention
     turning = inside.position if isinstance(inside.position, Rotary) else None
-    return {
-        "used": used(added, inside.position),
-        "kinds": [
-            sinusoidal(added if isinstance(added, Sinusoidal) else None, part.spec.d_model, n),
-            learned(part.embedding.position if isinstance(added, Learned) else None, n),
-            rotary(turning, inside.shape.d_head, n),
-        ],
-    }
+    table = part.embedding.position if isinstance(added, Learned) else None
+    kinds = [
+        sinusoidal(added if isinstance(added, Sinusoidal) else None, part.spec.d_model, n),
+        compiled(table, n, run.step) if table is not None and load_program(run) else learned(table, n),
+        rotary(turning, inside.shape.d_head, n),
+    ]
+    return {"used": used(inside.position, kinds), "kinds": kinds}
 
 
-def used(added: EmbeddedPosition | None, inside: object) -> str:
-    names = [part_name(one).lower() for one in (added, inside) if one is not None and not isinstance(one, NoPosition)]
-    return " and ".join(names) or "none"
+def used(inside: Position, kinds: list[dict[str, Any]]) -> str:
+    """Name what tells this run where a token stands: kinds of the three, or what its attention has of its own."""
+    names = [one["name"] for one in kinds if one["used"]]
+    own = [] if inside.turns or isinstance(inside, NoPosition) else [inside.called]
+    return " and ".join(names + own) or "none"
 
 
 def sinusoidal(own: Sinusoidal | None, d_model: int, n: int) -> dict[str, Any]:
     width = d_model - d_model % 2
     table = (own or Sinusoidal()).embed(width).double()(n)
+    sentence = (
+        "Every position has its own pattern of sines and cosines, added to the embedding. Fast waves tell neighbours "
+        "apart, slow ones near from far."
+    )
     note = "Computed, not learned. " + ("This run adds it to its embeddings." if own else "This run does without it.")
-    return kind("sinusoidal", table, by_distance(table), note, used=own is not None)
+    return kind("sinusoidal", table, by_distance(table), sentence=sentence, note=note, used=own is not None)
 
 
 def learned(own: nn.Module | None, n: int) -> dict[str, Any]:
+    sentence = (
+        "Every position has a vector of its own, learned like a word’s. Past the longest text of training there is "
+        "none."
+    )
     if own is None:
         note = "This run has learned no positions, so there is no table to show: train one whose embedding has Learned."
-        return kind("learned", None, [], note)
+        return kind("learned", None, [], sentence=sentence, note=note)
+    table, cut = table_of(own, n)
+    note = f"The vectors this run has learned, one for each position.{cut}"
+    return kind("learned", table, by_distance(table), sentence=sentence, note=note, used=True, trained=True)
+
+
+def compiled(own: nn.Module, n: int, steps: int) -> dict[str, Any]:
+    """Return the table that the compiler of a program wrote."""
+    table, cut = table_of(own, n)
+    sentence = (
+        "Every position has a vector that the compiler wrote: a direction of the residual stream stands for each "
+        "position, and nothing was learned. Past the longest text the program was compiled for there is none."
+    )
+    after = f"Written by the compiler, then trained for {steps:,} steps." if steps else "Written by the compiler."
+    note = f"{after}{cut}"
+    return kind("compiled", table, by_distance(table), sentence=sentence, note=note, used=True, trained=steps > 0)
+
+
+def table_of(own: nn.Module, n: int) -> tuple[Table, str]:
+    """Return the first n vectors of a table of positions, and a sentence where it has fewer."""
     whole = own.table
     assert isinstance(whole, Tensor)
-    table = whole[:n].detach().double().cpu()
-    note = "The vectors this run has learned, one for each position."
-    cut = f" It has {len(whole)} of them." if len(whole) < n else ""
-    return kind("learned", table, by_distance(table), note + cut, used=True, trained=True)
+    return whole[:n].detach().double().cpu(), f" It has {len(whole)} positions." if len(whole) < n else ""
 
 
 def rotary(own: Rotary | None, d_head: int, n: int) -> dict[str, Any]:
@@ -62,9 +88,12 @@ def rotary(own: Rotary | None, d_head: int, n: int) -> dict[str, Any]:
     cos, sin = (one[0] for one in part.angles(torch.arange(n), width))
     table = torch.stack([cos, sin], -1).flatten(1)
     alike = cos.mean(-1)
-    says = "This run turns its queries and keys by it." if own else "This run does without it."
-    note = f"Nothing is added: pairs of numbers are turned, each by its own angle. {says}"
-    return kind("rotary", table, alike.tolist(), note, used=own is not None)
+    sentence = (
+        "Nothing is added: query and key are turned, pair by pair, the further the later they stand. Their dot product "
+        "then knows only how far apart they are."
+    )
+    note = "This run turns its queries and keys by it." if own else "This run does without it."
+    return kind("rotary", table, alike.tolist(), sentence=sentence, note=note, used=own is not None)
 
 
 def by_distance(table: Table) -> list[float]:
@@ -75,13 +104,22 @@ def by_distance(table: Table) -> list[float]:
 
 
 def kind(
-    name: str, table: Table | None, similarity: list[float], note: str, *, used: bool = False, trained: bool = False
+    name: str,
+    table: Table | None,
+    similarity: list[float],
+    *,
+    sentence: str,
+    note: str,
+    used: bool = False,
+    trained: bool = False,
 ) -> dict[str, Any]:
     return {
         "name": name,
+        "title": name.capitalize(),
+        "sentence": sentence,
+        "note": note,
         "trained": trained,
         "used": used,
         "table": None if table is None else table.tolist(),
         "similarity": similarity,
-        "note": note,
     }

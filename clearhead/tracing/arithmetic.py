@@ -4,17 +4,40 @@ import math
 from dataclasses import dataclass
 from typing import final
 
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.attention.call import Call
 from clearhead.attention.reference import Steps
-from clearhead.attention.weighting import Argmax
+from clearhead.attention.weighting import Argmax, Weighting
 
-__all__ = ["Cell", "cell_of", "tied"]
+__all__ = ["Cell", "Turn", "angles_of", "cell_of", "tied", "turn_of", "weighting_kind"]
 
 TIED = Argmax().tolerance
 KINDS = {"exponential": "softmax", "score": "kernelized"}
 """How a weight that is a share of a sum is worked out; any other weighting goes by its own name."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """How a position turned one query and one key, between their maps and their score.
+
+    Pair p of entries (i, j) turns by its angle: i' = i cos - j sin, j' = i sin + j cos.
+    """
+
+    query: list[float]
+    """W_Q x, before it was turned."""
+    key: list[float]
+    """W_K x, before it was turned."""
+    query_position: int
+    key_position: int
+    pairs: list[tuple[int, int]]
+    """Which entries turn together; none where the position does not say."""
+    query_angles: list[float]
+    """Of each pair, in radians."""
+    key_angles: list[float]
 
 
 @final
@@ -52,9 +75,20 @@ class Cell:
     """weight x value: what this key adds to the context."""
     context: list[float]
     """The sum over all keys, as it went on."""
+    turn: Turn | None = None
+    """How query and key were turned by their positions; None where they were not."""
 
 
-def cell_of(call: Call, meeting: tuple[Tensor, Tensor], row: Steps, *, key: int, scale: float, allowed: Tensor) -> Cell:
+def cell_of(
+    call: Call,
+    meeting: tuple[Tensor, Tensor],
+    row: Steps,
+    *,
+    key: int,
+    scale: float,
+    allowed: Tensor,
+    turn: Turn | None = None,
+) -> Cell:
     """From the two vectors as they meet (prepared), and the steps of the query's row and what it may see."""
     query_vector, key_vector = meeting
     masked, seen = row.masked[0], bool(allowed[key])
@@ -64,7 +98,7 @@ def cell_of(call: Call, meeting: tuple[Tensor, Tensor], row: Steps, *, key: int,
     highest = masked.max()
     products = query_vector * key_vector if call.similarity.form in ("dot", "features") else query_vector[:0]
     return Cell(
-        kind=KINDS.get(call.weighting.amounts, type(call.weighting).__name__.lower()),
+        kind=weighting_kind(call.weighting),
         query=query_vector.tolist(),
         key=key_vector.tolist(),
         products=products.tolist(),
@@ -83,7 +117,38 @@ def cell_of(call: Call, meeting: tuple[Tensor, Tensor], row: Steps, *, key: int,
         value=value.tolist(),
         share=(weight * value).tolist(),
         context=row.context[0].tolist(),
+        turn=turn,
     )
+
+
+def weighting_kind(weighting: Weighting) -> str:
+    """Return how a weight is worked out: as a share of a sum, or by a weighting that goes by its own name."""
+    return KINDS.get(weighting.amounts, type(weighting).__name__.lower())
+
+
+def turn_of(call: Call, projected: tuple[Tensor, Tensor], places: tuple[int, int]) -> Turn:
+    """Return the turn of a query and a key, given as their maps made them, by their places in the text."""
+    query, key = projected
+    where = [side.flatten()[place] for side, place in zip(call.positions.sides, places, strict=True)]
+    pairs = call.position.pairs(query.shape[-1])
+    angles = [angles_of(call, position.reshape(1), query.shape[-1]).flatten().tolist() for position in where]
+    return Turn(
+        query=query.tolist(),
+        key=key.tolist(),
+        query_position=int(where[0]),
+        key_position=int(where[1]),
+        pairs=pairs,
+        query_angles=angles[0],
+        key_angles=angles[1],
+    )
+
+
+def angles_of(call: Call, positions: Tensor, d_head: int) -> Float[Tensor, "n pair"]:
+    """Return by how much each pair turns at these positions, in radians; no columns where there are no pairs."""
+    if not call.position.pairs(d_head):
+        return torch.empty(len(positions), 0)
+    cos, sin = call.position.angles(positions, d_head)
+    return torch.atan2(sin, cos).reshape(len(positions), -1)
 
 
 def tied(masked: Tensor, allowed: Tensor) -> Tensor:

@@ -170,4 +170,5 @@ def passed(log: Log, path: str, rows: Sequence[int], layer: Attention, *, cross:
         mask=layer.mask,
         given_positions=Positions(*places) if cross and layer.ordered else None,
     )
-    return Passed(call=call, context=context, kernel="cached")
+    projected = (query, key) if layer.position.turns else None
+    return Passed(call=call, context=context, kernel="cached", projected=projected)

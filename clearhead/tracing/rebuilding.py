@@ -22,17 +22,19 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError, TraceError
-from clearhead.tracing.arithmetic import Cell, cell_of, tied
+from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tied, turn_of
 from clearhead.tracing.edits import edited, step_tap
 from clearhead.tracing.recording import Passed
 
-__all__ = ["MATRICES", "TILE", "TOLERANCE", "Head", "Site"]
+__all__ = ["ALLOWED", "MATRICES", "TILE", "TOLERANCE", "Head", "Site"]
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 """How far a rebuilt context may be from the kernel's, times the larger of 1 and its largest number."""
 TILE = 256
 MATRICES = ("score", "scaled", "masked", "weight")
 """The steps that have a number for each query and key."""
+ALLOWED = "allowed"
+"""The mask as a matrix: 1 where the query may attend to the key."""
 CELLS = 1 << 20
 """How many of them are made at a time: 4 MB in float32."""
 
@@ -46,6 +48,8 @@ class Site:
         side, layer, self.slot = name.split(".")
         self.side, self.layer = side, int(layer)
         self.call: Call = passed.call.of_row(row).widened()
+        self.projected = None if passed.projected is None else tuple(one[row] for one in passed.projected)
+        """Queries and keys before the position turned them: `(head, n, d_head)` each; None where it turns nothing."""
         self.made = passed.context[row]
         """The context of every head, as the kernel gave it: `(head, query, d_value)`."""
         self.head = [Head(self, index) for index in range(self.n_heads)]
@@ -239,10 +243,12 @@ class Head:
     def tile(self, step: str, level: int, row: int, column: int) -> Float[Tensor, "query key"]:
         """A tile of one of the matrices, at a zoom level: each number is the largest of 2^level x 2^level.
 
+        Of `allowed` it is 1 where a query may attend to any of these keys, and 0 where all of them are masked.
+
         Tile (row, column) has up to 256 x 256 numbers; at level 0 they are the matrix's own.
         """
-        if step not in MATRICES:
-            raise OptionError(f"a tile shows one of {', '.join(MATRICES)}; came {step!r}")
+        if step not in (*MATRICES, ALLOWED):
+            raise OptionError(f"a tile shows one of {', '.join((*MATRICES, ALLOWED))}; came {step!r}")
         size = 1 << level
         rows, columns = (
             range(place * TILE * size, min((place + 1) * TILE * size, n))
@@ -251,6 +257,10 @@ class Head:
         if min(row, column, level) < 0 or not rows or not columns:
             raise OptionError(f"{self.site.name}: there is no tile ({row}, {column}) at level {level}")
         inside = slice(columns.start, columns.stop)
+        if step == ALLOWED:
+            each = max(1, CELLS // (self.site.n_key * self.call.n_heads * size)) * size
+            bands = (self.allowed(start, min(start + each, rows.stop)) for start in range(rows.start, rows.stop, each))
+            return torch.cat([pooled(band[:, inside].float(), size) for band in bands])
         return torch.cat([pooled(getattr(block, step)[:, inside], size) for block in self.blocks(rows, size)])
 
     def cell(self, query: int, key: int) -> Cell:
@@ -260,7 +270,16 @@ class Head:
                 raise OptionError(f"{self.site.name}: there is no {what} {place}; there are {n}, counted from 0")
         row, allowed = self.rows(query, query + 1), self.allowed(query, query + 1)[0]
         meeting = self.prepared[0][0, self.place, query], self.prepared[1][0, self.place, key]
-        return cell_of(self.call, meeting, row, key=key, scale=self.scale, allowed=allowed)
+        turn = self.turn(query, key)
+        return cell_of(self.call, meeting, row, key=key, scale=self.scale, allowed=allowed, turn=turn)
+
+    def turn(self, query: int, key: int) -> Turn | None:
+        """Return how the position turned this query and this key; None where it turns nothing, or it is not known."""
+        if self.site.projected is None:
+            return None
+        queries, keys = self.site.projected
+        shared = self.index * keys.shape[0] // self.site.n_heads
+        return turn_of(self.call, (queries[self.index, query], keys[shared, key]), (query, key))
 
     def allowed(self, start: int, stop: int) -> Bool[Tensor, "query key"]:
         """Where these queries may attend."""

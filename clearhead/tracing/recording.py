@@ -43,6 +43,8 @@ class Passed:
     call: Call
     context: Tensor
     kernel: str
+    projected: tuple[Tensor, Tensor] | None = None
+    """Queries and keys as W_Q and W_K made them, before the position turned them; None where it turns nothing."""
     why: str = ""
     """Why the reference ran, where it did so because of a change."""
     changes: tuple[Change, ...] = ()
@@ -55,6 +57,8 @@ class Record:
 
     sites: dict[str, Passed] = field(default_factory=dict)
     stream: dict[str, Tensor] = field(default_factory=dict)
+    projected: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    """The last queries and keys that the maps of a turning site made, by its name and `query` or `key`."""
 
 
 @contextlib.contextmanager
@@ -66,12 +70,20 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
     names = Names(model)
     check_changes(changes, names)
     record = Record()
+    projections = {
+        f"{names.paths[name]}.{what}": (name, what)
+        for name, layer in names.sites.items()
+        if layer.position.turns
+        for what in ("query", "key")
+    }
 
     def edit(path: str, value: Tensor) -> Tensor:
         name = names.stream.get(path)
         return value if name is None else edited(name, value, changes)
 
     def keep(path: str, value: Tensor) -> None:
+        if path in projections:
+            record.projected[projections[path]] = value.detach()
         name = names.stream.get(path)
         if name is not None:
             record.stream.setdefault(name, value.detach())
@@ -98,7 +110,12 @@ def run_recorded(record: Record, name: str, layer: Attention, changes: tuple[Cha
         context = run(kernel, call)
     steps = ", ".join(sorted({edit.step for edit in inner}))
     why = f"{steps} changed, which only the reference makes" if inner else ""
-    passed = Passed(call=detached(call), context=context.detach(), kernel=kernel, why=why, changes=changes)
+    before = (
+        (record.projected[name, "query"], record.projected[name, "key"]) if (name, "key") in record.projected else None
+    )
+    passed = Passed(
+        call=detached(call), context=context.detach(), kernel=kernel, projected=before, why=why, changes=changes
+    )
     record.sites.setdefault(name, passed)
     return edited(f"{name}.context", context, changes)
 

@@ -140,7 +140,7 @@ class Trace:
         """What it holds, each piece of memory counted once."""
         held = list(self.stream.values())
         for site in self.sites.values():
-            held += [site.call.query, site.call.key, site.call.value, site.made]
+            held += [site.call.query, site.call.key, site.call.value, site.made, *(site.projected or ())]
         seen = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
         return sum(seen.values())
 

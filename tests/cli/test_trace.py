@@ -63,7 +63,7 @@ def test_a_chosen_head_or_their_mean_is_mapped_with_its_numbers(command, transla
         named = ("--site", site.name, "--head", head)
         code, out, _ = command("trace", translator.folder.path, TEXT, "--device", "cpu", *named)
         assert code == 0
-        title = f"━━ {site.name}, {'mean of its heads' if head == 'mean' else f'head {head} of {site.n_heads}'} ━"
+        title = f"━━ {site.name}, {'mean of its 2 heads' if head == 'mean' else f'head {head} (heads 0 to 1)'} ━"
         shown = out[out.index(title) :].splitlines()[2 : 2 + site.n_query]
         assert [float(line.split()[-1]) for line in shown] == pytest.approx(weight.amax(-1).tolist(), abs=0.005)
 
@@ -102,7 +102,7 @@ def test_json_says_where_it_is_limited(command, translator, monkeypatch):
     [(site, heads)] = found["weight"].items()
     assert (site, [*map(int, heads)]) == (found["shown"]["site"], [found["shown"]["head"]])
     assert "too many for JSON" in found["limited"]
-    assert f"those of {site}, head {found['shown']['head']} of 2 are given" in found["limited"]
+    assert f"those of {site}, head {found['shown']['head']} (heads 0 to 1) are given" in found["limited"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,8 @@ def test_a_drawing_is_of_the_head_that_is_shown(command, translator, tmp_path):
     code, out, _ = command("trace", translator.folder.path, TEXT, "--device", "cpu", *options)
     assert code == 0
     assert str(file) in out
-    assert f"{site.name}, head 1 of 2" in out
+    assert f"{site.name}, head 1 (heads 0 to 1)" in out
+    assert f"{site.name}, head 1 (heads 0 to 1)" in file.read_text(encoding="utf-8")
     cells = [one for one in ElementTree.parse(file).iter() if one.get("class") == "cell"]
     weight = site.head[1].weight
     assert [float(one.get("fill-opacity")) for one in cells] == pytest.approx(

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from clearhead.attention.weighting import Argmax
+from clearhead.cli.craft_folder import write_run
+from clearhead.cli.craft_program import PROGRAMS, Ask
 from clearhead.decoding import Greedy
 from clearhead.decoding.generating import inferring
 from clearhead.serve.asking import Asked
@@ -195,8 +197,45 @@ def test_thumbnails_are_the_weights_in_bytes(case):
         assert status == 200
         shape = tuple(int(headers[f"X-{axis}"]) for axis in ("Heads", "Rows", "Columns"))
         assert shape == (site.n_heads, site.n_query, site.n_key)
-        expected = torch.stack([head.weight for head in site.head]).mul(255).round().numpy()
-        assert np.array_equal(np.frombuffer(body, np.uint8).reshape(shape), expected)
+        masked = torch.stack([~head.allowed(0, site.n_query) for head in site.head])
+        expected = torch.stack([head.weight for head in site.head]).sqrt().mul(254).round().masked_fill(masked, 255)
+        assert np.array_equal(np.frombuffer(body, np.uint8).reshape(shape), expected.numpy())
+
+
+def test_a_tile_of_the_mask_tells_masked_cells_from_a_weight_of_0(case):
+    client, run, text, meta = case
+    made = trace(run, text)
+    facts = {site["name"]: site["arithmetic"] for site in meta["sites"]}
+    for name, site in made.sites.items():
+        allowed = site.head[1].allowed(0, site.n_query)
+        for head in (1, "mean"):
+            tile = numbers(client.get(f"api/trace/{meta['id']}/tile", site=name, head=head, step="allowed"))
+            assert np.array_equal(tile, allowed.float().numpy())
+        assert facts[name]["masks"] or bool(allowed.all())
+        coarse = numbers(client.get(f"api/trace/{meta['id']}/tile", site=name, head=1, step="allowed", level=1))
+        assert coarse[0, 0] == allowed[:2, :2].any().item()
+
+
+def test_a_site_says_its_arithmetic_and_names_its_parts_in_words(case):
+    """No class name is shown to people: "no mask" and not "Everything"."""
+    _, run, text, meta = case
+    made = trace(run, text)
+    for site in meta["sites"]:
+        own, words, facts = made[site["name"]], site["words"], site["arithmetic"]
+        assert words["similarity"] == "scaled dot product"
+        assert words["weighting"] == "softmax"
+        assert words["position"] in ("no positions", "rotary positions")
+        assert words["mask"] in ("no mask", "causal mask", "padding mask", "causal mask and padding mask")
+        assert (facts["kind"], facts["formula"]) == ("softmax", "query · key")
+        assert facts["turns"] == own.position.turns == (words["position"] == "rotary positions")
+        assert facts["causal"] == ("causal" in words["mask"])
+
+
+def test_nothing_is_said_of_a_turn_where_nothing_is_turned(translator, client_of):
+    client = client_of(translator)
+    _, meta = client.post("api/trace", {"source": TEXTS["translator"]})
+    asked = {"site": "encoder.0.attention", "head": 0, "query": 0, "key": 0}
+    assert client.get(f"api/trace/{meta['id']}/cell", **asked)[1]["turn"] is None
 
 
 def test_a_row_and_a_column(case):
@@ -609,6 +648,16 @@ def test_positions_side_by_side(runs, client_of):
         assert rotary["used"] == ("rotary" in found["used"])
     for n in (1, 5000, "x"):
         assert client_of(runs["translator"]).get("api/positions", n=n)[0] == 400
+
+
+def test_a_compiled_table_of_positions_is_not_called_learned(tmp_path):
+    write_run(Ask(program=PROGRAMS["reverse"]), tmp_path / "reverse")
+    found = Explorer(load(tmp_path / "reverse", device="cpu")).positions(Asked({}))
+    [own] = [kind for kind in found["kinds"] if kind["used"]]
+    assert (found["used"], own["name"], own["title"], own["trained"]) == ("compiled", "compiled", "Compiled", False)
+    assert "the compiler wrote" in own["sentence"]
+    assert "has learned" not in own["note"]
+    assert own["table"]
 
 
 def test_a_sinusoid_is_alike_by_distance_alone(translator, client_of):

@@ -148,10 +148,37 @@ def test_what_the_page_holds_gives_every_number_again(tokenizer, tmp_path, atten
         torch.testing.assert_close(eighth / 255, wanted.clamp(0, 1), atol=0.5 / 255 + 1e-6, rtol=0)
 
 
+def test_the_page_tells_masked_cells_of_every_site(tokenizer, tmp_path):
+    one = traced(translating(tokenizer, tmp_path), SOURCE, TARGET)
+    masked = data_of(made(one, exact=[]).text)["allowed"]
+    for name, site in one.trace.sites.items():
+        wanted = site.head[1].allowed(0, site.n_query)
+        assert (name in masked) == (not wanted.all())
+        if name in masked:
+            packed = np.frombuffer(zlib.decompress(base64.b64decode(masked[name])), np.uint8)
+            found = np.unpackbits(packed, count=wanted.numel(), bitorder="little").reshape(wanted.shape)
+            assert np.array_equal(found, wanted.numpy())
+    assert "decoder.0.attention" in masked
+
+
+def test_the_page_holds_queries_and_keys_before_their_turn(tokenizer, tmp_path):
+    attention = AttentionSpec(heads=Heads(4, kv=2), position=ch.positions.Rotary())
+    one = traced(translating(tokenizer, tmp_path, attention=attention), SOURCE, TARGET)
+    for name, exact in data_of(made(one).text)["exact"].items():
+        site, turn = one.trace[name], exact["turn"]
+        cell = site.head[3].cell(2, 1).turn
+        for role, n, place in (("query", site.n_query, 2), ("key", site.n_key, 1)):
+            assert vectors(turn[role], site, n)[3, place].tolist() == pytest.approx(getattr(cell, role))
+            angles = unpacked(turn[f"{role}_angles"], "<f4", (n, -1))
+            assert angles[place].tolist() == pytest.approx(getattr(cell, f"{role}_angles"), abs=1e-6)
+            assert turn[f"{role}_positions"][place] == getattr(cell, f"{role}_position")
+        assert [tuple(pair) for pair in turn["pairs"]] == cell.pairs
+
+
 def test_the_rest_is_as_the_explorer_gives_it(tokenizer, tmp_path):
     one = traced(translating(tokenizer, tmp_path), SOURCE, TARGET)
     data = data_of(made(one).text)
-    assert set(data) == {"version", "run", "meta", "weights", "exact", "readings", "lens", "stream"}
+    assert set(data) == {"version", "run", "meta", "weights", "allowed", "exact", "readings", "lens", "stream"}
     assert data["version"] == 1
     assert data["meta"] == json.loads(json.dumps(one.meta()))
     assert str(tmp_path.parent) not in json.dumps(data)

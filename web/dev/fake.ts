@@ -35,6 +35,7 @@ import {
   type TraceRequest,
   type VectorRequest,
 } from "../src/lib/source";
+import { thumbByte } from "../src/lib/thumbs";
 import { tileOf, TILE } from "../src/lib/tiles";
 import { VIEWS } from "../src/lib/address";
 
@@ -121,6 +122,22 @@ export class FakeSource implements Source {
         weighting: "Softmax()",
         position: null,
         mask: side === "decoder" && slot === "attention" ? "causal" : null,
+        words: {
+          similarity: "scaled dot product",
+          weighting: "softmax",
+          position: "no positions",
+          mask: side === "decoder" && slot === "attention" ? "causal mask" : "no mask",
+        },
+        arithmetic: {
+          kind: "softmax",
+          formula: "query · key",
+          prepared: "prepared {}",
+          scale_reason: "the factor of this similarity",
+          biased: false,
+          turns: false,
+          masks: side === "decoder" && slot === "attention",
+          causal: side === "decoder" && slot === "attention",
+        },
         scale: Array.from({ length: HEADS }, () => D ** -0.5),
         kernel: "sdpa",
         why: "",
@@ -172,7 +189,7 @@ export class FakeSource implements Source {
         for (let x = 0; x < meta.n_key; x++) {
           const [ty, tx] = [Math.floor((y * rows) / meta.n_query), Math.floor((x * columns) / meta.n_key)];
           const place = (head * rows + ty) * columns + tx;
-          data[place] = Math.max(data[place], matrix.data[y * meta.n_key + x] * 255);
+          data[place] = Math.max(data[place], thumbByte(matrix.data[y * meta.n_key + x]));
         }
     }
     return { heads: HEADS, rows, columns, data };
@@ -352,9 +369,21 @@ export class FakeSource implements Source {
     return {
       used: "sinusoidal",
       kinds: [
-        { name: "sinusoidal", trained: false, table: sinusoid, similarity: along(sinusoid), note: "Computed once." },
+        {
+          name: "sinusoidal",
+          title: "Sinusoidal",
+          sentence: "Every position has its own pattern of sines and cosines.",
+          used: true,
+          trained: false,
+          table: sinusoid,
+          similarity: along(sinusoid),
+          note: "Computed once.",
+        },
         {
           name: "learned",
+          title: "Learned",
+          sentence: "Every position has a vector of its own.",
+          used: false,
           trained: false,
           table: learned,
           similarity: along(learned),
@@ -362,6 +391,9 @@ export class FakeSource implements Source {
         },
         {
           name: "rotary",
+          title: "Rotary",
+          sentence: "Nothing is added: query and key are turned.",
+          used: false,
           trained: false,
           table: null,
           similarity: along(sinusoid).map((v, i) => v * Math.cos(i / 9)),
@@ -477,7 +509,8 @@ export class FakeSource implements Source {
     const heads = request.head === "mean" ? Array.from({ length: HEADS }, (_, head) => head) : [request.head];
     for (const head of heads)
       for (let query = 0; query < n_query; query++) {
-        const row = rowSteps(this.head(id, request.site, head).inputs(query))[request.step];
+        const inputs = this.head(id, request.site, head).inputs(query);
+        const row = request.step === "allowed" ? inputs.allowed.map(Number) : rowSteps(inputs)[request.step];
         row.forEach((value, key) => (data[query * n_key + key] += value / heads.length));
       }
     return { rows: n_query, columns: n_key, data };

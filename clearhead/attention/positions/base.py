@@ -32,6 +32,10 @@ class Position(Part):
         """The class and plain numbers it is made of: parts of one structure differ in their tensors alone."""
         return (type(self),)
 
+    def pairs(self, d_head: int) -> list[tuple[int, int]]:
+        """Return which entries of a vector turn together, in the order of `angles`; none where it does not say."""
+        return []
+
     @property
     def turns(self) -> bool:
         """Whether it turns vectors."""
@@ -58,6 +62,8 @@ class Position(Part):
 @dataclass(frozen=True)
 class NoPosition(Position):
     """Attention that knows nothing of order."""
+
+    words: ClassVar[str] = "no positions"
 
 
 class EmbeddedPosition(Part, ABC):

@@ -27,6 +27,7 @@ def alibi_slope(head: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor:
 class ALiBi(Position):
     """Minus a slope times the distance, a slope for each head; nothing is learned."""
 
+    words: ClassVar[str] = "ALiBi bias"
     bias_kind: ClassVar[str] = "fixed"
 
     def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor:
@@ -41,6 +42,7 @@ class T5Bias(Position):
     `two_sided` keeps half of the buckets for keys after the query; without it those share the bucket of distance 0.
     """
 
+    words: ClassVar[str] = "T5 bias"
     bias_kind: ClassVar[str] = "learned"
     buckets: int = 32
     reach: int = 128
@@ -78,6 +80,7 @@ class T5Bias(Position):
 class LearnedT5Bias(nn.Module, Position):
     """T5's bias with its table, `(buckets, n_heads)`."""
 
+    words: ClassVar[str] = T5Bias.words
     bias_kind: ClassVar[str] = "learned"
 
     def __init__(self, spec: T5Bias, n_heads: int) -> None:

@@ -1,7 +1,7 @@
 """Rotary positions (Su et al., 2021): queries and keys are turned, so that their product sees only the distance."""
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import ClassVar, Literal, final, get_args
 
 import torch
 from einops import rearrange
@@ -24,6 +24,7 @@ class Rotary(Position):
     Llama does. `width`: how many entries turn, from the first; the rest stay as they are.
     """
 
+    words: ClassVar[str] = "rotary positions"
     pairing: Pairing = "interleaved"
     base: float = 10_000.0
     width: int | None = None
@@ -45,6 +46,13 @@ class Rotary(Position):
         frequency = self.base ** (-torch.arange(0, width, 2, device=positions.device, dtype=exact) / width)
         angle = rearrange(positions, "... n -> ... 1 n 1").to(exact) * frequency
         return angle.cos(), angle.sin()
+
+    def pairs(self, d_head: int) -> list[tuple[int, int]]:
+        """Return which entries turn together: pair i by angle i."""
+        width = d_head if self.width is None else self.width
+        if self.pairing == "interleaved":
+            return [(first, first + 1) for first in range(0, width, 2)]
+        return [(first, first + width // 2) for first in range(width // 2)]
 
     def turned(self, vectors: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
         wide = torch.promote_types(vectors.dtype, torch.float32)

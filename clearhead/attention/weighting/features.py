@@ -190,6 +190,9 @@ class FeatureDot(nn.Module, DotForm):
     """φ(q)·φ(k): the similarity that kernelized attention brings with it."""
 
     form: ClassVar[str] = "features"
+    words: ClassVar[str] = "product of features φ(q)·φ(k)"
+    formula: ClassVar[str] = "φ(query) · φ(key)"
+    prepared: ClassVar[str] = "φ({})"
 
     def __init__(self, features: Features) -> None:
         super().__init__()

@@ -26,6 +26,7 @@ class Kernelized(Weighting):
     """
 
     form: ClassVar[str] = "kernelized"
+    words: ClassVar[str] = "kernelized (linear) attention"
     features: str | Features = "elu"
     normalised: bool = True
 

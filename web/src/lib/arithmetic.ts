@@ -163,6 +163,7 @@ export function cellOf(inputs: RowInputs, key: number, size: { n_query: number; 
     context: steps.context,
     ties: argmax(seen).ties,
     input: null,
+    turn: null,
     ...size,
   };
 }

@@ -5,10 +5,12 @@ import { describe, expect, it } from "vitest";
 import { FakeSource } from "../../dev/fake";
 import { EmbeddedSource, inflate, readSaved, type Saved } from "./embedded";
 import type { Row } from "./source";
+import { thumbByte } from "./thumbs";
 
 const pack = (bytes: Uint8Array): string => deflateSync(bytes).toString("base64");
 const floats = (values: number[]): string => pack(new Uint8Array(Float32Array.from(values).buffer));
 const EXACT = "decoder.1.attention";
+const TILE = { head: 0, level: 0, row: 0, column: 0 } as const;
 const fake = new FakeSource();
 const saved = await save();
 const page = new EmbeddedSource(readSaved(JSON.stringify(saved)));
@@ -32,6 +34,7 @@ async function save(): Promise<Saved> {
     run: await fake.run(),
     meta,
     weights,
+    allowed: { [EXACT]: pack(causalBits(10)) },
     exact: {
       [EXACT]: {
         query: await all("query"),
@@ -103,7 +106,33 @@ describe("a saved page", () => {
     const thumbs = await page.thumbs("", EXACT);
     expect([thumbs.heads, thumbs.rows, thumbs.columns]).toEqual([4, 10, 10]);
     const row = await page.row("", EXACT, 3, 9);
-    expect(thumbs.data[3 * 100 + 90]).toBe(Math.round(row.weight[0] * 255));
+    expect(thumbs.data[3 * 100 + 90]).toBe(thumbByte(Math.round(row.weight[0] * 255) / 255));
+  });
+
+  it("masked cells are told from a weight of 0, in small pictures and in tiles", async () => {
+    const thumbs = await page.thumbs("", EXACT);
+    expect([...thumbs.data.subarray(0, 10)].slice(1)).toEqual(new Array(9).fill(255));
+    const tile = await page.tile("", { site: EXACT, head: "mean", step: "allowed", level: 0, row: 0, column: 0 });
+    expect([...tile.data.subarray(10, 20)]).toEqual([1, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    const open = await page.tile("", { ...TILE, site: "encoder.0.attention", step: "allowed" });
+    expect(Math.min(...open.data)).toBe(1);
+  });
+
+  it("a query that was turned is there before its turn too", async () => {
+    const turn = {
+      query: floats(Array.from({ length: 4 * 10 * 2 }, (_, n) => n)),
+      key: floats(Array.from({ length: 4 * 10 * 2 }, (_, n) => -n)),
+      pairs: [[0, 1]] as [number, number][],
+      query_positions: Array.from({ length: 10 }, (_, n) => n),
+      key_positions: Array.from({ length: 10 }, (_, n) => n),
+      query_angles: floats(Array.from({ length: 10 }, (_, n) => n / 10)),
+      key_angles: floats(Array.from({ length: 10 }, (_, n) => n / 20)),
+    };
+    const turning = new EmbeddedSource({ ...saved, exact: { [EXACT]: { ...saved.exact[EXACT], turn } } });
+    const cell = await turning.cell("", EXACT, 1, 7, 3);
+    expect(cell.turn).toMatchObject({ query: [34, 35], key: [-26, -27], query_position: 7, key_position: 3 });
+    expect(cell.turn!.query_angles[0]).toBeCloseTo(0.7);
+    expect((await page.cell("", EXACT, 1, 7, 3)).turn).toBeNull();
   });
 
   it("says in words what it does not hold", async () => {

@@ -24,9 +24,11 @@ import {
   type Thumbs,
   type TileRequest,
   type TraceRequest,
+  type Turn,
   type VectorRequest,
   type ViewName,
 } from "./source";
+import { MASKED, thumbByte } from "./thumbs";
 import { tileOf } from "./tiles";
 
 /** Everything a saved page holds. */
@@ -38,6 +40,8 @@ export interface Saved {
   shown?: { site: string; head: HeadChoice };
   /** Of every site: one byte a weight (weight × 255, rounded), [head][query][key]. */
   weights: Record<string, string>;
+  /** Of every site that masks: one bit a cell as in `Exact.allowed`. */
+  allowed?: Record<string, string>;
   /** Of the sites that are exact. */
   exact: Record<string, Exact>;
   readings: Record<string, Readings>;
@@ -62,6 +66,16 @@ export interface Exact {
   allowed?: string;
   /** float32 [head][n_query][n_key]: the score, where it is no product of two vectors. */
   score?: string;
+  /** Where positions turned queries and keys: both before that, as above, and the angles float32 [n][pair]. */
+  turn?: {
+    query: string;
+    key: string;
+    pairs: [number, number][];
+    query_positions: number[];
+    key_positions: number[];
+    query_angles: string;
+    key_angles: string;
+  };
 }
 
 interface Numbers {
@@ -108,6 +122,10 @@ export class EmbeddedSource implements Source {
   }
 
   async tile(_: string, request: TileRequest): Promise<Matrix> {
+    if (request.step === "allowed") {
+      const mask = await this.mask(request.site, request.head === "mean" ? 0 : request.head);
+      return tileOf(mask, request.level, request.row, request.column);
+    }
     const matrix = await this.matrix(request.site, request.head, request.step);
     return tileOf(matrix, request.level, request.row, request.column);
   }
@@ -115,15 +133,18 @@ export class EmbeddedSource implements Source {
   async thumbs(_: string, name: string): Promise<Thumbs> {
     const site = this.site(name);
     const bytes = await this.weights(name);
+    const masks = await Promise.all(Array.from({ length: site.n_heads }, (_, head) => this.mask(name, head)));
     const [rows, columns] = [Math.min(THUMB, site.n_query), Math.min(THUMB, site.n_key)];
-    const data = new Uint8Array(site.n_heads * rows * columns);
+    const data = new Uint8Array(site.n_heads * rows * columns).fill(MASKED);
     const size = site.n_query * site.n_key;
     for (let cell = 0; cell < bytes.length; cell++) {
       const [head, query, key] = [Math.floor(cell / size), Math.floor((cell % size) / site.n_key), cell % site.n_key];
       const y = Math.floor((query * rows) / site.n_query);
       const x = Math.floor((key * columns) / site.n_key);
       const place = (head * rows + y) * columns + x;
-      if (bytes[cell] > data[place]) data[place] = bytes[cell];
+      if (masks[head].data[cell % size] === 0) continue;
+      const shade = thumbByte(bytes[cell] / 255);
+      if (data[place] === MASKED || shade > data[place]) data[place] = shade;
     }
     return { heads: site.n_heads, rows, columns, data };
   }
@@ -154,7 +175,8 @@ export class EmbeddedSource implements Source {
 
   async cell(_: string, name: string, head: number, query: number, key: number): Promise<Cell> {
     const { n_query, n_key } = this.site(name);
-    return cellOf(await this.inputs(name, head, query), key, { n_query, n_key });
+    const cell = cellOf(await this.inputs(name, head, query), key, { n_query, n_key });
+    return { ...cell, turn: await this.turn(name, head, query, key) };
   }
 
   async vectors(_: string, request: VectorRequest): Promise<Matrix> {
@@ -196,6 +218,40 @@ export class EmbeddedSource implements Source {
     return site;
   }
 
+  /** Where a head's queries may attend: 1, else 0. */
+  private async mask(name: string, head: number): Promise<Matrix> {
+    const { n_query, n_key } = this.site(name);
+    const packed = this.saved.allowed?.[name];
+    const bits = packed === undefined ? null : await inflate(packed);
+    const data = new Float32Array(n_query * n_key);
+    for (let query = 0; query < n_query; query++)
+      allowedRow(bits, head, query, n_query, n_key).forEach((may, key) => (data[query * n_key + key] = may ? 1 : 0));
+    return { rows: n_query, columns: n_key, data };
+  }
+
+  private async turn(name: string, head: number, query: number, key: number): Promise<Turn | null> {
+    const saved = this.saved.exact[name].turn;
+    if (saved === undefined) return null;
+    const { n_heads, n_query, n_key } = this.site(name);
+    const packed = [saved.query, saved.key, saved.query_angles, saved.key_angles];
+    const [queries, keys, queryAngles, keyAngles] = await Promise.all(
+      packed.map(async (text) => new Float32Array((await inflate(text)).buffer)),
+    );
+    const row = (all: Float32Array, count: number, place: number): number[] => {
+      const width = all.length / count;
+      return Array.from(all.subarray(place * width, (place + 1) * width));
+    };
+    return {
+      query: row(queries, n_heads * n_query, head * n_query + query),
+      key: row(keys, n_heads * n_key, head * n_key + key),
+      query_position: saved.query_positions[query],
+      key_position: saved.key_positions[key],
+      pairs: saved.pairs,
+      query_angles: row(queryAngles, n_query, query),
+      key_angles: row(keyAngles, n_key, key),
+    };
+  }
+
   private weights(site: string): Promise<Uint8Array> {
     let found = this.blocks.get(site);
     if (found === undefined) this.blocks.set(site, (found = inflate(this.saved.weights[site])));
@@ -203,7 +259,7 @@ export class EmbeddedSource implements Source {
   }
 
   /** A whole matrix of one head, or of the mean: exact where it can be, else from one byte a weight. */
-  private async matrix(name: string, head: HeadChoice, step: MatrixStep): Promise<Matrix> {
+  private async matrix(name: string, head: HeadChoice, step: Exclude<MatrixStep, "allowed">): Promise<Matrix> {
     const { n_heads, n_query, n_key } = this.site(name);
     const heads = head === "mean" ? Array.from({ length: n_heads }, (_, one) => one) : [head];
     const made = new Float32Array(n_query * n_key);
@@ -214,7 +270,7 @@ export class EmbeddedSource implements Source {
     return { rows: n_query, columns: n_key, data: made };
   }
 
-  private async exactly(name: string, head: number, step: MatrixStep): Promise<ArrayLike<number>> {
+  private async exactly(name: string, head: number, step: Exclude<MatrixStep, "allowed">): Promise<ArrayLike<number>> {
     const { n_query, n_key } = this.site(name);
     const made = new Float64Array(n_query * n_key);
     for (let query = 0; query < n_query; query++)

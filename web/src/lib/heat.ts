@@ -10,12 +10,21 @@ export interface Inks {
   line: string;
   query: string;
   key: string;
+  /** The ground of masked cells, and the lines across it. */
+  masked: string;
+  hatch: string;
   font: string;
 }
 
 export interface Marked {
   query: number | null;
   key: number | null;
+}
+
+/** The tiles of the numbers, and those of the mask where there is one. */
+export interface Stores {
+  numbers: TileStore;
+  mask: TileStore | null;
 }
 
 const GAP = 6;
@@ -58,6 +67,9 @@ export class Heat {
     this.height = height;
     this.left = Math.min(width * 0.26, longest(this.queryTokens, measure) + GAP * 2);
     this.top = Math.min(height * 0.26, longest(this.keyTokens, measure) + GAP * 2);
+    const numbers = (count: number): number => measure(String(count - 1)) + GAP * 2;
+    this.left = Math.max(this.left, numbers(this.rows));
+    this.top = Math.max(this.top, numbers(this.columns));
     const start = { x: 0, y: 0, zoom: fit(this.screen, this.rows, this.columns) };
     this.sight = this.bounded(this.touched ? this.sight : start);
   }
@@ -109,14 +121,17 @@ export class Heat {
     return { seen: at(level), standIn: level === coarsest ? [] : at(coarsest) };
   }
 
-  draw(context: CanvasRenderingContext2D, store: TileStore, ratio: number, inks: Inks, marked: Marked): void {
+  draw(context: CanvasRenderingContext2D, stores: Stores, ratio: number, inks: Inks, marked: Marked): void {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.fillStyle = inks.ground;
     context.fillRect(0, 0, this.width, this.height);
-    const places = this.tiles(ratio);
-    store.want([...places.standIn, ...places.seen]);
+    const { standIn, seen } = this.tiles(ratio);
+    const places = [...standIn, ...seen];
+    stores.numbers.want(places);
+    stores.mask?.want(places);
     this.inside(context, () => {
-      for (const place of [...places.standIn, ...places.seen]) this.drawTile(context, store, place);
+      for (const place of places) this.drawTile(context, stores.numbers, place);
+      if (stores.mask) this.drawMasked(context, stores.mask, standIn, seen, ratio, inks);
       if (this.sight.zoom >= 12) this.drawGrid(context, inks);
     });
     this.drawMarked(context, inks, marked);
@@ -130,6 +145,29 @@ export class Heat {
     context.clip();
     work();
     context.restore();
+  }
+
+  /** Hatches the cells that no query of theirs may attend: the tiles of the mask cut the hatching out. */
+  private drawMasked(
+    context: CanvasRenderingContext2D,
+    mask: TileStore,
+    standIn: TilePlace[],
+    seen: TilePlace[],
+    ratio: number,
+    inks: Inks,
+  ): void {
+    const layer = context.canvas.ownerDocument.createElement("canvas");
+    layer.width = Math.ceil(this.width * ratio);
+    layer.height = Math.ceil(this.height * ratio);
+    const cut = layer.getContext("2d")!;
+    cut.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const there = seen.every((place) => mask.get(place) !== undefined);
+    for (const place of there ? seen : standIn) this.drawTile(cut, mask, place);
+    cut.globalCompositeOperation = "source-in";
+    cut.setTransform(1, 0, 0, 1, 0, 0);
+    cut.fillStyle = hatching(cut, ratio, inks);
+    cut.fillRect(0, 0, layer.width, layer.height);
+    context.drawImage(layer, 0, 0, layer.width / ratio, layer.height / ratio);
   }
 
   private drawTile(context: CanvasRenderingContext2D, store: TileStore, place: TilePlace): void {
@@ -185,11 +223,7 @@ export class Heat {
       const y = this.yOf(query + 0.5);
       if (y < this.top || y > this.height) continue;
       context.fillStyle = query === marked.query ? inks.query : inks.faint;
-      context.fillText(
-        clipped(context, this.name(this.queryTokens, query, marked.query), this.left - GAP * 2),
-        this.left - GAP,
-        y,
-      );
+      context.fillText(this.name(context, this.queryTokens, query, marked.query, this.left), this.left - GAP, y);
     }
     context.textAlign = "left";
     for (const key of this.labelled(this.sight.x, this.screen.width, this.columns, marked.key)) {
@@ -199,19 +233,26 @@ export class Heat {
       context.save();
       context.translate(x, this.top - GAP);
       context.rotate(-Math.PI / 2);
-      context.fillText(clipped(context, this.name(this.keyTokens, key, marked.key), this.top - GAP * 2), 0, 0);
+      context.fillText(this.name(context, this.keyTokens, key, marked.key, this.top), 0, 0);
       context.restore();
     }
   }
 
-  /** A token where all have room; its number where they have not, but for the marked one. */
-  private name(tokens: string[], place: number, marked: number | null): string {
-    return this.sight.zoom >= LEAST || place === marked ? tokens[place] : String(place);
+  /** A token where all have room, shortened to the margin; its number where they have not, but for the marked one. */
+  private name(
+    context: CanvasRenderingContext2D,
+    tokens: string[],
+    place: number,
+    marked: number | null,
+    margin: number,
+  ): string {
+    if (this.sight.zoom < LEAST && place !== marked) return String(place);
+    return clipped(context, tokens[place], margin - GAP * 2);
   }
 
   /** The places that have a label: all where there is room, else every few, and the marked one. */
   private labelled(start: number, span: number, count: number, marked: number | null): number[] {
-    const every = Math.max(1, Math.ceil(LEAST / this.sight.zoom));
+    const every = evenly(LEAST / this.sight.zoom);
     const shown = this.span(start, span, count).filter((place) => place % every === 0 && place < count);
     if (marked === null || shown.includes(marked)) return shown;
     return [...shown.filter((place) => Math.abs(place - marked) >= every), marked];
@@ -236,6 +277,33 @@ export class Heat {
     const made = kept(sight, this.screen, this.rows, this.columns);
     return { ...made, x: Math.max(0, made.x), y: Math.max(0, made.y) };
   }
+}
+
+/** At least this many, as a number that is counted by: 1, 2, 5, 10, 20, 50 … */
+function evenly(least: number): number {
+  if (least <= 1) return 1;
+  const unit = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((step) => step * unit).find((step) => step >= least) ?? 10 * unit;
+}
+
+/** Lines from the lower left to the upper right, in pixels of the canvas. */
+export function hatching(
+  context: CanvasRenderingContext2D,
+  ratio: number,
+  inks: Pick<Inks, "masked" | "hatch">,
+): string | CanvasPattern {
+  const size = Math.max(4, Math.round(6 * ratio));
+  const one = context.canvas.ownerDocument.createElement("canvas");
+  one.width = one.height = size;
+  const drawn = one.getContext("2d")!;
+  drawn.fillStyle = inks.masked;
+  drawn.fillRect(0, 0, size, size);
+  drawn.strokeStyle = inks.hatch;
+  drawn.lineWidth = Math.max(1, ratio);
+  drawn.beginPath();
+  for (const shift of [-size, 0, size]) line(drawn, shift, size, shift + size, 0);
+  drawn.stroke();
+  return context.createPattern(one, "repeat") ?? inks.masked;
 }
 
 function longest(tokens: string[], measure: (text: string) => number): number {

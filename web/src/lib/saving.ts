@@ -59,15 +59,24 @@ export function saveSvg(svg: SVGSVGElement, words: string): void {
   download(new Blob([svgText(svg)], { type: "image/svg+xml" }), fileName(words, "svg"));
 }
 
-export function savePng(canvas: HTMLCanvasElement, words: string): void {
-  canvas.toBlob((blob) => blob && download(blob, fileName(words, "png")), "image/png");
+type Painter = () => Promise<HTMLCanvasElement>;
+const painters = new WeakMap<HTMLCanvasElement, Painter>();
+
+/** Names what is saved in place of a canvas: a finer picture, with what the page tells beside it. */
+export function savedAs(canvas: HTMLCanvasElement, paint: Painter): void {
+  painters.set(canvas, paint);
+}
+
+export async function savePng(canvas: HTMLCanvasElement, words: string): Promise<void> {
+  const picture = await (painters.get(canvas)?.() ?? canvas);
+  picture.toBlob((blob) => blob && download(blob, fileName(words, "png")), "image/png");
 }
 
 /** Saves the picture inside an element: the one marked `data-picture`, else its first drawing. */
 export function saveInside(element: Element, words: string): void {
   const found = element.querySelector("[data-picture]") ?? element.querySelector("svg, canvas");
   if (found instanceof SVGSVGElement) saveSvg(found, words);
-  else if (found instanceof HTMLCanvasElement) savePng(found, words);
+  else if (found instanceof HTMLCanvasElement) void savePng(found, words);
 }
 
 export function pictureKind(element: Element): "SVG" | "PNG" {

@@ -4,8 +4,8 @@ export type SideName = "encoder" | "decoder";
 export type Slot = "attention" | "cross";
 /** One head by its number, or the mean over the heads of a site. */
 export type HeadChoice = number | "mean";
-/** The steps of attention that are matrices of queries by keys. */
-export type MatrixStep = "score" | "scaled" | "masked" | "weight";
+/** The steps of attention that are matrices of queries by keys; `allowed` is the mask: 1 where a key may be attended. */
+export type MatrixStep = "score" | "scaled" | "masked" | "weight" | "allowed";
 /** The steps that are one vector a token. */
 export type VectorRole = "query" | "key" | "value" | "context";
 export type Role = "query" | "key" | "value" | "weight" | "context";
@@ -142,10 +142,32 @@ export interface SiteMeta {
   weighting: string;
   position: string | null;
   mask: string | null;
+  /** What a reader calls its parts: "scaled dot product", "no positions", "causal mask". */
+  words: { similarity: string; weighting: string; position: string; mask: string };
+  arithmetic: Arithmetic;
   scale: number[];
   kernel: string;
   why: string;
   edited: boolean;
+}
+
+/** What the arithmetic of a site is, as the server says it. */
+export interface Arithmetic {
+  /** The form of its weighting, or of one that is any function of a row its name. */
+  kind: "softmax" | "argmax" | "kernelized" | (string & {});
+  /** How the score of a query and a key is made. */
+  formula: string;
+  /** What a query or key is called once prepared for that, "{}" standing for its name: "unit {}". */
+  prepared: string;
+  /** Why the scale is what it is, where it is not 1/√d_head. */
+  scale_reason: string;
+  /** Whether its positions add to the scaled scores. */
+  biased: boolean;
+  /** Whether its positions turn queries and keys before they meet. */
+  turns: boolean;
+  /** Whether a key may be hidden from a query. */
+  masks: boolean;
+  causal: boolean;
 }
 
 export interface Candidate {
@@ -187,7 +209,7 @@ export interface TileRequest {
   column: number;
 }
 
-/** Small pictures of all heads of a site: weight × 255, head by head, row by row. */
+/** Small pictures of all heads of a site, head by head, row by row: 254 × √weight; 255 where all keys are masked. */
 export interface Thumbs {
   heads: number;
   rows: number;
@@ -234,8 +256,21 @@ export interface Cell {
   context: number[];
   ties: number[];
   input?: number[] | null;
+  /** How the positions turned query and key before they met; null where they did not. */
+  turn?: Turn | null;
   n_query: number;
   n_key: number;
+}
+
+/** A query and a key before their turn, and by how much each pair of their numbers is turned, in radians. */
+export interface Turn {
+  query: number[];
+  key: number[];
+  query_position: number;
+  key_position: number;
+  pairs: [number, number][];
+  query_angles: number[];
+  key_angles: number[];
 }
 
 /** Of each head, means over its queries; null where there is no such key for any query. Entropy is in bits. */
@@ -300,10 +335,16 @@ export interface Positions {
   used: string | null;
   kinds: {
     name: string;
+    title: string;
+    /** What the kind is. */
+    sentence: string;
+    /** What this run has of it. */
+    note: string;
+    /** Whether this run has it. */
+    used: boolean;
     trained: boolean;
     table: number[][] | null;
     similarity: number[];
-    note: string;
   }[];
 }
 

@@ -1,20 +1,37 @@
 /** Tiles that are there, tiles on their way, and which to ask for next. */
 
 import { Cache } from "./cache";
-import { stepOf } from "./colours";
-import type { Matrix } from "./source";
+import type { HeadChoice, Matrix, MatrixStep, SiteMeta, Source } from "./source";
 import { TILE, tileName, type TilePlace } from "./tiles";
 
 export interface Tile extends Matrix {
   picture: HTMLCanvasElement;
 }
 
-export type TileLoader = (level: number, row: number, column: number) => Promise<Matrix>;
+type Loader = (level: number, row: number, column: number) => Promise<Matrix>;
+
+/** Where tiles come from; `allowed` gives those of the mask, where there is one: 1 for keys that may be attended. */
+export type TileLoader = Loader & { allowed?: Loader };
+
+/** The tiles of one step of a site's head, with those of its mask. */
+export function tilesOf(
+  source: Pick<Source, "tile">,
+  id: string,
+  site: Pick<SiteMeta, "name" | "arithmetic"> | null,
+  head: HeadChoice,
+  step: MatrixStep = "weight",
+): TileLoader {
+  const of =
+    (step: MatrixStep): Loader =>
+    (level, row, column) =>
+      source.tile(id, { site: site?.name ?? "", head, step, level, row, column });
+  return Object.assign(of(step), site?.arithmetic.masks ? { allowed: of("allowed") } : {});
+}
 
 const BYTES = 64 * 2 ** 20;
 const AT_ONCE = 3;
 
-/** The tiles of one matrix, in the colours of one table; at most 64 MiB of them stay. */
+/** The tiles of one matrix, each number as a colour; at most 64 MiB of them stay. */
 export class TileStore {
   private readonly kept = new Cache<Tile>(BYTES);
   private readonly asked = new Set<string>();
@@ -22,9 +39,9 @@ export class TileStore {
   private closed = false;
 
   constructor(
-    private readonly load: TileLoader,
-    private readonly colours: Uint8ClampedArray,
-    private readonly domain: [number, number],
+    private readonly load: Loader,
+    /** The colour of a number: its bytes red, green, blue and opacity, the first the lowest. */
+    private readonly colour: (value: number) => number,
     private readonly arrived: () => void,
     private readonly failed: (error: unknown) => void,
   ) {}
@@ -43,6 +60,11 @@ export class TileStore {
   want(places: TilePlace[]): void {
     this.wanted = places.filter((place) => this.get(place) === undefined && !this.asked.has(tileName(place)));
     this.next();
+  }
+
+  /** Waits until these are there. */
+  async ready(places: TilePlace[]): Promise<void> {
+    await Promise.all(places.filter((place) => this.get(place) === undefined).map((place) => this.fetch(place)));
   }
 
   close(): void {
@@ -76,9 +98,7 @@ export class TileStore {
     picture.height = matrix.rows;
     const pixels = new ImageData(matrix.columns, matrix.rows);
     const whole = new Uint32Array(pixels.data.buffer);
-    const table = new Uint32Array(this.colours.buffer);
-    const [low, high] = this.domain;
-    for (let index = 0; index < whole.length; index++) whole[index] = table[stepOf(matrix.data[index], low, high)];
+    for (let index = 0; index < whole.length; index++) whole[index] = this.colour(matrix.data[index]);
     picture.getContext("2d")!.putImageData(pixels, 0, 0);
     return picture;
   }

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 
-import { percent, piece, shown, siteTitle, size } from "./words";
+import { percent, piece, shown, siteTitle, size, sentences } from "./words";
 
 it("numbers are short and honest", () => {
   expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9)]).toEqual([
@@ -30,4 +30,11 @@ it("sites and sizes have names", () => {
 
 it("a token's space is seen", () => {
   expect([piece(" two"), piece(""), piece("a b")]).toEqual(["·two", "∅", "a b"]);
+});
+
+it("notes do not run together: each is a sentence", () => {
+  expect(
+    sentences(["the target is its own greedy output", "decoder.1.cross ran the reference: weight changed", " "]),
+  ).toBe("The target is its own greedy output. Decoder.1.cross ran the reference: weight changed.");
+  expect(sentences(["Read as unknown: ß…"])).toBe("Read as unknown: ß…");
 });

@@ -84,6 +84,15 @@ export function piece(token: string): string {
   return token === "" ? "∅" : token.replace(/\n/g, "⏎").replace(/^[ \u2581]/, "·");
 }
 
+/** Notes as sentences, each by itself: a capital at the beginning, a full stop at the end. */
+export function sentences(notes: readonly string[]): string {
+  return notes
+    .map((note) => note.trim())
+    .filter(Boolean)
+    .map((note) => note[0].toUpperCase() + note.slice(1) + (/[.!?…]$/.test(note) ? "" : "."))
+    .join(" ");
+}
+
 function fixed(value: number, size: number, digits: number): string {
   const whole = Math.max(1, Math.floor(Math.log10(size)) + 1);
   return value.toFixed(Math.max(0, size < 1 ? digits : digits - whole));

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { angleAt, byDistance, noise, pairing, roughly, spread, toggled, turns, wavelength } from "./waves";
+import { angleAt, byDistance, columnsThatVary, noise, pairing, roughly, spread, toggled, wavelength } from "./waves";
 
 const D = 16;
 const angle = (place: number, pair: number): number => place / 10000 ** ((2 * pair) / D);
@@ -12,12 +12,21 @@ const halves = Array.from({ length: 40 }, (_, place) =>
 );
 const turning = interleaved.map((row) => row.map((_, d) => row[d % 2 ? d - 1 : d + 1]));
 
+it("of a compiled table only the columns that differ between positions are shown first", () => {
+  expect(
+    columnsThatVary([
+      [0, 1, 0],
+      [0, 0, 1],
+    ]),
+  ).toEqual([1, 2]);
+  expect(columnsThatVary([])).toEqual([]);
+});
+
 describe("pairing", () => {
   it("finds sine and cosine however they lie", () => {
     expect(pairing(interleaved)?.(3)).toEqual({ sine: 6, cosine: 7 });
     expect(pairing(halves)?.(3)).toEqual({ sine: 3, cosine: 11 });
     expect(pairing(turning)?.(3)).toEqual({ sine: 7, cosine: 6 });
-    expect(turns(40, D)).toEqual(turning);
     expect(pairing(noise(4, 8))).toBe(null);
     expect(pairing([])).toBe(null);
   });

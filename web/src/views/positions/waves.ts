@@ -49,21 +49,19 @@ export function spread(count: number, wanted = 6): number[] {
   return [...new Set(places)];
 }
 
+/** The columns whose numbers are not all the same. */
+export function columnsThatVary(table: Table): number[] {
+  const [first] = table;
+  return (first ?? [])
+    .map((_, column) => column)
+    .filter((column) => table.some((row) => row[column] !== first[column]));
+}
+
 /** One more, or one fewer if it was there; never none, never more than can be read. */
 export function toggled(chosen: number[], one: number, most = 8): number[] {
   if (chosen.includes(one)) return chosen.length > 1 ? chosen.filter((each) => each !== one) : chosen;
   const room = chosen.length < most ? chosen : chosen.slice(1);
   return [...room, one].sort((a, b) => a - b);
-}
-
-/** What rotary turns by: cosine and sine of each pair's angle, side by side. */
-export function turns(rows: number, columns: number, base = 10_000): Table {
-  return Array.from({ length: rows }, (_, position) =>
-    Array.from({ length: columns - (columns % 2) }, (_, column) => {
-      const angle = position / base ** ((column - (column % 2)) / columns);
-      return column % 2 ? Math.sin(angle) : Math.cos(angle);
-    }),
-  );
 }
 
 /** A table such as one starts from before training: small noise, always the same. */

@@ -33,7 +33,8 @@ export interface Layout {
   width: number;
   height: number;
   rowHeight: number;
-  query: { token: Point; input: Box; vector: Box };
+  /** `projected` is the query before its turn; where nothing is turned it is the vector's own place. */
+  query: { token: Point; input: Box; projected: Box; vector: Box };
   rows: RowPlace[];
   sum: Box;
   context: Box;
@@ -53,9 +54,9 @@ export interface Layout {
 export const STRIP = 18;
 const WIDE = 700;
 
-/** `input`: whether what the query was made from is drawn too. */
-export function layoutOf(width: number, rows: number, input = true): Layout {
-  return width >= WIDE ? wideLayout(width, rows, input) : narrowLayout(width, rows, input);
+/** `input`: whether what the query was made from is drawn too; `turned`: whether the query is turned after its map. */
+export function layoutOf(width: number, rows: number, input = true, turned = false): Layout {
+  return width >= WIDE ? wideLayout(width, rows, input, turned) : narrowLayout(width, rows, input, turned);
 }
 
 /** Where a row's part of the sum begins and ends, from 0 to 1, rows from first to last. */
@@ -80,14 +81,15 @@ function strip(x: number, middle: number, width: number, height = STRIP): Box {
   return { x, y: middle - height / 2, width, height };
 }
 
-function wideLayout(width: number, count: number, input: boolean): Layout {
+function wideLayout(width: number, count: number, input: boolean, turned: boolean): Layout {
   const rowHeight = count > 8 ? 33 : 40;
   const top = 54;
-  const height = Math.max(top + count * rowHeight + 12, 256);
+  const height = Math.max(top + count * rowHeight + 12, turned ? 300 : 256);
   const middle = top + (height - top - 12) / 2;
   const first = middle - (count * rowHeight) / 2 + rowHeight / 2;
   const share = (part: number): number => part * width;
-  const vector = strip(8, middle + 34, share(0.125));
+  const low = middle + (turned ? 66 : 34);
+  const vector = strip(8, low, share(0.125));
   const keyX = share(0.305);
   const wideKey = share(0.125);
   const tokenX = keyX + wideKey + share(0.052);
@@ -107,7 +109,7 @@ function wideLayout(width: number, count: number, input: boolean): Layout {
       area: { x: keyX - 78, y: y - rowHeight / 2 + 2, width: valueX + wideKey + 60 - keyX + 78, height: rowHeight - 4 },
     };
   });
-  const from: Point = { x: vector.x + vector.width + 6, y: middle + 34 };
+  const from: Point = { x: vector.x + vector.width + 6, y: low };
   const flat = 66;
   const lead = 12;
   const flowX = valueX + wideKey + 62;
@@ -130,8 +132,9 @@ function wideLayout(width: number, count: number, input: boolean): Layout {
     height,
     rowHeight,
     query: {
-      token: { x: 8 + vector.width / 2, y: middle + (input ? -62 : 6) },
-      input: strip(8, middle - 20, vector.width),
+      token: { x: 8 + vector.width / 2, y: middle + (input ? (turned ? -84 : -62) : turned ? -28 : 6) },
+      input: strip(8, middle - (turned ? 44 : 20), vector.width),
+      projected: turned ? strip(8, middle + 12, vector.width) : vector,
       vector,
     },
     rows,
@@ -177,9 +180,9 @@ function wideLayout(width: number, count: number, input: boolean): Layout {
   };
 }
 
-function narrowLayout(width: number, count: number, input: boolean): Layout {
+function narrowLayout(width: number, count: number, input: boolean, turned: boolean): Layout {
   const rowHeight = 40;
-  const saved = input ? 0 : 46;
+  const saved = (input ? 0 : 46) - (turned ? 44 : 0);
   const top = 158 - saved;
   const bus = 18;
   const scores = 62;
@@ -214,7 +217,12 @@ function narrowLayout(width: number, count: number, input: boolean): Layout {
     width,
     height,
     rowHeight,
-    query: { token: { x: 8, y: 18 }, input: strip(8, 54, vector.width), vector },
+    query: {
+      token: { x: 8, y: 18 },
+      input: strip(8, 54, vector.width),
+      projected: turned ? strip(8, 54 + (input ? 44 : 0), vector.width) : vector,
+      vector,
+    },
     rows,
     sum,
     context,

@@ -7,9 +7,12 @@ const SITE = {
   slot: "attention",
   n_heads: 4,
   d_head: 16,
-  similarity: "ScaledDot",
-  weighting: "Softmax",
+  words: { weighting: "softmax" },
+  arithmetic: { kind: "softmax", turns: false, scale_reason: "" },
 } as SiteMeta;
+const of = (arithmetic: Partial<SiteMeta["arithmetic"]>): Partial<SiteMeta> => ({
+  arithmetic: { ...SITE.arithmetic, ...arithmetic },
+});
 const ROW: Row = { score: [4, 8], scaled: [1, 2], masked: [1, null], weight: [1, 0], allowed: [true, false] };
 
 function plain(site: Partial<SiteMeta> = {}, row: Partial<Row> = {}): string[] {
@@ -28,9 +31,15 @@ describe("sentences", () => {
 
   it("differ for cross-attention, a choice and a kernel", () => {
     expect(plain({ slot: "cross" })[0]).toContain("text being read");
-    expect(plain({ weighting: "Argmax" })[2]).toContain("the highest takes all the weight");
-    expect(plain({ weighting: "Kernelized" }, { scaled: [4, 8] })[2]).toContain("set to 0");
+    expect(plain(of({ kind: "argmax" }))[2]).toContain("the highest takes all the weight");
+    expect(plain(of({ kind: "kernelized" }), { scaled: [4, 8] })[2]).toContain("set to 0");
     expect(plain({ n_heads: 1 })[3]).not.toContain("other");
+  });
+
+  it("say that queries and keys are turned only where they are", () => {
+    expect(plain(of({ turns: true }))[0]).toContain("turned by its position");
+    expect(plain(of({ turns: true }))[1]).toContain("The turned query of “cat” meets every turned key");
+    expect(plain().join(" ")).not.toContain("turned");
   });
 
   it("colour the words of the roles", () => {

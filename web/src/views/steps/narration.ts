@@ -33,9 +33,12 @@ function vectors(site: SiteMeta): string {
     site.slot === "cross"
       ? "The query comes from the text being written, keys and values from the text being read."
       : "All three come from the same text.";
+  const turned = site.arithmetic.turns
+    ? " Then each {query} and each {key} is turned by its position, pair by pair, so that their product knows how far apart they stand."
+    : "";
   return (
     "Each token’s vector is mapped three times: to a {query}, what it looks for; a {key}, what it is found by; " +
-    `a {value}, what it gives. ${where}`
+    `a {value}, what it gives. ${where}${turned}`
   );
 }
 
@@ -43,14 +46,15 @@ function scores(site: SiteMeta, token: string): string {
   if (isKernel(site)) {
     return `The {query} of “${token}” meets every {key}: both pass through φ, and the score is φ(q) · φ(k), never negative.`;
   }
+  const turned = site.arithmetic.turns ? "turned " : "";
   return (
-    `The {query} of “${token}” meets every {key}: their ${site.d_head} numbers multiplied pair by pair and added. ` +
+    `The ${turned}{query} of “${token}” meets every ${turned}{key}: their ${site.d_head} numbers multiplied pair by pair and added. ` +
     "The better the two fit, the higher the score."
   );
 }
 
 function weights(site: SiteMeta, row: Row): string {
-  const { by } = scaleWords(row.score ? scaleOf(row) : 1, site.d_head, site.similarity);
+  const { by } = scaleWords(row.score ? scaleOf(row) : 1, site.d_head, site.arithmetic.scale_reason);
   const scaled = by ? `Every score ${by}; ` : "The scores stay as they are; ";
   const off = (row.allowed ?? []).filter((may) => !may).length;
   const keys = off === 1 ? "1 key" : `${off.toLocaleString("en-GB")} keys`;
@@ -60,10 +64,10 @@ function weights(site: SiteMeta, row: Row): string {
 
 function weighed(site: SiteMeta): string {
   if (isKernel(site)) return "then each key’s share of the row’s sum is its {weight}.";
-  if (/argmax/i.test(site.weighting)) return "then the highest takes all the {weight}.";
-  if (/softmax/i.test(site.weighting))
+  if (site.arithmetic.kind === "argmax") return "then the highest takes all the {weight}.";
+  if (site.arithmetic.kind === "softmax")
     return "then softmax makes shares of them, the {weight:weights}, which sum to 1.";
-  return `then ${site.weighting} makes {weight:weights} of them.`;
+  return `then ${site.words.weighting} makes {weight:weights} of them.`;
 }
 
 function sum(site: SiteMeta, token: string): string {
@@ -82,7 +86,7 @@ function scaleOf(row: Row): number {
 }
 
 function isKernel(site: SiteMeta): boolean {
-  return /kernel/i.test(site.weighting);
+  return site.arithmetic.kind === "kernelized";
 }
 
 function coloured(text: string): Sentence {

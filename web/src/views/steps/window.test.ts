@@ -27,6 +27,22 @@ describe("chooseKeys", () => {
     expect(seen + restWeight).toBeCloseTo(all, 10);
   });
 
+  it("of a query that may look back only, keys after it are drawn last", () => {
+    const weight = Array.from({ length: 40 }, (_, key) => (key <= 20 ? 1 / 21 : 0));
+    const allowed = weight.map((_, key) => key <= 20);
+    const { keys, restWeight } = chooseKeys({ weight, near: 20, chosen: null, limit: 10, allowed });
+    expect(Math.max(...keys)).toBe(20);
+    expect(restWeight).toBeCloseTo(11 / 21);
+    const early = chooseKeys({
+      weight: [0.5, 0.5, ...weight.slice(2).fill(0)],
+      near: 1,
+      chosen: null,
+      limit: 6,
+      allowed: weight.map((_, key) => key < 2),
+    });
+    expect(early.keys).toEqual([0, 1, 2, 3, 4, 5]);
+  });
+
   it("works without a place of its own among the keys", () => {
     const { keys } = chooseKeys({ weight: flat(50), near: null, chosen: 40, limit: 6 });
     expect(keys).toHaveLength(6);

@@ -1,4 +1,4 @@
-/** Which keys are drawn when there are too many to read: the strongest and the nearest of a query. */
+/** Which keys are drawn when there are too many to read: the strongest and the nearest that a query may look at. */
 
 export interface Shown {
   /** The keys drawn, in their order. */
@@ -15,17 +15,21 @@ export interface Wanted {
   /** A key that must be seen. */
   chosen: number | null;
   limit: number;
+  /** Which keys the query may look at; all, if not given. Masked ones are drawn only where there are not enough others. */
+  allowed?: ArrayLike<boolean> | null;
 }
 
-export function chooseKeys({ weight, near, chosen, limit }: Wanted): Shown {
+export function chooseKeys({ weight, near, chosen, limit, allowed = null }: Wanted): Shown {
   const count = weight.length;
   const order = Array.from({ length: count }, (_, key) => key);
   if (count <= limit + 1) return { keys: order, rest: 0, restWeight: 0 };
   const picked = new Set<number>();
   if (chosen !== null) picked.add(chosen);
   if (near !== null && near < count) picked.add(near);
-  const strongest = order.toSorted((a, b) => weight[b] - weight[a] || a - b);
-  const nearest = near === null ? order : order.toSorted((a, b) => Math.abs(a - near) - Math.abs(b - near) || a - b);
+  const masked = (key: number): number => (allowed === null || allowed[key] ? 0 : 1);
+  const strongest = order.toSorted((a, b) => masked(a) - masked(b) || weight[b] - weight[a] || a - b);
+  const far = (key: number): number => (near === null ? key : Math.abs(key - near));
+  const nearest = order.toSorted((a, b) => masked(a) - masked(b) || far(a) - far(b) || a - b);
   fill(picked, strongest, Math.ceil(limit * 0.7));
   fill(picked, nearest, limit);
   const keys = [...picked].sort((a, b) => a - b);

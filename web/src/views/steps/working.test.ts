@@ -7,8 +7,10 @@ import {
   presentIn,
   gathered,
   plainProducts,
+  degrees,
   scaleWords,
   scoreFormula,
+  turnedPairs,
   temperatureOf,
   termsOf,
 } from "./working";
@@ -31,6 +33,29 @@ describe("numbers", () => {
   });
 });
 
+const COSINE = { prepared: "unit {}", formula: "query · key ÷ (|query| · |key|)" };
+const FEATURES = { prepared: "φ({})", formula: "φ(query) · φ(key)" };
+
+describe("turnedPairs", () => {
+  it("turns each pair by its own angle, and leaves the rest out", () => {
+    const [first, second] = turnedPairs(
+      [1, 0, 9, 2],
+      [
+        [0, 1],
+        [3, 2],
+      ],
+      [Math.PI / 2, 0],
+    );
+    expect(first.after[0]).toBeCloseTo(0);
+    expect(first.after[1]).toBeCloseTo(1);
+    expect([second.before, second.after]).toEqual([
+      [2, 9],
+      [2, 9],
+    ]);
+    expect(degrees(Math.PI / 2)).toBe("90.0°");
+  });
+});
+
 describe("scaleWords", () => {
   it("says √d where it is √d", () => {
     expect(scaleWords(1 / 8, 64, "ScaledDot()")).toMatchObject({ by: "÷ √64", plain: "÷ 8" });
@@ -38,7 +63,10 @@ describe("scaleWords", () => {
   });
 
   it("says temperature, factor or nothing where it is not", () => {
-    expect(scaleWords(10, 64, "Cosine(temperature=0.1)").by).toBe("÷ 0.1000");
+    expect(scaleWords(10, 64, "1 ÷ the temperature of this head")).toMatchObject({
+      by: "× 10",
+      why: "1 ÷ the temperature of this head",
+    });
     expect(scaleWords(0.5, 64, "ScaledDot(factor=0.5)").by).toBe("× 0.5000");
     expect(scaleWords(1, 64, "Dot()").by).toBe("");
   });
@@ -48,13 +76,13 @@ describe("products", () => {
   it("tells a plain dot product from one of prepared vectors", () => {
     const plain = { kind: "softmax", query: [2, 3], key: [1, 4], products: [2, 12] };
     expect(plainProducts(plain)).toBe(true);
-    expect(scoreFormula(plain, [2, 3], "Dot()")).toBe("query · key");
-    expect(scoreFormula(plain, [5, 6], "Cosine()")).toBe("unit query · unit key");
-    expect(scoreFormula({ ...plain, kind: "kernelized" }, [5, 6], "")).toBe("φ(query) · φ(key)");
+    expect(scoreFormula(plain, [2, 3], COSINE)).toBe("query · key");
+    expect(scoreFormula(plain, [5, 6], COSINE)).toBe("unit query · unit key");
+    expect(scoreFormula(plain, [5, 6], FEATURES)).toBe("φ(query) · φ(key)");
     const unit = { ...plain, products: [0.135, 0.807] };
     expect(plainProducts(unit)).toBe(false);
-    expect(scoreFormula(unit, [2, 3], "Cosine()")).toContain("|query|");
-    expect(scoreFormula({ ...unit, kind: "kernelized" }, [2, 3], "")).toBe("φ(query) · φ(key)");
+    expect(scoreFormula(unit, [2, 3], COSINE)).toContain("|query|");
+    expect(scoreFormula(unit, [2, 3], FEATURES)).toBe("φ(query) · φ(key)");
   });
 });
 

@@ -1,6 +1,6 @@
 /** The arithmetic of one cell, as it is written out: what each number was made of, for every kind of weighting. */
 
-import type { Cell } from "../../lib/source";
+import type { Arithmetic, Cell } from "../../lib/source";
 import { shown } from "../../lib/words";
 
 /** Four figures that count, whatever the size: 14.20, 0.01235, 3.403e−4; null is −∞. */
@@ -37,14 +37,13 @@ export interface ScaleWords {
   why: string;
 }
 
-export function scaleWords(scale: number, width: number, similarity: string): ScaleWords {
+/** `reason` is the server's: why a scale is what it is, where it is not 1/√d_head. */
+export function scaleWords(scale: number, width: number, reason: string): ScaleWords {
   if (scale === 1) return { by: "", plain: "", why: "this similarity does not scale its scores" };
   if (Math.abs(scale * Math.sqrt(width) - 1) < 1e-5) {
     return { by: `÷ √${width}`, plain: `÷ ${short(Math.sqrt(width))}`, why: "so that scores do not grow with d_head" };
   }
-  if (/cosine/i.test(similarity))
-    return { by: `÷ ${short(1 / scale)}`, plain: "", why: "the temperature of this head" };
-  return { by: `× ${short(scale)}`, plain: "", why: "the factor of this similarity" };
+  return { by: `× ${short(scale)}`, plain: "", why: reason };
 }
 
 function short(value: number): string {
@@ -61,28 +60,52 @@ export function plainProducts(cell: Pick<Cell, "query" | "key" | "products">): b
 /** What a query or key is called in a cell that holds it as it meets the other: mapped or brought to length 1 first. */
 export function preparedName(
   name: "query" | "key",
-  cell: Pick<Cell, "kind" | "query">,
+  cell: Pick<Cell, "query">,
   own: ArrayLike<number> | undefined,
-  similarity: string,
+  { prepared }: Pick<Arithmetic, "prepared">,
 ): string {
   const same = own?.length === cell.query.length && cell.query.every((value, index) => near(value, own[index]));
-  if (same || own === undefined) return name;
-  if (cell.kind === "kernelized") return `φ(${name})`;
-  return /cosine/i.test(similarity) ? `unit ${name}` : `prepared ${name}`;
+  return same || own === undefined ? name : prepared.replace("{}", name);
 }
 
 /** How the score is called and made. */
 export function scoreFormula(
-  cell: Pick<Cell, "kind" | "query" | "key" | "products">,
+  cell: Pick<Cell, "query" | "key" | "products">,
   own: ArrayLike<number> | undefined,
-  similarity: string,
+  arithmetic: Pick<Arithmetic, "prepared" | "formula">,
 ): string {
-  if (plainProducts(cell)) {
-    return `${preparedName("query", cell, own, similarity)} · ${preparedName("key", cell, own, similarity)}`;
-  }
-  if (cell.kind === "kernelized") return "φ(query) · φ(key)";
-  if (/cosine/i.test(similarity)) return "query · key ÷ (|query| · |key|)";
-  return /additive/i.test(similarity) ? "w · tanh(W_q query + W_k key)" : "query · key, once prepared";
+  if (!plainProducts(cell)) return arithmetic.formula;
+  return `${preparedName("query", cell, own, arithmetic)} · ${preparedName("key", cell, own, arithmetic)}`;
+}
+
+/** A pair of a vector's numbers, turned by an angle: what came in, and what came out. */
+export interface TurnedPair {
+  label: string;
+  angle: number;
+  before: [number, number];
+  after: [number, number];
+}
+
+/** Every pair that a position turns. */
+export function turnedPairs(
+  before: ArrayLike<number>,
+  pairs: readonly [number, number][],
+  angles: ArrayLike<number>,
+): TurnedPair[] {
+  return pairs.map(([i, j], pair) => {
+    const [a, b, cos, sin] = [before[i], before[j], Math.cos(angles[pair]), Math.sin(angles[pair])];
+    return {
+      label: `${i}, ${j}`,
+      angle: angles[pair],
+      before: [a, b],
+      after: [a * cos - b * sin, a * sin + b * cos],
+    };
+  });
+}
+
+/** An angle in degrees, from −180 to 180. */
+export function degrees(angle: number): string {
+  return `${figures((angle * 180) / Math.PI, 3)}°`;
 }
 
 /** What softmax divides its differences by: 1, unless it has a temperature of its own. */
