@@ -54,7 +54,9 @@ class Fused(Kernel):
         return tuple(found)
 
     def run(self, call: Call) -> Context:
-        if transformed():  # torch.func has no rules for torch's kernel; it has for every operation of the reference
+        # torch.func has rules for every operation of the reference, and for torch's kernel it has not. And of a batch
+        # of none that kernel gives no gradient to a bias.
+        if transformed() or call.query.shape[0] == 0:
             return Blockwise().run(call)
         if call.complete and call.position.bias_kind == "none":
             return attend_fused(call, None)
@@ -102,8 +104,7 @@ def attend_fused(call: Call, mask: Tensor | None) -> Context:
     context = F.scaled_dot_product_attention(
         query, key, value, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
     )
-    if context.grad_fn is not None and "ScaledDotProduct" in context.grad_fn.name():  # else it is plain operations
-        context = differentiable_once(context, Fused.name)
+    context = differentiable_once(context, Fused.name, operation="ScaledDotProduct")  # else it is plain operations
     context = context if context.shape[-1] == d_value else context[..., :d_value]
     return with_nan(call, context)
 
