@@ -6,8 +6,8 @@
 length = selector_width(select(tokens, tokens, any key))
 opposite = map(length, indices)
 reverse = aggregate(select(indices, opposite, key = query), tokens)
->>> describe_layers(plan)[1]["heads"][0]["words"]
-'select(indices, opposite, key = query), then aggregate(tokens) → reverse'
+>>> describe_layers(plan)[-1]["heads"][0]["words"]
+'select(indices of all, opposite, key = query), then aggregate(tokens) → reverse'
 """
 
 from collections.abc import Callable, Iterable, Iterator

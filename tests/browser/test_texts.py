@@ -75,18 +75,9 @@ def test_back_goes_through_texts_and_views_in_their_order(tabs):
     assert state(page)["source"] == SOURCE
 
 
-def test_another_view_begins_at_its_top(tabs):
-    page = tabs.open("head", window={"height": 500})
-    page.mouse.wheel(0, 600)
-    page.wait_for_function("scrollY > 100")
-    page.keyboard.press("3")
-    shown(page, "steps")
-    page.wait_for_function("scrollY === 0")
-
-
 def test_a_click_on_a_lane_opens_the_box_beneath(tabs):
     page = tabs.open("model")
     box = page.get_by_test_id("box-encoder-0-feed_forward").locator("rect").bounding_box()
     lane = page.locator("[data-token='1']").first.locator("rect").bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, lane["y"] + lane["height"] / 2)
-    page.wait_for_function("location.hash.includes('box=encoder.')")
+    page.wait_for_function("() => location.hash.includes('box=encoder.')")

@@ -185,7 +185,6 @@ export class Explorer {
     if (selection.key !== undefined) this.key = selection.key;
     this.settle();
     this.publish(moved);
-    if (moved) scrollTo(0, 0);
     if (COMPARING.includes(this.view)) void this.showUnchanged(false);
   }
 

@@ -47,7 +47,6 @@ beforeEach(() => {
   asked = [];
   vi.stubGlobal("location", pages);
   vi.stubGlobal("history", pages);
-  vi.stubGlobal("scrollTo", vi.fn());
   vi.stubGlobal("matchMedia", () => ({ matches: false, addEventListener: () => {} }));
   vi.stubGlobal("addEventListener", (_: string, listen: () => void) => pages.listeners.push(listen));
 });
