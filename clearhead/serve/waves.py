@@ -39,7 +39,7 @@ def used(inside: Position, kinds: list[dict[str, Any]]) -> str:
 
 
 def sinusoidal(own: Sinusoidal | None, d_model: int, n: int) -> dict[str, Any]:
-    width = d_model - d_model % 2
+    width = max(2, d_model - d_model % 2)
     table = (own or Sinusoidal()).embed(width).double()(n)
     sentence = (
         "Every position has its own pattern of sines and cosines, added to the embedding. Fast waves tell neighbours "
@@ -84,7 +84,7 @@ def table_of(own: nn.Module, n: int) -> tuple[Table, str]:
 def rotary(own: Rotary | None, d_head: int, n: int) -> dict[str, Any]:
     """What a query and a key of ones come to, turned: the mean cosine of the angles between the two places."""
     part = own or Rotary()
-    width = d_head - d_head % 2 if part.width is None else part.width
+    width = max(2, d_head - d_head % 2) if part.width is None else part.width
     cos, sin = (one[0] for one in part.angles(torch.arange(n), width))
     table = torch.stack([cos, sin], -1).flatten(1)
     alike = cos.mean(-1)

@@ -124,7 +124,6 @@ def test_a_decoder_shows_the_keys_it_may_look_at(turning):
 
 PIXELS = """(canvas, [rows, columns]) => {
     const context = canvas.getContext("2d");
-    const box = canvas.getBoundingClientRect(), ratio = canvas.width / box.width;
     return rows.map(y => columns.map(x => {
         const part = context.getImageData(Math.round(x * canvas.width), Math.round(y * canvas.height), 9, 9).data;
         return [...Array(81).keys()].map(each => [...part.slice(each * 4, each * 4 + 3)].join());
@@ -141,11 +140,8 @@ def test_a_map_of_400_tokens_is_not_blank_and_its_masked_half_is_hatched(turning
     canvas = page.get_by_test_id("heat-map").locator("canvas")
     [[masked], [late]] = (canvas.evaluate(PIXELS, [[y], [x]])[0] for y, x in ((0.3, 0.8), (0.9, 0.4)))
     assert 2 <= len(set(masked)) <= 12, "lines across one ground"
-    red, green, blue = map(int, late[40].split(","))
-    assert min(255 - red, 255 - green, 255 - blue) >= 0
-    assert 255 - blue > 25, "a weight of some thousandths is seen"
-    labels = canvas.evaluate("each => each.getAttribute('aria-label')")
-    assert labels
+    darkness = [255 - int(pixel.split(",")[2]) for pixel in late]
+    assert sum(darkness) / len(darkness) > 10, "weights of some thousandths are seen"
 
 
 def test_a_saved_map_is_twice_as_fine_with_title_and_colour_bar(turning):

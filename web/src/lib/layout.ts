@@ -52,7 +52,7 @@ export interface Diagram {
 }
 
 /** Room for the tokens and their ids, for the output's bars, and for the names of keys inside a cross-attention. */
-export const NAMES = 134;
+export const NAMES = 140;
 export const OUTPUT = 164;
 export const KEYS = 52;
 const GAP = 4;

@@ -29,6 +29,12 @@ describe("pairing", () => {
     expect(pairing(turning)?.(3)).toEqual({ sine: 7, cosine: 6 });
     expect(pairing(noise(4, 8))).toBe(null);
     expect(pairing([])).toBe(null);
+    expect(
+      pairing([
+        [0, 0, 0, 0, 0],
+        [0, 1, 0, 0, 0],
+      ]),
+    ).toBe(null);
   });
 
   it("reads the speed of a pair off the table: high in early dimensions, at every position", () => {

@@ -11,7 +11,7 @@ export interface Pair {
 /** How sines and cosines lie in a table: side by side, or all sines before all cosines; null if it has none. */
 export function pairing(table: Table): ((pair: number) => Pair) | null {
   const [first] = table;
-  if (!first || first.length < 2) return null;
+  if (!first || first.length < 2 || first.length % 2) return null;
   const half = first.length / 2;
   const layouts: ((pair: number) => Pair)[] = [
     (pair) => ({ sine: 2 * pair, cosine: 2 * pair + 1 }),
