@@ -27,7 +27,8 @@ SHOWN_NUMBERS = 4
 """How many numbers of a vector an object shows."""
 MOST_QUERIES, MOST_KEYS = 6, 8
 """Of longer texts only the query that is followed, and the keys with the largest weights."""
-LONGEST = 11
+LONGEST = 8
+"""Letters of a token that an object has room for."""
 
 ROLE_STYLE = "".join(
     f".sequence .{role} rect{{stroke:var(--{role},{colour})}}.sequence .{role} .name{{fill:var(--{role}-ink,{ink})}}"
@@ -41,7 +42,7 @@ ROLE_STYLE = "".join(
     )
 )
 STYLE = (
-    ".sequence text{font:11px ui-monospace,Menlo,Consolas,monospace;fill:var(--ink,#1d1c1a)}"
+    ".sequence text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:var(--ink,#1d1c1a)}"
     ".sequence .ground{fill:var(--surface,#ffffff)}"
     ".sequence .title{font:600 16px system-ui,sans-serif}"
     ".sequence .said,.sequence .phase{font:13px system-ui,sans-serif;fill:var(--soft,#57544e)}"
@@ -105,7 +106,8 @@ def exchange_of(
 ) -> Exchange:
     """Return what is drawn of one head: all of a short text; of a longer one the largest weights of one query."""
     n_query, n_key = len(tokens[0]), len(tokens[1])
-    most = steps.weight[followed].topk(min(MOST_KEYS, n_key)).indices.tolist()
+    order = steps.weight[followed].argsort(descending=True, stable=True).tolist()
+    visible = [key for key in order if n_key <= MOST_KEYS or steps.masked[followed, key].item() > float("-inf")]
     return Exchange(
         title=title,
         said=said,
@@ -114,7 +116,7 @@ def exchange_of(
         steps=steps,
         followed=followed,
         queries=range(n_query) if n_query <= MOST_QUERIES else (followed,),
-        keys=sorted(most),
+        keys=sorted((visible or order)[:MOST_KEYS]),
         scale=scale,
         weighting=weighting,
         names=names[0],
@@ -267,7 +269,7 @@ def object_box(thing: Thing, top: float) -> str:
 
 def arrow(start: float, end: float, y: float, role: str, label: str, *, name: str) -> str:
     """Return an arrow with its label on it, near its head."""
-    x, wide = end - 12, 6.8 * len(label)
+    x, wide = end - 12, 7.3 * len(label)
     return (
         f'<g data-arrow="{escape(name)}"><path class="{role}" d="M{start:g} {y:g}H{end - 1:g}" '
         f'marker-end="url(#sequence-tip)"/><rect class="behind" x="{x - wide - 3:g}" y="{y - 13:g}" '

@@ -11,7 +11,8 @@ it("places are read from the address, and the first few stand for none", () => {
 it("a pair lies within the table", () => {
   expect(pairOf("1,2", 4)).toEqual([1, 2]);
   expect(pairOf("9,0", 4)).toEqual([3, 0]);
-  expect(pairOf("nonsense", 4)).toEqual([3, 0]);
+  expect(pairOf("nonsense", 4)).toEqual([0, 1]);
+  expect(pairOf(null, 1)).toEqual([0, 0]);
 });
 
 it("the pairs of a token have its row of every table", () => {

@@ -27,7 +27,7 @@ export function chosenPlaces(written: string | null, count: number): number[] {
 /** The row and the column of the pair that is chosen, both within the table. */
 export function pairOf(written: string | null, count: number): [number, number] {
   const found = /^(\d+),(\d+)$/.exec(written ?? "");
-  const [row, column] = found ? [Number(found[1]), Number(found[2])] : [count - 1, 0];
+  const [row, column] = found ? [Number(found[1]), Number(found[2])] : [0, 1];
   return [Math.max(0, Math.min(count - 1, row)), Math.max(0, Math.min(count - 1, column))];
 }
 
