@@ -112,8 +112,14 @@ class Call:
             gradients=torch.is_grad_enabled() and self.needs_gradient(),
             dropout=self.dropout > 0,
             equal_widths=self.query.shape[-1] == self.value.shape[-1],
-            long=self.n_query * self.n_key >= LONG,
+            long=self.is_long(),
         )
+
+    def is_long(self) -> bool:
+        """Whether to compile the mask into the kernel. Traced code does not ask: its lengths must stay free."""
+        if self.query.device.type != "cuda" or torch.compiler.is_compiling():
+            return False
+        return self.n_query * self.n_key >= LONG
 
     def needs_gradient(self) -> bool:
         if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
