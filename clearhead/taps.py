@@ -8,7 +8,7 @@ Nothing is recorded unless someone watches: `tap` returns what it was given, and
 >>> with watching(layer, lambda name, value: seen.setdefault(name, value)):
 ...     _ = layer(torch.randn(1, 3, 8))
 >>> list(seen)
-['query', 'key', 'value', 'context', 'out']
+['query', 'key', 'value', 'context', 'concat', 'out']
 """
 
 import contextlib

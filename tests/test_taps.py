@@ -40,13 +40,13 @@ def test_every_inner_value_has_its_name():
     model, names = both_spec().build(), []
     with watching(model, lambda name, value: (names.append(name), value)[1]):
         model(words(), words())
-    attention = ["query", "key", "value", "context", "out"]
+    attention = ["query", "key", "value", "context", "concat", "out"]
     own = ["around_attention.normed", *(f"attention.{name}" for name in attention), "around_attention.residual"]
     cross = ["around_cross.normed", *(f"cross.{name}" for name in attention), "around_cross.residual"]
     forward = [
         "around_feed_forward.normed",
+        "feed_forward.pre_activation",
         "feed_forward.hidden",
-        "feed_forward.activated",
         "feed_forward.out",
         "around_feed_forward.residual",
         "out",

@@ -33,6 +33,8 @@ INSIDE: dict[str, Form] = {
     "lens": as_json,
     "effects": as_json,
     "stream": as_json,
+    "box": as_json,
+    "terms": as_json,
 }
 """What is asked of a trace, by the explorer's method of that name, and how it is given."""
 LONG = ("readings",)

@@ -90,6 +90,12 @@ class Explorer:
     def stream(self, name: str, asked: Asked) -> dict[str, Any]:
         return self.known(name).stream(asked)
 
+    def box(self, name: str, asked: Asked) -> dict[str, Any]:
+        return self.known(name).box(asked)
+
+    def terms(self, name: str, asked: Asked) -> dict[str, Any]:
+        return self.known(name).terms(asked)
+
     def readings(self, name: str, asked: Asked) -> dict[str, Any]:
         return self.known(name).readings(asked)
 

@@ -68,11 +68,12 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
     record = Record()
 
     def watch(path: str, value: Tensor) -> Tensor:
-        name = names.stream.get(path)
+        name = names.taps.get(path)
         if name is None:
             return value
         value = edited(name, value, changes)
-        record.stream.setdefault(name, value.detach())
+        if path in names.stream:
+            record.stream.setdefault(name, value.detach())
         return value
 
     for name, layer in names.sites.items():
