@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from clearhead.attention.cells import Cells, Positions, box, four_axes
+from clearhead.attention.modes import has_numbers
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 __all__ = [
@@ -430,7 +431,8 @@ def row_numbers(name: str, values: Tensor | Sequence[int], axes: tuple[int, ...]
         raise ShapeError(f"{name}: expected whole numbers, in rows of one length; came {values!r}") from error
     if numbers.numel():
         check_whole(name, numbers)
-    if numbers.ndim not in axes or numbers.numel() == 0:
+    no_rows = isinstance(values, Tensor) and numbers.shape[:1] == (0,)  # which belong to a batch of none
+    if numbers.ndim not in axes or (numbers.numel() == 0 and not no_rows):
         raise ShapeError(f"{name}: expected {' or '.join(map(str, axes))} axes, not empty; came {tuple(numbers.shape)}")
     return numbers.long()
 
@@ -455,11 +457,11 @@ def at_position(ids: Tensor, cells: Cells, position: Tensor) -> Tensor:
     """The id at a position of each batch row; -1 outside the ids that were given."""
     inside = (position >= 0) & (position < ids.shape[-1])
     place = position.clamp(0, ids.shape[-1] - 1)
-    return torch.where(inside, ids[cells.batch, place] if ids.shape[0] > 1 else ids[0, place], -1)
+    return torch.where(inside, ids[cells.batch, place] if ids.shape[0] != 1 else ids[0, place], -1)
 
 
 def one_run_each(ids: Tensor) -> bool:
     """Whether each id of a row stands in one unbroken run."""
-    if torch.compiler.is_compiling():
+    if not has_numbers(ids):
         return False
     return all(int((row[1:] != row[:-1]).sum()) + 1 == row.unique().numel() for row in ids)

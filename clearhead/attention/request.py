@@ -97,8 +97,11 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise DtypeError(f"{name} is {tensor.dtype} and query {query.dtype}; convert one of them")
         if tensor.device != query.device:
             raise DeviceError(f"{name} is on {tensor.device} and query on {query.device}; move one of them")
-        if 0 in tensor.shape:
-            raise ShapeError(f"{name}: an axis is empty, {tuple(tensor.shape)}; attention needs at least one of each")
+        if 0 in tensor.shape[-3:]:
+            raise ShapeError(
+                f"{name}: an axis is empty, {tuple(tensor.shape)}; attention needs at least one of each "
+                "(only the batch may be empty)"
+            )
 
 
 def check_fit(whole: tuple[Tensor, Tensor, Tensor], given: tuple[Tensor, Tensor, Tensor]) -> None:

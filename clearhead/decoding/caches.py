@@ -246,7 +246,7 @@ class Summed(Cache):
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         call = call_of(layer, self.projected(layer, x), layer.mask)
         made = mapped(call.widened().with_every_head())
-        made = made._replace(key=zeroed(made.key, self.clock.padding))  # again, since φ(0) need not be 0
+        made = made.replace(key=zeroed(made.key, self.clock.padding))  # again, since φ(0) need not be 0
         return layer.finish(self.context(made).to(x.dtype))
 
     def context(self, call: Call) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.attention import masks
 from clearhead.attention.masks import Mask
+from clearhead.attention.modes import can_read
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
 from clearhead.model.embedding import Embedding
@@ -236,7 +237,7 @@ def padding(lengths: Lengths | None, sequence: Tensor) -> Mask | None:
     if not isinstance(lengths, Tensor) or lengths.shape != (batch,):
         came = tuple(lengths.shape) if isinstance(lengths, Tensor) else type(lengths).__name__
         raise ShapeError(f"lengths: expected a tensor with one for each of the {batch} sequences; came {came}")
-    if lengths.device.type == "cpu" and not torch.compiler.is_compiling():
+    if lengths.numel() and can_read(lengths):
         low, high = (int(x) for x in torch.aminmax(lengths))
         if low < 1 or high > n:
             raise ShapeError(f"lengths go from 1 to the {n} tokens there are; there is {low if low < 1 else high}")
@@ -251,12 +252,12 @@ def both(one: Mask | None, other: Mask | None) -> Mask | None:
 
 def check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
     """Whole numbers in `(batch, n)`, none outside the vocabulary (looked at on a CPU, where it costs nothing)."""
-    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or 0 in tokens.shape:
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.shape[1] == 0:
         came = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
         raise ShapeError(f"{name}: expected a tensor (batch, n) of token ids, n at least 1; came {came}")
     if tokens.dtype not in (torch.int64, torch.int32):
         raise DtypeError(f"{name}: token ids are int64 or int32; came {tokens.dtype}")
-    if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+    if tokens.numel() and can_read(tokens):
         low, high = (int(x) for x in torch.aminmax(tokens))
         if low < 0 or high >= vocabulary:
             raise OptionError(

@@ -147,7 +147,7 @@ class Swap:
         shape = HeadShape(n_heads=call.n_heads, n_kv_heads=call.key.shape[1], d_head=call.query.shape[-1])
         takes_over = "kernelized" in (self.weighting.form, call.weighting.form)
         similarity = self.weighting.similarity.build(shape) if takes_over else call.similarity
-        return call._replace(weighting=self.weighting.build(shape), similarity=similarity)
+        return call.replace(weighting=self.weighting.build(shape), similarity=similarity)
 
 
 Change = Edit | Swap
@@ -181,7 +181,7 @@ def parts_changed(call: Call, changes: Sequence[Change]) -> Call:
         if isinstance(change, Swap):
             call = change.applied(call)
         elif change.step in ("query", "key", "value"):
-            call = call._replace(**{change.step: change.applied(getattr(call, change.step))})
+            call = call.replace(**{change.step: change.applied(getattr(call, change.step))})
     return call
 
 

@@ -19,7 +19,7 @@ from clearhead.decoding.generating import inferring
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.arrangements import Connection
 from clearhead.model.steps import Explained
-from clearhead.taps import watching
+from clearhead.taps import replacing
 from clearhead.tracing.edits import Change, edited
 from clearhead.tracing.names import CONCAT, STEPS, Box, Names
 from clearhead.tracing.rebuilding import MATRICES, TOLERANCE, Site
@@ -203,7 +203,7 @@ class InnerValues:
 
         with contextlib.ExitStack() as watchers:
             for module, at in modules.items():
-                watchers.enter_context(watching(module, functools.partial(keep, at)))
+                watchers.enter_context(replacing(module, functools.partial(keep, at)))
             yield made
 
     def check(self, name: str, made: Tensor, rows: slice = ALL_ROWS) -> None:

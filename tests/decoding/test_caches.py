@@ -16,7 +16,7 @@ from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import ReLU
 from clearhead.model.norms import LayerNorm
 from clearhead.model.transformers import DecoderSpec
-from clearhead.taps import watching
+from clearhead.taps import replacing, watching
 from tests.decoding.laws import LAWS, case_of, step_by_step, steps_of
 from tests.decoding.models import PLAIN, VOCABULARY, build, on_axes, spec_of
 from tests.decoding.plain import all_unlike, apart
@@ -308,7 +308,7 @@ def test_a_watched_or_hooked_model_goes_on_the_same(kind):
     case = case_of(model)
     wanted = [session.logits for session in stepped(case, 3)]
     seen = []
-    with watching(model, lambda name, value: seen.append(name) or value):
+    with watching(model, lambda name, value: seen.append(name)):
         mine = [session.logits for session in stepped(case, 3)]
     path = "" if case.sources is None else "decoder."
     assert seen.count(f"{path}stack.blocks.1.attention.query") == 4
@@ -328,7 +328,7 @@ def test_what_replaces_a_value_reaches_the_logits_of_every_step():
     case = case_of(model)
     plain = [session.logits for session in stepped(case, 2)]
     double = lambda name, value: 2 * value if name == "stack.blocks.0.attention.context" else value  # noqa: E731
-    with watching(model, double):
+    with replacing(model, double):
         changed = [session.logits for session in stepped(case, 2)]
     for mine, other in zip(changed, plain, strict=True):
         assert apart("changed", mine, other) != []

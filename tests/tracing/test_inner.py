@@ -15,7 +15,7 @@ from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.outputs import Blanks, Classes
 from clearhead.model.steps import Step
-from clearhead.taps import watching
+from clearhead.taps import replacing
 from clearhead.tracing.names import Names
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import recorded, trace_model
@@ -162,7 +162,7 @@ def test_what_is_changed_by_name_is_changed_there_and_after_it(edit):
 
     with torch.no_grad():
         plain = model(*tokens)
-        with watching(model, replaced):
+        with replacing(model, replaced):
             wanted = model(*tokens)
         with recording(model, [edit]):
             found = model(*tokens)

@@ -13,6 +13,7 @@ from clearhead.attention.kernels.flex import Flex
 from clearhead.attention.kernels.fused import Fused
 from clearhead.attention.kernels.recurrent import Recurrent
 from clearhead.attention.kernels.reference import Reference
+from clearhead.attention.modes import autocast_enabled
 from clearhead.errors import OptionError, UnsupportedError
 
 __all__ = ["KERNELS", "Choice", "Kernel", "check_name", "choose", "explain_choice", "run"]
@@ -65,10 +66,10 @@ def kernel_for(name: str, call: Call) -> Kernel:
 
 def run(name: str, call: Call) -> Context:
     """The context by the kernel of that name. Under autocast the inputs have their dtype already: it ends here."""
-    kernel, device = kernel_for(name, call), call.query.device.type
-    if not torch.is_autocast_enabled(device):
+    kernel, device = kernel_for(name, call), call.query.device
+    if not autocast_enabled(device):
         return kernel.run(call)
-    with torch.autocast(device, enabled=False):
+    with torch.autocast(device.type, enabled=False):
         return kernel.run(call)
 
 

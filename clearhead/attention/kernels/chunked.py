@@ -70,9 +70,9 @@ def by_heads(call: Call) -> list[Call]:
     if call.query.device.type != "cpu" or torch.compiler.is_compiling():
         return [call]
     numbers = call.query.shape[0] * max(call.n_query, call.n_key) * max(CHUNK, call.query.shape[-1])
-    count = max(1, NUMBERS // numbers)
+    count = max(1, NUMBERS // max(1, numbers))
     tensors = zip(*(side.split(count, 1) for side in (call.query, call.key, call.value)), strict=True)
-    return [call._replace(query=query, key=key, value=value) for query, key, value in tensors]
+    return [call.replace(query=query, key=key, value=value) for query, key, value in tensors]
 
 
 def in_chunks(call: Call) -> Context:

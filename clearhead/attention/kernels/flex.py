@@ -16,9 +16,10 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from clearhead.attention.call import Call, Facts
 from clearhead.attention.cells import Cells, Positions, four_axes, read_at
-from clearhead.attention.kernels.base import Context, Kernel
-from clearhead.attention.kernels.blockwise import block_rows, sight
-from clearhead.attention.kernels.fused import Fused, scaled_query
+from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.kernels.blockwise import Blockwise, block_rows, sight
+from clearhead.attention.kernels.fused import Fused, kernel_keeps_nan, scaled_query, with_nan
+from clearhead.attention.modes import transformed
 from clearhead.compiling import missing_compiler
 
 __all__ = ["Flex"]
@@ -57,15 +58,19 @@ class Flex(Kernel):
         )
 
     def run(self, call: Call) -> Context:
-        if missing_compiler(call.query.device.type):
+        nothing = call.query.is_meta or call.query.shape[0] == 0  # no numbers, so nothing to compile for
+        if missing_compiler(call.query.device.type) or transformed() or nothing:
             return Fused().run(call)
         seen = None
         if not call.complete:
             seen = sight(call, block_rows(call, SIGHT_NUMBERS))
             call = call.sealed(seen)
+        if not kernel_keeps_nan(call):
+            return Blockwise().run(call)
         query, key, scale = scaled_query(call)
         run = call_flex if torch.compiler.is_compiling() else compiled_flex(structure(call))
         context = run((query, key, call.value), score_mod=score_mod(call), block_mask=block_mask(call), scale=scale)
+        context = with_nan(call, differentiable_once(context, Flex.name))
         return context if seen is None else context.masked_fill(~seen.rows.unsqueeze(-1), 0)
 
 

@@ -80,7 +80,7 @@ def features(call: Call) -> Call:
 def mapped(call: Call) -> Call:
     query, key = call.similarity.prepare(call.query, call.key)
     scaled = isinstance(call.scale, Tensor) or call.scale != 1
-    return call._replace(query=query * call.scale if scaled else query, key=key)
+    return call.replace(query=query * call.scale if scaled else query, key=key)
 
 
 def nearest_sight(call: Call) -> Sight:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.attention.modes import outside_modes
 from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.attention.similarity import DotForm
 from clearhead.errors import OptionError
@@ -80,7 +81,8 @@ def orthogonal_rows(count: int, width: int, generator: torch.Generator | None = 
 
 @functools.lru_cache(maxsize=32)
 def seeded_projection(count: int, width: int, seed: int) -> Tensor:
-    return orthogonal_rows(count, width, torch.Generator().manual_seed(seed))
+    with outside_modes():  # it is kept, and must serve training after inference mode
+        return orthogonal_rows(count, width, torch.Generator().manual_seed(seed))
 
 
 @final
