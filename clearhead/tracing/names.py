@@ -39,7 +39,7 @@ CONCAT = "concat"
 """The contexts of all heads side by side, which W_O reads."""
 FORMULAS = {
     "score": "query · key, or what the similarity has in its place",
-    "scaled": "score × scale",
+    "scaled": "{score} × {scale}",
     "masked": "scaled, plus the position's bias; −∞ where the query may not attend",
     "weight": "what the weighting makes of the masked row",
     "context": "the sum of weight · value over the keys",
@@ -57,10 +57,10 @@ OPERAND = re.compile(r"\{(\w+)\}")
 class Value:
     """A named value, and how it follows from others.
 
-    `formula` names its `operands` in braces. A value with a `map` is that linear map of the value `of`.
-    `rows` says what its rows are: `query` or `key` tokens, `none` where there is one for all of them, `whole` where it
-    is made of all of them at once; `columns`, whether its last axis counts units or keys. `per_head`: its first axis is
-    the head.
+    `formula` names its `operands` in braces, and beside them `{scale}`, which each head has its own of. A value with a
+    `map` is that linear map of the value `of`. `rows` says what its rows are: `query` or `key` tokens, `none` where
+    there is one for all of them, `whole` where it is made of all of them at once; `columns`, whether its last axis
+    counts units or keys. `per_head`: its first axis is the head.
     """
 
     name: str
@@ -246,7 +246,10 @@ class Side:
                 yield Value(name=f"{at}.{role}", formula=f"{label} of the memory", rows=rows, per_head=True)
         for name, formula in FORMULAS.items():
             columns = "key" if name in BY_COLUMN else "unit"
-            yield Value(name=f"{at}.{name}", formula=formula, columns=columns, per_head=name != CONCAT)
+            operands = {one: f"{at}.{one}" for one in OPERAND.findall(formula) if one != "scale"}
+            yield Value(
+                name=f"{at}.{name}", formula=formula, operands=operands, columns=columns, per_head=name != CONCAT
+            )
         if isinstance(layer.output, nn.Identity):
             yield Value(name=f"{at}.out", formula="concat itself: there is no W_O")
         else:

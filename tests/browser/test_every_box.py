@@ -26,7 +26,7 @@ def rotary(folder):
     from clearhead.model import presets
 
     task, source, tokenizing, _ = small_runs.documents(folder)
-    return task, source, tokenizing, presets.llama(replace(small_runs.SIZE, n_kv_heads=1), vocabulary=320)
+    return task, source, tokenizing, presets.llama(small_runs.SIZE._replace(n_kv_heads=1), vocabulary=320)
 
 
 def note(folder):
@@ -43,7 +43,9 @@ def compiled(factory):
     from clearhead.craft import PROGRAMS
     from clearhead.training.run import load
 
-    return load(write_run(Ask(program=PROGRAMS["sort"]), factory.mktemp("compiled") / "sort").path, device="cpu")
+    return load(
+        write_run(Ask(program=PROGRAMS["histogram"]), factory.mktemp("compiled") / "histogram").path, device="cpu"
+    )
 
 
 RUNS = {
@@ -51,7 +53,7 @@ RUNS = {
     "decoder with rotary positions": (lambda factory: small_runs.trained(rotary, factory, steps=5), "the cat eats"),
     "classifier": (lambda factory: small_runs.trained(small_runs.classifying, factory), "red plum"),
     "fill": (lambda factory: small_runs.trained(small_runs.filling, factory), "the <mask> eats"),
-    "compiled program": (compiled, "c a b"),
+    "compiled program": (compiled, "a b c a"),
     "the note's block": (lambda factory: small_runs.trained(note, factory, steps=5), "the cat eats"),
 }
 

@@ -306,7 +306,7 @@ export class FakeSource implements Source {
     };
     const numbers = (name: string): number[] => noise(hash(name) + request.token + request.head * 7, width(name));
     const known = names.filter((name) => name !== "").map((name) => [name, numbers(name)]);
-    return { values: Object.fromEntries(known), labels: { "3": " four" } };
+    return { values: Object.fromEntries(known), constants: { scale: D ** -0.5 }, labels: { "3": " four" } };
   }
 
   async terms(_: string, request: TermsRequest): Promise<BoxTerms> {

@@ -210,7 +210,12 @@ export class EmbeddedSource implements Source {
     });
     if (!box.values.some((value) => known.some(([name]) => name === value.name)))
       throw new SourceError(this.tokensHeld(side));
-    return { values: Object.fromEntries(known), labels: this.labels(request.token) };
+    const scale = this.saved.meta.sites.find((one) => one.name === box.name)?.scale[request.head];
+    return {
+      values: Object.fromEntries(known),
+      constants: scale === undefined ? {} : { scale },
+      labels: this.labels(request.token),
+    };
   }
 
   terms(): Promise<never> {

@@ -74,6 +74,8 @@ export interface BoxRequest {
 /** The numbers of a box for one token, by name; what its values follow from is among them. null stands for −inf. */
 export interface BoxNumbers {
   values: Record<string, (number | null)[]>;
+  /** Numbers of formulas that are no value of the trace: the scale of a head. */
+  constants: Record<string, number>;
   /** What units of an output are called, the likeliest of them. */
   labels: Record<string, string>;
 }

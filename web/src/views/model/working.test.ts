@@ -50,6 +50,7 @@ describe("the rows of a box", () => {
     const { values } = await numbersOf(box.name);
     const rows = rowsOf(box, {
       values: { "encoder.0.feed_forward.hidden": values["encoder.0.feed_forward.hidden"] },
+      constants: {},
       labels: {},
     });
     expect(rows.map((row) => row.label)).toEqual(["hidden"]);
@@ -69,18 +70,25 @@ describe("a formula", () => {
   };
 
   it("has the numbers of one place in it, and those that are the same for all", () => {
-    expect(workedOut(normalized, { values, labels: {} }, 1)).toBe("(2.000 − 0.2500) / √(1.000 + 1e-05)");
-    expect(workedOut(normed, { values, labels: {} }, 1)).toBe("2.000 · (−1.500) + 0.5000");
-    expect(inWords(normed)).toBe("gamma · normalized + beta");
+    expect(workedOut(normalized, { values, constants: {}, labels: {} }, 1)).toBe("(2.000 − 0.2500) / √(1.000 + 1e-05)");
+    expect(workedOut(normed, { values, constants: {}, labels: {} }, 1)).toBe("2.000 · (−1.500) + 0.5000");
+    expect(inWords(normed, box)).toBe("gamma · normalized + beta");
+  });
+
+  it("has the scale of the head where it says so", () => {
+    const scaled = { ...normed, formula: "{gamma} × {scale}", operands: { gamma: "encoder.0.attention.norm.gamma" } };
+    expect(workedOut(scaled, { values, constants: { scale: 0.25 }, labels: {} }, 1)).toBe("2.000 × 0.2500");
   });
 
   it("is left out where a number is not there, or where it is only words", () => {
-    expect(workedOut(normed, { values: {}, labels: {} }, 1)).toBeNull();
-    expect(workedOut(box.values[0], { values, labels: {} }, 1)).toBeNull();
+    expect(workedOut(normed, { values: {}, constants: {}, labels: {} }, 1)).toBeNull();
+    expect(workedOut(box.values[0], { values, constants: {}, labels: {} }, 1)).toBeNull();
   });
 
   it("of a linear map is its product", () => {
-    expect(inWords(boxNamed("encoder.0.feed_forward").values[0])).toBe("W_up · normed");
+    const feed = boxNamed("encoder.0.feed_forward");
+    expect(inWords(feed.values[0], feed)).toBe("W_up · x");
+    expect(inWords(feed.values[2], feed)).toBe("W_down · hidden");
   });
 });
 

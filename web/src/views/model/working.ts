@@ -72,22 +72,26 @@ export function numberAt(numbers: (number | null)[], place: number): number | nu
 export function workedOut(value: BoxValue, numbers: BoxNumbers, place: number): string | null {
   const names = Object.entries(value.operands);
   if (names.length === 0 || names.some(([, name]) => numbers.values[name] === undefined)) return null;
-  return names.reduce((text, [label, name]) => {
-    const number = numberAt(numbers.values[name], place);
+  const known = names.map(([label, name]) => [label, numberAt(numbers.values[name], place)] as const);
+  const all = [...known, ...Object.entries(numbers.constants)];
+  return all.reduce((text, [label, number]) => {
     const shown = figures(number);
     return text.replaceAll(`{${label}}`, number !== null && number < 0 && names.length > 1 ? `(${shown})` : shown);
   }, value.formula);
 }
 
-/** A formula in words: "gamma · normalized + beta". A linear map is its product with what it reads. */
-export function inWords(value: BoxValue): string {
-  return value.map === "" ? value.formula.replace(/[{}]/g, "") : `${value.map} · ${shortName(value.of)}`;
+/** A formula in words: "gamma · normalized + beta". A linear map is its product with what it reads, x where that comes
+ * in from another box. */
+export function inWords(value: BoxValue, box: BoxSpec): string {
+  if (value.map === "") return value.formula.replace(/[{}]/g, "");
+  if (value.rows === "key") return `${value.map} · ${value.of} of the key`;
+  return `${value.map} · ${box.values.some((one) => one.name === value.of) ? shortName(value.of) : "x"}`;
 }
 
-/** The places of the numbers that are largest in size, the largest first. */
-export function largestPlaces(vector: ArrayLike<number>, most: number): number[] {
+/** The places of the largest numbers, the largest first: by their size, or as they are where only that counts. */
+export function largestPlaces(vector: ArrayLike<number>, most: number, size = Math.abs): number[] {
   const places = Array.from({ length: vector.length }, (_, place) => place);
-  return places.sort((a, b) => Math.abs(vector[b]) - Math.abs(vector[a])).slice(0, most);
+  return places.sort((a, b) => size(vector[b]) - size(vector[a])).slice(0, most);
 }
 
 /** Of each width of vectors in the box, the place to open on: where the last of them is largest. */
