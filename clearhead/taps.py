@@ -8,7 +8,7 @@ returns what it was given, and a compiled graph has no trace of it.
 >>> with ch.watching(layer, seen.setdefault):
 ...     _ = layer(torch.randn(1, 3, 8))
 >>> list(seen)
-['query', 'key', 'value', 'context', 'out']
+['query', 'key', 'value', 'context', 'concat', 'out']
 >>> with ch.replacing(layer, lambda name, value: value * 0 if name == "context" else value):
 ...     print(layer(torch.randn(1, 3, 8)).abs().max().item())
 0.0

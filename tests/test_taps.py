@@ -42,13 +42,13 @@ def test_every_inner_value_has_its_name():
     model, names = both_spec().build(), []
     with watching(model, lambda name, value: names.append(name)):
         model(words(), words())
-    attention = ["query", "key", "value", "context", "out"]
+    attention = ["query", "key", "value", "context", "concat", "out"]
     own = ["around_attention.normed", *(f"attention.{name}" for name in attention), "around_attention.residual"]
     cross = ["around_cross.normed", *(f"cross.{name}" for name in attention), "around_cross.residual"]
     forward = [
         "around_feed_forward.normed",
+        "feed_forward.pre_activation",
         "feed_forward.hidden",
-        "feed_forward.activated",
         "feed_forward.out",
         "around_feed_forward.residual",
         "out",
@@ -116,7 +116,7 @@ def test_what_an_observer_returns_changes_nothing():
 
 def test_an_inner_context_ends_by_itself_and_the_outer_goes_on():
     layer, x, outer, inner = ch.Attention(8, heads=2), torch.randn(1, 3, 8), [], []
-    names = ["query", "key", "value", "context", "out"]
+    names = ["query", "key", "value", "context", "concat", "out"]
     with watching(layer, lambda name, value: outer.append(name)):
         with watching(layer, lambda name, value: inner.append(name)):
             layer(x)
@@ -136,7 +136,7 @@ def test_contexts_may_end_in_any_order():
     layer(x)
     other.__exit__(None, None, None)
     layer(x)
-    assert (len(first), len(second)) == (0, 5)
+    assert (len(first), len(second)) == (0, 6)
 
 
 def test_replacements_compose_in_order_and_every_observer_sees_what_goes_on():

@@ -98,7 +98,8 @@ class Attention(Tapped):
     def finish(self, context: Float[Tensor, "batch head query d_value"]) -> Float[Tensor, "batch query d_out"]:
         """From the contexts of the heads to what the layer gives."""
         context = self.tap("context", context)
-        return self.tap("out", self.output(context.transpose(1, 2).flatten(2)))
+        concat = self.tap("concat", context.transpose(1, 2).flatten(2))
+        return self.tap("out", self.output(concat))
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values by this layer's maps, not yet turned by their positions.

@@ -35,6 +35,8 @@ INSIDE: dict[str, Form] = {
     "stream": as_json,
     "spaces": as_json,
     "sequence": as_json,
+    "box": as_json,
+    "terms": as_json,
 }
 """What is asked of a trace, by the explorer's method of that name, and how it is given."""
 LONG = ("readings",)

@@ -103,6 +103,12 @@ class Explorer:
         row = asked.whole("token", below=len(TOKENS), default=TOKENS.index("creature"))
         return {"tokens": list(TOKENS), "token": row, "svg": draw_sequence(creature_exchange(row), standalone=False)}
 
+    def box(self, name: str, asked: Asked) -> dict[str, Any]:
+        return self.known(name).box(asked)
+
+    def terms(self, name: str, asked: Asked) -> dict[str, Any]:
+        return self.known(name).terms(asked)
+
     def readings(self, name: str, asked: Asked) -> dict[str, Any]:
         return self.known(name).readings(asked)
 

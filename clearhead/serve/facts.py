@@ -8,12 +8,13 @@ from clearhead.attention.layer import Attention
 from clearhead.errors import RunError
 from clearhead.model.blocks import Block, BlockSpec
 from clearhead.model.transformers import Decoder, Encoder
+from clearhead.serve.boxes import box_facts
 from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.program import RunProgram, load_program
 from clearhead.serve.tree import why_no_decoding
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST
-from clearhead.tracing.names import sides_of
+from clearhead.tracing.names import Names
 from clearhead.training.assessing import spread, with_blank
 from clearhead.training.run import Run
 from clearhead.training.tasks import Fill, Generate, Translate
@@ -28,7 +29,8 @@ BEGINNING = 16
 
 
 def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
-    sides = sides_of(run.model)
+    names = Names(run.model)
+    sides = names.sides
     facts = {
         "name": run.folder.path.resolve().name,
         "path": str(run.folder.path),
@@ -39,7 +41,7 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         "kind": "-".join(sides),
         "parameters": sum(one.numel() for one in run.model.parameters()),
         "vocabulary": [*sides.values()][-1][1].spec.vocabulary,
-        "sides": [side_facts(side, part) for side, (_, part) in sides.items()],
+        "sides": [side_facts(side, part, names) for side, (_, part) in sides.items()],
         "fields": ["source", "target"] if isinstance(run.task, Translate) else ["text"],
         "examples": examples(run, curves),
         "training": is_training(run.folder),
@@ -66,7 +68,7 @@ def absent_views(run: Run, curves: Curves, program: RunProgram | None) -> dict[s
     return {view: reason for view, reason in reasons.items() if reason is not None}
 
 
-def side_facts(side: str, part: Encoder | Decoder) -> dict[str, Any]:
+def side_facts(side: str, part: Encoder | Decoder, names: Names) -> dict[str, Any]:
     spec = part.spec
     blocks = zip(spec.blocks, part.stack.blocks, strict=True)
     position = spec.embedding.position
@@ -75,6 +77,7 @@ def side_facts(side: str, part: Encoder | Decoder) -> dict[str, Any]:
         "n_layers": len(spec.blocks),
         "d_model": spec.d_model,
         "layers": [layer_facts(one, block, spec.d_model) for one, block in blocks],
+        "boxes": [box_facts(box) for box in names.boxes.values() if box.side == side],
         "embedding": {
             "position": None if position is None else part_name(position),
             "scaled": spec.embedding.scaled,

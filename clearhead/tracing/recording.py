@@ -78,7 +78,7 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
     }
 
     def edit(path: str, value: Tensor) -> Tensor:
-        name = names.stream.get(path)
+        name = names.taps.get(path)
         return value if name is None else edited(name, value, changes)
 
     def keep(path: str, value: Tensor) -> None:

@@ -39,6 +39,9 @@ TEXTS = {
 }
 
 
+SLOTS = ("attention", "cross")
+
+
 @pytest.fixture(scope="module")
 def runs(translator, documents, stretch, filler, classifier):
     return {"translator": translator, "documents": documents, "stretch": stretch, "filler": filler,
@@ -253,7 +256,7 @@ def test_a_row_and_a_column(case):
         assert column["weight"] == pytest.approx(head.weight[:, key].tolist(), abs=1e-6)
         _, mean = client.get(f"api/trace/{meta['id']}/row", site=name, head="mean", query=query)
         expected = torch.stack([one.weight for one in site.head]).mean(0)
-        assert mean == {"weight": pytest.approx(expected[query].tolist())}
+        assert mean == {"weight": pytest.approx(expected[query].tolist(), abs=1e-6)}
         _, mean = client.get(f"api/trace/{meta['id']}/column", site=name, head="mean", key=key)
         assert mean["weight"] == pytest.approx(expected[:, key].tolist(), abs=1e-6)
 
@@ -302,7 +305,7 @@ def test_vectors_of_a_head_and_of_the_stream(case):
         for role in ("query", "key", "value", "context"):
             found = numbers(client.get(f"api/trace/{meta['id']}/vectors", site=name, head=1, role=role))
             assert np.array_equal(found, getattr(site.head[1], role).numpy())
-    for name in made.names:
+    for name in made.stream:
         assert np.array_equal(
             numbers(client.get(f"api/trace/{meta['id']}/vectors", name=name)), made.value(name).numpy()
         )
@@ -407,19 +410,76 @@ def test_the_effect_of_a_head_is_what_the_answer_loses_without_it(case):
         assert any(abs(one["kl"]) > 1e-6 for one in found["effects"])
 
 
+def test_every_name_of_a_trace_is_in_one_box_with_its_numbers(case):
+    """By name, for the last token and the first key, in head 1."""
+    client, run, text, meta = case
+    made = trace(run, text)
+    sides = client.get("api/run")[1]["sides"]
+    boxes = [box for side in sides for box in side["boxes"]]
+    assert [value["name"] for box in boxes for value in box["values"]] == made.names
+    for side in sides:
+        token = len(meta["sides"][side["side"]]["ids"]) - 1
+        for box in side["boxes"]:
+            asked = {"box": box["name"], "token": token, "key": 0, "head": 1 if box["kind"] in SLOTS else 0}
+            status, found = client.get(f"api/trace/{meta['id']}/box", **asked)
+            assert status == 200, found
+            for value in box["values"]:
+                whole = made.value(value["name"])
+                row = {"key": 0, "query": token}.get(value["rows"], 0)
+                wanted = whole if value["rows"] == "none" else whole[1, row] if value["per_head"] else whole[row]
+                numbers = torch.tensor([-math.inf if one is None else one for one in found["values"][value["name"]]])
+                torch.testing.assert_close(numbers, wanted.float(), rtol=1e-4, atol=1e-5, msg=value["name"])
+                assert set(value["operands"].values()) <= set(found["values"])
+            if box["kind"] == "output":
+                probability = found["values"][f"{side['side']}.output.probability"]
+                best = max(range(len(probability)), key=probability.__getitem__)
+                assert found["labels"][str(best)] == made.candidates[-1][0].text
+
+
+def test_a_number_of_a_linear_map_is_a_sum_of_products(case):
+    client, _, _, meta = case
+    sides = client.get("api/run")[1]["sides"]
+    made = [value for side in sides for box in side["boxes"] for value in box["values"] if value["map"]]
+    assert {value["map"] for value in made} >= {"W_Q", "W_K", "W_V", "W_O", "W_down"}
+    for value in made:
+        status, found = client.get(f"api/trace/{meta['id']}/terms", name=value["name"], row=1, unit=1, head=1)
+        assert status == 200, found
+        total = sum(x * w for x, w in zip(found["x"], found["weight"], strict=True)) + found["bias"]
+        assert total == pytest.approx(found["value"], abs=2e-5, rel=1e-4), value["name"]
+
+
 def test_the_stream_in_numbers(case):
     client, run, text, meta = case
     made = trace(run, text)
     for side in made.sides:
         status, found = client.get(f"api/trace/{meta['id']}/stream", side=side)
         assert status == 200
-        names = [name for name in made.names if name.startswith(f"{side}.")]
+        names = [name for name in made.stream if name.startswith(f"{side}.")]
         assert [row["name"] for row in found["rows"]] == names
         for row in found["rows"]:
             value = made.value(row["name"])
             assert row["norm"] == pytest.approx(value.norm(dim=-1).tolist(), rel=1e-5)
             cosine = torch.cosine_similarity(value, made.value(f"{side}.embedding.out"), dim=-1)
             assert row["cosine"] == pytest.approx(cosine.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("part", "asked", "said"),
+    [
+        ("box", {"box": "encoder.0.nothing"}, "there is no box called 'encoder.0.nothing'"),
+        ("box", {"box": "encoder.0.feed_forward", "token": 99}, "token is 99, and must be 0 to"),
+        ("box", {"box": "encoder.0.attention", "head": 7}, "there is no head 7; there are 2"),
+        ("box", {"box": "decoder.0.cross", "key": 999}, "there is no row 999"),
+        ("terms", {"name": "encoder.0.nothing", "unit": 0}, "there is no 'encoder.0.nothing' in this model"),
+        ("terms", {"name": "encoder.0.feed_forward.out", "unit": 999}, "there is no unit 999; there are 32"),
+        ("terms", {"name": "encoder.0.feed_forward.hidden", "unit": 0}, "it has no sum of products to show"),
+    ],
+)
+def test_what_is_asked_wrongly_of_a_box_is_told(translating, part, asked, said):
+    client, name = translating
+    status, found = client.get(f"api/trace/{name}/{part}", **asked)
+    assert status == 400
+    assert said in found["error"]
 
 
 def test_an_edited_trace(translator, client_of):

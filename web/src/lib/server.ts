@@ -2,6 +2,9 @@
 
 import { Cache } from "./cache";
 import {
+  type BoxNumbers,
+  type BoxRequest,
+  type BoxTerms,
   type Cell,
   type Column,
   type ContextAnswer,
@@ -25,6 +28,7 @@ import {
   SourceError,
   type Spaces,
   type Stream,
+  type TermsRequest,
   type Thumbs,
   type TileRequest,
   type TraceRequest,
@@ -131,6 +135,14 @@ export class ServerSource implements Source {
 
   sentence(token: number): Promise<Sentence> {
     return this.once(`sentence ${token}`, () => this.json("sentence", { token }));
+  }
+
+  box(id: string, request: BoxRequest): Promise<BoxNumbers> {
+    return this.part(id, "box", { ...request });
+  }
+
+  terms(id: string, request: TermsRequest): Promise<BoxTerms> {
+    return this.part(id, "terms", { ...request });
   }
 
   context(request: ContextRequest): Promise<ContextAnswer> {

@@ -1,6 +1,6 @@
 /** How things are called on the page. */
 
-import type { SiteMeta, ViewName } from "./source";
+import type { BoxKind, SiteMeta, ViewName } from "./source";
 
 export const TITLES: Record<ViewName, string> = {
   model: "Model",
@@ -48,6 +48,17 @@ export const EDITS_REACH: Partial<Record<ViewName, string>> = {
   decoding: "The beam is searched with the changed model.",
   intervene: "This view shows both: the unchanged model beside the changed one.",
   design: "The head you design goes into the changed model.",
+};
+
+export const BOX_TITLES: Record<BoxKind, string> = {
+  token: "embedding",
+  position: "position",
+  norm: "norm",
+  attention: "self-attention",
+  cross: "cross-attention",
+  add: "add",
+  feed_forward: "feed-forward",
+  output: "output",
 };
 
 /** "Decoder 1 · cross-attention" */
