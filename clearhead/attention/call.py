@@ -36,6 +36,8 @@ class Facts(NamedTuple):
     dropout: bool
     equal_widths: bool
     """d_value = d_head."""
+    features: str
+    """The feature map of kernelized attention, as `Similarity.feature_map` names it."""
 
 
 class Call(NamedTuple):
@@ -99,6 +101,7 @@ class Call(NamedTuple):
             gradients=torch.is_grad_enabled() and self.needs_gradient(),
             dropout=self.dropout > 0,
             equal_widths=self.query.shape[-1] == self.value.shape[-1],
+            features=self.similarity.feature_map,
         )
 
     def needs_gradient(self) -> bool:

@@ -38,6 +38,11 @@ class Similarity(Part, ABC):
     form: ClassVar[str] = "pairwise"
     """`dot`: a dot product of what `prepare` returns. `features`: that, and never negative. Else `pairwise`."""
 
+    @property
+    def feature_map(self) -> str:
+        """Name φ for kernels that compute it themselves (`elu`, `relu`); `plain` if `prepare` alone returns it."""
+        return "plain"
+
     def build(self, shape: HeadShape) -> "Similarity":
         """The part with values of its own, for one layer; itself if it has none."""
         return self

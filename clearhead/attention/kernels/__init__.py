@@ -11,6 +11,7 @@ from clearhead.attention.kernels.blockwise import Blockwise
 from clearhead.attention.kernels.chunked import Chunked
 from clearhead.attention.kernels.flex import Flex
 from clearhead.attention.kernels.fused import Fused
+from clearhead.attention.kernels.linear_gpu import Linear
 from clearhead.attention.kernels.recurrent import Recurrent
 from clearhead.attention.kernels.reference import Reference
 from clearhead.errors import OptionError, UnsupportedError
@@ -18,7 +19,7 @@ from clearhead.errors import OptionError, UnsupportedError
 __all__ = ["KERNELS", "Choice", "Kernel", "check_name", "choose", "explain_choice", "run"]
 
 KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel for kernel in (Fused(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
+    kernel.name: kernel for kernel in (Fused(), Linear(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
 }
 """Every kernel by name, in the order in which `auto` asks them; the reference serves everything, so none after it."""
 

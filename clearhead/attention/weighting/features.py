@@ -19,6 +19,9 @@ __all__ = ["FEATURES", "Elu", "FeatureDot", "Features", "RandomFeatures", "Relu"
 class Features(Part, ABC):
     """φ: vectors of d_head numbers to vectors of features, none negative."""
 
+    kind: ClassVar[str] = "plain"
+    """`elu`, `relu`: kernels may compute it themselves. `scaled`: exponentials, which need a scale for each vector."""
+
     def build(self, shape: HeadShape) -> "Features":
         """The map with values of its own, for one layer; itself if it has none."""
         return self
@@ -33,6 +36,8 @@ class Features(Part, ABC):
 class Elu(Features):
     """elu(x) + 1 (Katharopoulos et al., 2020)."""
 
+    kind: ClassVar[str] = "elu"
+
     def map(self, vectors: Tensor) -> Tensor:
         return F.elu(vectors) + 1
 
@@ -41,6 +46,8 @@ class Elu(Features):
 @dataclass(frozen=True)
 class Relu(Features):
     """relu(x); a query whose features meet none of the keys' gets zeros."""
+
+    kind: ClassVar[str] = "relu"
 
     def map(self, vectors: Tensor) -> Tensor:
         return F.relu(vectors)
@@ -91,6 +98,8 @@ class RandomFeatures(Features):
     A layer draws its own projection and saves it with its parameters; a bare spec draws from `seed`.
     """
 
+    kind: ClassVar[str] = "scaled"
+
     count: int = 128
     factor: float | None = None
     seed: int = 0
@@ -112,6 +121,8 @@ class RandomFeatures(Features):
 @final
 class DrawnFeatures(nn.Module, Features):
     """Random features with the projection a layer drew, saved with the model."""
+
+    kind: ClassVar[str] = "scaled"
 
     projection: Tensor
 
@@ -135,6 +146,10 @@ class FeatureDot(nn.Module, DotForm):
         super().__init__()
         self.features = features
         self.made_for = features.made_for
+
+    @property
+    def feature_map(self) -> str:
+        return self.features.kind
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return self.features.map(query), self.features.map(key)
