@@ -20,7 +20,7 @@ from clearhead.attention.kernels.linear import features, kernelized
 from clearhead.attention.masks import Padding
 from clearhead.compiling import interprets_triton, missing_triton
 
-__all__ = ["Linear", "Options", "Plan", "attend_linear", "backward", "forward", "key_lengths", "on_device"]
+__all__ = ["Linear", "Options", "Plan", "Tile", "attend_linear", "backward", "forward", "key_lengths", "on_device"]
 
 MAPS = {"elu": "elu", "relu": "relu", "plain": "identity"}
 """Feature maps this kernel serves, and what it computes for each: a plain one was mapped by torch before."""
@@ -85,18 +85,37 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a kernel is cut up and compiled: positions in a chunk and in a segment, warps, and stages of the pipeline."""
+class Tile:
+    """How one kernel is compiled: positions in a chunk, warps, stages of its pipeline, and registers for a thread."""
 
     chunk: int = 64
-    segment: int = 512
     warps: int = 4
     stages: int = 2
+    registers: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        return {"CHUNK": self.chunk, "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a call is cut up: positions in a segment, and a tile for each kernel."""
+
+    segment: int = 512
+    sums: Tile = Tile()
+    attend: Tile = Tile()
+    grad_query: Tile = Tile()
+    grad_key: Tile = Tile()
     split: bool = True
     """The float32 state enters bfloat16 products as two parts (16 bits of it) instead of one (8 bits)."""
-    precision: str = "ieee"
-    """Of float32 products: `ieee`, or `tf32x3`, three products on tensor cores for one."""
+    precision: str = "tf32x3"
+    """Of float32 products: `tf32x3`, three products on tensor cores for one, or `ieee`, slow and no more exact here."""
     few: int = FEW
+
+    @staticmethod
+    def of(tile: Tile, **options: Any) -> "Plan":
+        """Return a plan with the same tile for every kernel."""
+        return Plan(sums=tile, attend=tile, grad_query=tile, grad_key=tile, **options)
 
 
 def attend_linear(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, options: Options) -> Context:
@@ -133,27 +152,27 @@ class LinearFunction(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, options: Options
     ) -> Tensor:
         out, inverse, sums = forward(query, key, value, lengths, options)
-        ctx.save_for_backward(query, key, value, lengths, out, inverse, sums)
+        ctx.save_for_backward(query, key, value, lengths, inverse, sums)
         ctx.options = options
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        query, key, value, lengths, out, inverse, sums = ctx.saved_tensors
-        dq, dk, dv = backward((query, key, value), lengths, ctx.options, (out, inverse, sums), grads[0])
+        query, key, value, lengths, inverse, sums = ctx.saved_tensors
+        dq, dk, dv = backward((query, key, value), lengths, ctx.options, (inverse, sums), grads[0])
         return dq, dk, dv, None, None
 
 
 def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
-    """Choose chunks, segments and warps for these shapes. The figures come from benchmarks/gpu_kernels.py."""
+    """Choose segments and tiles for these shapes. The figures come from benchmarks/gpu_kernels.py."""
     segment = 512
     while segment > 128 and rows * -(-n_slots // segment) < PROGRAMS:
         segment //= 2
-    wide = max(query.shape[-1], value.shape[-1]) > 64
+    warps = 8 if max(query.shape[-1], value.shape[-1]) > 64 else 4
     if value.dtype == torch.bfloat16:
-        return Plan(chunk=64, segment=segment, warps=8 if wide else 4, stages=2)
-    return Plan(chunk=32, segment=segment, warps=8 if wide else 4, stages=1, split=False)
+        return Plan.of(Tile(chunk=64, warps=warps, stages=2), segment=segment)
+    return Plan.of(Tile(chunk=16 if value.dtype == torch.float32 else 32, warps=warps, stages=1), segment=segment)
 
 
 @dataclass(frozen=True)
@@ -209,7 +228,8 @@ def forward(
                 cut.key_segments,
                 padding.stride,
                 padding.padded,
-                **pick(constants, "MAP D DV BF BV CHUNK SEGMENT DOT PRECISION num_warps num_stages"),
+                **pick(constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
+                **plan.sums.options(),
             )
             sums, mode = gather_sums(sums, options.causal, plan, reverse=False)
         code.attend[(batch * n_heads * (cut.query_segments - cut.first_segment),)](
@@ -237,7 +257,8 @@ def forward(
             padding.padded,
             options.normalised,
             SUMS=mode,
-            **pick(constants, "MAP D DV BF BV CHUNK SEGMENT DOT PRECISION SPLIT num_warps num_stages"),
+            **constants,
+            **plan.attend.options(),
         )
     return out, inverse, sums
 
@@ -246,15 +267,15 @@ def backward(
     inputs: tuple[Tensor, Tensor, Tensor],
     lengths: Tensor | None,
     options: Options,
-    kept: tuple[Tensor, Tensor, Tensor],
+    kept: tuple[Tensor, Tensor],
     grad: Tensor,
     plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key and value; `kept` is what `forward` returned, with the same plan."""
+    """Return the gradients of query, key and value; `kept` is what `forward` returned beside the context, with the same plan."""
     from clearhead.attention.kernels import linear_triton as code
 
     query, key, value = (dense_rows(tensor) for tensor in inputs)
-    out, inverse, sums = kept
+    inverse, sums = kept
     grad = dense_rows(grad)
     batch, n_heads, n_query, d_head = query.shape
     n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
@@ -268,35 +289,7 @@ def backward(
     dv = empty_like_rows(value, n_heads, n_key, d_value, torch.float32 if grouped else value.dtype)
     delta = torch.empty_like(inverse)
     with on_device(query):
-        back, back_mode = query, "none"
-        if options.normalised or not options.causal or cut.query_segments > 1:
-            back = empty_sums(query, batch * n_heads, cut.query_segments, constants)
-            code.sum_queries[(batch * n_heads * cut.query_segments,)](
-                query,
-                out,
-                grad,
-                inverse,
-                delta,
-                back,
-                padding.lengths,
-                *query.stride()[:3],
-                *out.stride()[:3],
-                *grad.stride()[:3],
-                n_heads,
-                n_query,
-                n_key,
-                cut.query_slots,
-                cut.query_segments,
-                padding.stride,
-                options.causal,
-                padding.padded,
-                options.normalised,
-                **pick(constants, "MAP D DV BF BV CHUNK SEGMENT DOT PRECISION num_warps num_stages"),
-            )
-            if not options.causal or cut.query_segments > 1:
-                back, back_mode = gather_sums(back, options.causal, plan, reverse=True)
-        walk = pick(constants, "MAP D DV BF BV CHUNK SEGMENT DOT PRECISION SPLIT num_warps num_stages")
-        mode = sums_mode(sums, options.causal, cut.key_segments, plan)
+        mode = sums_mode(options.causal, cut.key_segments, plan)
         code.grad_query[(batch * n_heads * (cut.query_segments - cut.first_segment),)](
             query,
             key,
@@ -325,8 +318,34 @@ def backward(
             padding.padded,
             options.normalised,
             SUMS=mode,
-            **walk,
+            **constants,
+            **plan.grad_query.options(),
         )
+        back, back_mode = query, "none"
+        if not options.causal or cut.query_segments > 1:
+            back = empty_sums(query, batch * n_heads, cut.query_segments, constants)
+            code.sum_queries[(batch * n_heads * cut.query_segments,)](
+                query,
+                grad,
+                inverse,
+                delta,
+                back,
+                padding.lengths,
+                *query.stride()[:3],
+                *grad.stride()[:3],
+                n_heads,
+                n_query,
+                n_key,
+                cut.query_slots,
+                cut.query_segments,
+                padding.stride,
+                options.causal,
+                padding.padded,
+                options.normalised,
+                **pick(constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
+                **plan.sums.options(),
+            )
+            back, back_mode = gather_sums(back, options.causal, plan, reverse=True)
         code.grad_key[(batch * n_heads * cut.key_segments,)](
             query,
             key,
@@ -356,14 +375,15 @@ def backward(
             padding.padded,
             options.normalised,
             SUMS=back_mode,
-            **walk,
+            **constants,
+            **plan.grad_key.options(),
         )
     if grouped:
         dk, dv = (part.unflatten(1, (n_kv_heads, -1)).sum(2) for part in (dk, dv))
     return dq, dk.to(key.dtype), dv.to(value.dtype)
 
 
-def sums_mode(sums: Tensor, causal: bool, n_segments: int, plan: Plan) -> str:
+def sums_mode(causal: bool, n_segments: int, plan: Plan) -> str:
     """Say how a program finds its state among the sums that `forward` returned."""
     if not causal:
         return "all"
@@ -377,13 +397,13 @@ def gather_sums(sums: Tensor, causal: bool, plan: Plan, *, reverse: bool) -> tup
     from clearhead.attention.kernels import linear_triton as code
 
     rows, n_segments, size = sums.shape
-    mode = sums_mode(sums, causal, n_segments, plan)
+    mode = sums_mode(causal, n_segments, plan)
     if mode == "all" and n_segments > plan.few:
         return sums.sum(1, keepdim=True), mode
     if mode != "scanned":
         return sums, mode
     scanned = torch.empty_like(sums)
-    block = min(128, 1 << (n_segments - 1).bit_length())
+    block = min(64, 1 << (n_segments - 1).bit_length())
     code.scan[(rows * -(-size // 64),)](sums, scanned, n_segments, size, reverse, block, 64, num_warps=4)
     return scanned, mode
 
@@ -413,14 +433,11 @@ def constants_for(query: Tensor, value: Tensor, options: Options, plan: Plan) ->
         "DV": d_value,
         "BF": block_width(d_head),
         "BV": block_width(d_value),
-        "CHUNK": plan.chunk,
         "SEGMENT": plan.segment,
         "DOT": tl.bfloat16 if tensor_cores else tl.float32,
         # float16 has 10 bits, as tf32 has, but φ(q)·φ(k) may leave its range.
         "PRECISION": plan.precision if value.dtype == torch.float32 else "tf32",
         "SPLIT": plan.split and tensor_cores,
-        "num_warps": plan.warps,
-        "num_stages": plan.stages,
     }
 
 

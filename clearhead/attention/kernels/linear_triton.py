@@ -10,12 +10,14 @@ registers. The state at the start of each segment comes from the sums of the seg
 
 The way back, with p = φ(q) / denominator, g the upstream gradient and d = -g · context:
 
-    sum_queries   d, and each segment's R = Σ pᵀ g and w = Σ d p
-    grad_query    dφ(q) = (tril(g vᵀ + d) φ(k) + g Sᵀ + d z) / denominator, walking forwards
+    grad_query    d, and dφ(q) = (tril(g vᵀ + d) φ(k) + g Sᵀ + d z) / denominator, walking forwards
+    sum_queries   each segment's R = Σ pᵀ g and w = Σ d p
+    scan          backwards
     grad_key      dφ(k) = tril(g vᵀ + d)ᵀ p + v Rᵀ + w and dv = tril(p φ(k)ᵀ)ᵀ g + φ(k) R, walking backwards
 
-The denominator goes into φ(q), and not into g: g then enters its products unrounded, and what is rounded (p) is the
-same factor in both terms of g·v + d, which nearly cancel.
+g·v and d nearly cancel, so care is taken of both. The denominator goes into φ(q) and not into g: g then enters its
+products unrounded, and what is rounded (p) is the same factor of both. And d is added up anew in float32: the context
+that went out was rounded, and to use it makes dq three times less exact in bfloat16.
 
 Queries and keys are aligned at their ends: `slot` counts positions so that the last query and the last key share the
 last slot. Rows outside a tensor, padding, and queries that see no key are loaded as zeros, so that NaN or Inf there
@@ -206,9 +208,7 @@ def sum_keys(
 
 
 @triton.jit(do_not_specialize=["n_sums"])
-def scan(
-    sums, scanned, n_sums, SIZE: tl.constexpr, REVERSE: tl.constexpr, BLOCK: tl.constexpr, COLUMNS: tl.constexpr
-):
+def scan(sums, scanned, n_sums, SIZE: tl.constexpr, REVERSE: tl.constexpr, BLOCK: tl.constexpr, COLUMNS: tl.constexpr):
     """Write at each segment the sum of those before it (after it, if REVERSE), some of the state's numbers a program.
 
     The numbers are read one segment off, so that nothing is subtracted and nothing cancels.
@@ -328,7 +328,6 @@ def attend(
 @triton.jit(do_not_specialize=COUNTS)
 def sum_queries(
     q,
-    out,
     grad,
     inverse,
     delta,
@@ -337,9 +336,6 @@ def sum_queries(
     q_batch,
     q_head,
     q_row,
-    out_batch,
-    out_head,
-    out_row,
     grad_batch,
     grad_head,
     grad_row,
@@ -369,7 +365,6 @@ def sum_queries(
     start_slot = segment * SEGMENT
     first_query, first_key = start_slot - (n_slots - n_query), start_slot - (n_slots - n_key)
     q += batch * q_batch + head * q_head + first_query.to(tl.int64) * q_row
-    out += batch * out_batch + head * out_head + first_query.to(tl.int64) * out_row
     grad += batch * grad_batch + head * grad_head + first_query.to(tl.int64) * grad_row
     inverse += row * n_query + first_query
     delta += row * n_query + first_query
@@ -384,9 +379,7 @@ def sum_queries(
         upstream = load_rows(grad, rows, grad_row, sees, DV, BV)
         if NORMALISED:
             features = (features * tl.load(inverse + rows, mask=sees, other=0.0)[:, None]).to(DOT)
-            made = load_rows(out, rows, out_row, sees, DV, BV)
-            change = -tl.sum(upstream.to(tl.float32) * made.to(tl.float32), 1)
-            tl.store(delta + rows, change, mask=here)
+            change = tl.load(delta + rows, mask=sees, other=0.0)
             rest += tl.sum(features.to(tl.float32) * change[:, None], 0)
         else:
             features = features.to(DOT)
@@ -470,23 +463,32 @@ def grad_query(
             sees = sees & (first_key + rows >= 0)
         query = load_rows(q, rows, q_row, sees, D, BF)
         upstream = load_rows(grad, rows, grad_row, sees, DV, BV).to(DOT)
-        change = tl.zeros((CHUNK,), tl.float32)
+        slope = add_product(upstream, total, tl.zeros((CHUNK, BF), tl.float32), DOT, PRECISION, SPLIT)
+        causal = rows[:, None] >= rows[None, :]
         if NORMALISED:
-            change = tl.load(delta + rows, mask=sees, other=0.0)
-        slope = change[:, None] * rest[None, :]
+            features = load_features(query, sees, MAP, D, BF).to(DOT)
+            agreement = tl.sum(features.to(tl.float32) * slope, 1)
         if CAUSAL:
             valid = (first_key + rows >= 0) & (first_key + rows < length)
             key = load_features(load_rows(k, rows, k_row, valid, D, BF), valid, MAP, D, BF).to(DOT)
             value = load_rows(v, rows, v_row, valid, DV, BV).to(DOT)
-            score = tl.dot(upstream, tl.trans(value), input_precision=PRECISION) + change[:, None]
-            score = tl.where(rows[:, None] >= rows[None, :], score, 0.0).to(DOT)
-            slope = tl.dot(score, key, slope, input_precision=PRECISION)
-        slope = add_product(upstream, total, slope, DOT, PRECISION, SPLIT)
+            score = tl.dot(upstream, tl.trans(value), input_precision=PRECISION)
+            if NORMALISED:
+                weight = tl.dot(features, tl.trans(key), input_precision=PRECISION)
+                agreement += tl.sum(tl.where(causal, weight * score, 0.0), 1)
+        if NORMALISED:
+            factor = tl.load(inverse + rows, mask=sees, other=0.0)
+            change = -agreement * factor
+            tl.store(delta + rows, change, mask=here)
+            slope += change[:, None] * rest[None, :]
         if CAUSAL:
+            if NORMALISED:
+                score += change[:, None]
+            slope = tl.dot(tl.where(causal, score, 0.0).to(DOT), key, slope, input_precision=PRECISION)
             total = tl.dot(tl.trans(value), key, total, input_precision=PRECISION)
             rest += tl.sum(key.to(tl.float32), 0)
         if NORMALISED:
-            slope = slope * tl.load(inverse + rows, mask=sees, other=0.0)[:, None]
+            slope = slope * factor[:, None]
         slope = tl.where(sees[:, None], times_slope(slope, query, MAP), 0.0)
         store_rows(dq, rows, dq_row, here, slope, D, BF)
 
