@@ -38,6 +38,8 @@ class Facts(NamedTuple):
     """d_value = d_head."""
     features: str
     """The feature map of kernelized attention, as `Similarity.feature_map` names it."""
+    width: int
+    """The larger of d_head and d_value."""
 
 
 class Call(NamedTuple):
@@ -102,6 +104,7 @@ class Call(NamedTuple):
             dropout=self.dropout > 0,
             equal_widths=self.query.shape[-1] == self.value.shape[-1],
             features=self.similarity.feature_map,
+            width=max(self.query.shape[-1], self.value.shape[-1]),
         )
 
     def needs_gradient(self) -> bool:

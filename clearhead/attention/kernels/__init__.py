@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from clearhead.attention.call import Call, Facts
+from clearhead.attention.kernels.argmax_gpu import Argmax
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.blockwise import Blockwise
 from clearhead.attention.kernels.chunked import Chunked
@@ -19,7 +20,7 @@ from clearhead.errors import OptionError, UnsupportedError
 __all__ = ["KERNELS", "Choice", "Kernel", "check_name", "choose", "explain_choice", "run"]
 
 KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel for kernel in (Fused(), Linear(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
+    kernel.name: kernel for kernel in (Fused(), Linear(), Argmax(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
 }
 """Every kernel by name, in the order in which `auto` asks them; the reference serves everything, so none after it."""
 

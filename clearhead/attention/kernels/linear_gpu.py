@@ -20,7 +20,21 @@ from clearhead.attention.kernels.linear import features, kernelized
 from clearhead.attention.masks import Padding
 from clearhead.compiling import interprets_triton, missing_triton
 
-__all__ = ["Linear", "Options", "Plan", "Tile", "attend_linear", "backward", "forward", "key_lengths", "on_device"]
+__all__ = [
+    "Linear",
+    "Options",
+    "Plan",
+    "Tile",
+    "attend_linear",
+    "backward",
+    "block_width",
+    "dense_rows",
+    "empty_like_rows",
+    "forward",
+    "key_lengths",
+    "on_device",
+    "padding_arguments",
+]
 
 MAPS = {"elu": "elu", "relu": "relu", "plain": "identity"}
 """Feature maps this kernel serves, and what it computes for each: a plain one was mapped by torch before."""

@@ -1,0 +1,307 @@
+"""Argmax: argmax attention in Triton kernels, one pass over the keys and a second only where keys tie.
+
+`argmax_triton.py` holds the GPU code and says why one pass is enough. The straight-through gradient of queries and keys
+is softmax attention's at the same scores, and torch's fused kernel computes it on the way back.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from clearhead.attention import weighting
+from clearhead.attention.call import HALF, Call, Facts
+from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, block_rows, sight
+from clearhead.attention.kernels.fused import Fused
+from clearhead.attention.kernels.linear_gpu import (
+    block_width,
+    dense_rows,
+    empty_like_rows,
+    key_lengths,
+    on_device,
+    padding_arguments,
+)
+from clearhead.attention.masks import Mask
+from clearhead.attention.positions import NoPosition
+from clearhead.attention.similarity import ScaledDot, Similarity
+from clearhead.compiling import interprets_triton, missing_triton
+
+__all__ = ["Argmax", "Choice", "Tile", "backward_value", "choose", "softmax_gradients"]
+
+WIDEST = 256
+BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""In which order torch's kernels are tried for the straight-through gradient. On an H200 cuDNN's is the fastest."""
+
+
+@final
+class Argmax(Kernel):
+    name: ClassVar[str] = "argmax"
+    summary: ClassVar[str] = "argmax of a dot product in Triton kernels on a GPU, never n x n"
+
+    def refusal(self, facts: Facts) -> str | None:
+        if facts.weighting != "argmax":
+            return "it finds the best key of each row: argmax, and no other weighting"
+        if facts.similarity != "dot":
+            return "it scores by a dot product; this similarity is not one"
+        if facts.bias != "none":
+            return "it adds no bias of a position to the scores"
+        if facts.dropout:
+            return "it has no dropout on the weights"
+        if others := facts.masks - {"none", "causal", "padding"}:
+            return f"it serves causal and padding, and no mask of this kind: {', '.join(sorted(others))}"
+        if facts.masks != {"none"} and not facts.aligned:
+            return f"{', '.join(sorted(facts.masks))}: it needs the keys in order, and positions were given"
+        if facts.dtype == torch.float64:
+            return "its matrix products are in float32 at most: it has no float64"
+        if facts.width > WIDEST:
+            return f"a program holds {WIDEST} numbers of a head, and there are {facts.width}"
+        return missing_triton(facts.device)
+
+    def notes(self, facts: Facts) -> tuple[str, ...]:
+        if facts.gradients and facts.masks != {"none"} and facts.masks != {"causal"}:
+            return ("for the straight-through gradient the mask is built as n_query x n_key truth values",)
+        return ()
+
+    def run(self, call: Call) -> Context:
+        rule = cast(weighting.Argmax, call.weighting)
+        scale = call.scale
+        query, key = call.query, call.key
+        if isinstance(scale, Tensor) or type(call.similarity).prepare is not Similarity.prepare:
+            # Prepared in float32 and left so: rounded to half precision, other keys would win.
+            call = call.widened()
+            if not call.complete:
+                call = call.sealed(sight(call, block_rows(call, BLOCK_NUMBERS)))
+            query, key = call.similarity.prepare(call.query, call.key)
+            query, scale = (query * scale, 1.0) if isinstance(scale, Tensor) else (query, scale)
+        task = Task(mask=call.mask, scale=float(scale), rule=rule)
+        lengths = key_lengths(call)
+        if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or call.value.requires_grad):
+            return ArgmaxFunction.apply(query, key, call.value, lengths, task).to(call.value.dtype)
+        return choose(query, key, call.value, lengths, task).context
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is computed, apart from the tensors."""
+
+    mask: Mask
+    scale: float
+    rule: weighting.Argmax
+
+    @property
+    def causal(self) -> bool:
+        return "causal" in self.mask.kinds
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a kernel is compiled: queries and keys in a tile, warps, stages of its pipeline, registers for a thread."""
+
+    rows: int = 128
+    keys: int = 64
+    warps: int = 8
+    stages: int = 3
+    registers: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "ROWS": self.rows,
+            "KEYS": self.keys,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            "maxnreg": self.registers,
+        }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The context, and what the way back needs: each row's winner (-1: it sees nothing), and with ties shared between
+    keys the least score that is tied and the share of each."""
+
+    context: Tensor
+    winners: Tensor
+    thresholds: Tensor
+    shares: Tensor
+
+
+class ArgmaxFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, task: Task) -> Tensor:
+        made = choose(query, key, value, lengths, task)
+        ctx.save_for_backward(query, key, value, lengths, made.winners, made.thresholds, made.shares)
+        ctx.task = task
+        return made.context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        query, key, value, lengths, *chosen = ctx.saved_tensors
+        (grad,), task = grads, ctx.task
+        dq = dk = dv = None
+        if ctx.needs_input_grad[2]:
+            choice = Choice(value, *chosen)
+            dv = backward_value(query, key, value, lengths, task, choice, grad)
+        if task.rule.gradient == "straight-through" and (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
+            dq, dk = softmax_gradients(query, key, value, task, grad)
+        return dq, dk, dv, None, None
+
+
+def softmax_gradients(query: Tensor, key: Tensor, value: Tensor, task: Task, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients that softmax attention at the same scores has for queries and keys."""
+    leaves = [side.detach().requires_grad_() for side in (query, key)]
+    with torch.enable_grad(), fastest_softmax(query):
+        soft = Call(
+            query=leaves[0],
+            key=leaves[1],
+            value=value.detach().to(query.dtype),
+            similarity=ScaledDot(task.scale),
+            weighting=weighting.Softmax(),
+            position=NoPosition(),
+            mask=task.mask,
+        )
+        context = Fused().run(soft)
+        dq, dk = torch.autograd.grad(context, leaves, grad.to(context.dtype))
+    return dq, dk
+
+
+@contextlib.contextmanager
+def fastest_softmax(query: Tensor) -> Iterator[None]:
+    """Let torch try its attention kernels in the order of `BACKENDS`, where it has a choice."""
+    if query.device.type != "cuda" or query.dtype not in HALF:
+        yield
+        return
+    with sdpa_kernel(BACKENDS, set_priority=True):
+        yield
+
+
+def tile_for(query: Tensor) -> Tile:
+    """Choose a tile for these shapes. The figures come from benchmarks/gpu_kernels.py."""
+    if query.dtype == torch.float32:
+        return Tile(rows=64, keys=32, warps=4, stages=1)
+    return Tile() if query.shape[-1] <= 128 else Tile(rows=64, keys=64, warps=4, stages=2)
+
+
+def choose(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, task: Task, tile: Tile | None = None
+) -> Choice:
+    """Find each row's winner, and its value."""
+    from clearhead.attention.kernels import argmax_triton as code
+
+    query, key, value = (dense_rows(tensor) for tensor in (query, key, value))
+    batch, n_heads, n_query, _ = query.shape
+    n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
+    tile = tile or tile_for(query)
+    n_blocks = -(-n_query // tile.rows)
+    padding = padding_arguments(lengths, query)
+    out = empty_like_rows(query, n_heads, n_query, d_value, value.dtype)
+    winners = query.new_empty(batch, n_heads, n_query, dtype=torch.int32)
+    shape = winners.shape if task.rule.ties == "average" else (1,)
+    thresholds, shares = (query.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    with on_device(query):
+        code.choose[(batch * n_heads * n_blocks,)](
+            query,
+            key,
+            value,
+            out,
+            winners,
+            thresholds,
+            shares,
+            padding.lengths,
+            *query.stride()[:3],
+            *key.stride()[:3],
+            *value.stride()[:3],
+            *out.stride()[:3],
+            abs(task.scale),
+            task.rule.tolerance,
+            n_heads,
+            n_kv_heads,
+            n_query,
+            n_key,
+            n_blocks,
+            padding.stride,
+            task.causal,
+            padding.padded,
+            **constants_for(query, value, task),
+            **tile.options(),
+        )
+    return Choice(out, winners, thresholds, shares)
+
+
+def backward_value(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    task: Task,
+    choice: Choice,
+    grad: Tensor,
+    tile: Tile | None = None,
+) -> Tensor:
+    """Return the gradient of the values: each gets that of the rows that chose it."""
+    from clearhead.attention.kernels import argmax_triton as code
+
+    query, key, grad = (dense_rows(tensor) for tensor in (query, key, grad))
+    batch, n_heads, n_query, _ = query.shape
+    n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
+    tile = tile or tile_for(query)
+    n_blocks = -(-n_key // tile.keys)
+    padding = padding_arguments(lengths, query)
+    dv = empty_like_rows(value, n_kv_heads, n_key, d_value, value.dtype)
+    with on_device(query):
+        code.grad_value[(batch * n_kv_heads * n_blocks,)](
+            query,
+            key,
+            grad,
+            dv,
+            choice.winners,
+            choice.thresholds,
+            choice.shares,
+            padding.lengths,
+            *query.stride()[:3],
+            *key.stride()[:3],
+            *grad.stride()[:3],
+            *dv.stride()[:3],
+            abs(task.scale),
+            n_heads,
+            n_kv_heads,
+            n_query,
+            n_key,
+            n_blocks,
+            padding.stride,
+            task.causal,
+            padding.padded,
+            DOT_GRAD=product_type(grad.dtype),
+            **constants_for(query, value, task),
+            **tile.options(),
+        )
+    return dv
+
+
+def constants_for(query: Tensor, value: Tensor, task: Task) -> dict[str, Any]:
+    """Return the compile-time arguments of both kernels."""
+    d_head, d_value = query.shape[-1], value.shape[-1]
+    return {
+        "NEGATED": task.scale < 0,
+        "TIES": task.rule.ties,
+        "D": d_head,
+        "DV": d_value,
+        "BD": block_width(d_head),
+        "BV": block_width(d_value),
+        "DOT": product_type(query.dtype),
+        "PRECISION": "tf32x3",
+    }
+
+
+def product_type(dtype: torch.dtype) -> Any:
+    """Return the type of a matrix product's factors. Half precision enters as it is, so the products are exact."""
+    import triton.language as tl
+
+    if interprets_triton():  # which has no bfloat16 products
+        return tl.float32
+    return {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}.get(dtype, tl.float32)
