@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import clearhead as ch
-from clearhead.attention.kernels import linear_gpu
+from clearhead.attention.kernels import argmax_gpu, linear_gpu
 from clearhead.attention.kernels.linear_gpu import Options, Plan, Tile
 
 M = ch.masks
@@ -87,8 +88,9 @@ def kernel_times(run, setting: Setting, names) -> dict[str, float]:
         torch.cuda.synchronize()
     found = dict.fromkeys(names, 0.0)
     for event in profile.key_averages():
-        if event.key in found:
-            found[event.key] += event.device_time_total / 1e3 / repeats
+        name = next((name for name in names if event.key == name or event.key.startswith(f"{name}_0")), None)
+        if name is not None:
+            found[name] += event.device_time_total / 1e3 / repeats
     return found
 
 
@@ -110,25 +112,25 @@ def ceilings(setting: Setting) -> None:
     note("matmul", f"{2 * 8192**3 / product / 1e9:.0f} TFLOP/s")
 
 
-def draw(setting: Setting, batch: int, heads: int, n: int, d: int, dtype=torch.bfloat16, *, inner: bool = True):
-    """Return random vectors as a layer has them, `(batch, n, head, d)` in memory; or with the heads outside."""
-    shape = (batch, n, heads, d) if inner else (batch, heads, n, d)
-    made = torch.randn(shape, device=setting.device, dtype=dtype)
-    return made.transpose(1, 2) if inner else made
+def draw(setting: Setting, batch: int, heads: int, n: int, d: int, *, dtype=torch.bfloat16):
+    """Return random vectors as a layer has them: `(batch, n, head, d)` in memory."""
+    return torch.randn((batch, n, heads, d), device=setting.device, dtype=dtype).transpose(1, 2)
 
 
-def parity(setting: Setting, kernel: str, weighting, cases) -> None:
-    """Compare outputs and gradients with the reference in float64."""
-    for name, dtype, (n_query, n_key), (heads, kv_heads), (d, dv), mask, lengths in cases:
-        batch = 3
-        query = draw(setting, batch, heads, n_query, d, dtype)
-        key, value = draw(setting, batch, kv_heads, n_key, d, dtype), draw(setting, batch, kv_heads, n_key, dv, dtype)
-        if lengths is not None:
-            lengths = torch.tensor(lengths, device=setting.device)
+def parity(setting: Setting, kernel: str, weighting, cases, *, ties: bool = False) -> None:
+    """Compare outputs and gradients with the reference in float64; `ties`: queries and keys of few whole numbers."""
+    for name, dtype, (n_query, n_key), (heads, kv_heads), (d, dv), form, n_keys in cases:
+        mask, batch = form, 3
+        query = draw(setting, batch, heads, n_query, d, dtype=dtype)
+        key, value = (draw(setting, batch, kv_heads, n_key, width, dtype=dtype) for width in (d, dv))
+        if ties:
+            query, key = (side.clamp(-1.4, 1.4).round() for side in (query, key))
+        if n_keys is not None:
+            lengths = torch.tensor(n_keys, device=setting.device)
             hidden = torch.arange(n_key, device=setting.device) >= lengths.view(-1, 1, 1)
             key, value = (side.masked_fill(hidden.unsqueeze(-1), float("nan")) for side in (key, value))
             mask = M.padding(lengths) if mask is None else mask & M.padding(lengths)
-        upstream = draw(setting, batch, heads, n_query, dv, dtype)
+        upstream = draw(setting, batch, heads, n_query, dv, dtype=dtype)
         found = []
         for precision, how in ((torch.float64, "reference"), (dtype, kernel)):
             inputs = [tensor.to(precision).detach().requires_grad_() for tensor in (query, key, value)]
@@ -181,10 +183,11 @@ LINEAR_KERNELS = ("sum_keys", "scan", "attend", "sum_queries", "grad_query", "gr
 OPTIONS = Options(causal=True, normalised=True, map="elu")
 
 
-def linear_once(setting: Setting, plan: Plan | None, tensors):
-    query, key, value, upstream = tensors
-    kept = linear_gpu.forward(query, key, value, None, OPTIONS, plan)
-    return kept, linear_gpu.backward((query, key, value), None, OPTIONS, kept[1:], upstream, plan)
+def linear_once(plan: Plan | None, tensors):
+    *inputs, upstream = tensors
+    inputs = linear_gpu.Inputs(*inputs, None)
+    kept = linear_gpu.forward(inputs, OPTIONS, plan)
+    return kept, linear_gpu.backward(inputs, OPTIONS, kept[1:], upstream, plan)
 
 
 def warm_linear(name: str) -> str:
@@ -193,7 +196,7 @@ def warm_linear(name: str) -> str:
     for batch, n in ((2, 4096), (1, 65536)):
         tensors = [draw(setting, batch, 2, n, 64) for _ in range(4)]
         with contextlib.suppress(Exception):  # told when the plan is timed
-            linear_once(setting, LINEAR_PLANS[name], tensors)
+            linear_once(LINEAR_PLANS[name], tensors)
     return name
 
 
@@ -208,7 +211,7 @@ def linear(setting: Setting) -> None:
     ):
         tensors = [draw(setting, batch, heads, n, width) for _ in range(4)]
         try:
-            times = kernel_times(lambda: linear_once(setting, plan, tensors), setting, LINEAR_KERNELS)
+            times = kernel_times(partial(linear_once, plan, tensors), setting, LINEAR_KERNELS)
         except Exception as problem:  # a tile may not fit: the others are still worth their time
             print(f"linear {shape} {name}: {type(problem).__name__} {str(problem)[:200]}", flush=True)
             continue
@@ -275,9 +278,140 @@ def long_linear(setting: Setting) -> None:
     )
 
 
+ARGMAX_TILES = {
+    "128x64 w8 s3": argmax_gpu.Tile(),
+    "128x64 w8 s2": argmax_gpu.Tile(stages=2),
+    "128x64 w8 s4": argmax_gpu.Tile(stages=4),
+    "128x64 w8 s2 r128": argmax_gpu.Tile(stages=2, registers=128),
+    "128x64 w8 s3 r128": argmax_gpu.Tile(stages=3, registers=128),
+    "64x64 w4 s3": argmax_gpu.Tile(rows=64, warps=4),
+    "64x64 w4 s3 r168": argmax_gpu.Tile(rows=64, warps=4, registers=168),
+    "128x32 w8 s4 r128": argmax_gpu.Tile(keys=32, stages=4, registers=128),
+    "128x128 w8 s2": argmax_gpu.Tile(keys=128, stages=2),
+    "64x128 w8 s2": argmax_gpu.Tile(rows=64, keys=128, stages=2),
+    "256x64 w16 s2": argmax_gpu.Tile(rows=256, warps=16, stages=2),
+}
+
+
+def argmax_tensors(setting: Setting, *, ties: bool = False):
+    shape = setting.pick((4, 16, 4096, 128), (1, 2, 40, 16))
+    tensors = [draw(setting, *shape) for _ in range(4)]
+    return [side.clamp(-1.4, 1.4).round() for side in tensors[:2]] + tensors[2:] if ties else tensors
+
+
+def argmax_task(ties: str = "first", gradient: str = "straight-through"):
+    rule = ch.weighting.Argmax(ties=ties, gradient=gradient)
+    return argmax_gpu.Task(mask=M.causal(), scale=128**-0.5, rule=rule)
+
+
+def argmax_once(tensors, tile, task):
+    *inputs, upstream = tensors
+    inputs = linear_gpu.Inputs(*inputs, None)
+    choice = argmax_gpu.choose(inputs, task, tile)
+    return choice, argmax_gpu.backward_value(inputs, task, choice, upstream, tile)
+
+
+def warm_argmax(name: str) -> str:
+    setting = Setting(smoke=False)
+    tensors = [draw(setting, 1, 2, 1024, 128) for _ in range(4)]
+    for ties in ("first", "average") if name == "128x64 w8 s3" else ("first",):
+        with contextlib.suppress(Exception):  # told when the tile is timed
+            argmax_once(tensors, ARGMAX_TILES[name], argmax_task(ties))
+    return name
+
+
+def argmax_cases(setting: Setting, dtypes):
+    n, m, d = setting.pick((1000, 700, 128), (40, 30, 16))
+    causal = M.causal()
+    for dtype in dtypes:
+        name = str(dtype).removeprefix("torch.")
+        yield f"causal padded grouped {name}", dtype, (n, n), (4, 2), (d, d), causal, [n, n // 2, 0]
+        yield f"cross padded {name}", dtype, (m, n), (2, 2), (d // 2, d), None, [n, n // 3, 1]
+        yield f"more queries, d 80 {name}", dtype, (n, m), (2, 1), setting.pick((80, 40), (10, 6)), causal, None
+
+
+def argmax(setting: Setting) -> None:
+    every = (torch.bfloat16, torch.float32, torch.float16)
+    for rule in ("first", "last", "average"):
+        dtypes = every if rule == "first" else every[:1]
+        for ties in (False, True):
+            weighting, label = ch.weighting.Argmax(ties=rule), f"{rule} {'tied' if ties else 'random'}"
+            cases = [(f"{label} {name}", *rest) for name, *rest in argmax_cases(setting, dtypes)]
+            parity(setting, "argmax", weighting, cases, ties=ties)
+    best = {"choose": (1e9, ""), "grad_value": (1e9, "")}
+    tensors = argmax_tensors(setting)
+    smoke_tiles = {"16x16": argmax_gpu.Tile(rows=16, keys=16)}
+    for name, tile in setting.pick(ARGMAX_TILES, smoke_tiles).items():
+        try:
+            times = kernel_times(partial(argmax_once, tensors, tile, argmax_task()), setting, ("choose", "grad_value"))
+        except Exception as problem:  # a tile may not fit: the others are still worth their time
+            print(f"argmax {name}: {type(problem).__name__} {str(problem)[:200]}", flush=True)
+            continue
+        print(f"argmax {name}: us " + " ".join(f"{k} {1e3 * taken:.0f}" for k, taken in times.items()), flush=True)
+        for kernel, taken in times.items():
+            best[kernel] = min(best[kernel], (taken, name))
+    note("best argmax, us", "; ".join(f"{kernel} {1e3 * taken:.0f} ({name})" for kernel, (taken, name) in best.items()))
+    if setting.smoke:
+        argmax_gpu.tile_for = lambda query: smoke_tiles["16x16"]
+    for rule, gradient, ties in (
+        ("first", "straight-through", False),
+        ("first", "straight-through", True),
+        ("first", "none", False),
+        ("average", "straight-through", True),
+    ):
+        argmax_calls(setting, ch.weighting.Argmax(ties=rule, gradient=gradient), ties)
+    softmax_beside(setting)
+
+
+def argmax_calls(setting: Setting, weighting, ties: bool) -> None:
+    *inputs, upstream = argmax_tensors(setting, ties=ties)
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    call = lambda: ch.attend(*leaves, weighting=weighting, mask=M.causal(), kernel="argmax")  # noqa: E731
+    with torch.no_grad():
+        forward = milliseconds(call, setting), milliseconds(call, setting, alone=True)
+    context = call()
+    wanted = leaves if weighting.gradient != "none" else leaves[2:]
+    back = lambda: torch.autograd.grad(context, wanted, upstream, retain_graph=True)  # noqa: E731
+    backward = milliseconds(back, setting, repeats=15), milliseconds(back, setting, alone=True, repeats=15)
+    name = f"argmax {weighting.ties}, {weighting.gradient}, {'tied' if ties else 'random'} ms"
+    note(
+        name,
+        f"forward call {forward[0]:.3f}, alone {forward[1]:.3f}; backward {backward[0]:.3f}, alone {backward[1]:.3f}",
+    )
+
+
+def softmax_beside(setting: Setting) -> None:
+    """torch's own softmax attention on the same shapes, by each of its kernels."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    if setting.smoke:
+        return
+    *inputs, upstream = argmax_tensors(setting)
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    for backend in (None, SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(backend) if backend else contextlib.nullcontext():
+            try:
+                call = lambda: scaled_dot_product_attention(*leaves, is_causal=True)  # noqa: E731
+                forward = milliseconds(call, setting, repeats=15)
+                context = call()
+                back = lambda: torch.autograd.grad(context, leaves, upstream, retain_graph=True)  # noqa: B023, E731
+                backward = milliseconds(back, setting, repeats=15)
+            except RuntimeError as problem:
+                print(f"softmax {backend}: {str(problem)[:200]}")
+                continue
+        name = backend.name if backend else "as torch picks"
+        note(f"torch softmax, {name} ms", f"forward {forward:.3f}; backward {backward:.3f}")
+    inputs = linear_gpu.Inputs(*inputs, None)
+    for backend in argmax_gpu.BACKENDS[:2]:
+        argmax_gpu.BACKENDS[:] = [backend, *(other for other in argmax_gpu.BACKENDS if other != backend)]
+        taken = milliseconds(lambda: argmax_gpu.softmax_gradients(inputs, argmax_task(), upstream), setting, repeats=15)
+        note(f"straight-through dq, dk by {backend.name} ms", f"{taken:.3f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["linear"])
+    parser.add_argument("what", nargs="*", default=["linear", "argmax"])
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
     setting = Setting(arguments.smoke)
@@ -285,7 +419,8 @@ def main() -> None:
     torch.manual_seed(0)
     if not setting.smoke:
         with ProcessPoolExecutor(12, mp_context=multiprocessing.get_context("spawn")) as pool:
-            jobs = [pool.submit(warm_linear, name) for name in LINEAR_PLANS] if "linear" in arguments.what else []
+            jobs = [pool.submit(warm_linear, name) for name in LINEAR_PLANS if "linear" in arguments.what]
+            jobs += [pool.submit(warm_argmax, name) for name in ARGMAX_TILES if "argmax" in arguments.what]
             for job in jobs:
                 job.result()
         print(f"compiled after {time.perf_counter() - begin:.0f} s", flush=True)
@@ -293,6 +428,8 @@ def main() -> None:
     ceilings(setting)
     if "linear" in arguments.what:
         linear(setting)
+    if "argmax" in arguments.what:
+        argmax(setting)
     print(f"\n=== summary, {time.perf_counter() - begin:.0f} s ===")
     for name, text in SUMMARY:
         print(f"{name}: {text}")

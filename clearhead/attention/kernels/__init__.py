@@ -20,7 +20,8 @@ from clearhead.errors import OptionError, UnsupportedError
 __all__ = ["KERNELS", "Choice", "Kernel", "check_name", "choose", "explain_choice", "run"]
 
 KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel for kernel in (Fused(), Linear(), Argmax(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
+    kernel.name: kernel
+    for kernel in (Fused(), Linear(), Argmax(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
 }
 """Every kernel by name, in the order in which `auto` asks them; the reference serves everything, so none after it."""
 

@@ -16,16 +16,19 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clearhead.attention import weighting
 from clearhead.attention.call import HALF, Call, Facts
+from clearhead.attention.cells import Share
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, block_rows, sight
 from clearhead.attention.kernels.fused import Fused
 from clearhead.attention.kernels.linear_gpu import (
+    Inputs,
     block_width,
     dense_rows,
     empty_like_rows,
     key_lengths,
     on_device,
     padding_arguments,
+    triton_code,
 )
 from clearhead.attention.masks import Mask
 from clearhead.attention.positions import NoPosition
@@ -34,7 +37,8 @@ from clearhead.compiling import interprets_triton, missing_triton
 
 __all__ = ["Argmax", "Choice", "Tile", "backward_value", "choose", "softmax_gradients"]
 
-WIDEST = 256
+WIDEST = {torch.float32: 128, torch.bfloat16: 256, torch.float16: 256}
+"""Numbers of a head that a program holds."""
 BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """In which order torch's kernels are tried for the straight-through gradient. On an H200 cuDNN's is the fastest."""
 
@@ -59,19 +63,19 @@ class Argmax(Kernel):
             return f"{', '.join(sorted(facts.masks))}: it needs the keys in order, and positions were given"
         if facts.dtype == torch.float64:
             return "its matrix products are in float32 at most: it has no float64"
-        if facts.width > WIDEST:
-            return f"a program holds {WIDEST} numbers of a head, and there are {facts.width}"
+        if facts.width > WIDEST[facts.dtype]:
+            return f"a program holds {WIDEST[facts.dtype]} numbers of a head, and there are {facts.width}"
         return missing_triton(facts.device)
 
     def notes(self, facts: Facts) -> tuple[str, ...]:
-        if facts.gradients and facts.masks != {"none"} and facts.masks != {"causal"}:
+        if facts.gradients and "padding" in facts.masks:
             return ("for the straight-through gradient the mask is built as n_query x n_key truth values",)
         return ()
 
     def run(self, call: Call) -> Context:
         rule = cast(weighting.Argmax, call.weighting)
         scale = call.scale
-        query, key = call.query, call.key
+        query, key, value = call.query, call.key, call.value
         if isinstance(scale, Tensor) or type(call.similarity).prepare is not Similarity.prepare:
             # Prepared in float32 and left so: rounded to half precision, other keys would win.
             call = call.widened()
@@ -79,11 +83,9 @@ class Argmax(Kernel):
                 call = call.sealed(sight(call, block_rows(call, BLOCK_NUMBERS)))
             query, key = call.similarity.prepare(call.query, call.key)
             query, scale = (query * scale, 1.0) if isinstance(scale, Tensor) else (query, scale)
-        task = Task(mask=call.mask, scale=float(scale), rule=rule)
-        lengths = key_lengths(call)
-        if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or call.value.requires_grad):
-            return ArgmaxFunction.apply(query, key, call.value, lengths, task).to(call.value.dtype)
-        return choose(query, key, call.value, lengths, task).context
+        task = Task(mask=call.mask, share=call.share, scale=float(scale), rule=rule)
+        inputs = Inputs(query, key, value, key_lengths(call))
+        return ArgmaxFunction.apply(task, *inputs) if inputs.needs_gradient else choose(inputs, task).context
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Task:
     mask: Mask
     scale: float
     rule: weighting.Argmax
+    share: Share | None = None
 
     @property
     def causal(self) -> bool:
@@ -132,28 +135,27 @@ class Choice:
 
 class ArgmaxFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, task: Task) -> Tensor:
-        made = choose(query, key, value, lengths, task)
-        ctx.save_for_backward(query, key, value, lengths, made.winners, made.thresholds, made.shares)
+    def forward(ctx: Any, task: Task, *tensors: Tensor) -> Tensor:
+        made = choose(Inputs(*tensors), task)
+        ctx.save_for_backward(*tensors, made.winners, made.thresholds, made.shares)
         ctx.task = task
         return made.context
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        query, key, value, lengths, *chosen = ctx.saved_tensors
-        (grad,), task = grads, ctx.task
+        inputs, chosen = Inputs(*ctx.saved_tensors[:4]), ctx.saved_tensors[4:]
         dq = dk = dv = None
-        if ctx.needs_input_grad[2]:
-            choice = Choice(value, *chosen)
-            dv = backward_value(query, key, value, lengths, task, choice, grad)
-        if task.rule.gradient == "straight-through" and (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
-            dq, dk = softmax_gradients(query, key, value, task, grad)
-        return dq, dk, dv, None, None
+        if ctx.needs_input_grad[3]:
+            dv = backward_value(inputs, ctx.task, Choice(inputs.value, *chosen), grads[0])
+        if ctx.task.rule.gradient == "straight-through" and (ctx.needs_input_grad[1] or ctx.needs_input_grad[2]):
+            dq, dk = softmax_gradients(inputs, ctx.task, grads[0])
+        return None, dq, dk, dv, None
 
 
-def softmax_gradients(query: Tensor, key: Tensor, value: Tensor, task: Task, grad: Tensor) -> tuple[Tensor, Tensor]:
+def softmax_gradients(inputs: Inputs, task: Task, grad: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients that softmax attention at the same scores has for queries and keys."""
+    query, key, value, _ = inputs
     leaves = [side.detach().requires_grad_() for side in (query, key)]
     with torch.enable_grad(), fastest_softmax(query):
         soft = Call(
@@ -164,6 +166,7 @@ def softmax_gradients(query: Tensor, key: Tensor, value: Tensor, task: Task, gra
             weighting=weighting.Softmax(),
             position=NoPosition(),
             mask=task.mask,
+            share=task.share,
         )
         context = Fused().run(soft)
         dq, dk = torch.autograd.grad(context, leaves, grad.to(context.dtype))
@@ -187,18 +190,15 @@ def tile_for(query: Tensor) -> Tile:
     return Tile() if query.shape[-1] <= 128 else Tile(rows=64, keys=64, warps=4, stages=2)
 
 
-def choose(
-    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, task: Task, tile: Tile | None = None
-) -> Choice:
+def choose(inputs: Inputs, task: Task, tile: Tile | None = None) -> Choice:
     """Find each row's winner, and its value."""
-    from clearhead.attention.kernels import argmax_triton as code
-
-    query, key, value = (dense_rows(tensor) for tensor in (query, key, value))
+    code = triton_code("argmax_triton")
+    query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
     batch, n_heads, n_query, _ = query.shape
     n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
     tile = tile or tile_for(query)
     n_blocks = -(-n_query // tile.rows)
-    padding = padding_arguments(lengths, query)
+    padding = padding_arguments(inputs)
     out = empty_like_rows(query, n_heads, n_query, d_value, value.dtype)
     winners = query.new_empty(batch, n_heads, n_query, dtype=torch.int32)
     shape = winners.shape if task.rule.ties == "average" else (1,)
@@ -233,25 +233,16 @@ def choose(
     return Choice(out, winners, thresholds, shares)
 
 
-def backward_value(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor | None,
-    task: Task,
-    choice: Choice,
-    grad: Tensor,
-    tile: Tile | None = None,
-) -> Tensor:
+def backward_value(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, tile: Tile | None = None) -> Tensor:
     """Return the gradient of the values: each gets that of the rows that chose it."""
-    from clearhead.attention.kernels import argmax_triton as code
-
-    query, key, grad = (dense_rows(tensor) for tensor in (query, key, grad))
+    code = triton_code("argmax_triton")
+    query, key, grad = (dense_rows(tensor) for tensor in (inputs.query, inputs.key, grad))
+    value = inputs.value
     batch, n_heads, n_query, _ = query.shape
     n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
     tile = tile or tile_for(query)
     n_blocks = -(-n_key // tile.keys)
-    padding = padding_arguments(lengths, query)
+    padding = padding_arguments(inputs)
     dv = empty_like_rows(value, n_kv_heads, n_key, d_value, value.dtype)
     with on_device(query):
         code.grad_value[(batch * n_kv_heads * n_blocks,)](

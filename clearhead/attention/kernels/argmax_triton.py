@@ -1,4 +1,4 @@
-"""Triton code of argmax attention. `argmax_gpu.py` launches it; nothing else may import this file.
+"""Triton code of argmax attention; `argmax_gpu.py` launches it, and works without Triton.
 
 `choose` finds each row's winner in one pass over the keys, unless keys tie.
 
@@ -7,8 +7,8 @@ score so far, the tile it was in, and the second best score: five operations a s
 the end. Then the row's maximum m is the best of the lanes, and every score within the tolerance of m is tied. A lane's
 scores that are tied are its best, its second best, or worse ones; so if one lane's best is tied, and no second best is,
 exactly one key is tied: the winner, whatever the rule for ties. Every other row is ambiguous. A block of rows with an
-ambiguous one goes through its keys a second time, now knowing m: it finds the first or last tied key of each row, or adds
-up the values of all of them. Both passes compute a score by the same instructions, and so to the same bits.
+ambiguous one goes through its keys a second time, now knowing m: it finds the first or last tied key of each row, or
+adds up the values of all of them. Both passes compute a score by the same instructions, and so to the same bits.
 
 `grad_value` gives each value the gradients of the rows that chose it, as a matrix product with the choices: no atomic
 additions, so the same bits every time.
@@ -178,9 +178,9 @@ def choose(
             score = scores_of(query, key, start, positions, columns, length, CAUSAL, True, PRECISION)
             tied = (score > nothing) & (score * scale >= threshold[:, None])
             if TIES == "average":
-                value = load_rows(
-                    v + start.to(tl.int64) * v_row, columns, v_row, start + columns < length, DV, BV
-                ).to(DOT)
+                value = load_rows(v + start.to(tl.int64) * v_row, columns, v_row, start + columns < length, DV, BV).to(
+                    DOT
+                )
                 amount = tl.dot(tied.to(DOT), value, amount, input_precision=PRECISION)
                 count += tl.sum(tied.to(tl.float32), 1)
             elif TIES == "last":

@@ -1,13 +1,14 @@
 """Linear: kernelized attention in Triton kernels, forward and backward, in time and memory linear in n.
 
-`linear_triton.py` holds the GPU code and the mathematics; here is what it serves, how a call is cut up, and the order of
-the launches. Feature maps elu and relu are computed inside the kernels; other maps by torch before them.
+`linear_triton.py` holds the GPU code and the mathematics; here is what it serves, how a call is cut up, and the order
+of the launches. Feature maps elu and relu are computed inside the kernels; other maps by torch before them.
 """
 
 import contextlib
+import importlib
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from clearhead.attention.masks import Padding
 from clearhead.compiling import interprets_triton, missing_triton
 
 __all__ = [
+    "Inputs",
     "Linear",
     "Options",
     "Plan",
@@ -34,6 +36,7 @@ __all__ = [
     "key_lengths",
     "on_device",
     "padding_arguments",
+    "triton_code",
 ]
 
 MAPS = {"elu": "elu", "relu": "relu", "plain": "identity"}
@@ -78,7 +81,20 @@ class Linear(Kernel):
             mapped = features(call.widened())
             narrow = dtype if dtype == torch.bfloat16 else torch.float32
             query, key = mapped.query.to(narrow), mapped.key.to(narrow)
-        return attend_linear(query, key, call.value, lengths, options)
+        return attend_linear(Inputs(query, key, call.value, lengths), options)
+
+
+class Inputs(NamedTuple):
+    """The tensors of a call, `(batch, head, n, d)`, and how many keys each batch row has; None: all of them."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    lengths: Tensor | None
+
+    @property
+    def needs_gradient(self) -> bool:
+        return torch.is_grad_enabled() and any(side.requires_grad for side in self[:3])
 
 
 def key_lengths(call: Call) -> Tensor | None:
@@ -132,27 +148,29 @@ class Plan:
         return Plan(sums=tile, attend=tile, grad_query=tile, grad_key=tile, **options)
 
 
-def attend_linear(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, options: Options) -> Context:
+def attend_linear(inputs: Inputs, options: Options) -> Context:
     """Return the context; widths past `WIDEST` in slices, which add up (features) or stand side by side (values)."""
+    query, _, value, _ = inputs
     if query.shape[-1] > WIDEST:
-        return sum_over_features(query, key, value, lengths, options)
+        return sum_over_features(inputs, options)
     if value.shape[-1] > WIDEST:
         slices = value.split(WIDEST, -1)
-        return torch.cat([attend_linear(query, key, one, lengths, options) for one in slices], -1)
-    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
-        return LinearFunction.apply(query, key, value, lengths, options)
-    return forward(query, key, value, lengths, options)[0]
+        return torch.cat([attend_linear(inputs._replace(value=one), options) for one in slices], -1)
+    if inputs.needs_gradient:
+        return LinearFunction.apply(options, *inputs)
+    return forward(inputs, options)[0]
 
 
-def sum_over_features(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, options: Options) -> Context:
+def sum_over_features(inputs: Inputs, options: Options) -> Context:
     """Add up the amounts over slices of the features; a last column of ones becomes the denominator."""
+    query, key, value, lengths = inputs
     wide = F.pad(value.float(), (0, 1), value=1.0)
-    if lengths is not None:  # the ones are not NaN, but what stands beside them in padding may be
+    if lengths is not None:  # padding may hold NaN, and a slice of features sees no reason to leave it out
         hidden = torch.arange(value.shape[2], device=value.device) >= lengths.view(-1, 1, 1)
         wide = wide.masked_fill(hidden.unsqueeze(-1), 0)
     plain = Options(causal=options.causal, normalised=False, map=options.map)
     slices = zip(query.split(WIDEST, -1), key.split(WIDEST, -1), strict=True)
-    made = [attend_linear(one.float(), other.float(), wide, lengths, plain) for one, other in slices]
+    made = [attend_linear(Inputs(one.float(), other.float(), wide, lengths), plain) for one, other in slices]
     amount, total = reduce(torch.add, made).split([value.shape[-1], 1], -1)
     if options.normalised:
         nothing = total == 0
@@ -162,20 +180,18 @@ def sum_over_features(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor
 
 class LinearFunction(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, options: Options
-    ) -> Tensor:
-        out, inverse, sums = forward(query, key, value, lengths, options)
-        ctx.save_for_backward(query, key, value, lengths, inverse, sums)
+    def forward(ctx: Any, options: Options, *tensors: Tensor) -> Tensor:
+        inputs = Inputs(*tensors)
+        out, inverse, sums = forward(inputs, options)
+        ctx.save_for_backward(*inputs, inverse, sums)
         ctx.options = options
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        query, key, value, lengths, inverse, sums = ctx.saved_tensors
-        dq, dk, dv = backward((query, key, value), lengths, ctx.options, (inverse, sums), grads[0])
-        return dq, dk, dv, None, None
+        *inputs, inverse, sums = ctx.saved_tensors
+        return None, *backward(Inputs(*inputs), ctx.options, (inverse, sums), grads[0]), None
 
 
 def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
@@ -210,19 +226,16 @@ class Cut:
         return Cut(n_slots, n_slots, n_segments, n_segments, (n_slots - n_query) // segment)
 
 
-def forward(
-    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, options: Options, plan: Plan | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+def forward(inputs: Inputs, options: Options, plan: Plan | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the context, 1 / denominator, and the sums of the segments: what the way back needs."""
-    from clearhead.attention.kernels import linear_triton as code
-
-    query, key, value = (dense_rows(tensor) for tensor in (query, key, value))
+    code = triton_code("linear_triton")
+    query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
     batch, n_heads, n_query, _ = query.shape
     n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
     plan = plan or plan_for(query, value, max(n_query, n_key), batch * n_heads)
     cut = Cut.of(query, key, options.causal, plan.segment)
     constants = constants_for(query, value, options, plan)
-    padding = padding_arguments(lengths, query)
+    padding = padding_arguments(inputs)
     out = empty_like_rows(query, n_heads, n_query, d_value, value.dtype)
     inverse = query.new_empty((batch, n_heads, n_query) if options.normalised else (1,), dtype=torch.float32)
     with on_device(query):
@@ -278,17 +291,14 @@ def forward(
 
 
 def backward(
-    inputs: tuple[Tensor, Tensor, Tensor],
-    lengths: Tensor | None,
-    options: Options,
-    kept: tuple[Tensor, Tensor],
-    grad: Tensor,
-    plan: Plan | None = None,
+    inputs: Inputs, options: Options, kept: tuple[Tensor, Tensor], grad: Tensor, plan: Plan | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key and value; `kept` is what `forward` returned beside the context, with the same plan."""
-    from clearhead.attention.kernels import linear_triton as code
+    """Return the gradients of query, key and value.
 
-    query, key, value = (dense_rows(tensor) for tensor in inputs)
+    `kept` is what `forward` returned beside the context, with the same plan.
+    """
+    code = triton_code("linear_triton")
+    query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
     inverse, sums = kept
     grad = dense_rows(grad)
     batch, n_heads, n_query, d_head = query.shape
@@ -296,7 +306,7 @@ def backward(
     plan = plan or plan_for(query, value, max(n_query, n_key), batch * n_heads)
     cut = Cut.of(query, key, options.causal, plan.segment)
     constants = constants_for(query, value, options, plan)
-    padding = padding_arguments(lengths, query)
+    padding = padding_arguments(inputs)
     grouped = n_heads != n_kv_heads
     dq = empty_like_rows(query, n_heads, n_query, d_head, query.dtype)
     dk = empty_like_rows(key, n_heads, n_key, d_head, torch.float32 if grouped else key.dtype)
@@ -408,8 +418,7 @@ def sums_mode(causal: bool, n_segments: int, plan: Plan) -> str:
 
 def gather_sums(sums: Tensor, causal: bool, plan: Plan, *, reverse: bool) -> tuple[Tensor, str]:
     """Prepare the sums of the segments for the programs that start from them, and say how to read them."""
-    from clearhead.attention.kernels import linear_triton as code
-
+    code = triton_code("linear_triton")
     rows, n_segments, size = sums.shape
     mode = sums_mode(causal, n_segments, plan)
     if mode == "all" and n_segments > plan.few:
@@ -429,10 +438,16 @@ class PaddingArguments:
     padded: bool
 
 
-def padding_arguments(lengths: Tensor | None, query: Tensor) -> PaddingArguments:
+def padding_arguments(inputs: Inputs) -> PaddingArguments:
+    lengths = inputs.lengths
     if lengths is None:
-        return PaddingArguments(query, 0, False)
+        return PaddingArguments(inputs.query, 0, False)
     return PaddingArguments(lengths, lengths.stride(0) if lengths.shape[0] > 1 else 0, True)
+
+
+def triton_code(name: str) -> Any:
+    """Import a file of Triton code of this folder, when it is first needed: Triton may not be installed."""
+    return importlib.import_module(f"clearhead.attention.kernels.{name}")
 
 
 def constants_for(query: Tensor, value: Tensor, options: Options, plan: Plan) -> dict[str, Any]:

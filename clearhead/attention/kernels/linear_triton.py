@@ -1,8 +1,8 @@
-"""Triton code of linear attention, forward and backward. `linear_gpu.py` launches it; nothing else may import this file.
+"""Triton code of linear attention, forward and backward; `linear_gpu.py` launches it, and works without Triton.
 
 The sequence is cut into *segments* of a few hundred positions, and a segment into *chunks* that fit a matrix product.
 One program walks through one segment, chunk by chunk, and carries the state S = Σ φ(k) vᵀ and z = Σ φ(k) in float32
-registers. The state at the start of each segment comes from the sums of the segments before it, which `sum_keys` writes:
+registers. The state at the start of each segment is the sum over the segments before it, which `sum_keys` writes:
 
     sum_keys      each segment's Σ φ(k) vᵀ and Σ φ(k)
     scan          exclusive prefix sums of those, forwards or backwards (only where there are many segments)
