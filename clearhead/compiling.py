@@ -1,6 +1,5 @@
 """`compile`: torch.compile where the machine can, eager where it cannot, and it says so."""
 
-import functools
 import importlib.util
 import os
 import shutil
@@ -10,7 +9,11 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["compile", "interprets_triton", "missing_compiler", "missing_triton"]
+__all__ = ["TRITON_INTERPRETED", "compile", "missing_compiler", "missing_triton"]
+
+TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
+TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton runs its kernels in its interpreter, on CPU tensors: for tests. It decides so when it is imported."""
 
 Compiled = TypeVar("Compiled", bound=Callable[..., object])
 
@@ -25,18 +28,11 @@ def missing_compiler(device: str = "cpu") -> str | None:
     return None
 
 
-@functools.cache
-def interprets_triton() -> bool:
-    """Whether Triton runs kernels in its interpreter, on CPU tensors: it was so asked when the process began."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@functools.cache
 def missing_triton(device: str) -> str | None:
     """Say what Triton kernels lack on that device; None if they run there."""
-    if importlib.util.find_spec("triton") is None:
+    if not TRITON_INSTALLED:
         return "it is written in Triton, which is not installed here"
-    if device != "cuda" and not interprets_triton():
+    if device != "cuda" and not TRITON_INTERPRETED:
         return f"it runs on a CUDA device only, and these tensors are on {device}"
     return None
 

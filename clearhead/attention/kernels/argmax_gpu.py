@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from clearhead.attention import weighting
+from clearhead.attention import masks, weighting
 from clearhead.attention.call import HALF, Call, Facts
 from clearhead.attention.cells import Share
 from clearhead.attention.kernels.base import Context, Kernel
@@ -33,7 +33,7 @@ from clearhead.attention.kernels.linear_gpu import (
 from clearhead.attention.masks import Mask
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.similarity import ScaledDot, Similarity
-from clearhead.compiling import interprets_triton, missing_triton
+from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
 __all__ = ["Argmax", "Choice", "Tile", "backward_value", "choose", "softmax_gradients"]
 
@@ -85,6 +85,8 @@ class Argmax(Kernel):
             query, scale = (query * scale, 1.0) if isinstance(scale, Tensor) else (query, scale)
         task = Task(mask=call.mask, share=call.share, scale=float(scale), rule=rule)
         inputs = Inputs(query, key, value, key_lengths(call))
+        if torch.compiler.is_compiling():
+            return attend_compiled(inputs, task)
         return ArgmaxFunction.apply(task, *inputs) if inputs.needs_gradient else choose(inputs, task).context
 
 
@@ -158,19 +160,117 @@ def softmax_gradients(inputs: Inputs, task: Task, grad: Tensor) -> tuple[Tensor,
     query, key, value, _ = inputs
     leaves = [side.detach().requires_grad_() for side in (query, key)]
     with torch.enable_grad(), fastest_softmax(query):
-        soft = Call(
-            query=leaves[0],
-            key=leaves[1],
-            value=value.detach().to(query.dtype),
-            similarity=ScaledDot(task.scale),
-            weighting=weighting.Softmax(),
-            position=NoPosition(),
-            mask=task.mask,
-            share=task.share,
-        )
-        context = Fused().run(soft)
+        context = soften(leaves[0], leaves[1], value, task)
         dq, dk = torch.autograd.grad(context, leaves, grad.to(context.dtype))
     return dq, dk
+
+
+def soften(query: Tensor, key: Tensor, value: Tensor, task: Task) -> Tensor:
+    """Return softmax attention at the same scores."""
+    soft = Call(
+        query=query,
+        key=key,
+        value=value.detach().to(query.dtype),
+        similarity=ScaledDot(task.scale),
+        weighting=weighting.Softmax(),
+        position=NoPosition(),
+        mask=task.mask,
+        share=task.share,
+    )
+    return Fused().run(soft)
+
+
+def attend_compiled(inputs: Inputs, task: Task) -> Context:
+    """Return the same for torch.compile, which cannot look into the kernels: an operator, and softmax beside it.
+
+    Softmax attention is added and taken away again: 0, with the straight-through gradient. So it runs in the forward
+    pass, and not on the way back as in `ArgmaxFunction`.
+    """
+    query, key, value, lengths = inputs
+    rule = task.rule
+    chosen = argmax_forward(
+        query.detach(), key.detach(), value, lengths, task.causal, task.scale, rule.ties, rule.tolerance
+    )
+    context = chosen[0]
+    if rule.gradient == "straight-through" and torch.is_grad_enabled() and (query.requires_grad or key.requires_grad):
+        soft = soften(query, key, value, task)
+        context = context + (soft - soft.detach()).to(context.dtype)
+    return context
+
+
+@torch.library.custom_op("clearhead::argmax_forward", mutates_args=())
+def argmax_forward(  # noqa: PLR0917 - an operator takes plain values
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    causal: bool,
+    scale: float,
+    ties: str,
+    tolerance: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    made = choose(Inputs(query, key, value, lengths), plain_task(causal, scale, ties, tolerance))
+    return made.context, made.winners, made.thresholds, made.shares
+
+
+@argmax_forward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    made = empty_choice(query, value, options[3])
+    return made.context, made.winners, made.thresholds, made.shares
+
+
+@torch.library.custom_op("clearhead::argmax_backward", mutates_args=())
+def argmax_backward(  # noqa: PLR0917
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    causal: bool,
+    scale: float,
+    ties: str,
+    tolerance: float,
+    winners: Tensor,
+    thresholds: Tensor,
+    shares: Tensor,
+    grad: Tensor,
+) -> Tensor:
+    choice = Choice(value, winners, thresholds, shares)
+    task = plain_task(causal, scale, ties, tolerance)
+    return backward_value(Inputs(query, key, value, lengths), task, choice, grad)
+
+
+@argmax_backward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
+    return empty_like_rows(value, value.shape[1], value.shape[2], value.shape[3], value.dtype)
+
+
+def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:4], *output[1:])
+    ctx.options = inputs[4:]
+
+
+def compiled_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    inputs, chosen = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+    return None, None, argmax_backward(*inputs, *ctx.options, *chosen, grad), None, None, None, None, None
+
+
+argmax_forward.register_autograd(compiled_backward, setup_context=keep_for_backward)
+
+
+def plain_task(causal: bool, scale: float, ties: str, tolerance: float) -> Task:
+    """Return the task of an operator, which is given plain values only; the padding's lengths come as a tensor."""
+    rule = weighting.Argmax(ties=cast(Any, ties), tolerance=tolerance)
+    return Task(mask=masks.causal() if causal else masks.everything(), scale=scale, rule=rule)
+
+
+def empty_choice(query: Tensor, value: Tensor, ties: str) -> Choice:
+    """Return a choice with nothing in it yet."""
+    batch, n_heads, n_query, _ = query.shape
+    out = empty_like_rows(query, n_heads, n_query, value.shape[3], value.dtype)
+    winners = query.new_empty(batch, n_heads, n_query, dtype=torch.int32)
+    shape = winners.shape if ties == "average" else (1,)
+    thresholds, shares = (query.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    return Choice(out, winners, thresholds, shares)
 
 
 @contextlib.contextmanager
@@ -195,28 +295,25 @@ def choose(inputs: Inputs, task: Task, tile: Tile | None = None) -> Choice:
     code = triton_code("argmax_triton")
     query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
     batch, n_heads, n_query, _ = query.shape
-    n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
+    n_kv_heads, n_key = value.shape[1], value.shape[2]
     tile = tile or tile_for(query)
     n_blocks = -(-n_query // tile.rows)
     padding = padding_arguments(inputs)
-    out = empty_like_rows(query, n_heads, n_query, d_value, value.dtype)
-    winners = query.new_empty(batch, n_heads, n_query, dtype=torch.int32)
-    shape = winners.shape if task.rule.ties == "average" else (1,)
-    thresholds, shares = (query.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    made = empty_choice(query, value, task.rule.ties)
     with on_device(query):
         code.choose[(batch * n_heads * n_blocks,)](
             query,
             key,
             value,
-            out,
-            winners,
-            thresholds,
-            shares,
+            made.context,
+            made.winners,
+            made.thresholds,
+            made.shares,
             padding.lengths,
             *query.stride()[:3],
             *key.stride()[:3],
             *value.stride()[:3],
-            *out.stride()[:3],
+            *made.context.stride()[:3],
             abs(task.scale),
             task.rule.tolerance,
             n_heads,
@@ -230,7 +327,7 @@ def choose(inputs: Inputs, task: Task, tile: Tile | None = None) -> Choice:
             **constants_for(query, value, task),
             **tile.options(),
         )
-    return Choice(out, winners, thresholds, shares)
+    return made
 
 
 def backward_value(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, tile: Tile | None = None) -> Tensor:
@@ -293,6 +390,6 @@ def product_type(dtype: torch.dtype) -> Any:
     """Return the type of a matrix product's factors. Half precision enters as it is, so the products are exact."""
     import triton.language as tl
 
-    if interprets_triton():  # which has no bfloat16 products
+    if TRITON_INTERPRETED:  # which has no bfloat16 products
         return tl.float32
     return {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}.get(dtype, tl.float32)

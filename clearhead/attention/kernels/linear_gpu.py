@@ -19,7 +19,7 @@ from clearhead.attention.call import Call, Facts
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.linear import features, kernelized
 from clearhead.attention.masks import Padding
-from clearhead.compiling import interprets_triton, missing_triton
+from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
 __all__ = [
     "Inputs",
@@ -156,6 +156,8 @@ def attend_linear(inputs: Inputs, options: Options) -> Context:
     if value.shape[-1] > WIDEST:
         slices = value.split(WIDEST, -1)
         return torch.cat([attend_linear(inputs._replace(value=one), options) for one in slices], -1)
+    if torch.compiler.is_compiling():
+        return linear_forward(*inputs, options.causal, options.normalised, options.map)[0]
     if inputs.needs_gradient:
         return LinearFunction.apply(options, *inputs)
     return forward(inputs, options)[0]
@@ -192,6 +194,76 @@ class LinearFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         *inputs, inverse, sums = ctx.saved_tensors
         return None, *backward(Inputs(*inputs), ctx.options, (inverse, sums), grads[0]), None
+
+
+# The same for torch.compile, as operators that it need not look into. Eagerly they would cost more than the function.
+
+
+@torch.library.custom_op("clearhead::linear_forward", mutates_args=())
+def linear_forward(  # noqa: PLR0917 - an operator takes plain values
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    causal: bool,
+    normalised: bool,
+    map: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return forward(Inputs(query, key, value, lengths), Options(causal, normalised, map))
+
+
+@linear_forward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return empty_results(Inputs(query, key, value, rest[0]), Options(*rest[1:]))
+
+
+@torch.library.custom_op("clearhead::linear_backward", mutates_args=())
+def linear_backward(  # noqa: PLR0917
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    causal: bool,
+    normalised: bool,
+    map: str,
+    inverse: Tensor,
+    sums: Tensor,
+    grad: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return backward(Inputs(query, key, value, lengths), Options(causal, normalised, map), (inverse, sums), grad)
+
+
+@linear_backward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(empty_like_rows(x, x.shape[1], x.shape[2], x.shape[3], x.dtype) for x in (query, key, value))
+
+
+def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:4], *output[1:])
+    ctx.options = inputs[4:]
+
+
+def compiled_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    *inputs, inverse, sums = ctx.saved_tensors
+    return *linear_backward(*inputs, *ctx.options, inverse, sums, grad), None, None, None, None
+
+
+linear_forward.register_autograd(compiled_backward, setup_context=keep_for_backward)
+
+
+def empty_results(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tensors like those that `forward` returns, with nothing in them."""
+    query, key, value, _ = inputs
+    batch, n_heads, n_query, _ = query.shape
+    plan = plan_for(query, value, max(n_query, key.shape[2]), batch * n_heads)
+    n_segments = Cut.of(query, key, options.causal, plan.segment).key_segments
+    mode = sums_mode(options.causal, n_segments, plan)
+    sums = query.new_empty(0, dtype=torch.float32)
+    if mode != "none":
+        n_sums = 1 if mode == "all" and n_segments > plan.few else n_segments
+        sums = empty_sums(query, batch * value.shape[1], n_sums, constants_for(query, value, options, plan))
+    inverse = query.new_empty((batch, n_heads, n_query) if options.normalised else (1,), dtype=torch.float32)
+    return empty_like_rows(query, n_heads, n_query, value.shape[3], value.dtype), inverse, sums
 
 
 def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
@@ -239,7 +311,7 @@ def forward(inputs: Inputs, options: Options, plan: Plan | None = None) -> tuple
     out = empty_like_rows(query, n_heads, n_query, d_value, value.dtype)
     inverse = query.new_empty((batch, n_heads, n_query) if options.normalised else (1,), dtype=torch.float32)
     with on_device(query):
-        sums, mode = query, "none"  # one segment starts from nothing
+        sums, mode = query.new_empty(0, dtype=torch.float32), "none"  # one segment starts from nothing
         if not options.causal or cut.key_segments > 1:
             sums = empty_sums(query, batch * n_kv_heads, cut.key_segments, constants)
             code.sum_keys[(batch * n_kv_heads * cut.key_segments,)](
@@ -345,7 +417,7 @@ def backward(
             **constants,
             **plan.grad_query.options(),
         )
-        back, back_mode = query, "none"
+        back, back_mode = sums, "none"
         if not options.causal or cut.query_segments > 1:
             back = empty_sums(query, batch * n_heads, cut.query_segments, constants)
             code.sum_queries[(batch * n_heads * cut.query_segments,)](
@@ -455,7 +527,7 @@ def constants_for(query: Tensor, value: Tensor, options: Options, plan: Plan) ->
     import triton.language as tl
 
     d_head, d_value = query.shape[-1], value.shape[-1]
-    tensor_cores = value.dtype == torch.bfloat16 and not interprets_triton()  # the interpreter has no bfloat16 products
+    tensor_cores = value.dtype == torch.bfloat16 and not TRITON_INTERPRETED  # the interpreter has no bfloat16 products
     return {
         "MAP": options.map,
         "D": d_head,
