@@ -7,7 +7,7 @@ of it (`SlicedHeads`). The linear step W_O after the concatenation can be left o
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeGuard, final
 
 import torch
 from einops import einsum, rearrange
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from clearhead.attention.parts import HeadShape
 from clearhead.errors import OptionError
 
-__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "joined"]
+__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "alike", "is_hooked", "joinable", "joined"]
 
 Source = Float[Tensor, "batch n d_model"]
 PerHead = Float[Tensor, "batch head n d"]
@@ -161,12 +161,62 @@ class WholeMap(nn.Module):
         return self.linear(source).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
 
+def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
+    """Whether one product with the joined weights does what calling these maps does, so that nobody can tell.
+
+    Then each is a `WholeMap` around a plain `nn.Linear`, without hooks or a forward of its own; the weights are plain
+    tensors of one kind, all trained or all frozen; and all maps have a bias, or none has. It is asked for every call,
+    which takes a few microseconds, since any of this may have changed since the last one.
+    """
+    whole = [one for one in maps if type(one) is WholeMap]
+    linears = [one.linear for one in whole if type(one.linear) is nn.Linear]
+    return (
+        len(linears) == len(maps)
+        and not any(is_hooked(module) for module in (*whole, *linears))
+        and alike([linear.weight for linear in linears])
+        and alike([linear.bias for linear in linears])
+    )
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether calling the module does more than its class's forward: it has a hook, or a forward set on the instance.
+
+    (A parametrization is no hook, but shows in the type: it gives the module a class of its own.)
+    """
+    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(own) or "forward" in module.__dict__ or any(GLOBAL_HOOKS)
+
+
+GLOBAL_HOOKS = (
+    nn.modules.module._global_forward_hooks,
+    nn.modules.module._global_forward_pre_hooks,
+    nn.modules.module._global_backward_hooks,
+    nn.modules.module._global_backward_pre_hooks,
+)
+"""The hooks that every module calls, in torch's own dictionaries."""
+
+
+def alike(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether they can be concatenated: all None, or plain tensors of one dtype and device, trained alike.
+
+    A subclass of Tensor (a quantized or sharded weight) is not plain: it has products of its own.
+    """
+    training = torch.is_grad_enabled()
+    kinds = [
+        None if one is None else (type(one), one.layout, one.dtype, one.device, training and one.requires_grad)
+        for one in tensors
+    ]
+    first = kinds[0]
+    plain = first is None or (first[0] in (nn.Parameter, Tensor) and first[1] is torch.strided)
+    return plain and all(kind == first for kind in kinds)
+
+
 def joined(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]:
-    """What each map makes of the same source, by one product."""
-    weight = torch.cat([one.linear.weight for one in maps])
+    """Return what each of some `joinable` maps makes of the same source, by one product."""
+    weights: list[Tensor] = [one.linear.weight for one in maps]
     biases: list[Tensor] = [one.linear.bias for one in maps if one.linear.bias is not None]
-    made = F.linear(source, weight, torch.cat(biases) if biases else None)
-    parts = made.split([one.linear.out_features for one in maps], -1)
+    made = F.linear(source, torch.cat(weights), torch.cat(biases) if biases else None)
+    parts = made.split([weight.shape[0] for weight in weights], -1)
     return tuple(part.unflatten(-1, (one.n_heads, -1)).transpose(1, 2) for one, part in zip(maps, parts, strict=True))
 
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from clearhead.attention import reference
 from clearhead.attention.call import Call
-from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joined
+from clearhead.attention.heads import HeadLayout, Heads, joinable, joined
 from clearhead.attention.kernels import Choice, check_name, explain_choice, run
 from clearhead.attention.masks import Mask, as_mask
+from clearhead.attention.modes import autocast_enabled
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
 from clearhead.attention.request import check_dropout, check_parts, make_call
@@ -100,12 +101,13 @@ class Attention(Tapped):
         return self.tap("out", self.output(context.transpose(1, 2).flatten(2)))
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values by this layer's maps, not yet turned by their positions.
+        """Return queries, keys and values by this layer's maps, not yet turned by their positions.
 
-        In training the maps of one source are one product: it is a few per cent faster than three.
+        With gradients on, plain maps of one source are one product, a few per cent faster than three; whatever else
+        stands in their place (an adapter, a quantized map, a map with a hook) is called as the module it is.
         """
-        maps = [one for one in (self.query, self.key, self.value) if isinstance(one, WholeMap)]
-        if query is key is value and len(maps) == 3 and torch.is_grad_enabled():
+        maps = self.query, self.key, self.value
+        if query is key is value and torch.is_grad_enabled() and joinable(maps):
             made = joined(maps, query)
         else:
             made = self.query(query), self.key(key), self.value(value)
@@ -188,9 +190,10 @@ class Attention(Tapped):
             raise ShapeError(
                 f"{name} source: expected (batch, n, {self.d_model}) or (n, {self.d_model}); came {tuple(source.shape)}"
             )
-        own = next(self.parameters())
+        # A quantized layer may have no parameters that are numbers: then torch itself says what does not fit.
+        own = next((one for one in self.parameters() if one.is_floating_point()), source)
         if source.device != own.device:
             raise DeviceError(f"{name} source is on {source.device} and the layer on {own.device}; move one of them")
-        if source.dtype != own.dtype and not torch.is_autocast_enabled(source.device.type):
+        if source.dtype != own.dtype and not autocast_enabled(source.device):
             raise DtypeError(f"{name} source is {source.dtype} and the layer {own.dtype}; convert one of them")
         return source if source.ndim == 3 else source.unsqueeze(0)

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.attention.call import Call, Sight
-from clearhead.attention.cells import ALL_ROWS
 from clearhead.attention.similarity import Scores
 
 __all__ = ["Steps", "Tap", "Weights", "mix", "steps", "untouched", "weigh"]
@@ -79,7 +78,7 @@ def steps(call: Call) -> Steps:
     )
 
 
-def weigh(call: Call, query: Tensor, key: Tensor, rows: slice = ALL_ROWS, tap: Tap = untouched) -> Weights:
+def weigh(call: Call, query: Tensor, key: Tensor, rows: slice | None = None, tap: Tap = untouched) -> Weights:
     """The weights of a block of rows, from prepared queries (of that block) and keys; each step as `tap` has it."""
     cells = call.cells(rows)
     allowed = tap("allowed", call.mask.allowed(cells))

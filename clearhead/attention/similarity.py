@@ -36,7 +36,8 @@ class Similarity(Part, ABC):
     """Scores from prepared queries and keys; both have the same number of heads."""
 
     form: ClassVar[str] = "pairwise"
-    """`dot`: a dot product of what `prepare` returns. `features`: that, and never negative. Else `pairwise`."""
+    """`dot`: a dot product of what `prepare` returns. `features`: that, and never negative. `log features`: the
+    logarithm of such a product, of features that `prepare` returns as logarithms. Else `pairwise`."""
 
     @property
     def feature_map(self) -> str:

@@ -9,7 +9,7 @@ import torch
 import typer
 
 from clearhead.attention.positions import Learned
-from clearhead.cli.options import above_zero, one_of, share, wrong
+from clearhead.cli.options import above_zero, flag, one_of, share, wrong
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.sizes import PRESETS, Spec, named, parse_count, sized
@@ -17,7 +17,7 @@ from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, Encode
 from clearhead.text.kinds import KINDS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.tokenizer import Tokenizer, suggested_size
-from clearhead.training import defaults
+from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
 from clearhead.training.machine import chosen_device
 from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Precision, Recipe, Select
@@ -74,6 +74,22 @@ class ModelOptions:
     size: Annotated[Name, typer.Option(metavar="COUNT", help="Or by its parameters: 300k, 10M, 1.5B.")] = None
     attention: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.ATTENTIONS)}.")] = None
     position: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.POSITIONS)}.")] = None
+    heads: Annotated[
+        Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
+    ] = None
+    value_rank: Annotated[
+        Name, typer.Option(metavar="N", help="Values by two maps, d_model to N to d_value, in each head.")
+    ] = None
+    d_value: Annotated[
+        Name, typer.Option(metavar="N", help="The width of a head's values; that of its keys unless given.")
+    ] = None
+    block: Annotated[
+        Name, typer.Option(metavar="NAME", help="Where the norm is: pre, post, note (norm(FFN(a) + a)), none.")
+    ] = None
+    scale: Annotated[
+        Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
+    ] = None
+    feed_forward: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(variants.FEED_FORWARDS)}.")] = None
     dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="From 0 to 1.")] = None
 
 
@@ -225,13 +241,13 @@ def as_tokenizing(task: str, options: TokenizerOptions, default: Tokenizing) -> 
         return replace(default, kind=name, size=size, shared=shared, lower=lower)
     if not os.path.exists(name):
         raise wrong("--tokenizer", f"there is no kind and no file {name!r}. The kinds are: {', '.join(KINDS)}")
-    for flag, value in (
+    for option, value in (
         ("--vocabulary", options.vocabulary),
         ("--lower", options.lower is not None),
         ("--separate-tokenizers", not shared),
     ):
         if value:
-            raise wrong(flag, f"is decided by the tokeniser that is given, {name}")
+            raise wrong(option, f"is decided by the tokeniser that is given, {name}")
     return replace(default, given=name)
 
 
@@ -243,23 +259,26 @@ def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
     spec = with_context(base_model(options, recipe), context)
     if options.dropout is not None:
         spec = defaults.with_dropout(spec, options.dropout)
-    return with_parts(spec, options, context) if options.attention or options.position else spec
+    parts = present({name: getattr(options, name) for name in variants.PARTS})
+    return with_parts(spec, parts, context) if parts else spec
 
 
-def with_parts(spec: Spec, options: ModelOptions, context: int) -> Spec:
-    """The same with other attention or positions. Whether they go together is found out by building it of nothing."""
-    if options.attention is not None:
-        one_of("--attention", options.attention, defaults.ATTENTIONS)
-        spec = defaults.with_attention(spec, options.attention)
-    if options.position is not None:
-        one_of("--position", options.position, dict.fromkeys(defaults.POSITIONS))
-        spec = defaults.with_position(spec, options.position, context)
+def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
+    """Return the model with other parts. Whether they go together is found out by building it of nothing."""
+    for option, known in (("attention", tuple(defaults.ATTENTIONS)), ("position", defaults.POSITIONS)):
+        if option in parts:
+            one_of(flag(option), parts[option], dict[str, None].fromkeys(known))
+    for name in variants.PARTS:
+        if name in parts:
+            try:
+                spec = variants.with_part(spec, name, parts[name], context=context)
+            except OptionError as error:
+                raise wrong(flag(name), str(error).removeprefix(f"{name}: ")) from error
     try:
         with torch.device("meta"):
             spec.build()
     except ClearheadError as error:
-        given = {"--attention": options.attention, "--position": options.position}
-        raise wrong(" with ".join(present(given)), str(error)) from error
+        raise wrong(" with ".join(map(flag, parts)), str(error)) from error
     return spec
 
 

@@ -179,8 +179,8 @@ def shares(shown: Demonstration, row: int) -> Page:
     columns = {name: getattr(shown.steps, name)[row].tolist() for name in ("score", "scaled", "masked")}
     weight = shown.steps.weight[row].tolist()
     written = {}
-    if shown.weighting.form in AMOUNTS and shown.weighting.sums_to_one:
-        said, amount = AMOUNTS[shown.weighting.form](shown.weighting)
+    if shown.weighting.amounts in AMOUNTS and shown.weighting.sums_to_one:
+        said, amount = AMOUNTS[shown.weighting.amounts](shown.weighting)
         amounts = [amount(masked) for masked in columns["masked"]]
         written = {f"{said} / sum": [f"{number(x)} / {number(sum(amounts))}" for x in amounts]}
     yield Text.assemble(
@@ -211,8 +211,8 @@ def products_themselves(weighting: Weighting) -> Amount:
     return "masked", lambda masked: masked
 
 
-AMOUNTS: dict[str, Callable[[Weighting], Amount]] = {"softmax": exponentials, "kernelized": products_themselves}
-"""By the form of a weighting: what a key's share of its row is counted in. Other forms have no such thing."""
+AMOUNTS: dict[str, Callable[[Weighting], Amount]] = {"exponential": exponentials, "score": products_themselves}
+"""What a key's share of its row is counted in, for weightings that are such a share."""
 
 
 def weighted_sum(shown: Demonstration, row: int) -> Page:

@@ -97,6 +97,7 @@ def exact_site(site: Site) -> dict[str, Any]:
     heads = site.head
     allowed = torch.stack([head.allowed(0, site.n_query) for head in heads])
     bias = torch.stack([bias_of(head) for head in heads]).masked_fill(~allowed, 0)
+    products = site.similarity.form in ("dot", "features")
     return {
         "query": floats([head.prepared[0][0, head.place] for head in heads]),
         "key": floats([head.prepared[1][0, head.place] for head in heads]),
@@ -105,7 +106,7 @@ def exact_site(site: Site) -> dict[str, Any]:
         "weighting": weighting_of(site),
         **({"bias": floats(bias)} if bias.any() else {}),
         **({} if allowed.all() else {"allowed": bits(allowed)}),
-        **({"score": floats([head.score for head in heads])} if site.similarity.form == "pairwise" else {}),
+        **({} if products else {"score": floats([head.score for head in heads])}),
     }
 
 
@@ -123,6 +124,8 @@ def weighting_of(site: Site) -> dict[str, Any] | None:
             return {"kind": "softmax", "temperature": one.temperature}
         case Argmax() as one:
             return {"kind": "argmax", "ties": one.ties, "tolerance": one.tolerance}
+        case Kernelized() as one if one.amounts == "exponential":
+            return {"kind": "softmax", "temperature": one.temperature}
         case Kernelized() as one:
             return {"kind": "kernelized", "normalised": one.normalised}
         case Sigmoid() as one:

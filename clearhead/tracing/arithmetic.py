@@ -13,6 +13,8 @@ from clearhead.attention.weighting import Argmax
 __all__ = ["Cell", "cell_of", "tied"]
 
 TIED = Argmax().tolerance
+KINDS = {"exponential": "softmax", "score": "kernelized"}
+"""How a weight that is a share of a sum is worked out; any other weighting goes by its own name."""
 
 
 @final
@@ -22,7 +24,8 @@ class Cell:
 
     `query` and `key` are as they are compared: with cosine of length 1, with kernelized attention their features.
     `weight` is `exponential / total`: exp of the score over temperature, less the row's highest, in softmax; the
-    product of features in kernelized attention. In other weightings there is no such share (None), and the weight is
+    product of features in kernelized attention. Random features are logarithms, their score is the logarithm of the
+    product, and the weights are softmax's. In other weightings there is no such share (None), and the weight is
     what the row got.
     """
 
@@ -59,9 +62,9 @@ def cell_of(call: Call, meeting: tuple[Tensor, Tensor], row: Steps, *, key: int,
     weight, value = row.weight[0, key].item(), row.value[key]
     scaled, here = row.scaled[0, key].item(), masked[key].item()
     highest = masked.max()
-    products = query_vector * key_vector if call.similarity.form != "pairwise" else query_vector[:0]
+    products = query_vector * key_vector if call.similarity.form in ("dot", "features") else query_vector[:0]
     return Cell(
-        kind=call.weighting.form if call.weighting.form != "rows" else type(call.weighting).__name__.lower(),
+        kind=KINDS.get(call.weighting.amounts, type(call.weighting).__name__.lower()),
         query=query_vector.tolist(),
         key=key_vector.tolist(),
         products=products.tolist(),
@@ -91,12 +94,12 @@ def tied(masked: Tensor, allowed: Tensor) -> Tensor:
 
 def shares(call: Call, masked: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """What of the row is divided by its total; nothing in weightings that are no share."""
-    if call.weighting.form == "softmax":
+    if call.weighting.amounts == "exponential":
         highest = masked.max()
         if not highest.isfinite():
             return masked.new_zeros(masked.shape), masked.new_zeros(())
         made = ((masked - highest) / call.weighting.temperature).exp()
         return made, made.sum()
-    if call.weighting.form == "kernelized":
+    if call.weighting.amounts == "score":
         return masked, masked.sum()
     return None, None

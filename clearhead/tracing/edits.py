@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from clearhead.attention.call import Call
-from clearhead.attention.cells import ALL_ROWS
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.reference import Tap, untouched
 from clearhead.attention.request import check_kernelized
@@ -29,6 +28,7 @@ from clearhead.tracing.names import Names
 
 __all__ = ["Change", "Edit", "Swap", "check_changes", "edited", "parts_changed", "step_tap"]
 
+ALL_ROWS = slice(None)
 OUTSIDE = ("query", "key", "value", "context")
 """Steps that a kernel takes in or gives out."""
 INSIDE = ("allowed", "score", "scaled", "masked", "weight")
@@ -142,7 +142,7 @@ class Swap:
         shape = HeadShape(n_heads=call.n_heads, n_kv_heads=call.key.shape[1], d_head=call.query.shape[-1])
         takes_over = "kernelized" in (self.weighting.form, call.weighting.form)
         similarity = self.weighting.similarity.build(shape) if takes_over else call.similarity
-        return call._replace(weighting=self.weighting.build(shape), similarity=similarity)
+        return call.replace(weighting=self.weighting.build(shape), similarity=similarity)
 
 
 Change = Edit | Swap
@@ -171,7 +171,7 @@ def parts_changed(call: Call, changes: Sequence[Change]) -> Call:
         if isinstance(change, Swap):
             call = change.applied(call)
         elif change.step in ("query", "key", "value"):
-            call = call._replace(**{change.step: change.applied(getattr(call, change.step))})
+            call = call.replace(**{change.step: change.applied(getattr(call, change.step))})
     return call
 
 

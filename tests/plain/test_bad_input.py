@@ -220,6 +220,20 @@ MASKS: dict[str, Case] = {
     "ragged ids": (lambda: M.document([[0, 1], [0]]), ShapeError, "document ids: expected .*came"),
     "a window of -1": (lambda: M.window(-1), OptionError, "left and right count positions, 0 or more; came left=-1"),
     "a window ahead of -1": (lambda: M.window(2, -3), OptionError, "0 or more; came left=2, right=-3"),
+    "half a position": (
+        lambda: M.window(1.5),
+        OptionError,
+        r"window: left and right count positions, 0 or more; came left=1.5, right=0. Give whole numbers",
+    ),
+    "half a position ahead": (lambda: M.window(1, 0.5), OptionError, "came left=1, right=0.5. Give whole numbers"),
+    "a yes for a window": (lambda: M.window(True), OptionError, "came left=True, right=0. Give whole numbers"),
+    "a text for a window": (lambda: M.window("3"), OptionError, "came left='3', right=0. Give whole numbers"),
+    "half a prefix": (lambda: M.prefix(1.5), DtypeError, "prefix lengths: expected whole numbers, came torch.float32"),
+    "a yes for a prefix": (
+        lambda: M.prefix(True),
+        DtypeError,
+        "prefix lengths: expected whole numbers, came torch.bool",
+    ),
     "a rule that scores": (
         attend(mask=M.function(lambda query, key: (query - key).float())),
         DtypeError,

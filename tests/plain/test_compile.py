@@ -88,3 +88,23 @@ def test_a_compiler_is_looked_for_by_the_name_torch_uses(monkeypatch):
     monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
     assert "g++" in str(compiling.missing_compiler())
     assert compiling.missing_compiler("cuda") is None
+
+
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "weighting",
+    [
+        ch.weighting.Softmax(),
+        ch.weighting.Argmax(ties="average"),
+        pytest.param(ch.weighting.Kernelized("elu"), marks=pytest.mark.slow),
+        pytest.param(ch.weighting.Kernelized("random"), marks=pytest.mark.slow),
+    ],
+    ids=["softmax", "argmax", "kernelized", "random features"],
+)
+@pytest.mark.usefixtures("dynamo_of_torch_2_11")
+def test_a_layer_is_one_graph_forward_and_backward_on_torch_2_11(weighting):
+    torch._dynamo.reset()
+    layer, x, lengths = Layer(weighting=weighting), torch.randn(2, 9, 16), torch.tensor([4, 9])
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for a, b in zip(results(layer, compiled, x, lengths), results(layer, layer, x, lengths), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -17,8 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from clearhead.attention import masks, weighting
 from clearhead.attention.call import HALF, Call, Facts
 from clearhead.attention.cells import Share
-from clearhead.attention.kernels.base import Context, Kernel
-from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, block_rows, sight
+from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, Blockwise, block_rows, sight
 from clearhead.attention.kernels.fused import Fused
 from clearhead.attention.kernels.linear_gpu import (
     Inputs,
@@ -31,6 +31,7 @@ from clearhead.attention.kernels.linear_gpu import (
     triton_code,
 )
 from clearhead.attention.masks import Mask
+from clearhead.attention.modes import transformed
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.similarity import ScaledDot, Similarity
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
@@ -73,6 +74,8 @@ class Argmax(Kernel):
         return ()
 
     def run(self, call: Call) -> Context:
+        if transformed() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
+            return Blockwise().run(call)
         rule = cast(weighting.Argmax, call.weighting)
         scale = call.scale
         query, key, value = call.query, call.key, call.value
@@ -87,7 +90,9 @@ class Argmax(Kernel):
         inputs = Inputs(query, key, value, key_lengths(call))
         if torch.compiler.is_compiling():
             return attend_compiled(inputs, task)
-        return ArgmaxFunction.apply(task, *inputs) if inputs.needs_gradient else choose(inputs, task).context
+        if not inputs.needs_gradient:
+            return choose(inputs, task).context
+        return differentiable_once(ArgmaxFunction.apply(task, *inputs), Argmax.name)
 
 
 @dataclass(frozen=True)
@@ -215,7 +220,7 @@ def argmax_forward(  # noqa: PLR0917 - an operator takes plain values
 
 @argmax_forward.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    made = empty_choice(query, value, options[3])
+    made = empty_choice(dense_rows(query), value, options[3])
     return made.context, made.winners, made.thresholds, made.shares
 
 
@@ -241,7 +246,7 @@ def argmax_backward(  # noqa: PLR0917
 
 @argmax_backward.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
-    return empty_like_rows(value, value.shape[1], value.shape[2], value.shape[3], value.dtype)
+    return empty_like_rows(dense_rows(value), value.shape[1], value.shape[2], value.shape[3], value.dtype)
 
 
 def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -334,7 +339,7 @@ def backward_value(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, til
     """Return the gradient of the values: each gets that of the rows that chose it."""
     code = triton_code("argmax_triton")
     query, key, grad = (dense_rows(tensor) for tensor in (inputs.query, inputs.key, grad))
-    value = inputs.value
+    value = dense_rows(inputs.value)
     batch, n_heads, n_query, _ = query.shape
     n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
     tile = tile or tile_for(query)

@@ -64,7 +64,7 @@ def keep_best(score, start, best, second, place):
     """Update the best score of each lane, the tile it was in, and the second best."""
     place = tl.where(score > best, start, place)
     second = tl.maximum(second, tl.minimum(score, best))
-    best = tl.maximum(best, score)
+    best = tl.maximum(best, score, propagate_nan=tl.PropagateNan.ALL)
     return best, second, place
 
 
@@ -160,7 +160,8 @@ def choose(
     tied_too = (second > nothing) & (second * scale >= threshold[:, None])
     n_tied = tl.sum(tied.to(tl.int32), 1) + tl.sum(tied_too.to(tl.int32), 1)
     winner = tl.min(tl.where(tied, place + columns[None, :], NOWHERE), 1)
-    sees = sees & (n_tied > 0)  # a row of NaN has no maximum, and no winner
+    unknown = sees & (tl.max((best != best).to(tl.int32), 1) > 0)  # noqa: PLR0124 - NaN: there is no maximum
+    sees = sees & (n_tied > 0) & (unknown == 0)
     ambiguous = tl.max(tl.where(sees & (n_tied > 1), 1, 0), 0)
     share = tl.full((ROWS,), 1.0, tl.float32)
     if TIES == "average":
@@ -202,6 +203,7 @@ def choose(
         amount = tl.where(sees[:, None], amount, 0.0)
     else:
         amount = load_rows(v, winner.to(tl.int64), v_row, sees, DV, BV)
+    amount = tl.where(unknown[:, None], float("nan"), amount.to(tl.float32))
     tl.store(winners + rows, tl.where(sees, winner, -1), mask=here)
     store_rows(out, rows, out_row, here, amount, DV, BV)
 

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from clearhead.attention import reference
 from clearhead.attention.call import Call, Facts, Sight
-from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.modes import transformed
 
 __all__ = ["Blockwise"]
 
@@ -45,10 +46,13 @@ class Blockwise(Kernel):
         tensors = (query, key, call.value)
         if rows >= call.n_query or draws_once(call):
             return context(call, tensors, slice(0, call.n_query)).to(dtype)
+        if transformed():  # which computes any derivative, and keeps what it needs for it
+            return torch.cat([context(call, tensors, block) for block in blocks_of(call, rows)], 2).to(dtype)
         if torch.compiler.is_compiling():
             made = [checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)]
             return torch.cat(made, 2).to(dtype)
-        return Blocks.apply(call, rows, query, key, call.value, *call.parameters()).to(dtype)
+        made = Blocks.apply(call, rows, query, key, call.value, *call.parameters())
+        return differentiable_once(made, Blockwise.name).to(dtype)
 
 
 class Blocks(torch.autograd.Function):
@@ -125,7 +129,7 @@ def context(call: Call, tensors: tuple[Tensor, Tensor, Tensor], block: slice) ->
 
 def block_rows(call: Call, block_numbers: int) -> int:
     row = call.query.shape[0] * call.n_heads * call.n_key * call.similarity.cost(call.query.shape[-1])
-    return max(1, block_numbers // row)
+    return max(1, block_numbers // max(1, row))
 
 
 def sight(call: Call, rows: int) -> Sight:

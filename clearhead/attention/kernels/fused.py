@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.attention.call import Call, Facts, Sight
+from clearhead.attention.call import Call, Facts, Sight, ordinary
 from clearhead.attention.cells import Cells
-from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.kernels.blockwise import Blockwise
+from clearhead.attention.modes import can_read, transformed
 from clearhead.attention.similarity import Similarity
 
 __all__ = ["Fused"]
@@ -30,6 +32,11 @@ class Fused(Kernel):
             return "torch's fused kernel scores by a dot product; this similarity is not one"
         return None
 
+    def yields_to(self, facts: Facts) -> str | None:
+        """On a GPU a long mask or bias is compiled into flex, where the fused kernel would read it as a matrix."""
+        reads_matrix = builds_mask(facts) or facts.bias != "none"
+        return "flex" if reads_matrix and facts.long and facts.device == "cuda" else None
+
     def notes(self, facts: Facts) -> tuple[str, ...]:
         found = []
         if facts.device == "cpu" and facts.dropout:
@@ -40,13 +47,15 @@ class Fused(Kernel):
             found.append(
                 "d_value differs from d_head: the narrower is filled up with zeros, or torch would build n x n"
             )
-        if len(facts.masks) > 1 or facts.masks - {"none", "causal", "padding"} or not facts.aligned:
+        if builds_mask(facts):
             found.append("this mask is built as n_query x n_key truth values, one byte each")
         if facts.bias != "none":
             found.append("the bias is built as n_query x n_key numbers a head")
         return tuple(found)
 
     def run(self, call: Call) -> Context:
+        if transformed():  # torch.func has no rules for torch's kernel; it has for every operation of the reference
+            return Blockwise().run(call)
         if call.complete and call.position.bias_kind == "none":
             return attend_fused(call, None)
         cells = call.cells()
@@ -59,9 +68,14 @@ class Fused(Kernel):
         return context.masked_fill(blind, 0) if may_hold(blind) else context
 
 
+def builds_mask(facts: Facts) -> bool:
+    """Whether the mask becomes a matrix of truth values, and is not a switch or one row for all queries."""
+    return len(facts.masks) > 1 or bool(facts.masks - {"none", "causal", "padding"}) or not facts.aligned
+
+
 def may_hold(truths: Tensor) -> bool:
     """Whether any of them is, or might be, True: looked at on a CPU, where it costs nothing to look."""
-    return truths.device.type != "cpu" or torch.compiler.is_compiling() or bool(truths.any())
+    return not can_read(truths) or bool(truths.any())
 
 
 def biased(call: Call, cells: Cells, allowed: Tensor) -> Tensor:
@@ -74,6 +88,8 @@ def biased(call: Call, cells: Cells, allowed: Tensor) -> Tensor:
 
 
 def attend_fused(call: Call, mask: Tensor | None) -> Context:
+    if not kernel_keeps_nan(call):
+        return Blockwise().run(call)
     query, key, scale = scaled_query(call)
     value, d_value = call.value, call.value.shape[-1]
     causal = mask is None and call.n_query > 1 and call.mask.kinds == {"causal"}
@@ -86,7 +102,28 @@ def attend_fused(call: Call, mask: Tensor | None) -> Context:
     context = F.scaled_dot_product_attention(
         query, key, value, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
     )
-    return context if context.shape[-1] == d_value else context[..., :d_value]
+    if not torch.compiler.is_compiling():  # Dynamo cannot trace grad_fn
+        fused = context.grad_fn is not None and "ScaledDotProduct" in context.grad_fn.name()
+        context = differentiable_once(context, Fused.name) if fused else context  # else it is plain operations
+    context = context if context.shape[-1] == d_value else context[..., :d_value]
+    return with_nan(call, context)
+
+
+def kernel_keeps_nan(call: Call) -> bool:
+    """Whether a score of NaN, if there can be one, makes NaN of the context, as the definition has it.
+
+    Not so in torch's kernels for a CPU: a row whose scores are all NaN gives 0 there, for some shapes. So the numbers
+    are looked at first, which takes about 1 % of the kernel's time at n = 256. The keys of a cache are not: in a step
+    of decoding, reading them takes about as long as the kernel.
+    """
+    return not can_read(call.query) or (ordinary(call.query) and (call.clean or ordinary(call.key)))
+
+
+def with_nan(call: Call, context: Context) -> Context:
+    """Return the context with NaN for queries that are not finite, where nobody could look at them beforehand."""
+    if call.query.device.type != "cpu" or can_read(call.query):
+        return context
+    return torch.where(call.query.isfinite().all(-1, keepdim=True), context, float("nan"))
 
 
 def scaled_query(call: Call) -> tuple[Tensor, Tensor, float]:

@@ -16,9 +16,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from clearhead.attention.call import Call, Facts
-from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.kernels.chunked import Chunked
 from clearhead.attention.kernels.linear import features, kernelized
-from clearhead.attention.masks import Padding
+from clearhead.attention.masks import Padding, numbers_on
+from clearhead.attention.modes import transformed
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
 __all__ = [
@@ -57,8 +59,8 @@ class Linear(Kernel):
     def refusal(self, facts: Facts) -> str | None:
         if facts.weighting != "kernelized":
             return "keys and values can be summed before a query comes only in kernelized attention"
-        if facts.features not in MAPS:
-            return "these features come with a scale for each vector, and it keeps none"
+        if facts.similarity != "features":
+            return "its features come as logarithms, of any size, and these kernels sum numbers"
         if facts.dropout:
             return "dropout leaves out weights, and here they are never formed"
         if others := facts.masks - {"none", "causal", "padding"}:
@@ -70,6 +72,8 @@ class Linear(Kernel):
         return missing_triton(facts.device)
 
     def run(self, call: Call) -> Context:
+        if transformed() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
+            return Chunked().run(call)
         dtype, lengths = call.value.dtype, key_lengths(call)
         options = Options(
             causal="causal" in call.mask.kinds,
@@ -99,7 +103,7 @@ class Inputs(NamedTuple):
 
 def key_lengths(call: Call) -> Tensor | None:
     """Return how many keys each batch row has, `(batch,)` or `(1,)`; None without padding."""
-    lengths = [term.lengths for term in call.mask.terms if isinstance(term, Padding)]
+    lengths = [numbers_on(term.lengths, call.query.device) for term in call.mask.terms if isinstance(term, Padding)]
     if call.share is not None:
         lengths = [call.share.of_batch(one) for one in lengths]
     return reduce(torch.minimum, lengths) if lengths else None
@@ -159,7 +163,7 @@ def attend_linear(inputs: Inputs, options: Options) -> Context:
     if torch.compiler.is_compiling():
         return linear_forward(*inputs, options.causal, options.normalised, options.map)[0]
     if inputs.needs_gradient:
-        return LinearFunction.apply(options, *inputs)
+        return differentiable_once(LinearFunction.apply(options, *inputs), Linear.name)
     return forward(inputs, options)[0]
 
 
@@ -235,7 +239,9 @@ def linear_backward(  # noqa: PLR0917
 
 @linear_backward.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return tuple(empty_like_rows(x, x.shape[1], x.shape[2], x.shape[3], x.dtype) for x in (query, key, value))
+    return tuple(
+        empty_like_rows(x, x.shape[1], x.shape[2], x.shape[3], x.dtype) for x in map(dense_rows, (query, key, value))
+    )
 
 
 def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -253,7 +259,7 @@ linear_forward.register_autograd(compiled_backward, setup_context=keep_for_backw
 
 def empty_results(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, Tensor]:
     """Return tensors like those that `forward` returns, with nothing in them."""
-    query, key, value, _ = inputs
+    query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
     batch, n_heads, n_query, _ = query.shape
     plan = plan_for(query, value, max(n_query, key.shape[2]), batch * n_heads)
     n_segments = Cut.of(query, key, options.causal, plan.segment).key_segments
@@ -475,8 +481,14 @@ def backward(
             **plan.grad_key.options(),
         )
     if grouped:
-        dk, dv = (part.unflatten(1, (n_kv_heads, -1)).sum(2) for part in (dk, dv))
-    return dq, dk.to(key.dtype), dv.to(value.dtype)
+        dk, dv = sum_groups(dk, key), sum_groups(dv, value)
+    return dq, dk, dv
+
+
+def sum_groups(gradient: Tensor, like: Tensor) -> Tensor:
+    """Add up the gradients of the query heads that share a key head."""
+    made = empty_like_rows(like, like.shape[1], like.shape[2], like.shape[3], like.dtype)
+    return made.copy_(gradient.unflatten(1, (like.shape[1], -1)).sum(2))
 
 
 def sums_mode(causal: bool, n_segments: int, plan: Plan) -> str:

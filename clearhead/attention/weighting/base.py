@@ -1,7 +1,7 @@
 """What a weighting is: a row of scores becomes a row of weights."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -9,7 +9,9 @@ from torch import Tensor
 from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.similarity import ScaledDot, Scores, Similarity
 
-__all__ = ["Weighting", "softmax_rows"]
+__all__ = ["Amounts", "Weighting", "softmax_rows"]
+
+Amounts = Literal["exponential", "score", "none"]
 
 
 class Weighting(Part, ABC):
@@ -31,6 +33,11 @@ class Weighting(Part, ABC):
     @abstractmethod
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         """The weights of each row, 0 where not `allowed`; a row with nothing allowed is 0 throughout."""
+
+    @property
+    def amounts(self) -> Amounts:
+        """What a weight is a share of the row's sum of: the `exponential` of the score, or the `score`; else `none`."""
+        return "exponential" if self.form == "softmax" else "none"
 
     @property
     def similarity(self) -> Similarity:
