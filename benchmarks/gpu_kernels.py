@@ -176,7 +176,7 @@ LINEAR_PLANS = {
     "c64 w4 s2, segment 256": Plan.of(TILES["c64 w4 s2"], segment=256),
     "c64 w4 s2, segment 1024": Plan.of(TILES["c64 w4 s2"], segment=1024),
     "c64 w4 s2, scanned": Plan.of(TILES["c64 w4 s2"], few=1),
-    "c64 w4 s2, one part": Plan.of(TILES["c64 w4 s2"], split=False),
+    "c64 w4 s2, two parts": Plan.of(TILES["c64 w4 s2"], split=True),
 }
 SMOKE_PLANS = {"c16": Plan.of(Tile(16), segment=32), "c16 scanned": Plan.of(Tile(16), segment=32, few=1)}
 LINEAR_KERNELS = ("sum_keys", "scan", "attend", "sum_queries", "grad_query", "grad_key")
@@ -279,17 +279,12 @@ def long_linear(setting: Setting) -> None:
 
 
 ARGMAX_TILES = {
-    "128x64 w8 s3": argmax_gpu.Tile(),
-    "128x64 w8 s2": argmax_gpu.Tile(stages=2),
-    "128x64 w8 s4": argmax_gpu.Tile(stages=4),
-    "128x64 w8 s2 r128": argmax_gpu.Tile(stages=2, registers=128),
-    "128x64 w8 s3 r128": argmax_gpu.Tile(stages=3, registers=128),
-    "64x64 w4 s3": argmax_gpu.Tile(rows=64, warps=4),
-    "64x64 w4 s3 r168": argmax_gpu.Tile(rows=64, warps=4, registers=168),
-    "128x32 w8 s4 r128": argmax_gpu.Tile(keys=32, stages=4, registers=128),
-    "128x128 w8 s2": argmax_gpu.Tile(keys=128, stages=2),
-    "64x128 w8 s2": argmax_gpu.Tile(rows=64, keys=128, stages=2),
-    "256x64 w16 s2": argmax_gpu.Tile(rows=256, warps=16, stages=2),
+    "64x64 w4 s3": argmax_gpu.Tile(),
+    "64x64 w4 s2": argmax_gpu.Tile(stages=2),
+    "64x64 w4 s4": argmax_gpu.Tile(stages=4),
+    "64x64 w4 s3 r168": argmax_gpu.Tile(registers=168),
+    "128x64 w8 s3": argmax_gpu.Tile(rows=128, warps=8),
+    "64x32 w4 s4 r168": argmax_gpu.Tile(keys=32, stages=4, registers=168),
 }
 
 
@@ -314,7 +309,7 @@ def argmax_once(tensors, tile, task):
 def warm_argmax(name: str) -> str:
     setting = Setting(smoke=False)
     tensors = [draw(setting, 1, 2, 1024, 128) for _ in range(4)]
-    for ties in ("first", "average") if name == "128x64 w8 s3" else ("first",):
+    for ties in ("first", "average") if name == "64x64 w4 s3" else ("first",):
         with contextlib.suppress(Exception):  # told when the tile is timed
             argmax_once(tensors, ARGMAX_TILES[name], argmax_task(ties))
     return name

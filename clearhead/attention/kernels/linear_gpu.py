@@ -140,8 +140,9 @@ class Plan:
     attend: Tile = Tile()
     grad_query: Tile = Tile()
     grad_key: Tile = Tile()
-    split: bool = True
-    """The float32 state enters bfloat16 products as two parts (16 bits of it) instead of one (8 bits)."""
+    split: bool = False
+    """Forward, the float32 state enters bfloat16 products as two parts (16 bits of it) instead of one (8 bits), which
+    is as exact as the context's own rounding. On the way back it is always two: the product nearly cancels with d z."""
     precision: str = "tf32x3"
     """Of float32 products: `tf32x3`, three products on tensor cores for one, or `ieee`, slow and no more exact here."""
     few: int = FEW
@@ -274,13 +275,15 @@ def empty_results(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, Ten
 
 def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
     """Choose segments and tiles for these shapes. The figures come from benchmarks/gpu_kernels.py."""
-    segment = 512
+    segment = 1024
     while segment > 128 and rows * -(-n_slots // segment) < PROGRAMS:
         segment //= 2
-    warps = 8 if max(query.shape[-1], value.shape[-1]) > 64 else 4
+    wide = max(query.shape[-1], value.shape[-1]) > 64
     if value.dtype == torch.bfloat16:
-        return Plan.of(Tile(chunk=64, warps=warps, stages=2), segment=segment)
-    return Plan.of(Tile(chunk=16 if value.dtype == torch.float32 else 32, warps=warps, stages=1), segment=segment)
+        tile = Tile(chunk=64, warps=8 if wide else 4, stages=2)
+        walk = tile if wide else Tile(chunk=64, warps=4, stages=2, registers=168)
+        return Plan(segment=segment, sums=tile, attend=walk, grad_query=tile, grad_key=tile)
+    return Plan.of(Tile(16 if value.dtype == torch.float32 else 32, 8 if wide else 4, 1), segment=segment)
 
 
 @dataclass(frozen=True)
@@ -362,7 +365,7 @@ def forward(inputs: Inputs, options: Options, plan: Plan | None = None) -> tuple
             padding.padded,
             options.normalised,
             SUMS=mode,
-            **constants,
+            **constants | {"SPLIT": plan.split and constants["SPLIT"]},
             **plan.attend.options(),
         )
     return out, inverse, sums
@@ -550,7 +553,7 @@ def constants_for(query: Tensor, value: Tensor, options: Options, plan: Plan) ->
         "DOT": tl.bfloat16 if tensor_cores else tl.float32,
         # float16 has 10 bits, as tf32 has, but φ(q)·φ(k) may leave its range.
         "PRECISION": plan.precision if value.dtype == torch.float32 else "tf32",
-        "SPLIT": plan.split and tensor_cores,
+        "SPLIT": tensor_cores,
     }
 
 
