@@ -14,10 +14,9 @@ adds up the values of all of them. Both passes compute a score by the same instr
 a matrix product with the choices, where several keys share a row or the same bits are wanted every time.
 """
 
-import triton
 import triton.language as tl
 
-from clearhead.attention.kernels.linear_triton import load_rows, row_length, store_rows
+from clearhead.attention.kernels.linear_triton import jit, load_rows, row_length, store_rows
 
 __all__ = ["choose", "grad_value", "scatter_value"]
 
@@ -25,7 +24,7 @@ COUNTS = ["n_heads", "n_kv_heads", "n_query", "n_key", "n_blocks", "length_strid
 NOWHERE = tl.constexpr(2147483647)
 
 
-@triton.jit
+@jit()
 def load_keys(k, start, k_row, columns, length, MASKED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
     """Load a tile of keys; with MASKED, zeros from `length` on."""
     base = k + start.to(tl.int64) * k_row
@@ -36,7 +35,7 @@ def load_keys(k, start, k_row, columns, length, MASKED: tl.constexpr, D: tl.cons
     return key
 
 
-@triton.jit
+@jit()
 def scores_of(
     query,
     key,
@@ -59,7 +58,7 @@ def scores_of(
     return score
 
 
-@triton.jit
+@jit()
 def keep_best(score, start, best, second, place):
     """Update the best score of each lane, the tile it was in, and the second best."""
     place = tl.where(score > best, start, place)
@@ -68,7 +67,7 @@ def keep_best(score, start, best, second, place):
     return best, second, place
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@jit(do_not_specialize=COUNTS)
 def choose(
     q,
     k,
@@ -208,7 +207,7 @@ def choose(
     store_rows(out, rows, out_row, here, amount, DV, BV)
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@jit(do_not_specialize=COUNTS)
 def grad_value(
     q,
     k,
@@ -296,7 +295,7 @@ def grad_value(
     store_rows(dv, columns, dv_row, here, total, DV, BV)
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@jit(do_not_specialize=COUNTS)
 def scatter_value(
     grad,
     total,

@@ -24,10 +24,12 @@ last slot. Rows outside a tensor, padding, and queries that see no key are loade
 reaches nothing. Without CAUSAL the same programs run without the part inside a chunk.
 """
 
+import inspect
+
 import triton
 import triton.language as tl
 
-__all__ = ["attend", "grad_key", "grad_query", "scan", "sum_keys", "sum_queries"]
+__all__ = ["attend", "grad_key", "grad_query", "jit", "scan", "sum_keys", "sum_queries"]
 
 COUNTS = [
     "n_heads",
@@ -43,7 +45,12 @@ COUNTS = [
 """Numbers that change from call to call: Triton shall not compile anew when one of them is 1 or a multiple of 16."""
 
 
-@triton.jit
+def jit(**options):
+    """Compile a function by Triton, without the check of shapes that tests put around every function."""
+    return lambda function: triton.jit(inspect.unwrap(function), **options)
+
+
+@jit()
 def feature_map(x, MAP: tl.constexpr):
     """Return φ(x) in float32."""
     x = x.to(tl.float32)
@@ -54,7 +61,7 @@ def feature_map(x, MAP: tl.constexpr):
     return x
 
 
-@triton.jit
+@jit()
 def times_slope(gradient, x, MAP: tl.constexpr):
     """Return the gradient times φ'(x)."""
     x = x.to(tl.float32)
@@ -65,7 +72,7 @@ def times_slope(gradient, x, MAP: tl.constexpr):
     return gradient
 
 
-@triton.jit
+@jit()
 def load_rows(base, rows, stride, valid, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Load vectors; zeros in rows that are not valid and in columns past WIDTH."""
     columns = tl.arange(0, BLOCK)
@@ -75,7 +82,7 @@ def load_rows(base, rows, stride, valid, WIDTH: tl.constexpr, BLOCK: tl.constexp
     return tl.load(base + rows[:, None] * stride + columns[None, :], mask=mask, other=0.0)
 
 
-@triton.jit
+@jit()
 def store_rows(base, rows, stride, valid, vectors, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
     mask = valid[:, None]
@@ -85,7 +92,7 @@ def store_rows(base, rows, stride, valid, vectors, WIDTH: tl.constexpr, BLOCK: t
     tl.store(places, vectors.to(base.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@jit()
 def load_features(x, valid, MAP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Return φ(x) in float32, zeros where there is nothing: φ(0) need not be 0."""
     features = feature_map(x, MAP)
@@ -97,7 +104,7 @@ def load_features(x, valid, MAP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.co
     return features
 
 
-@triton.jit
+@jit()
 def row_length(lengths, batch, length_stride, n_key, PADDED: tl.constexpr):
     """Return how many keys this batch row has."""
     length = n_key
@@ -107,7 +114,7 @@ def row_length(lengths, batch, length_stride, n_key, PADDED: tl.constexpr):
     return length
 
 
-@triton.jit
+@jit()
 def add_product(x, state, total, DOT: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr):
     """Return total + x @ state. With SPLIT a float32 state enters as two bfloat16 parts, 16 bits of it in all."""
     high = state.to(DOT)
@@ -118,7 +125,7 @@ def add_product(x, state, total, DOT: tl.constexpr, PRECISION: tl.constexpr, SPL
     return total
 
 
-@triton.jit
+@jit()
 def load_state(sums, first, last, BF: tl.constexpr, BV: tl.constexpr, TRANSPOSED: tl.constexpr):
     """Add up the states of the segments from `first` up to `last`."""
     features, columns = tl.arange(0, BF), tl.arange(0, BV)
@@ -137,14 +144,14 @@ def load_state(sums, first, last, BF: tl.constexpr, BV: tl.constexpr, TRANSPOSED
     return total, rest
 
 
-@triton.jit
+@jit()
 def store_state(base, total, rest, BF: tl.constexpr, BV: tl.constexpr):
     features, columns = tl.arange(0, BF), tl.arange(0, BV)
     tl.store(base + features[:, None] * BV + columns[None, :], total)
     tl.store(base + BF * BV + features, rest)
 
 
-@triton.jit
+@jit()
 def segments_to_add(segment, n_sums, SUMS: tl.constexpr, REVERSE: tl.constexpr):
     """Return which of the sums make the state at the border of this segment."""
     first, last = segment * 0, segment * 0
@@ -160,7 +167,7 @@ def segments_to_add(segment, n_sums, SUMS: tl.constexpr, REVERSE: tl.constexpr):
     return first, last
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@jit(do_not_specialize=COUNTS)
 def sum_keys(
     k,
     v,
@@ -207,7 +214,7 @@ def sum_keys(
     store_state(sums + program.to(tl.int64) * (BF * BV + BF), total, rest, BF, BV)
 
 
-@triton.jit(do_not_specialize=["n_sums"])
+@jit(do_not_specialize=["n_sums"])
 def scan(sums, scanned, n_sums, SIZE: tl.constexpr, REVERSE: tl.constexpr, BLOCK: tl.constexpr, COLUMNS: tl.constexpr):
     """Write at each segment the sum of those before it (after it, if REVERSE), some of the state's numbers a program.
 
@@ -234,7 +241,7 @@ def scan(sums, scanned, n_sums, SIZE: tl.constexpr, REVERSE: tl.constexpr, BLOCK
         carried += tl.sum(numbers, 0)
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@jit(do_not_specialize=COUNTS)
 def attend(
     q,
     k,
@@ -325,7 +332,7 @@ def attend(
         store_rows(out, rows, out_row, here, amount, DV, BV)
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@jit(do_not_specialize=COUNTS)
 def sum_queries(
     q,
     grad,
@@ -387,7 +394,7 @@ def sum_queries(
     store_state(sums + program.to(tl.int64) * (BF * BV + BF), total, rest, BF, BV)
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@jit(do_not_specialize=COUNTS)
 def grad_query(
     q,
     k,
@@ -493,7 +500,7 @@ def grad_query(
         store_rows(dq, rows, dq_row, here, slope, D, BF)
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@jit(do_not_specialize=COUNTS)
 def grad_key(
     q,
     k,
