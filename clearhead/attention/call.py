@@ -39,6 +39,8 @@ class Facts(NamedTuple):
     dropout: bool
     equal_widths: bool
     """d_value = d_head."""
+    width: int
+    """The larger of d_head and d_value."""
     long: bool
     """So many queries and keys that on a GPU a matrix of them all is worth avoiding: see `LONG`."""
 
@@ -112,6 +114,7 @@ class Call:
             gradients=torch.is_grad_enabled() and self.needs_gradient(),
             dropout=self.dropout > 0,
             equal_widths=self.query.shape[-1] == self.value.shape[-1],
+            width=max(self.query.shape[-1], self.value.shape[-1]),
             long=self.is_long(),
         )
 

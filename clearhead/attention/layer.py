@@ -152,7 +152,7 @@ class Attention(Tapped):
     @property
     def sums(self) -> bool:
         """Whether keys and values may be summed before a query comes: kernelized, by a kernel that does so."""
-        return self.weighting.form == "kernelized" and self.kernel in ("auto", "chunked", "recurrent")
+        return self.weighting.form == "kernelized" and self.kernel in ("auto", "linear", "chunked", "recurrent")
 
     @property
     def last(self) -> Tensor:

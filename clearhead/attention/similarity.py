@@ -46,6 +46,11 @@ class Similarity(Part, ABC):
     scale_reason: ClassVar[str] = "the factor of this similarity"
     """Why `scale` is what it is, where it is not 1/√d_head."""
 
+    @property
+    def feature_map(self) -> str:
+        """Name φ for kernels that compute it themselves (`elu`, `relu`); `plain` if `prepare` alone returns it."""
+        return "plain"
+
     def build(self, shape: HeadShape) -> "Similarity":
         """The part with values of its own, for one layer; itself if it has none."""
         return self

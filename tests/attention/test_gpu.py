@@ -12,8 +12,8 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("kernel", support.KERNEL_NAMES)
 def test_every_promise_is_kept_on_a_gpu(kernel, request):
-    if kernel == "flex" and request.config.getoption("jaxtyping_packages"):
-        pytest.skip("flex is traced, and checked signatures cannot be: run this with --jaxtyping-packages=")
+    if kernel in ("flex", "linear", "argmax") and request.config.getoption("jaxtyping_packages"):
+        pytest.skip("it is traced, and checked signatures cannot be: run this with --jaxtyping-packages=")
     report = grid.check(grid.combinations(kernel, device="cuda"))
     assert report.supported > 50
     assert not report.failures, str(report)
@@ -83,3 +83,37 @@ def test_a_second_derivative_on_a_gpu_names_the_reference():
     (first,) = torch.autograd.grad(ch.attend(q, q, q, kernel="fused").sin().sum(), q, create_graph=True)
     with pytest.raises(ch.ClearheadError, match=r"kernel 'fused' has no second derivative.*kernel=.reference."):
         torch.autograd.grad(first.square().sum(), q)
+
+
+GPU_ONLY = {
+    "linear": [ch.weighting.Kernelized("elu"), ch.weighting.Kernelized("relu", normalised=False)],
+    "argmax": [ch.weighting.Argmax(), ch.weighting.Argmax(ties="average"), ch.weighting.Argmax(gradient="none")],
+}
+EXACT = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", EXACT, ids=str)
+@pytest.mark.parametrize(("kernel", "weighting"), [(k, w) for k, ws in GPU_ONLY.items() for w in ws])
+def test_long_rows_are_the_reference_in_float64(kernel, weighting, dtype, compiled, request):
+    """Several segments and tiles, heads inside the positions in memory, grouped, padded with NaN."""
+    if request.config.getoption("jaxtyping_packages"):
+        pytest.skip("compiled code and checked signatures do not go together: run this with --jaxtyping-packages=")
+    lengths = [700, 0, 391]
+    query, upstream = (torch.randn(3, 700, 4, 64, device="cuda", dtype=dtype).transpose(1, 2) for _ in range(2))
+    key, value = (torch.randn(3, 700, 2, 64, device="cuda", dtype=dtype).transpose(1, 2) for _ in range(2))
+    hidden = torch.arange(700, device="cuda") >= torch.tensor(lengths, device="cuda").view(-1, 1, 1)
+    key, value = (side.masked_fill(hidden.unsqueeze(-1), float("nan")) for side in (key, value))
+    mask, found = ch.masks.causal() & ch.masks.padding(torch.tensor(lengths, device="cuda")), []
+    for name, precision in (("reference", torch.float64), (kernel, dtype)):
+        leaves = [side.detach().to(precision).requires_grad_() for side in (query, key, value)]
+
+        def run(query, key, value, name=name):
+            return ch.attend(query, key, value, weighting=weighting, mask=mask, kernel=name)
+
+        context = (torch.compile(run, fullgraph=True) if compiled and name == kernel else run)(*leaves)
+        made = torch.autograd.grad(context, leaves, upstream.to(precision), allow_unused=True, materialize_grads=True)
+        found.append([context.detach(), *made])
+    for wanted, got in zip(*found, strict=True):
+        assert got.isfinite().all()
+        assert (got.double() - wanted).norm() <= EXACT[dtype] * wanted.norm()

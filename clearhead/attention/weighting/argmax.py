@@ -1,7 +1,7 @@
 """Argmax (hard) attention: all the weight on the best key, or shared among those that tie."""
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import ClassVar, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ class Argmax(Weighting):
     `gradient`: `straight-through` passes back softmax's gradient, `none` lets only the values learn.
     """
 
+    form: ClassVar[str] = "argmax"
     ties: Ties = "first"
     gradient: Gradient = "straight-through"
     tolerance: float = 1e-5

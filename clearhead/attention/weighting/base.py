@@ -20,7 +20,7 @@ class Weighting(Part, ABC):
     """Weights from scores, one row at a time: what a row gets depends on nothing outside it."""
 
     form: ClassVar[str] = "rows"
-    """What kernels choose by: `softmax`, `kernelized`, or `rows` for any other function of a row."""
+    """What kernels choose by: `softmax`, `argmax`, `kernelized`, or `rows` for any other function of a row."""
     sums_to_one: ClassVar[bool] = True
     blocked: ClassVar[float] = float("-inf")
     """What `masked` holds where the query may not attend."""

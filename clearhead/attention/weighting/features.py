@@ -36,6 +36,9 @@ MOST_FEATURES = 1 << 16
 class Features(Part, ABC):
     """φ: vectors of d_head numbers to vectors of features, none negative."""
 
+    kind: ClassVar[str] = "plain"
+    """`elu` or `relu`, which kernels may compute themselves; else `plain`."""
+
     def build(self, shape: HeadShape) -> "Features":
         """The map with values of its own, for one layer; itself if it has none."""
         return self
@@ -64,6 +67,8 @@ class LogFeatures(Features):
 class Elu(Features):
     """elu(x) + 1 (Katharopoulos et al., 2020)."""
 
+    kind: ClassVar[str] = "elu"
+
     def map(self, vectors: Tensor) -> Tensor:
         # Not F.elu: torch 2.13 takes its gradient to have the strides of the input, where it has those of the gradient
         # that comes in, and torch.compile(backend="aot_eager") then fails on a view of it.
@@ -74,6 +79,8 @@ class Elu(Features):
 @dataclass(frozen=True)
 class Relu(Features):
     """relu(x); a query whose features meet none of the keys' gets zeros."""
+
+    kind: ClassVar[str] = "relu"
 
     def map(self, vectors: Tensor) -> Tensor:
         return F.relu(vectors)
@@ -200,6 +207,10 @@ class FeatureDot(nn.Module, DotForm):
         super().__init__()
         self.features = features
         self.made_for = features.made_for
+
+    @property
+    def feature_map(self) -> str:
+        return self.features.kind
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return self.features.map(query), self.features.map(key)
