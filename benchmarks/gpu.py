@@ -200,7 +200,9 @@ def measured(names: list[str]) -> Iterator[Figure]:
         clean()
         begin = time.perf_counter()
         try:
-            yield from SECTIONS[name]()
+            for one in SECTIONS[name]():
+                print(row_of(one), flush=True)  # a run that is cut off has told what it measured
+                yield one
         except Exception as error:
             yield Figure(
                 work=f"{name} failed: {type(error).__name__} {str(error).splitlines()[0][:200]}", figure=0.0, unit=""
@@ -208,11 +210,14 @@ def measured(names: list[str]) -> Iterator[Figure]:
         print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
 
 
+def row_of(one: Figure) -> str:
+    return f"| {one.work} | {one.figure:.3g} | {one.unit} | {one.beside} |"
+
+
 def markdown(found: list[Figure]) -> str:
     where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    lines = [f"| {one.work} | {one.figure:.3g} | {one.unit} | {one.beside} |" for one in found]
     head = ["# Benchmarks on a GPU", "", f"Measured by `python -m benchmarks gpu` on one {where}.", ""]
-    return "\n".join([*head, "| work | figure | unit | beside |", "|---|---:|---|---|", *lines, ""])
+    return "\n".join([*head, "| work | figure | unit | beside |", "|---|---:|---|---|", *map(row_of, found), ""])
 
 
 def main(arguments: list[str]) -> None:
