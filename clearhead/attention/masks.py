@@ -70,6 +70,9 @@ class ListedNumbers:
     def __init__(self, numbers: Tensor) -> None:
         self.copies = [numbers]
 
+    def __repr__(self) -> str:
+        return repr(self.copies[0].tolist())
+
     @property
     def shape(self) -> torch.Size:
         return self.copies[0].shape

@@ -46,14 +46,15 @@ def differentiable_once(context: Tensor, kernel: str, operation: str = "") -> Te
     pass is kept (`create_graph=True`), and only if the operation has this word in its name. Compiled code is left
     alone: there torch refuses by itself.
     """
+    if torch.compiler.is_compiling() or context.grad_fn is None or operation not in context.grad_fn.name():
+        return context
 
     def refuse(grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> tuple[Tensor | None, ...]:
         return tuple(
             Refused.apply(kernel, grad) if grad is not None and grad.requires_grad else grad for grad in grad_inputs
         )
 
-    if not torch.compiler.is_compiling() and context.grad_fn is not None and operation in context.grad_fn.name():
-        context.grad_fn.register_hook(refuse)
+    context.grad_fn.register_hook(refuse)
     return context
 
 
