@@ -123,9 +123,13 @@ class Traced:
 
     def box(self, asked: Asked) -> dict[str, Any]:
         """Every number of one box for one token; of an output, what its likeliest units are called."""
-        numbers = self.boxes.numbers(asked)
+        numbers, site = self.boxes.numbers(asked), self.trace.sites.get(asked.text("box"))
         probability = numbers.get(f"{self.trace.answering}.output.probability")
-        return {"values": numbers, "labels": {} if probability is None else self.labels(probability)}
+        return {
+            "values": numbers,
+            "constants": {} if site is None else {"scale": site.head[asked.whole("head", default=0)].scale},
+            "labels": {} if probability is None else self.labels(probability),
+        }
 
     def labels(self, probability: list[float]) -> dict[int, str]:
         """The words of the likeliest units."""

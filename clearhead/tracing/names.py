@@ -39,12 +39,14 @@ CONCAT = "concat"
 """The contexts of all heads side by side, which W_O reads."""
 FORMULAS = {
     "score": "query · key, or what the similarity has in its place",
-    "scaled": "{score} × scale",
-    "masked": "{scaled}, plus the position's bias; −∞ where the query may not attend",
-    "weight": "what the weighting makes of the row of {masked}",
-    "context": "the sum over keys of {weight} · {value}",
+    "scaled": "{score} × {scale}",
+    "masked": "scaled, plus the position's bias; −∞ where the query may not attend",
+    "weight": "what the weighting makes of the masked row",
+    "context": "the sum of weight · value over the keys",
     CONCAT: "the contexts of all heads, side by side",
 }
+BY_COLUMN = ("score", "scaled", "masked", "weight")
+"""Steps with a column for each key."""
 BY_KEY = ("projected_key", "key", "value")
 """Steps with a row for each key."""
 OPERAND = re.compile(r"\{(\w+)\}")
@@ -55,9 +57,10 @@ OPERAND = re.compile(r"\{(\w+)\}")
 class Value:
     """A named value, and how it follows from others.
 
-    `formula` names its `operands` in braces. A value with a `map` is that linear map of the value `of`.
-    `rows` says what its rows are: `query` or `key` tokens, `none` where there is one for all of them, `whole` where it
-    is made of all of them at once. `per_head`: its first axis is the head.
+    `formula` names its `operands` in braces, and beside them `{scale}`, which each head has its own of. A value with a
+    `map` is that linear map of the value `of`. `rows` says what its rows are: `query` or `key` tokens, `none` where
+    there is one for all of them, `whole` where it is made of all of them at once; `columns`, whether its last axis
+    counts units or keys. `per_head`: its first axis is the head.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Value:
     map: str = ""
     of: str = ""
     rows: str = "query"
+    columns: str = "unit"
     per_head: bool = False
 
 
@@ -233,19 +237,21 @@ class Side:
             if turns and role != "value" and of:
                 maps[projected] = LinearMap(label, getattr(layer, role), of)
                 yield Value(name=projected, map=label, of=of, rows=rows, per_head=True)
-                turned = f"{{projected_{role}}} turned by its position"
-                operands = {f"projected_{role}": projected}
-                yield Value(name=f"{at}.{role}", formula=turned, operands=operands, rows=rows, per_head=True)
+                turned = f"projected_{role}, turned by its position"
+                yield Value(name=f"{at}.{role}", formula=turned, rows=rows, per_head=True)
             elif of:
                 maps[f"{at}.{role}"] = LinearMap(label, getattr(layer, role), of)
                 yield Value(name=f"{at}.{role}", map=label, of=of, rows=rows, per_head=True)
             else:
                 yield Value(name=f"{at}.{role}", formula=f"{label} of the memory", rows=rows, per_head=True)
         for name, formula in FORMULAS.items():
-            operands = {one: f"{at}.{one}" for one in OPERAND.findall(formula)}
-            yield Value(name=f"{at}.{name}", formula=formula, operands=operands, per_head=name != CONCAT)
+            columns = "key" if name in BY_COLUMN else "unit"
+            operands = {one: f"{at}.{one}" for one in OPERAND.findall(formula) if one != "scale"}
+            yield Value(
+                name=f"{at}.{name}", formula=formula, operands=operands, columns=columns, per_head=name != CONCAT
+            )
         if isinstance(layer.output, nn.Identity):
-            yield Value(name=f"{at}.out", formula="{concat}: there is no W_O", operands={CONCAT: f"{at}.{CONCAT}"})
+            yield Value(name=f"{at}.out", formula="concat itself: there is no W_O")
         else:
             maps[f"{at}.out"] = LinearMap("W_O", layer.output, f"{at}.{CONCAT}")
             yield Value(name=f"{at}.out", map="W_O", of=f"{at}.{CONCAT}")
@@ -269,8 +275,7 @@ class Side:
                 label = "W" if step.map != "fit" else "table"
                 self.names.maps[names[step.name]] = LinearMap(label, getattr(output, step.map), names[step.of])
             values.append(self.value(step, names, rows))
-        operands = {"logits": f"{at}.logits"}
-        softmax = Value(name=f"{at}.probability", formula="softmax of {logits}", operands=operands, rows=rows)
+        softmax = Value(name=f"{at}.probability", formula="softmax of the logits", rows=rows)
         self.add_box(at, "output", ("output",), [*values, softmax])
 
     def value(self, step: Step, names: Mapping[str, str], rows: str = "query") -> Value:

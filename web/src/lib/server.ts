@@ -2,6 +2,9 @@
 
 import { Cache } from "./cache";
 import {
+  type BoxNumbers,
+  type BoxRequest,
+  type BoxTerms,
   type Cell,
   type Column,
   type ContextAnswer,
@@ -22,6 +25,7 @@ import {
   type Source,
   SourceError,
   type Stream,
+  type TermsRequest,
   type Thumbs,
   type TileRequest,
   type TraceRequest,
@@ -114,6 +118,14 @@ export class ServerSource implements Source {
 
   stream(id: string, side: SideName): Promise<Stream> {
     return this.part(id, "stream", { side });
+  }
+
+  box(id: string, request: BoxRequest): Promise<BoxNumbers> {
+    return this.part(id, "box", { ...request });
+  }
+
+  terms(id: string, request: TermsRequest): Promise<BoxTerms> {
+    return this.part(id, "terms", { ...request });
   }
 
   context(request: ContextRequest): Promise<ContextAnswer> {

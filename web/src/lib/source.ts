@@ -37,11 +37,70 @@ export interface LayerSpec {
   arrangement: string;
 }
 
+export type BoxKind = "token" | "position" | "norm" | "attention" | "cross" | "add" | "feed_forward" | "output";
+
+/** A named value that is made in a box, and how it follows from others. */
+export interface BoxValue {
+  /** Its name in the trace: "encoder.0.feed_forward.hidden". */
+  name: string;
+  /** In words, or with its operands in braces: "{gamma} · {normalized} + {beta}". */
+  formula: string;
+  /** From what stands in braces to the name of that value. */
+  operands: Record<string, string>;
+  /** The linear map that makes it of the value `of`; "" where none does. */
+  map: string;
+  of: string;
+  /** What its rows are; "none": one for all tokens, "whole": one made of all of them. */
+  rows: "query" | "key" | "none" | "whole";
+  columns: "unit" | "key";
+  per_head: boolean;
+}
+
+/** A box of the model's picture, with every value that is made in it. */
+export interface BoxSpec {
+  name: string;
+  kind: BoxKind;
+  layer: number | null;
+  values: BoxValue[];
+}
+
+export interface BoxRequest {
+  box: string;
+  token: number;
+  key: number;
+  head: number;
+}
+
+/** The numbers of a box for one token, by name; what its values follow from is among them. null stands for −inf. */
+export interface BoxNumbers {
+  values: Record<string, (number | null)[]>;
+  /** Numbers of formulas that are no value of the trace: the scale of a head. */
+  constants: Record<string, number>;
+  /** What units of an output are called, the likeliest of them. */
+  labels: Record<string, string>;
+}
+
+export interface TermsRequest {
+  name: string;
+  row: number;
+  unit: number;
+  head: number;
+}
+
+/** A number that a linear map makes: the sum of x · weight, and bias. */
+export interface BoxTerms {
+  x: number[];
+  weight: number[];
+  bias: number;
+  value: number;
+}
+
 export interface SideSpec {
   side: SideName;
   n_layers: number;
   d_model: number;
   layers: LayerSpec[];
+  boxes: BoxSpec[];
   embedding: { position: string | null; scaled: boolean };
 }
 
@@ -335,6 +394,8 @@ export interface Source {
   lens(id: string): Promise<Lens>;
   effects(id: string, site: string): Promise<Effects>;
   stream(id: string, side: SideName): Promise<Stream>;
+  box(id: string, request: BoxRequest): Promise<BoxNumbers>;
+  terms(id: string, request: TermsRequest): Promise<BoxTerms>;
   context(request: ContextRequest): Promise<ContextAnswer>;
   positions(n: number): Promise<Positions>;
   decode(request: DecodeRequest): Promise<Decoded>;

@@ -1,6 +1,6 @@
 /** How things are called on the page. */
 
-import type { SiteMeta, ViewName } from "./source";
+import type { BoxKind, SiteMeta, ViewName } from "./source";
 
 export const TITLES: Record<ViewName, string> = {
   model: "Model",
@@ -27,6 +27,17 @@ export const ABOUT: Record<ViewName, string> = {
   intervene: "Change something inside and see what comes out",
   training: "How the run learned",
   design: "Make a head by hand, and send it into the model",
+};
+
+export const BOX_TITLES: Record<BoxKind, string> = {
+  token: "embedding",
+  position: "position",
+  norm: "norm",
+  attention: "self-attention",
+  cross: "cross-attention",
+  add: "add",
+  feed_forward: "feed-forward",
+  output: "output",
 };
 
 /** "Decoder 1 · cross-attention" */
