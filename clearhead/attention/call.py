@@ -197,7 +197,7 @@ def ordinary(vectors: Tensor) -> bool:
     """Whether all of it is finite, and small enough for products with it to be: one pass, and no copy."""
     if vectors.numel() == 0:
         return True
-    low, high = torch.aminmax(vectors.detach())
+    low, high = torch.aminmax(vectors.detach() if vectors.requires_grad else vectors)
     return low.item() > -ORDINARY and high.item() < ORDINARY
 
 

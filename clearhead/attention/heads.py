@@ -14,6 +14,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules import module as torch_modules
 
 from clearhead.attention.parts import HeadShape
 from clearhead.errors import OptionError
@@ -166,34 +167,36 @@ def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
 
     Then each is a `WholeMap` around a plain `nn.Linear`, without hooks or a forward of its own; the weights are plain
     tensors of one kind, all trained or all frozen; and all maps have a bias, or none has. It is asked for every call,
-    which takes a few microseconds, since any of this may have changed since the last one.
+    which takes about 10 microseconds, since any of this may have changed since the last one.
     """
-    whole = [one for one in maps if type(one) is WholeMap]
-    linears = [one.linear for one in whole if type(one.linear) is nn.Linear]
-    return (
-        len(linears) == len(maps)
-        and not any(is_hooked(module) for module in (*whole, *linears))
-        and alike([linear.weight for linear in linears])
-        and alike([linear.bias for linear in linears])
-    )
+    weights, biases = [], []
+    for one in maps:
+        if type(one) is not WholeMap or is_hooked(one):
+            return False
+        linear = one.linear
+        if type(linear) is not nn.Linear or is_hooked(linear):
+            return False
+        weights.append(linear.weight)
+        biases.append(linear.bias)
+    return alike(weights) and alike(biases)
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether calling the module does more than its class's forward: it has a hook, or a forward set on the instance.
+    """Whether calling the module does more than its class's forward: a hook is called, or a forward of its own.
 
     (A parametrization is no hook, but shows in the type: it gives the module a class of its own.)
     """
-    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return bool(own) or "forward" in module.__dict__ or any(GLOBAL_HOOKS)
-
-
-GLOBAL_HOOKS = (
-    nn.modules.module._global_forward_hooks,
-    nn.modules.module._global_forward_pre_hooks,
-    nn.modules.module._global_backward_hooks,
-    nn.modules.module._global_backward_pre_hooks,
-)
-"""The hooks that every module calls, in torch's own dictionaries."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__
+        or torch_modules._global_forward_hooks
+        or torch_modules._global_forward_pre_hooks
+        or torch_modules._global_backward_hooks
+        or torch_modules._global_backward_pre_hooks
+    )
 
 
 def alike(tensors: Sequence[Tensor | None]) -> bool:
@@ -201,14 +204,20 @@ def alike(tensors: Sequence[Tensor | None]) -> bool:
 
     A subclass of Tensor (a quantized or sharded weight) is not plain: it has products of its own.
     """
-    training = torch.is_grad_enabled()
-    kinds = [
-        None if one is None else (type(one), one.layout, one.dtype, one.device, training and one.requires_grad)
-        for one in tensors
-    ]
-    first = kinds[0]
-    plain = first is None or (first[0] in (nn.Parameter, Tensor) and first[1] is torch.strided)
-    return plain and all(kind == first for kind in kinds)
+    first, *others = tensors
+    if first is None:
+        return all(other is None for other in others)
+    if type(first) not in (nn.Parameter, Tensor) or first.layout is not torch.strided:
+        return False
+    dtype, device, trained = first.dtype, first.device, first.requires_grad
+    for other in others:
+        if other is None or type(other) is not type(first) or other.layout is not torch.strided:
+            return False
+        if other.dtype is not dtype or other.device != device:
+            return False
+        if other.requires_grad is not trained and torch.is_grad_enabled():
+            return False
+    return True
 
 
 def joined(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]:

@@ -164,7 +164,9 @@ class Attention(Tapped):
     def sources(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         key = query if key is None else key
         value = key if value is None else value
-        return self.checked("query", query), self.checked("key", key), self.checked("value", value)
+        # A quantized layer may have no parameters that are numbers: then torch itself says what does not fit.
+        own = next((one for one in self.parameters() if one.is_floating_point()), None)
+        return self.checked("query", query, own), self.checked("key", key, own), self.checked("value", value, own)
 
     def call(
         self,
@@ -183,18 +185,16 @@ class Attention(Tapped):
             dropout=dropout,
         )
 
-    def checked(self, name: str, source: Tensor) -> Tensor:
-        """The source as `(batch, n, d_model)`."""
+    def checked(self, name: str, source: Tensor, own: Tensor | None) -> Tensor:
+        """Return the source as `(batch, n, d_model)`; its device and dtype must be those of the layer's parameters."""
         if not isinstance(source, Tensor):
             raise OptionError(f"{name} source must be a torch tensor; came {type(source).__name__}")
         if source.ndim not in (2, 3) or source.shape[-1] != self.d_model:
             raise ShapeError(
                 f"{name} source: expected (batch, n, {self.d_model}) or (n, {self.d_model}); came {tuple(source.shape)}"
             )
-        # A quantized layer may have no parameters that are numbers: then torch itself says what does not fit.
-        own = next((one for one in self.parameters() if one.is_floating_point()), source)
-        if source.device != own.device:
+        if own is not None and source.device != own.device:
             raise DeviceError(f"{name} source is on {source.device} and the layer on {own.device}; move one of them")
-        if source.dtype != own.dtype and not autocast_enabled(source.device):
+        if own is not None and source.dtype != own.dtype and not autocast_enabled(source):
             raise DtypeError(f"{name} source is {source.dtype} and the layer {own.dtype}; convert one of them")
         return source if source.ndim == 3 else source.unsqueeze(0)

@@ -18,7 +18,7 @@ PLAIN = (Tensor, nn.Parameter)
 
 def can_read(tensor: Tensor) -> bool:
     """Whether Python may read the tensor's numbers at no cost: they are there, and on the CPU."""
-    return tensor.device.type == "cpu" and has_numbers(tensor)
+    return tensor.is_cpu and has_numbers(tensor)
 
 
 def has_numbers(tensor: Tensor) -> bool:
@@ -33,9 +33,9 @@ def transformed() -> bool:
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
-def autocast_enabled(device: torch.device) -> bool:
-    """Whether autocast is on for the device; torch itself raises for `meta`, which has none."""
-    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+def autocast_enabled(tensor: Tensor) -> bool:
+    """Whether autocast is on for the tensor's device; torch itself raises for `meta`, which has none."""
+    return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
 
 
 @contextlib.contextmanager

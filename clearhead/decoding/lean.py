@@ -37,7 +37,7 @@ Step = Callable[[Tensor], Tensor]
 
 def lean_stack(decoder: Decoder, caches: Caches) -> Step | None:
     """The blocks and the last norm as one function; None where someone looks on, and the forward must run itself."""
-    if autocast_enabled(decoder.embedding.table.device) or any(map(observed, decoder.modules())):
+    if autocast_enabled(decoder.embedding.table) or any(map(observed, decoder.modules())):
         return None
     steps = [lean_block(*pair) for pair in zip(decoder.stack.blocks, caches.reads, strict=True)]
     if decoder.stack.norm is not None:

@@ -352,6 +352,26 @@ def test_what_stands_where_nobody_looks_leaks_nowhere(trio: Trio, mask: str, siz
             assert not gradient[place.expand_as(gradient)].any()
 
 
+@every_trio_and_mask("none", "causal", "padding", "causal padding", "table", "document")
+@few
+@given(size=sizes(), data=st.data())
+def test_a_query_that_is_nan_gives_nan_and_no_other_query_notices(
+    trio: Trio, mask: str, size: Sizes, data: st.DataObject
+):
+    """On every kernel; torch's own gives 0 for it, or NaN, by the number of keys."""
+    (query, key, value), parts = size.tensors(), {**size.parts(trio), "mask": size.mask(mask)}
+    row = data.draw(st.integers(0, size.n_query - 1))
+    seeing = (ch.explain(query, key, value, mask=parts["mask"]).masked > -torch.inf).any(-1, keepdim=True)
+    clean = ch.attend(query, key, value, **parts, kernel="reference")
+    poisoned = query.detach().clone()
+    poisoned[:, :, row, 1] = torch.nan
+    hit = torch.zeros_like(seeing)
+    hit[:, :, row] = seeing[:, :, row]
+    for context in outcomes(poisoned, key, value, **parts):
+        assert context[hit.expand_as(context)].isnan().all()
+        torch.testing.assert_close(context.masked_fill(hit, 0), clean.masked_fill(hit, 0), **CLOSE)
+
+
 @every_trio
 @few
 @given(size=sizes())

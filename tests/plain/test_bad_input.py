@@ -80,7 +80,11 @@ SHAPES: dict[str, Case] = {
     ),
     "no queries": (attend(query(2, 4, 0, 6)), ShapeError, r"query: an axis is empty, \(2, 4, 0, 6\); attention needs"),
     "no keys": (attend(k=key(2, 4, 0, 6), v=value(2, 4, 0, 7)), ShapeError, r"key: an axis is empty, \(2, 4, 0, 6\)"),
-    "no batch": (attend(query(0, 4, 3, 6)), ShapeError, r"query: an axis is empty, \(0, 4, 3, 6\)"),
+    "no batch on one side": (
+        attend(query(0, 4, 3, 6)),
+        ShapeError,
+        r"batch sizes must be the same: query \(0, 4, 3, 6\)",
+    ),
     "no heads": (attend(query(2, 0, 3, 6)), ShapeError, r"query: an axis is empty, \(2, 0, 3, 6\)"),
     "value of width 0": (attend(v=value(2, 4, 5, 0)), ShapeError, r"value: an axis is empty, \(2, 4, 5, 0\)"),
     "odd width for rotary": (

@@ -66,10 +66,10 @@ def kernel_for(name: str, call: Call) -> Kernel:
 
 def run(name: str, call: Call) -> Context:
     """The context by the kernel of that name. Under autocast the inputs have their dtype already: it ends here."""
-    kernel, device = kernel_for(name, call), call.query.device
-    if not autocast_enabled(device):
+    kernel = kernel_for(name, call)
+    if not autocast_enabled(call.query):
         return kernel.run(call)
-    with torch.autocast(device.type, enabled=False):
+    with torch.autocast(call.query.device.type, enabled=False):
         return kernel.run(call)
 
 

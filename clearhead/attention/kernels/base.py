@@ -1,6 +1,5 @@
 """What a kernel is: a name, what it refuses and why, and the arithmetic."""
 
-import functools
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from clearhead.attention.call import Call, Facts
 from clearhead.errors import UnsupportedError
 
-__all__ = ["Context", "Kernel", "differentiable_once"]
+__all__ = ["Context", "Kernel", "Refused", "differentiable_once"]
 
 Context = Float[Tensor, "batch head query d_value"]
 
@@ -36,34 +35,35 @@ class Kernel(ABC):
         """The context of every query."""
 
 
-def differentiable_once(context: Tensor, kernel: str) -> Tensor:
+def differentiable_once(context: Tensor, kernel: str, operation: str = "") -> Tensor:
     """Return the context, made so that its second derivative raises an error that names a kernel which has one.
 
     The gradients of the operation that made it are passed through `Refused`, but only where a graph of the backward
-    pass is kept (`create_graph=True`). Compiled code is left alone: there torch refuses by itself.
+    pass is kept (`create_graph=True`), and only if the operation has this word in its name. Compiled code is left
+    alone: there torch refuses by itself.
     """
-    if context.grad_fn is not None and not torch.compiler.is_compiling():
-        context.grad_fn.register_hook(functools.partial(refuse_second, kernel))
+    if torch.compiler.is_compiling() or context.grad_fn is None or operation not in context.grad_fn.name():
+        return context
+
+    def refuse(grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> tuple[Tensor | None, ...]:
+        return tuple(
+            Refused.apply(kernel, grad) if grad is not None and grad.requires_grad else grad for grad in grad_inputs
+        )
+
+    context.grad_fn.register_hook(refuse)
     return context
 
 
-def refuse_second(kernel: str, inputs: tuple[Tensor | None, ...], outputs: object) -> tuple[Tensor | None, ...]:
-    return tuple(
-        Refused.apply(grad, kernel) if grad is not None and grad.requires_grad else grad  # type: ignore[misc]
-        for grad in inputs
-    )
-
-
 class Refused(torch.autograd.Function):
-    """A gradient that cannot be differentiated again."""
+    """A gradient that cannot be differentiated again; `inputs` are what it depends on, if its own graph is cut off."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, kernel: str) -> Tensor:
+    def forward(ctx: Any, kernel: str, grad: Tensor, *inputs: Tensor) -> Tensor:
         ctx.kernel = kernel
         return grad.view_as(grad)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         raise UnsupportedError(
             f'kernel {ctx.kernel!r} has no second derivative. Choose one that has: kernel="reference" in attend or '
             'Attention, or layer.kernel = "reference" on a built layer. Under torch.func every kernel has one'

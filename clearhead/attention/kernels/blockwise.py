@@ -10,12 +10,11 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from clearhead.attention import reference
 from clearhead.attention.call import Call, Facts, Sight
-from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.kernels.base import Context, Kernel, Refused
 from clearhead.attention.modes import transformed
 
 __all__ = ["Blockwise"]
@@ -51,8 +50,7 @@ class Blockwise(Kernel):
         if torch.compiler.is_compiling():
             made = [checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)]
             return torch.cat(made, 2).to(dtype)
-        made = Blocks.apply(call, rows, query, key, call.value, *call.parameters())
-        return differentiable_once(made, Blockwise.name).to(dtype)
+        return Blocks.apply(call, rows, query, key, call.value, *call.parameters()).to(dtype)
 
 
 class Blocks(torch.autograd.Function):
@@ -74,7 +72,6 @@ class Blocks(torch.autograd.Function):
         return made
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (grad,) = grads
         inputs = [
@@ -90,6 +87,8 @@ class Blocks(torch.autograd.Function):
                 for total, part in zip(totals, parts, strict=True):
                     if part is not None:
                         total.add_(part)
+        if torch.is_grad_enabled():  # someone means to differentiate these again
+            totals = [Refused.apply(Blockwise.name, total, grad, *ctx.saved_tensors) for total in totals]
         found = iter(totals)
         return None, None, *(next(found) if tensor.requires_grad else None for tensor in inputs)
 

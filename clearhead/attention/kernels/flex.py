@@ -17,8 +17,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from clearhead.attention.call import Call, Facts
 from clearhead.attention.cells import Cells, Positions, four_axes, read_at
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
-from clearhead.attention.kernels.blockwise import Blockwise, block_rows, sight
-from clearhead.attention.kernels.fused import Fused, kernel_keeps_nan, scaled_query, with_nan
+from clearhead.attention.kernels.blockwise import block_rows, sight
+from clearhead.attention.kernels.fused import Fused, scaled_query, with_nan
 from clearhead.attention.modes import transformed
 from clearhead.compiling import missing_compiler
 
@@ -65,8 +65,6 @@ class Flex(Kernel):
         if not call.complete:
             seen = sight(call, block_rows(call, SIGHT_NUMBERS))
             call = call.sealed(seen)
-        if not kernel_keeps_nan(call):
-            return Blockwise().run(call)
         query, key, scale = scaled_query(call)
         run = call_flex if torch.compiler.is_compiling() else compiled_flex(structure(call))
         context = run((query, key, call.value), score_mod=score_mod(call), block_mask=block_mask(call), scale=scale)

@@ -49,7 +49,9 @@ class Fused(Kernel):
         return tuple(found)
 
     def run(self, call: Call) -> Context:
-        if transformed():  # torch.func has no rules for torch's kernel; it has for every operation of the reference
+        # torch.func has rules for every operation of the reference, and for torch's kernel it has not. And of a batch
+        # of none that kernel gives no gradient to a bias.
+        if transformed() or call.query.shape[0] == 0:
             return Blockwise().run(call)
         if call.complete and call.position.bias_kind == "none":
             return attend_fused(call, None)
@@ -78,8 +80,6 @@ def biased(call: Call, cells: Cells, allowed: Tensor) -> Tensor:
 
 
 def attend_fused(call: Call, mask: Tensor | None) -> Context:
-    if not kernel_keeps_nan(call):
-        return Blockwise().run(call)
     query, key, scale = scaled_query(call)
     value, d_value = call.value, call.value.shape[-1]
     causal = mask is None and call.n_query > 1 and call.mask.kinds == {"causal"}
@@ -92,26 +92,22 @@ def attend_fused(call: Call, mask: Tensor | None) -> Context:
     context = F.scaled_dot_product_attention(
         query, key, value, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
     )
-    if context.grad_fn is not None and "ScaledDotProduct" in context.grad_fn.name():  # else it is plain operations
-        context = differentiable_once(context, Fused.name)
-    context = context if context.shape[-1] == d_value else context[..., :d_value]
-    return with_nan(call, context)
-
-
-def kernel_keeps_nan(call: Call) -> bool:
-    """Whether a score of NaN, if there can be one, makes NaN of the context, as the definition has it.
-
-    Not so in torch's kernels for a CPU: a row whose scores are all NaN gives 0 there, for some shapes. So the numbers
-    are looked at first, which takes about 1 % of the kernel's time at n = 256. The keys of a cache are not: in a step
-    of decoding, reading them takes about as long as the kernel.
-    """
-    return not can_read(call.query) or (ordinary(call.query) and (call.clean or ordinary(call.key)))
+    context = differentiable_once(context, Fused.name, operation="ScaledDotProduct")  # else it is plain operations
+    return with_nan(call, context if context.shape[-1] == d_value else context[..., :d_value])
 
 
 def with_nan(call: Call, context: Context) -> Context:
-    """Return the context with NaN for queries that are not finite, where nobody could look at them beforehand."""
-    if call.query.device.type != "cpu" or can_read(call.query):
+    """Return what torch's kernel gave, with NaN where the definition has it.
+
+    Its kernels for a CPU make 0 of a row whose scores are all NaN, for some numbers of keys. Eagerly one number of each
+    row is looked at, which takes a few microseconds: only if one is 0 are queries and keys searched for what makes NaN.
+    Elsewhere the queries alone decide.
+    """
+    if not context.is_cpu:
         return context
+    if can_read(context):
+        usual = context.select(-1, 0).all().item() or (ordinary(call.query) and (call.clean or ordinary(call.key)))
+        return context if usual else Blockwise().run(call)
     return torch.where(call.query.isfinite().all(-1, keepdim=True), context, float("nan"))
 
 

@@ -35,7 +35,9 @@ class Elu(Features):
     """elu(x) + 1 (Katharopoulos et al., 2020)."""
 
     def map(self, vectors: Tensor) -> Tensor:
-        return F.elu(vectors) + 1
+        # Not F.elu: torch 2.13 takes its gradient to have the strides of the input, where it has those of the gradient
+        # that comes in, and torch.compile(backend="aot_eager") then fails on a view of it.
+        return F.relu(vectors) + torch.exp(vectors.clamp(max=0))
 
 
 @final
