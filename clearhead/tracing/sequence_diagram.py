@@ -33,6 +33,7 @@ LONGEST = 8
 ROLE_STYLE = "".join(
     f".sequence .{role} rect{{stroke:var(--{role},{colour})}}.sequence .{role} .name{{fill:var(--{role}-ink,{ink})}}"
     f".sequence path.{role}{{stroke:var(--{role},{colour})}}"
+    f".sequence path.tip.{role}{{fill:var(--{role},{colour});stroke:none}}"
     for role, colour, ink in (
         ("query", "#0087d7", "#0068a8"),
         ("key", "#e69f00", "#825800"),
@@ -52,7 +53,7 @@ STYLE = (
     ".sequence rect{fill:var(--surface,#ffffff);stroke-width:1.5}"
     ".sequence .behind{fill:var(--surface,#ffffff);stroke:none}"
     ".sequence path{fill:none;stroke-width:1.2}.sequence .faint{opacity:.45}.sequence .strong{stroke-width:2}"
-    ".sequence marker path{fill:context-stroke;stroke:none}" + ROLE_STYLE
+    + ROLE_STYLE
 )
 DARK = (
     "@media (prefers-color-scheme:dark){.sequence{--ink:#eceae5;--surface:#191b1e;--soft:#b5b2ab;--strong-line:#474b52;"
@@ -188,8 +189,6 @@ def draw_sequence(one: Exchange, *, standalone: bool = True) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" class="sequence" viewBox="0 0 {width:g} {height:g}" '
             f'width="{width:g}" height="{height:g}" role="img" aria-label="{described.replace(chr(34), "&quot;")}">',
             f"<style>{STYLE}{DARK if standalone else ''}</style>",
-            '<defs><marker id="sequence-tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" '
-            'orient="auto-start-reverse"><path d="M0 0 8 4 0 8z"/></marker></defs>',
             f'<rect class="ground" width="{width:g}" height="{height:g}"/>',
             text("title", EDGE, EDGE + 12, one.title),
             text("said", EDGE, EDGE + 32, one.said),
@@ -271,8 +270,8 @@ def arrow(start: float, end: float, y: float, role: str, label: str, *, name: st
     """Return an arrow with its label on it, near its head."""
     x, wide = end - 12, 7.3 * len(label)
     return (
-        f'<g data-arrow="{escape(name)}"><path class="{role}" d="M{start:g} {y:g}H{end - 1:g}" '
-        f'marker-end="url(#sequence-tip)"/><rect class="behind" x="{x - wide - 3:g}" y="{y - 13:g}" '
+        f'<g data-arrow="{escape(name)}"><path class="{role}" d="M{start:g} {y:g}H{end - 8:g}"/>'
+        f'<path class="{role} tip" d="M{end - 9:g} {y - 4:g} {end:g} {y:g} {end - 9:g} {y + 4:g}z"/><rect class="behind" x="{x - wide - 3:g}" y="{y - 13:g}" '
         f'width="{wide + 6:g}" height="11"/>{text("label", x, y - 4, label, end=True)}</g>'
     )
 
