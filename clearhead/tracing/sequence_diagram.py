@@ -269,11 +269,11 @@ def object_box(thing: Thing, top: float) -> str:
 def arrow(start: float, end: float, y: float, role: str, label: str, *, name: str) -> str:
     """Return an arrow with its label on it, near its head."""
     x, wide = end - 12, 7.3 * len(label)
-    return (
-        f'<g data-arrow="{escape(name)}"><path class="{role}" d="M{start:g} {y:g}H{end - 8:g}"/>'
-        f'<path class="{role} tip" d="M{end - 9:g} {y - 4:g} {end:g} {y:g} {end - 9:g} {y + 4:g}z"/><rect class="behind" x="{x - wide - 3:g}" y="{y - 13:g}" '
-        f'width="{wide + 6:g}" height="11"/>{text("label", x, y - 4, label, end=True)}</g>'
-    )
+    line = f'<path class="{role}" d="M{start:g} {y:g}H{end - 8:g}"/>'
+    # A tip of its own and no marker: markers that take the colour of their line are not known to every browser.
+    tip = f'<path class="{role} tip" d="M{end - 9:g} {y - 4:g} {end:g} {y:g} {end - 9:g} {y + 4:g}z"/>'
+    behind = f'<rect class="behind" x="{x - wide - 3:g}" y="{y - 13:g}" width="{wide + 6:g}" height="11"/>'
+    return f'<g data-arrow="{escape(name)}">{line}{tip}{behind}{text("label", x, y - 4, label, end=True)}</g>'
 
 
 def phase(y: float, width: float, said: str) -> list[str]:
