@@ -13,7 +13,7 @@ from clearhead.compiling import compile
 from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, stream
 from clearhead.errors import ClearheadError
 from clearhead.model import presets
-from clearhead.taps import watching
+from clearhead.taps import replacing, watching
 from clearhead.tracing import Edit, Swap, Trace
 from clearhead.training import Run, load
 from clearhead.training.tracing import trace
@@ -45,6 +45,7 @@ __all__ = [
     "model",
     "positions",
     "presets",
+    "replacing",
     "score",
     "similarity",
     "stream",

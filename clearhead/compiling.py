@@ -1,5 +1,6 @@
 """`compile`: torch.compile where the machine can, eager where it cannot, and it says so."""
 
+import importlib.util
 import os
 import shutil
 import warnings
@@ -8,7 +9,11 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["compile", "missing_compiler"]
+__all__ = ["TRITON_INTERPRETED", "compile", "missing_compiler", "missing_triton"]
+
+TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
+TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton runs its kernels in its interpreter, on CPU tensors: for tests. It decides so when it is imported."""
 
 Compiled = TypeVar("Compiled", bound=Callable[..., object])
 
@@ -20,6 +25,15 @@ def missing_compiler(device: str = "cpu") -> str | None:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         return f"no C++ compiler ({compiler}) was found; install one, or name it in the environment variable CXX"
+    return None
+
+
+def missing_triton(device: str) -> str | None:
+    """Say what Triton kernels lack on that device; None if they run there."""
+    if not TRITON_INSTALLED:
+        return "it is written in Triton, which is not installed here"
+    if device != "cuda" and not TRITON_INTERPRETED:
+        return f"it runs on a CUDA device only, and these tensors are on {device}"
     return None
 
 

@@ -1,14 +1,17 @@
 """Taps: every inner value of a model has a name, given where it is made, and can be watched or replaced there.
 
-Nothing is recorded unless someone watches: `tap` returns what it was given, and a compiled graph shows nothing of it.
+`watching` shows each value and changes nothing. `replacing` puts another value in its place. Without either, `tap`
+returns what it was given, and a compiled graph has no trace of it.
 
 >>> import torch, clearhead as ch
->>> from clearhead.taps import watching
 >>> layer, seen = ch.Attention(8, heads=2), {}
->>> with watching(layer, lambda name, value: seen.setdefault(name, value)):
+>>> with ch.watching(layer, seen.setdefault):
 ...     _ = layer(torch.randn(1, 3, 8))
 >>> list(seen)
-['query', 'key', 'value', 'context', 'out']
+['query', 'key', 'value', 'context', 'concat', 'out']
+>>> with ch.replacing(layer, lambda name, value: value * 0 if name == "context" else value):
+...     print(layer(torch.randn(1, 3, 8)).abs().max().item())
+0.0
 """
 
 import contextlib
@@ -17,36 +20,94 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-__all__ = ["Tapped", "Watcher", "watching"]
+from clearhead.errors import OptionError, ShapeError
 
-Watcher = Callable[[str, Tensor], Tensor]
-"""Given the path of a value and the value; what it returns goes on in its place."""
+__all__ = ["Observe", "Replace", "Tapped", "replacing", "watching"]
+
+Observe = Callable[[str, Tensor], object]
+"""Takes the path of a value and the value. What it returns is ignored."""
+
+Replace = Callable[[str, Tensor], Tensor]
+"""Takes the path of a value and the value, and returns the tensor that goes on in its place."""
 
 
 class Tapped(nn.Module):
     """A module whose inner values have names."""
 
-    watcher: Watcher | None = None
+    replacers: tuple[Replace, ...] = ()
+    observers: tuple[Observe, ...] = ()
 
     def tap(self, name: str, value: Tensor) -> Tensor:
-        return value if self.watcher is None else self.watcher(name, value)
+        """Return the value, replaced by every `replacing` around this call, and show it to every `watching`."""
+        for replace in self.replacers:
+            value = replace(name, value)
+        for observe in self.observers:
+            observe(name, value)
+        return value
+
+    @property
+    def tapped(self) -> bool:
+        """Whether anyone watches or replaces its values."""
+        return bool(self.replacers or self.observers)
 
 
 @contextlib.contextmanager
-def watching(model: nn.Module, watcher: Watcher) -> Iterator[None]:
-    """Shows the watcher every named value made inside, by its path: `decoder.stack.blocks.1.cross.context`.
+def watching(model: nn.Module, observe: Observe) -> Iterator[None]:
+    """Call `observe(path, value)` for every named value made inside: `decoder.stack.blocks.1.cross.context`.
 
-    With checkpointing values are made again in the backward pass: let that end inside too.
+    It cannot change the result: what `observe` returns is ignored. (The value is the model's own tensor, so do not
+    write into it.) Contexts may be nested; each ends by itself, and every observer sees the value that goes on, after
+    all replacements, whichever context was opened first. With checkpointing values are made again in the backward pass:
+    let that end inside too.
     """
-    tapped = [(path, module) for path, module in model.named_modules() if isinstance(module, Tapped)]
-    for path, module in tapped:
-        module.watcher = functools.partial(under, watcher, f"{path}." if path else "")
+
+    def under(prefix: str, name: str, value: Tensor) -> None:
+        observe(prefix + name, value)
+
+    with attached(model, "observers", under):
+        yield
+
+
+@contextlib.contextmanager
+def replacing(model: nn.Module, replace: Replace) -> Iterator[None]:
+    """Put `replace(path, value)` in the place of every named value made inside; return `value` to leave it as it is.
+
+    What it returns must be a tensor of the same shape. None is an error, since a forgotten `return` gives it. Nested
+    contexts are applied in the order in which they were opened, each to what the one before it returned.
+    """
+
+    def under(prefix: str, name: str, value: Tensor) -> Tensor:
+        new = replace(prefix + name, value)
+        if not isinstance(new, Tensor):
+            raise OptionError(
+                f"replacing {prefix + name!r}: the function must return the tensor that goes on (the value itself to "
+                f"leave it as it is); it returned {'None' if new is None else type(new).__name__}. "
+                "To look on without replacing, use watching"
+            )
+        if new.shape != value.shape:
+            raise ShapeError(
+                f"replacing {prefix + name!r}: expected a tensor of shape {tuple(value.shape)}; "
+                f"the function returned {tuple(new.shape)}"
+            )
+        return new
+
+    with attached(model, "replacers", under):
+        yield
+
+
+@contextlib.contextmanager
+def attached(model: nn.Module, slot: str, under: Callable[[str, str, Tensor], object]) -> Iterator[None]:
+    """Add a function to the `replacers` or `observers` of every tapped module; take out that one alone at the end."""
+    own = [
+        (module, functools.partial(under, f"{path}." if path else ""))
+        for path, module in model.named_modules()
+        if isinstance(module, Tapped)
+    ]
+    for module, function in own:
+        setattr(module, slot, (*getattr(module, slot), function))
     try:
         yield
     finally:
-        for _, module in tapped:
-            module.watcher = None
-
-
-def under(watcher: Watcher, prefix: str, name: str, value: Tensor) -> Tensor:
-    return watcher(prefix + name, value)
+        for module, function in own:
+            left = tuple(other for other in getattr(module, slot) if other is not function)
+            setattr(module, slot, left) if left else delattr(module, slot)

@@ -35,7 +35,7 @@ STYLES = {"o-": ROLES["weight"], "s--": ROLES["query"], "^-": ROLES["value"], "v
 
 @dataclass(frozen=True)
 class ScaleData:
-    """Row by row of `widths`: the variance of the scores, and the norm of softmax's Jacobian in a row of 16 keys."""
+    """Row by row of `widths`: the variance of the scores, and the Frobenius norm of softmax's Jacobian for 16 keys."""
 
     widths: tuple[int, ...]
     variance: dict[str, list[float]]
@@ -101,7 +101,7 @@ def draw_norm(axes: Axes, data: ScaleData) -> None:
         axes.plot(data.widths, data.mean_norm[name], ":", color=colour, linewidth=2, label=f"{label}: mean")
     axes.set_yscale("log")
     axes.set_ylim(1e-4, 1.2)
-    axes.set_ylabel(f"norm of softmax's Jacobian, {N_KEYS} keys")
+    axes.set_ylabel(f"Frobenius norm of softmax's Jacobian, {N_KEYS} keys")
     axes.set_title("Without the scale, softmax's gradient vanishes", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="lower left")
 

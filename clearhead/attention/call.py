@@ -1,15 +1,16 @@
 """One request for attention, checked: what every kernel is given, and the facts a kernel is chosen by."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from clearhead.attention.cells import ALL_ROWS, Cells, Positions, Share, box, four_axes
+from clearhead.attention.cells import Cells, Positions, Share, box, four_axes
 from clearhead.attention.masks import Extent, Mask
+from clearhead.attention.modes import can_read
 from clearhead.attention.positions import Position
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
@@ -17,6 +18,8 @@ from clearhead.attention.weighting import Weighting
 __all__ = ["Call", "Facts", "Sight"]
 
 HALF = (torch.float16, torch.bfloat16)
+LONG = 1 << 21
+"""Scores of a head from which on compiling a mask into the kernel pays: about 1,450 queries on as many keys."""
 ORDINARY = 1e15
 """Products with numbers below it stay finite in float32, for any sensible query."""
 
@@ -36,10 +39,18 @@ class Facts(NamedTuple):
     dropout: bool
     equal_widths: bool
     """d_value = d_head."""
+    width: int
+    """The larger of d_head and d_value."""
+    long: bool
+    """So many queries and keys that on a GPU a matrix of them all is worth avoiding: see `LONG`."""
 
 
-class Call(NamedTuple):
-    """Queries, keys and values as `(batch, head, n, d)`, already turned by their positions, and the parts."""
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Queries, keys and values as `(batch, head, n, d)`, already turned by their positions, and the parts.
+
+    A dataclass and not a NamedTuple: Dynamo of torch 2.11 cannot rebuild a NamedTuple that has methods of its own.
+    """
 
     query: Float[Tensor, "batch n_heads query d_head"]
     key: Float[Tensor, "batch n_kv_heads key d_head"]
@@ -54,6 +65,10 @@ class Call(NamedTuple):
     """Of which rows and heads the tensors are, where they are not all there were."""
     clean: bool = False
     """Nothing but ordinary numbers stands where nobody looks: a cache wrote all of it."""
+
+    def replace(self, **changes: Any) -> "Call":
+        """Return the call with some of its fields changed."""
+        return Call(**({name: getattr(self, name) for name in FIELDS} | changes))
 
     @property
     def n_heads(self) -> int:
@@ -99,7 +114,15 @@ class Call(NamedTuple):
             gradients=torch.is_grad_enabled() and self.needs_gradient(),
             dropout=self.dropout > 0,
             equal_widths=self.query.shape[-1] == self.value.shape[-1],
+            width=max(self.query.shape[-1], self.value.shape[-1]),
+            long=self.is_long(),
         )
+
+    def is_long(self) -> bool:
+        """Whether to compile the mask into the kernel. Traced code does not ask: its lengths must stay free."""
+        if self.query.device.type != "cuda" or torch.compiler.is_compiling():
+            return False
+        return self.n_query * self.n_key >= LONG
 
     def needs_gradient(self) -> bool:
         if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
@@ -111,7 +134,7 @@ class Call(NamedTuple):
         built = [part for part in (self.similarity, self.weighting, self.position) if isinstance(part, nn.Module)]
         return [parameter for part in built for parameter in part.parameters()]
 
-    def cells(self, rows: slice = ALL_ROWS) -> Cells:
+    def cells(self, rows: slice | None = None) -> Cells:
         return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows, share=self.share)
 
     def of_row(self, row: int) -> "Call":
@@ -121,7 +144,7 @@ class Call(NamedTuple):
         if given is not None:
             given = Positions(*(side[one] if side.ndim == 2 and len(side) > 1 else side for side in given.sides))
         share = (self.share or Share(self.n_heads))._replace(batch=row, n_batch=1)
-        return self._replace(
+        return self.replace(
             query=self.query[one], key=self.key[one], value=self.value[one], given_positions=given, share=share
         )
 
@@ -132,7 +155,7 @@ class Call(NamedTuple):
             return None
         similarity, weighting, position = parts
         shared = head * self.key.shape[1] // self.n_heads
-        return self._replace(
+        return self.replace(
             query=self.query[:, head : head + 1],
             key=self.key[:, shared : shared + 1],
             value=self.value[:, shared : shared + 1],
@@ -146,7 +169,7 @@ class Call(NamedTuple):
         """Half precision as float32, for kernels that compute step by step."""
         if self.query.dtype not in HALF:
             return self
-        return self._replace(query=self.query.float(), key=self.key.float(), value=self.value.float())
+        return self.replace(query=self.query.float(), key=self.key.float(), value=self.value.float())
 
     def with_every_head(self) -> "Call":
         """Each query head with a key and a value head of its own: shared ones are repeated."""
@@ -154,7 +177,7 @@ class Call(NamedTuple):
         if group == 1:
             return self
         spread = "batch head key d -> batch (head group) key d"
-        return self._replace(key=repeat(self.key, spread, group=group), value=repeat(self.value, spread, group=group))
+        return self.replace(key=repeat(self.key, spread, group=group), value=repeat(self.value, spread, group=group))
 
     def sealed(self, sight: "Sight") -> "Call":
         """Safe from whatever stands where nothing can come of it (NaN, Inf, memory nobody wrote).
@@ -165,8 +188,7 @@ class Call(NamedTuple):
         """
         if self.clean:
             return self
-        looking = self.query.device.type == "cpu" and not torch.compiler.is_compiling()
-        harmless = looking and bool(sight.rows.all()) and ordinary(self.key) and ordinary(self.value)
+        harmless = can_read(self.query) and bool(sight.rows.all()) and ordinary(self.key) and ordinary(self.value)
         return self if harmless else self.zeroed(sight)
 
     def zeroed(self, sight: "Sight") -> "Call":
@@ -175,16 +197,21 @@ class Call(NamedTuple):
         if unseen.shape[1] > 1:
             group = self.n_heads // self.key.shape[1]
             unseen = rearrange(unseen, "b (head group) key 1 -> b head group key 1", group=group).all(2)
-        return self._replace(
+        return self.replace(
             query=self.query.masked_fill(~sight.rows.unsqueeze(-1), 0),
             key=self.key.masked_fill(unseen, 0),
             value=self.value.masked_fill(unseen, 0),
         )
 
 
+FIELDS = tuple(field.name for field in fields(Call))
+
+
 def ordinary(vectors: Tensor) -> bool:
     """Whether all of it is finite, and small enough for products with it to be: one pass, and no copy."""
-    low, high = torch.aminmax(vectors.detach())
+    if vectors.numel() == 0:
+        return True
+    low, high = torch.aminmax(vectors.detach() if vectors.requires_grad else vectors)
     return low.item() > -ORDINARY and high.item() < ORDINARY
 
 

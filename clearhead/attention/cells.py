@@ -13,8 +13,6 @@ from torch import Tensor
 
 __all__ = ["Cells", "Positions", "Share", "box", "four_axes", "read_at"]
 
-ALL_ROWS = slice(None)
-
 
 @dataclass(frozen=True)
 class Positions:
@@ -86,21 +84,27 @@ class Share(NamedTuple):
 class Box(Cells):
     """A block of whole rows, with `(batch, head, query, key)` axes, which is read by slices."""
 
-    rows: slice
+    rows: slice | None
     share: Share
 
     def row(self, values: Tensor) -> Tensor:
         return self.share.of_batch(values).view(-1, 1, 1, 1)
 
     def lookup(self, table: Tensor) -> Tensor:
-        return self.share.of(table if table.shape[-2] == 1 else table[..., self.rows, :])
+        whole = self.rows is None or table.shape[-2] == 1
+        return self.share.of(table if whole else table[..., self.rows, :])
 
 
-def box(positions: Positions, *, batch: int, n_heads: int, rows: slice = ALL_ROWS, share: Share | None = None) -> Box:
-    """The cells of the whole box, or of a block of its query rows; or of a share, of this size, of a larger one."""
-    query = positions.query if rows == ALL_ROWS else positions.query[..., rows]
+def box(
+    positions: Positions, *, batch: int, n_heads: int, rows: slice | None = None, share: Share | None = None
+) -> Box:
+    """The cells of the whole box, or of a block of its query rows; or of a share, of this size, of a larger one.
+
+    All rows are None and not `slice(None)`: torch 2.11 cannot compile a function whose default argument is a slice.
+    """
+    query = positions.query if rows is None else positions.query[..., rows]
     n_query, n_key = query.shape[-1], positions.key.shape[-1]
-    first = rows.start or 0
+    first = 0 if rows is None else rows.start or 0
     device = positions.key.device
     share = share or Share(n_heads=n_heads)
     return Box(

@@ -6,19 +6,20 @@ of it (`SlicedHeads`). The linear step W_O after the concatenation can be left o
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, final
+from dataclasses import InitVar, dataclass
+from typing import NamedTuple, TypeGuard, final
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules import module as torch_modules
 
 from clearhead.attention.parts import HeadShape
 from clearhead.errors import OptionError
 
-__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "joined"]
+__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "alike", "is_hooked", "joinable", "joined"]
 
 Source = Float[Tensor, "batch n d_model"]
 PerHead = Float[Tensor, "batch head n d"]
@@ -109,15 +110,33 @@ class Heads(HeadLayout):
 @final
 @dataclass(frozen=True)
 class SlicedHeads(HeadLayout):
-    """`count` heads; head i sees only slice i of the input, d_model / count wide, through square maps of that width."""
+    """`count` heads; head i sees only slice i of the input, d_model / count wide, through square maps of that width.
+
+    `value_rank` r gives the value map of each head as V_down (width x r) then V_up (r x width). Keys and values cannot
+    be shared by groups of heads (`kv`): a head would then see a slice that is not its own.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(512, heads=ch.SlicedHeads(8, value_rank=4))
+    >>> sum(p.numel() for p in layer.value.parameters()) == 8 * 2 * 64 * 4
+    True
+    """
 
     count: int
     bias: bool = False
     output: bool = True
+    value_rank: int | None = None
+    kv: InitVar[int | None] = None
 
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise OptionError(f"SlicedHeads: count must be 1 or more; came {self.count}")
+    def __post_init__(self, kv: int | None) -> None:
+        for name in ("count", "value_rank"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise OptionError(f"SlicedHeads: {name} must be 1 or more; came {number}")
+        if kv not in (None, self.count):
+            raise OptionError(
+                f"SlicedHeads: head i sees slice i alone, so heads cannot share keys and values; came kv={kv}. "
+                f"Leave it out, or use Heads({self.count}, kv={kv}), whose heads see the whole input"
+            )
 
     def shape(self, d_model: int) -> HeadShape:
         if d_model % self.count:
@@ -131,7 +150,12 @@ class SlicedHeads(HeadLayout):
 
     def maps(self, d_model: int) -> Maps:
         width = self.shape(d_model).d_head
-        query, key, value = (SliceMap(self.count, width, bias=self.bias) for _ in range(3))
+        query, key = (SliceMap(self.count, width, bias=self.bias) for _ in range(2))
+        value = (
+            SliceMap(self.count, width, bias=self.bias)
+            if self.value_rank is None
+            else LowRankSliceMap(self.count, width, self.value_rank, bias=self.bias)
+        )
         return Maps(query, key, value, linear(d_model, d_model, bias=self.bias) if self.output else nn.Identity())
 
 
@@ -161,12 +185,70 @@ class WholeMap(nn.Module):
         return self.linear(source).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
 
+def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
+    """Whether one product with the joined weights does what calling these maps does, so that nobody can tell.
+
+    Then each is a `WholeMap` around a plain `nn.Linear`, without hooks or a forward of its own; the weights are plain
+    tensors of one kind, all trained or all frozen; and all maps have a bias, or none has. It is asked for every call,
+    which takes about 10 microseconds, since any of this may have changed since the last one.
+    """
+    weights, biases = [], []
+    for one in maps:
+        if type(one) is not WholeMap or is_hooked(one):
+            return False
+        linear = one.linear
+        if type(linear) is not nn.Linear or is_hooked(linear):
+            return False
+        weights.append(linear.weight)
+        biases.append(linear.bias)
+    return alike(weights) and alike(biases)
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether calling the module does more than its class's forward: a hook is called, or a forward of its own.
+
+    (A parametrization is no hook, but shows in the type: it gives the module a class of its own.)
+    """
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__
+        or torch_modules._global_forward_hooks
+        or torch_modules._global_forward_pre_hooks
+        or torch_modules._global_backward_hooks
+        or torch_modules._global_backward_pre_hooks
+    )
+
+
+def alike(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether they can be concatenated: all None, or plain tensors of one dtype and device, trained alike.
+
+    A subclass of Tensor (a quantized or sharded weight) is not plain: it has products of its own.
+    """
+    first, *others = tensors
+    if first is None:
+        return all(other is None for other in others)
+    if type(first) not in (nn.Parameter, Tensor) or first.layout is not torch.strided:
+        return False
+    dtype, device, trained = first.dtype, first.device, first.requires_grad
+    for other in others:
+        if other is None or type(other) is not type(first) or other.layout is not torch.strided:
+            return False
+        if other.dtype is not dtype or other.device != device:
+            return False
+        if other.requires_grad is not trained and torch.is_grad_enabled():
+            return False
+    return True
+
+
 def joined(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]:
-    """What each map makes of the same source, by one product."""
-    weight = torch.cat([one.linear.weight for one in maps])
+    """Return what each of some `joinable` maps makes of the same source, by one product."""
+    weights: list[Tensor] = [one.linear.weight for one in maps]
     biases: list[Tensor] = [one.linear.bias for one in maps if one.linear.bias is not None]
-    made = F.linear(source, weight, torch.cat(biases) if biases else None)
-    parts = made.split([one.linear.out_features for one in maps], -1)
+    made = F.linear(source, torch.cat(weights), torch.cat(biases) if biases else None)
+    parts = made.split([weight.shape[0] for weight in weights], -1)
     return tuple(part.unflatten(-1, (one.n_heads, -1)).transpose(1, 2) for one, part in zip(maps, parts, strict=True))
 
 
@@ -207,3 +289,24 @@ class SliceMap(nn.Module):
         slices = rearrange(source, "batch n (head d) -> batch head n d", head=self.weight.shape[0])
         mapped = einsum(slices, self.weight, "batch head n d, head d out -> batch head n out")
         return mapped if self.bias is None else mapped + self.bias.to(mapped.dtype)
+
+
+@final
+class LowRankSliceMap(nn.Module):
+    """A map through `rank` numbers for each head, from its own slice of the input: x V_down V_up."""
+
+    @property
+    def last(self) -> Tensor:
+        return self.up
+
+    def __init__(self, n_heads: int, width: int, rank: int, *, bias: bool) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(n_heads, width, rank) * width**-0.5)
+        self.up = nn.Parameter(torch.randn(n_heads, rank, width) * rank**-0.5)
+        self.bias = nn.Parameter(torch.zeros(n_heads, 1, width)) if bias else None
+
+    def forward(self, source: Source) -> PerHead:
+        slices = rearrange(source, "batch n (head d) -> batch head n d", head=self.down.shape[0])
+        inner = einsum(slices, self.down, "batch head n d, head d rank -> batch head n rank")
+        outer = einsum(inner, self.up, "batch head n rank, head rank out -> batch head n out")
+        return outer if self.bias is None else outer + self.bias.to(outer.dtype)

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from clearhead.attention import reference
 from clearhead.attention.call import Call
-from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joined
+from clearhead.attention.heads import HeadLayout, Heads, joinable, joined
 from clearhead.attention.kernels import Choice, check_name, explain_choice, run
 from clearhead.attention.masks import Mask, as_mask
+from clearhead.attention.modes import autocast_enabled
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
 from clearhead.attention.request import check_dropout, check_parts, make_call
@@ -97,15 +98,17 @@ class Attention(Tapped):
     def finish(self, context: Float[Tensor, "batch head query d_value"]) -> Float[Tensor, "batch query d_out"]:
         """From the contexts of the heads to what the layer gives."""
         context = self.tap("context", context)
-        return self.tap("out", self.output(context.transpose(1, 2).flatten(2)))
+        concat = self.tap("concat", context.transpose(1, 2).flatten(2))
+        return self.tap("out", self.output(concat))
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values by this layer's maps, not yet turned by their positions.
+        """Return queries, keys and values by this layer's maps, not yet turned by their positions.
 
-        In training the maps of one source are one product: it is a few per cent faster than three.
+        With gradients on, plain maps of one source are one product, a few per cent faster than three; whatever else
+        stands in their place (an adapter, a quantized map, a map with a hook) is called as the module it is.
         """
-        maps = [one for one in (self.query, self.key, self.value) if isinstance(one, WholeMap)]
-        if query is key is value and len(maps) == 3 and torch.is_grad_enabled():
+        maps = self.query, self.key, self.value
+        if query is key is value and torch.is_grad_enabled() and joinable(maps):
             made = joined(maps, query)
         else:
             made = self.query(query), self.key(key), self.value(value)
@@ -149,7 +152,7 @@ class Attention(Tapped):
     @property
     def sums(self) -> bool:
         """Whether keys and values may be summed before a query comes: kernelized, by a kernel that does so."""
-        return self.weighting.form == "kernelized" and self.kernel in ("auto", "chunked", "recurrent")
+        return self.weighting.form == "kernelized" and self.kernel in ("auto", "linear", "chunked", "recurrent")
 
     @property
     def last(self) -> Tensor:
@@ -161,7 +164,9 @@ class Attention(Tapped):
     def sources(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         key = query if key is None else key
         value = key if value is None else value
-        return self.checked("query", query), self.checked("key", key), self.checked("value", value)
+        # A quantized layer may have no parameters that are numbers: then torch itself says what does not fit.
+        own = next((one for one in self.parameters() if one.is_floating_point()), None)
+        return self.checked("query", query, own), self.checked("key", key, own), self.checked("value", value, own)
 
     def call(
         self,
@@ -180,17 +185,16 @@ class Attention(Tapped):
             dropout=dropout,
         )
 
-    def checked(self, name: str, source: Tensor) -> Tensor:
-        """The source as `(batch, n, d_model)`."""
+    def checked(self, name: str, source: Tensor, own: Tensor | None) -> Tensor:
+        """Return the source as `(batch, n, d_model)`; its device and dtype must be those of the layer's parameters."""
         if not isinstance(source, Tensor):
             raise OptionError(f"{name} source must be a torch tensor; came {type(source).__name__}")
         if source.ndim not in (2, 3) or source.shape[-1] != self.d_model:
             raise ShapeError(
                 f"{name} source: expected (batch, n, {self.d_model}) or (n, {self.d_model}); came {tuple(source.shape)}"
             )
-        own = next(self.parameters())
-        if source.device != own.device:
+        if own is not None and source.device != own.device:
             raise DeviceError(f"{name} source is on {source.device} and the layer on {own.device}; move one of them")
-        if source.dtype != own.dtype and not torch.is_autocast_enabled(source.device.type):
+        if own is not None and source.dtype != own.dtype and not autocast_enabled(source):
             raise DtypeError(f"{name} source is {source.dtype} and the layer {own.dtype}; convert one of them")
         return source if source.ndim == 3 else source.unsqueeze(0)

@@ -11,15 +11,17 @@ tensor([[1, 1, 1, 1, 0],
 Combine with `&`, `|`, `~`. A query that may attend nothing gets a context of zeros.
 """
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, final
+from typing import ClassVar, NamedTuple, SupportsIndex, final
 
 import torch
 from torch import Tensor
 
 from clearhead.attention.cells import Cells, Positions, box, four_axes
+from clearhead.attention.modes import has_numbers
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 __all__ = [
@@ -55,6 +57,39 @@ class Extent(NamedTuple):
     def runs(self) -> Tensor:
         """An example of packed documents: runs of three positions."""
         return self.places(self.n_key) // 3
+
+
+@final
+class ListedNumbers:
+    """Whole numbers that came as a Python list: they go to whatever device the query is on.
+
+    Each device gets one copy, the first time it asks. A mask that is used again copies nothing, so it neither waits for
+    the host nor breaks the capture of a CUDA graph.
+    """
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.copies = [numbers]
+
+    def __repr__(self) -> str:
+        return repr(self.copies[0].tolist())
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.copies[0].shape
+
+    def on(self, device: torch.device) -> Tensor:
+        for copy in self.copies:
+            if copy.device == device:
+                return copy
+        made = self.copies[0].to(device)
+        # Neither a fake tensor nor a wrapper of torch.func can be used once its trace has ended.
+        if not torch.compiler.is_compiling() and type(made) is Tensor:
+            self.copies.append(torch.func.debug_unwrap(made))
+        return made
+
+
+Numbers = Tensor | ListedNumbers
+"""The numbers a mask holds. A tensor stays on its owner's device, and must be on the query's."""
 
 
 class Mask(ABC):
@@ -143,26 +178,26 @@ class Window(Mask):
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
     kind: ClassVar[str] = "padding"
-    lengths: Tensor
+    lengths: Numbers
 
     def check(self, extent: Extent) -> None:
         check_per_row("padding lengths", self.lengths, extent)
 
     def allowed(self, cells: Cells) -> Tensor:
-        return (cells.key >= 0) & (cells.key < cells.row(self.lengths))
+        return (cells.key >= 0) & (cells.key < cells.row(numbers_on(self.lengths, cells.key.device)))
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
     kind: ClassVar[str] = "prefix"
-    lengths: Tensor
+    lengths: Numbers
 
     def check(self, extent: Extent) -> None:
         check_per_row("prefix lengths", self.lengths, extent)
 
     def allowed(self, cells: Cells) -> Tensor:
-        return (cells.key <= cells.query) | (cells.key < cells.row(self.lengths))
+        return (cells.key <= cells.query) | (cells.key < cells.row(numbers_on(self.lengths, cells.key.device)))
 
 
 @final
@@ -170,7 +205,7 @@ class Prefix(Mask):
 class Document(Mask):
     """Within one sequence: the ids are read by position."""
 
-    ids: Tensor
+    ids: Numbers
     packed: bool
     """Each document is one run: what the chunked linear form needs."""
 
@@ -197,8 +232,8 @@ class CrossDocument(Mask):
     """Between two sequences: one id for each query and each key, in their order."""
 
     kind: ClassVar[str] = "cross documents"
-    query_ids: Tensor
-    key_ids: Tensor
+    query_ids: Numbers
+    key_ids: Numbers
 
     def check(self, extent: Extent) -> None:
         for name, ids, n in (("query", self.query_ids, extent.n_query), ("key", self.key_ids, extent.n_key)):
@@ -334,22 +369,31 @@ def causal() -> Mask:
 
 def window(left: int, right: int = 0) -> Mask:
     """At most `left` positions back and `right` ahead; the query's own position is always inside."""
-    if left < 0 or right < 0:
-        raise OptionError(f"window: left and right count positions, 0 or more; came left={left}, right={right}")
-    return Window(left, right)
+    if not (is_count(left) and is_count(right)):
+        raise OptionError(
+            f"window: left and right count positions, 0 or more; came left={left!r}, right={right!r}. "
+            "Give whole numbers"
+        )
+    return Window(int(left), int(right))
 
 
 def padding(lengths: Tensor | Sequence[int]) -> Mask:
-    """Keys at positions 0 to length - 1 of each batch row; what lies outside is padding, on either side."""
+    """Keys at positions 0 to length - 1 of each batch row; what lies outside is padding, on either side.
+
+    Numbers in a list follow the query to its device, here and in the masks below; a tensor must be there already.
+    """
     return Padding(row_numbers("padding lengths", lengths))
 
 
 def prefix(lengths: Tensor | Sequence[int] | int) -> Mask:
     """Causal, except that the first `lengths` keys are seen by every query."""
-    return Prefix(row_numbers("prefix lengths", [lengths] if isinstance(lengths, int) else lengths))
+    return Prefix(row_numbers("prefix lengths", [lengths] if isinstance(lengths, int | float) else lengths))
 
 
-def document(ids: Tensor | Sequence[int], key_ids: Tensor | Sequence[int] | None = None) -> Mask:
+Ids = Tensor | Sequence[int] | Sequence[Sequence[int]]
+
+
+def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
     """Only within the same document. A negative id belongs to none.
 
     `ids`, `(n,)` or `(batch, n)`, are read by position. For queries and keys of two sequences give the `ids` of the
@@ -358,10 +402,10 @@ def document(ids: Tensor | Sequence[int], key_ids: Tensor | Sequence[int] | None
     Kernelized attention is linear where each document is one run. The ids are looked at for that when the mask is made,
     which cannot be inside a function that is being compiled: make it outside.
     """
-    query = torch.atleast_2d(row_numbers("document ids", ids, axes=(1, 2)))
+    query = row_numbers("document ids", ids, axes=(1, 2), rows=True)
     if key_ids is None:
-        return Document(query, packed=one_run_each(query))
-    return CrossDocument(query, torch.atleast_2d(row_numbers("document key ids", key_ids, axes=(1, 2))))
+        return Document(query, packed=one_run_each(query if isinstance(query, Tensor) else query.copies[0]))
+    return CrossDocument(query, row_numbers("document key ids", key_ids, axes=(1, 2), rows=True))
 
 
 def function(rule: Callable[[Tensor, Tensor], Tensor]) -> Mask:
@@ -428,16 +472,25 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
     )
 
 
-def row_numbers(name: str, values: Tensor | Sequence[int], axes: tuple[int, ...] = (1,)) -> Tensor:
+def is_count(number: object) -> bool:
+    """Whether it is a whole number, 0 or more, of any type that counts (numpy's too); bool is none."""
+    return isinstance(number, SupportsIndex) and not isinstance(number, bool) and operator.index(number) >= 0
+
+
+def row_numbers(name: str, values: Ids, axes: tuple[int, ...] = (1,), *, rows: bool = False) -> Numbers:
+    """Return whole numbers with so many axes, after checking them; with `rows`, always as `(batch or 1, n)`."""
+    listed = not isinstance(values, Tensor)
     try:
-        numbers = torch.as_tensor(values)
+        numbers = torch.as_tensor(values, device="cpu") if listed else values
     except (TypeError, ValueError, RuntimeError) as error:
         raise ShapeError(f"{name}: expected whole numbers, in rows of one length; came {values!r}") from error
     if numbers.numel():
         check_whole(name, numbers)
-    if numbers.ndim not in axes or numbers.numel() == 0:
+    no_rows = isinstance(values, Tensor) and numbers.shape[:1] == (0,)  # which belong to a batch of none
+    if numbers.ndim not in axes or (numbers.numel() == 0 and not no_rows):
         raise ShapeError(f"{name}: expected {' or '.join(map(str, axes))} axes, not empty; came {tuple(numbers.shape)}")
-    return numbers.long()
+    numbers = torch.atleast_2d(numbers.long()) if rows else numbers.long()
+    return ListedNumbers(numbers) if listed else numbers
 
 
 def check_whole(name: str, numbers: Tensor) -> None:
@@ -450,21 +503,28 @@ def check_device(name: str, values: Tensor, extent: Extent) -> None:
         raise DeviceError(f"{name}: on {values.device}, but the query is on {extent.device}; move it there")
 
 
-def check_per_row(name: str, values: Tensor, extent: Extent) -> None:
-    check_device(name, values, extent)
+def check_per_row(name: str, values: Numbers, extent: Extent) -> None:
+    if isinstance(values, Tensor):
+        check_device(name, values, extent)
     if values.shape[0] not in (1, extent.batch):
         raise ShapeError(f"{name}: expected one for each of the {extent.batch} batch rows; came {values.shape[0]}")
 
 
-def at_position(ids: Tensor, cells: Cells, position: Tensor) -> Tensor:
+def numbers_on(numbers: Numbers, device: torch.device) -> Tensor:
+    """Return the numbers as a tensor: a list's copy on this device, a tensor as it is."""
+    return numbers if isinstance(numbers, Tensor) else numbers.on(device)
+
+
+def at_position(numbers: Numbers, cells: Cells, position: Tensor) -> Tensor:
     """The id at a position of each batch row; -1 outside the ids that were given."""
+    ids = numbers_on(numbers, cells.key.device)
     inside = (position >= 0) & (position < ids.shape[-1])
     place = position.clamp(0, ids.shape[-1] - 1)
-    return torch.where(inside, ids[cells.batch, place] if ids.shape[0] > 1 else ids[0, place], -1)
+    return torch.where(inside, ids[cells.batch, place] if ids.shape[0] != 1 else ids[0, place], -1)
 
 
 def one_run_each(ids: Tensor) -> bool:
     """Whether each id of a row stands in one unbroken run."""
-    if torch.compiler.is_compiling():
+    if not has_numbers(ids):
         return False
     return all(int((row[1:] != row[:-1]).sum()) + 1 == row.unique().numel() for row in ids)

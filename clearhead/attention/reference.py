@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.attention.call import Call, Sight
-from clearhead.attention.cells import ALL_ROWS
 from clearhead.attention.similarity import Scores
 
 __all__ = ["Steps", "Tap", "Weights", "mix", "steps", "untouched", "weigh"]
@@ -33,7 +32,7 @@ class Weights:
     scaled: Scores
     """The score times the similarity's scale."""
     masked: Scores
-    """`scaled`, plus the position's bias if it has one; blocked (-inf, or 0 if kernelized) where not allowed."""
+    """`scaled`, plus the position's bias if it has one; where not allowed `weighting.blocked`, -inf or 0."""
     weight: Scores
 
 
@@ -49,7 +48,7 @@ class Steps:
     scaled: Float[Tensor, "*batch_head query key"]
     """The score times the similarity's scale."""
     masked: Float[Tensor, "*batch_head query key"]
-    """`scaled`, plus the position's bias if it has one; blocked (-inf, or 0 if kernelized) where not allowed."""
+    """`scaled`, plus the position's bias if it has one; where not allowed `weighting.blocked`, -inf or 0."""
     weight: Float[Tensor, "*batch_head query key"]
     context: Float[Tensor, "*batch_head query d_value"]
 
@@ -79,7 +78,7 @@ def steps(call: Call) -> Steps:
     )
 
 
-def weigh(call: Call, query: Tensor, key: Tensor, rows: slice = ALL_ROWS, tap: Tap = untouched) -> Weights:
+def weigh(call: Call, query: Tensor, key: Tensor, rows: slice | None = None, tap: Tap = untouched) -> Weights:
     """The weights of a block of rows, from prepared queries (of that block) and keys; each step as `tap` has it."""
     cells = call.cells(rows)
     allowed = tap("allowed", call.mask.allowed(cells))

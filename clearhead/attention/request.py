@@ -17,6 +17,7 @@ from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 __all__ = ["make_call"]
 
 SIMILARITY = Similarity | None
+FEATURE_FORMS = ("features", "log features")
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -97,8 +98,11 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise DtypeError(f"{name} is {tensor.dtype} and query {query.dtype}; convert one of them")
         if tensor.device != query.device:
             raise DeviceError(f"{name} is on {tensor.device} and query on {query.device}; move one of them")
-        if 0 in tensor.shape:
-            raise ShapeError(f"{name}: an axis is empty, {tuple(tensor.shape)}; attention needs at least one of each")
+        if 0 in tensor.shape[-3:]:
+            raise ShapeError(
+                f"{name}: an axis is empty, {tuple(tensor.shape)}; attention needs at least one of each "
+                "(only the batch may be empty)"
+            )
 
 
 def check_fit(whole: tuple[Tensor, Tensor, Tensor], given: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -133,7 +137,13 @@ def check_parts(similarity: Similarity | None, weighting: Weighting, position: P
     check_kind("position", position, Position, "clearhead.positions.Rotary()")
     if weighting.form == "kernelized":
         check_kernelized(similarity, position)
-    elif similarity is not None and similarity.form == "features":
+        logs = weighting.amounts == "exponential"
+        if similarity is not None and (similarity.form == "log features") != logs:
+            raise OptionError(
+                f"{weighting!r} has another similarity, on {'logarithms' if logs else 'products'} of features: leave "
+                "similarity out, or take weighting.similarity"
+            )
+    elif similarity is not None and similarity.form in FEATURE_FORMS:
         raise OptionError("this similarity is a product of features, which belongs to weighting.Kernelized")
 
 
@@ -145,7 +155,7 @@ def check_kind(name: str, part: object, kind: type | UnionType, example: str) ->
 
 
 def check_kernelized(similarity: Similarity | None, position: Position) -> None:
-    if similarity is not None and similarity.form != "features":
+    if similarity is not None and similarity.form not in FEATURE_FORMS:
         raise OptionError(
             f"Kernelized attention defines its own score φ(q)·φ(k): leave similarity out (came {similarity!r}), "
             "or choose its features"

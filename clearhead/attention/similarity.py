@@ -13,6 +13,7 @@ pairs. Most are a dot product of prepared vectors (`form = "dot"`), which is wha
 0.94
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -36,13 +37,19 @@ class Similarity(Part, ABC):
     """Scores from prepared queries and keys; both have the same number of heads."""
 
     form: ClassVar[str] = "pairwise"
-    """`dot`: a dot product of what `prepare` returns. `features`: that, and never negative. Else `pairwise`."""
+    """`dot`: a dot product of what `prepare` returns. `features`: that, and never negative. `log features`: the
+    logarithm of such a product, of features that `prepare` returns as logarithms. Else `pairwise`."""
     formula: ClassVar[str] = "a score of the pair"
     """How the score is made, for a reader."""
     prepared: ClassVar[str] = "prepared {}"
     """What a query or key is called after `prepare`."""
     scale_reason: ClassVar[str] = "the factor of this similarity"
     """Why `scale` is what it is, where it is not 1/√d_head."""
+
+    @property
+    def feature_map(self) -> str:
+        """Name φ for kernels that compute it themselves (`elu`, `relu`); `plain` if `prepare` alone returns it."""
+        return "plain"
 
     def build(self, shape: HeadShape) -> "Similarity":
         """The part with values of its own, for one layer; itself if it has none."""
@@ -200,9 +207,16 @@ class LearnedAdditive(nn.Module, Similarity):
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Vectors of length 1, and zero where they were zero (with a finite gradient there)."""
+    """Vectors of length 1, and zero where they were zero (with a finite gradient there).
+
+    Each is divided by its greatest entry first: the squares of a length of 1e19 or 1e-23 are no float32. That entry is
+    a constant to the gradient, since the result does not depend on it.
+    """
+    greatest = torch.linalg.vector_norm(vectors.detach(), math.inf, dim=-1, keepdim=True)
+    zero = greatest == 0
+    vectors = vectors / greatest.masked_fill(zero, 1)
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return vectors / torch.where(length == 0, torch.ones_like(length), length)
+    return vectors / length.masked_fill(zero, 1)
 
 
 TABLE: dict[str, Similarity] = {

@@ -7,80 +7,83 @@ listed is promised what its form is: the rows in parentheses. The reference serv
 
 from collections.abc import Mapping
 
+from clearhead.compiling import missing_triton
+
 __all__ = ["KERNEL_NAMES", "PAIRS", "PROMISE", "REASONS", "cell", "promise", "served"]
 
 PROMISE = """
-axis        part                  fused  flex  chunked  recurrent  blockwise
-similarity  default               yes    yes   yes      yes        yes
-similarity  dot                   yes    yes   k        k          yes
-similarity  scaled dot            yes    yes   k        k          yes
-similarity  cosine                yes    yes   k        k          yes
-similarity  additive              d      d     k        k          yes
-similarity  (dot)                 yes    yes   k        k          yes
-similarity  (pairwise)            d      d     k        k          yes
-weighting   softmax               yes    yes   k        k          yes
-weighting   warm softmax          yes    yes   k        k          yes
-weighting   argmax                s      s     k        k          yes
-weighting   argmax last           s      s     k        k          yes
-weighting   argmax average        s      s     k        k          yes
-weighting   argmax frozen         s      s     k        k          yes
-weighting   sigmoid               s      s     k        k          yes
-weighting   sparsemax             s      s     k        k          yes
-weighting   linear elu            s      s     yes      yes        yes
-weighting   linear relu           s      s     yes      yes        yes
-weighting   linear softmax        s      s     yes      yes        yes
-weighting   linear random         s      s     yes      yes        yes
-weighting   linear sum            s      s     yes      yes        yes
-weighting   (rows)                s      s     k        k          yes
-weighting   (softmax)             yes    yes   k        k          yes
-weighting   (kernelized)          s      s     yes      yes        yes
-position    none                  yes    yes   yes      yes        yes
-position    rotary                yes    yes   yes      yes        yes
-position    rotary halves         yes    yes   yes      yes        yes
-position    rotary partial        yes    yes   yes      yes        yes
-position    alibi                 yes    yes   k        k          yes
-position    t5                    yes    yes   k        k          yes
-position    (none)                yes    yes   yes      yes        yes
-position    (fixed)               yes    yes   k        k          yes
-position    (learned)             yes    yes   k        k          yes
-mask        none                  yes    yes   yes      yes        yes
-mask        causal                yes    yes   yes      yes        yes
-mask        padding               yes    yes   yes      yes        yes
-mask        window                yes    yes   yes      n          yes
-mask        window both           yes    yes   yes      n          yes
-mask        prefix                yes    yes   yes      n          yes
-mask        document              yes    yes   yes      l          yes
-mask        document scattered    yes    yes   m        n          yes
-mask        document cross        yes    yes   m        n          yes
-mask        function              yes    yes   m        n          yes
-mask        tensor                yes    yes   m        n          yes
-mask        tensor a head         yes    yes   m        n          yes
-mask        union                 yes    yes   m        n          yes
-mask        negation              yes    yes   m        n          yes
-mask        nothing               yes    yes   m        n          yes
-mask        causal padding        yes    yes   yes      yes        yes
-mask        causal document       yes    yes   yes      yes        yes
-mask        causal window padding yes    yes   yes      n          yes
-heads       equal                 yes    yes   yes      yes        yes
-heads       grouped               yes    yes   yes      yes        yes
-heads       single key            yes    yes   yes      yes        yes
-heads       wide value            yes    yes   yes      yes        yes
-heads       narrow value          yes    yes   yes      yes        yes
-lengths     square                yes    yes   yes      yes        yes
-lengths     more keys             yes    yes   yes      yes        yes
-lengths     more queries          yes    yes   yes      yes        yes
-lengths     one query             yes    yes   yes      yes        yes
-lengths     one of each           yes    yes   yes      yes        yes
-dtype       float64               yes    f     yes      yes        yes
-dtype       float32               yes    yes   yes      yes        yes
-dtype       bfloat16              yes    c     yes      yes        yes
-dtype       float16               yes    c     yes      yes        yes
-gradients   needed                yes    c     yes      yes        yes
-gradients   not needed            yes    yes   yes      yes        yes
-dropout     0                     yes    yes   yes      yes        yes
-dropout     0.5                   yes    o     o        o          yes
-positions   default               yes    yes   yes      yes        yes
-positions   given                 yes    yes   yes      yes        yes
+axis        part                  fused flex chunked recurrent blockwise linear argmax
+similarity  default               yes   yes  yes     yes       yes       yes    yes
+similarity  dot                   yes   yes  k       k         yes       k      yes
+similarity  scaled dot            yes   yes  k       k         yes       k      yes
+similarity  cosine                yes   yes  k       k         yes       k      yes
+similarity  additive              d     d    k       k         yes       k      d
+similarity  (dot)                 yes   yes  k       k         yes       k      yes
+similarity  (pairwise)            d     d    k       k         yes       k      d
+weighting   softmax               yes   yes  k       k         yes       k      a
+weighting   warm softmax          yes   yes  k       k         yes       k      a
+weighting   argmax                s     s    k       k         yes       k      yes
+weighting   argmax last           s     s    k       k         yes       k      yes
+weighting   argmax average        s     s    k       k         yes       k      yes
+weighting   argmax frozen         s     s    k       k         yes       k      yes
+weighting   sigmoid               s     s    k       k         yes       k      a
+weighting   sparsemax             s     s    k       k         yes       k      a
+weighting   linear elu            s     s    yes     yes       yes       yes    a
+weighting   linear relu           s     s    yes     yes       yes       yes    a
+weighting   linear softmax        s     s    yes     yes       yes       yes    a
+weighting   linear random         s     s    yes     yes       yes       x      a
+weighting   linear sum            s     s    yes     yes       yes       yes    a
+weighting   (rows)                s     s    k       k         yes       k      a
+weighting   (argmax)              s     s    k       k         yes       k      yes
+weighting   (softmax)             yes   yes  k       k         yes       k      a
+weighting   (kernelized)          s     s    yes     yes       yes       yes    a
+position    none                  yes   yes  yes     yes       yes       yes    yes
+position    rotary                yes   yes  yes     yes       yes       yes    yes
+position    rotary halves         yes   yes  yes     yes       yes       yes    yes
+position    rotary partial        yes   yes  yes     yes       yes       yes    yes
+position    alibi                 yes   yes  k       k         yes       k      b
+position    t5                    yes   yes  k       k         yes       k      b
+position    (none)                yes   yes  yes     yes       yes       yes    yes
+position    (fixed)               yes   yes  k       k         yes       k      b
+position    (learned)             yes   yes  k       k         yes       k      b
+mask        none                  yes   yes  yes     yes       yes       yes    yes
+mask        causal                yes   yes  yes     yes       yes       yes    yes
+mask        padding               yes   yes  yes     yes       yes       yes    yes
+mask        window                yes   yes  yes     n         yes       m      m
+mask        window both           yes   yes  yes     n         yes       m      m
+mask        prefix                yes   yes  yes     n         yes       m      m
+mask        document              yes   yes  yes     l         yes       m      m
+mask        document scattered    yes   yes  m       n         yes       m      m
+mask        document cross        yes   yes  m       n         yes       m      m
+mask        function              yes   yes  m       n         yes       m      m
+mask        tensor                yes   yes  m       n         yes       m      m
+mask        tensor a head         yes   yes  m       n         yes       m      m
+mask        union                 yes   yes  m       n         yes       m      m
+mask        negation              yes   yes  m       n         yes       m      m
+mask        nothing               yes   yes  m       n         yes       m      m
+mask        causal padding        yes   yes  yes     yes       yes       yes    yes
+mask        causal document       yes   yes  yes     yes       yes       m      m
+mask        causal window padding yes   yes  yes     n         yes       m      m
+heads       equal                 yes   yes  yes     yes       yes       yes    yes
+heads       grouped               yes   yes  yes     yes       yes       yes    yes
+heads       single key            yes   yes  yes     yes       yes       yes    yes
+heads       wide value            yes   yes  yes     yes       yes       yes    yes
+heads       narrow value          yes   yes  yes     yes       yes       yes    yes
+lengths     square                yes   yes  yes     yes       yes       yes    yes
+lengths     more keys             yes   yes  yes     yes       yes       yes    yes
+lengths     more queries          yes   yes  yes     yes       yes       yes    yes
+lengths     one query             yes   yes  yes     yes       yes       yes    yes
+lengths     one of each           yes   yes  yes     yes       yes       yes    yes
+dtype       float64               yes   f    yes     yes       yes       f      f
+dtype       float32               yes   yes  yes     yes       yes       g      g
+dtype       bfloat16              yes   c    yes     yes       yes       g      g
+dtype       float16               yes   c    yes     yes       yes       g      g
+gradients   needed                yes   c    yes     yes       yes       yes    yes
+gradients   not needed            yes   yes  yes     yes       yes       yes    yes
+dropout     0                     yes   yes  yes     yes       yes       yes    yes
+dropout     0.5                   yes   o    o       o         yes       o      o
+positions   default               yes   yes  yes     yes       yes       yes    yes
+positions   given                 yes   yes  yes     yes       yes       yes    yes
 """
 
 REASONS = {
@@ -92,6 +95,10 @@ REASONS = {
     "l": "has seen no later key",
     "f": "no float64",
     "c": "on a CPU",
+    "g": "on a CUDA device only",
+    "a": "argmax, and no other weighting",
+    "b": "adds no bias",
+    "x": "features come as logarithms",
     "o": "dropout",
 }
 
@@ -101,12 +108,13 @@ PAIRS = (
     ("weighting (kernelized)", "similarity (pairwise)", "*", "leave similarity out"),
     ("weighting (kernelized)", "position (fixed)", "*", "no score to add a bias to"),
     ("weighting (kernelized)", "position (learned)", "*", "no score to add a bias to"),
-    ("positions given", "mask (ordered)", "chunked recurrent", "positions were given"),
+    ("positions given", "mask (ordered)", "chunked recurrent linear argmax", "positions were given"),
+    ("positions given", "mask padding", "linear argmax", "positions were given"),
 )
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:
-    """`{"axis part": {kernel: cell}}`; the first word of a line is the axis, the last five the cells."""
+    """`{"axis part": {kernel: cell}}`; the first word of a line is the axis, the others the cells."""
     header, *lines = (line.split() for line in text.strip().splitlines())
     kernels = header[2:]
     rows = {}
@@ -117,7 +125,7 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 ROWS = parse(PROMISE)
-KERNEL_NAMES = tuple(PROMISE.split()[2:7])
+KERNEL_NAMES = tuple(PROMISE.strip().splitlines()[0].split()[2:])
 
 
 def cell(axis: str, part: str, form: str | None, kernel: str) -> str:
@@ -127,7 +135,9 @@ def cell(axis: str, part: str, form: str | None, kernel: str) -> str:
 
 
 def served(code: str, device: str) -> bool:
-    """Whether a cell of the table is a yes on that device: `c` is a no on a CPU alone."""
+    """Whether a cell of the table is a yes on that device: `c` is a no on a CPU alone, `g` where Triton cannot run."""
+    if code == "g":
+        return missing_triton(device) is None
     return code == "yes" or (code == "c" and device != "cpu")
 
 

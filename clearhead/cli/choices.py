@@ -9,15 +9,16 @@ import torch
 import typer
 
 from clearhead.attention.positions import Learned
-from clearhead.cli.options import above_zero, one_of, share, wrong
+from clearhead.cli.options import above_zero, flag, one_of, share, wrong
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.sizes import PRESETS, Spec, named, parse_count, sized
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
-from clearhead.text.kinds import KINDS
+from clearhead.text.kinds import KINDS, SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.tokenizer import Tokenizer, suggested_size
-from clearhead.training import defaults
+from clearhead.text.vectors import vector_size
+from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
 from clearhead.training.machine import chosen_device
 from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Precision, Recipe, Select
@@ -59,6 +60,12 @@ class TokenizerOptions:
         bool, typer.Option("--separate-tokenizers", help="translate: one for each side, instead of one for both.")
     ] = False
     lower: Annotated[bool | None, typer.Option("--lower/--no-lower", help="Make all text lower-case, or not.")] = None
+    vectors: Annotated[
+        Name, typer.Option(metavar="FILE", help="Start from word vectors, as word2vec's or GloVe's text has them.")
+    ] = None
+    freeze_vectors: Annotated[
+        bool, typer.Option("--freeze-vectors", help="vectors: leave the whole token table as it starts.")
+    ] = False
 
 
 @final
@@ -74,6 +81,22 @@ class ModelOptions:
     size: Annotated[Name, typer.Option(metavar="COUNT", help="Or by its parameters: 300k, 10M, 1.5B.")] = None
     attention: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.ATTENTIONS)}.")] = None
     position: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.POSITIONS)}.")] = None
+    heads: Annotated[
+        Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
+    ] = None
+    value_rank: Annotated[
+        Name, typer.Option(metavar="N", help="Values by two maps, d_model to N to d_value, in each head.")
+    ] = None
+    d_value: Annotated[
+        Name, typer.Option(metavar="N", help="The width of a head's values; that of its keys unless given.")
+    ] = None
+    block: Annotated[
+        Name, typer.Option(metavar="NAME", help="Where the norm is: pre, post, note (norm(FFN(a) + a)), none.")
+    ] = None
+    scale: Annotated[
+        Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
+    ] = None
+    feed_forward: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(variants.FEED_FORWARDS)}.")] = None
     dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="From 0 to 1.")] = None
 
 
@@ -187,15 +210,21 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
     tokenizing = as_tokenizing(default.task, choices.tokenizer, default.tokenizing)
     batching = as_batching(choices.batches, default.batching)
     budget = new_budget(choices.budget, default.budget) or default.budget
-    model = as_model(choices.model, replace(default, tokenizing=tokenizing, batching=batching))
+    chosen = replace(default, tokenizing=tokenizing, batching=batching)
+    model = as_model(choices.model, replace(chosen, model=with_vectors(choices, chosen.model)))
+    check_vectors(choices, model)
+    if choices.tokenizer.freeze_vectors:
+        model = defaults.each_embedding(model, lambda embedding: replace(embedding, frozen=True))
     return replace(
         default,
+        vectors=choices.tokenizer.vectors,
         tokenizing=tokenizing,
         model=model,
         optimising=as_optimising(choices.optimising, default, model, budget),
         batching=batching,
         budget=budget,
         keeping=as_keeping(choices.keeping, default.keeping, budget),
+        parameters=asked_parameters(choices),
     )
 
 
@@ -218,21 +247,61 @@ def as_tokenizing(task: str, options: TokenizerOptions, default: Tokenizing) -> 
     if options.separate_tokenizers and task != "translate":
         raise wrong("--separate-tokenizers", f"is for translate, which has two sides; {task} has one")
     shared = default.shared and not options.separate_tokenizers
-    name = options.tokenizer or default.kind
+    if options.vectors is not None and options.tokenizer in KINDS and options.tokenizer != "word":
+        raise wrong("--vectors", f"they are of words: leave out --tokenizer {options.tokenizer}, or choose word")
+    name = options.tokenizer or (default.kind if options.vectors is None else "word")
     if name in KINDS:
         lower = default.lower if options.lower is None else options.lower
         size = options.vocabulary or (default.size if name == default.kind else None)
         return replace(default, kind=name, size=size, shared=shared, lower=lower)
     if not os.path.exists(name):
         raise wrong("--tokenizer", f"there is no kind and no file {name!r}. The kinds are: {', '.join(KINDS)}")
-    for flag, value in (
+    for option, value in (
         ("--vocabulary", options.vocabulary),
         ("--lower", options.lower is not None),
         ("--separate-tokenizers", not shared),
     ):
         if value:
-            raise wrong(flag, f"is decided by the tokeniser that is given, {name}")
+            raise wrong(option, f"is decided by the tokeniser that is given, {name}")
     return replace(default, given=name)
+
+
+FEW_TOKENS = {"char": defaults.PLACEHOLDER, "byte": 256 + len(SPECIALS)}
+
+
+def asked_parameters(choices: Choices) -> int | None:
+    """Return how many parameters the model shall have; None where its width is that of its vectors and must stay."""
+    size = choices.model.size
+    return None if size is None or choices.tokenizer.vectors is not None else parse_count(size)
+
+
+def with_vectors(choices: Choices, spec: Spec) -> Spec:
+    """Return the model as wide as the vectors are, unless its size was chosen."""
+    if choices.tokenizer.vectors is None:
+        if choices.tokenizer.freeze_vectors:
+            raise wrong("--freeze-vectors", "goes with --vectors, which says what to freeze")
+        return spec
+    if choices.model.preset is not None or choices.model.size is not None:
+        return spec
+    return variants.with_width(spec, size_of_vectors(choices.tokenizer.vectors))
+
+
+def check_vectors(choices: Choices, spec: Spec) -> None:
+    path = choices.tokenizer.vectors
+    if path is not None and (size := size_of_vectors(path)) != width(spec):
+        sized_by = "--preset" if choices.model.preset else "--size"
+        raise wrong(
+            "--vectors",
+            f"{path} has vectors of {size} numbers, and the model is {width(spec)} wide; leave out {sized_by}, and it "
+            f"becomes {size} wide",
+        )
+
+
+def size_of_vectors(path: str) -> int:
+    try:
+        return vector_size(path)
+    except ClearheadError as error:
+        raise wrong("--vectors", str(error)) from error
 
 
 def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
@@ -243,23 +312,26 @@ def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
     spec = with_context(base_model(options, recipe), context)
     if options.dropout is not None:
         spec = defaults.with_dropout(spec, options.dropout)
-    return with_parts(spec, options, context) if options.attention or options.position else spec
+    parts = present({name: getattr(options, name) for name in variants.PARTS})
+    return with_parts(spec, parts, context) if parts else spec
 
 
-def with_parts(spec: Spec, options: ModelOptions, context: int) -> Spec:
-    """The same with other attention or positions. Whether they go together is found out by building it of nothing."""
-    if options.attention is not None:
-        one_of("--attention", options.attention, defaults.ATTENTIONS)
-        spec = defaults.with_attention(spec, options.attention)
-    if options.position is not None:
-        one_of("--position", options.position, dict.fromkeys(defaults.POSITIONS))
-        spec = defaults.with_position(spec, options.position, context)
+def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
+    """Return the model with other parts. Whether they go together is found out by building it of nothing."""
+    for option, known in (("attention", tuple(defaults.ATTENTIONS)), ("position", defaults.POSITIONS)):
+        if option in parts:
+            one_of(flag(option), parts[option], dict[str, None].fromkeys(known))
+    for name in variants.PARTS:
+        if name in parts:
+            try:
+                spec = variants.with_part(spec, name, parts[name], context=context)
+            except OptionError as error:
+                raise wrong(flag(name), str(error).removeprefix(f"{name}: ")) from error
     try:
         with torch.device("meta"):
             spec.build()
     except ClearheadError as error:
-        given = {"--attention": options.attention, "--position": options.position}
-        raise wrong(" with ".join(present(given)), str(error)) from error
+        raise wrong(" with ".join(map(flag, parts)), str(error)) from error
     return spec
 
 
@@ -284,10 +356,15 @@ def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
 
 
 def likely_vocabulary(recipe: Recipe) -> int:
-    """How many tokens there will be, before the tokeniser is trained."""
+    """How many tokens there will be, before the tokeniser is trained; the size is met once it is (`Recipe.parameters`).
+
+    Characters and bytes are few, however long the text is.
+    """
     tokenizing = recipe.tokenizing
     if tokenizing.given is not None:
         return Tokenizer.load(tokenizing.given).vocabulary
+    if tokenizing.kind in FEW_TOKENS:
+        return FEW_TOKENS[tokenizing.kind]
     return tokenizing.size or suggested_size(defaults.text_bytes(recipe.corpus))
 
 

@@ -1,5 +1,6 @@
-"""`clearhead compare`: attention kinds, positions or sizes with the same budget, data and seeds; a table and a plot."""
+"""`clearhead compare`: models that differ in a part, with the same budget, data and seeds; a table and a plot."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,18 +12,19 @@ from rich.markup import escape
 from rich.text import Text
 
 from clearhead.cli.choices import Choices, as_machine, as_recipe, overridden
-from clearhead.cli.options import given, one_of, wrong
+from clearhead.cli.options import flag, given, one_of, wrong
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
 from clearhead.cli.train import row
 from clearhead.errors import OptionError, RunError
 from clearhead.model.sizes import parse_count
+from clearhead.training.comparing import BASE, grid, one_by_one
 from clearhead.training.comparing import compare as comparison_of
-from clearhead.training.comparing import grid
 from clearhead.training.comparison import Comparison
 from clearhead.training.defaults import ATTENTIONS, POSITIONS
 from clearhead.training.probes import PROBES, probe_recipe
 from clearhead.training.recipe import Recipe
+from clearhead.training.variants import BLOCKS, FEED_FORWARDS, HEADS, PARTS, parse_scale, parse_whole
 
 __all__ = ["EXAMPLES", "compare"]
 
@@ -32,12 +34,19 @@ Examples:
       --attention softmax,cosine,argmax,kernelized
   clearhead compare runs/order --task translate --source de.txt \\
       --target en.txt --position sinusoidal,learned,rotary --minutes 5
+  clearhead compare runs/parts --task translate --source de.txt \\
+      --target en.txt --steps 1000 --variant base --variant heads=sliced \\
+      --variant block=note --variant value-rank=32,d-value=128
   clearhead compare runs/sizes --task generate --text poems/ \\
       --size 300k,1M --seeds 1,2 --steps 1000"""
 
 WRITTEN = ("comparison.svg", "comparison.md", "comparison.json")
-LISTS = ("attention", "position", "size")
+LISTS = (*PARTS, "size")
 """The options that may be lists: each makes the grid larger."""
+
+
+def dashed(name: str) -> str:
+    return name.replace("_", "-")
 
 
 @final
@@ -45,8 +54,15 @@ LISTS = ("attention", "position", "size")
 class ComparingOptions:
     """What is compared, and on what."""
 
-    title: ClassVar[str] = "Comparison (--attention, --position and --size are lists with commas)"
+    title: ClassVar[str] = "Comparison (--attention, --position, --size, --heads, … are lists with commas)"
 
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART=VALUE",
+            help=f"Several times, instead of lists: another model, by {', '.join(map(dashed, LISTS))}; or {BASE}.",
+        ),
+    ] = None
     probe: Annotated[
         str | None,
         typer.Option(metavar="NAME", help=f"A task that is made up, instead of --task and files: {', '.join(PROBES)}."),
@@ -64,14 +80,18 @@ def compare(
     comparing: ComparingOptions,
     choices: Choices,
 ) -> None:
-    """Compare kinds of attention, positions or sizes: the same budget, data and seeds.
+    """Compare models that differ in a part: the same budget, data and seeds.
 
-    Give one of --attention, --position and --size a list, or several: then every combination is an arm. Every run is an
-    ordinary run folder in FOLDER, and the same command goes on where it was stopped.
+    Give --attention, --position, --size, --heads, … lists: every combination is a row of the table. Or give --variant
+    several times: every variant is a row, and differs from the base model in what it names. Every run is an ordinary
+    run folder in FOLDER, and the same command goes on where it was stopped.
     """
     home = Path(folder)
-    seeds, lists = numbers(comparing.seeds), lists_of(choices)
-    arms = grid(lists, maker(home, comparing, choices))
+    seeds = numbers(comparing.seeds)
+    if comparing.variant is None:
+        arms = grid(lists_of(choices), maker(home, comparing, choices))
+    else:
+        arms = one_by_one(variants_of(comparing.variant, choices), maker(home, comparing, choices))
     found = comparison_of(home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, told=to_stderr)
     if not found.outcomes:
         raise RunError(f"{folder}: every run failed; {found.failures[0].run}: {found.failures[0].problem}")
@@ -96,27 +116,71 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def variants_of(texts: Sequence[str], choices: Choices) -> list[dict[str, str]]:
+    """Return what each `--variant` changes: `heads=sliced` one part, `scale=none,block=post` two, `base` nothing."""
+    for name in LISTS:
+        if len(split(getattr(choices.model, name) or "")) > 1:
+            raise wrong(
+                "--variant", f"is given instead of lists: give {flag(name)} one value, which all variants share"
+            )
+    found = [variant_of(text) for text in texts]
+    for number, variant in enumerate(found):
+        if variant in found[:number]:
+            raise wrong("--variant", f"{texts[number]!r} is there twice")
+    check_values({name: [variant[name] for variant in found if name in variant] for name in LISTS})
+    return found
+
+
+def variant_of(text: str) -> dict[str, str]:
+    if text == BASE:
+        return {}
+    parts: dict[str, str] = {}
+    for part in split(text) or [text]:
+        name, equals, value = (one.strip() for one in part.partition("="))
+        option = name.replace("-", "_")
+        if option not in LISTS or not equals or not value or option in parts:
+            raise wrong(
+                "--variant",
+                f"expected {BASE}, or PART=VALUE with commas between several, each part once; came {text!r}. The parts "
+                f"are: {', '.join(map(dashed, LISTS))}",
+            )
+        parts[option] = value
+    return parts
+
+
 def lists_of(choices: Choices) -> dict[str, list[str]]:
     """What varies. A name that does not exist is told here."""
-    if choices.machine.seed is not None:
-        raise wrong("--seed", "a comparison has several: give --seeds")
     found = {name: list(dict.fromkeys(split(getattr(choices.model, name) or ""))) for name in LISTS}
     lists = {name: values for name, values in found.items() if values}
     if not lists:
-        raise wrong("--attention", "is missing: give a list, or one to --position or --size, such as softmax,cosine")
-    for name, known in (("attention", tuple(ATTENTIONS)), ("position", POSITIONS)):
-        for value in lists.get(name, ()):
-            one_of(f"--{name}", value, dict[str, None].fromkeys(known))
-    for value in lists.get("size", ()):
-        try:
-            parse_count(value)
-        except OptionError as error:
-            raise wrong("--size", str(error)) from error
+        raise wrong(
+            "--attention",
+            "is missing: give a list, or one to --position, --size, --heads, …, such as softmax,cosine; or give "
+            "--variant several times",
+        )
+    check_values(lists)
     return lists
+
+
+def check_values(lists: Mapping[str, Sequence[str]]) -> None:
+    """Raise for a value that no model could have; one that only this model cannot have makes its arm impossible."""
+    known = {"attention": ATTENTIONS, "position": POSITIONS, "heads": HEADS, "block": BLOCKS}
+    for name, values in {**known, "feed_forward": FEED_FORWARDS}.items():
+        for value in lists.get(name, ()):
+            one_of(flag(name), value, dict[str, None].fromkeys(values))
+    numbers = {name: functools.partial(parse_whole, name) for name in ("value_rank", "d_value")}
+    for name, parse in {"size": parse_count, "scale": parse_scale, **numbers}.items():
+        for value in lists.get(name, ()):
+            try:
+                parse(value)
+            except OptionError as error:
+                raise wrong(flag(name), str(error).removeprefix(f"{name}: ")) from error
 
 
 def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Mapping[str, str]], Recipe]:
     """Makes the recipe of an arm from what it varies. What is wrong with all of them is told here."""
+    if choices.machine.seed is not None:
+        raise wrong("--seed", "a comparison has several: give --seeds")
     as_machine(choices.machine)
     make = as_recipe
     if comparing.probe is not None:
@@ -144,7 +208,7 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
 def varied(choices: Choices, choice: Mapping[str, str]) -> Choices:
     """The choices of one arm. Unless patience is asked for there is none: the budget is the same for all."""
     patience = choices.budget.patience or 0
-    model = replace(choices.model, **{name: choice.get(name) for name in LISTS})
+    model = replace(choices.model, **choice)
     return replace(choices, model=model, budget=replace(choices.budget, patience=patience))
 
 

@@ -10,8 +10,10 @@ from typing import Any
 from clearhead.cli.craft_model import GO, Fitted, fitted
 from clearhead.cli.craft_program import Ask, example_of, in_words
 from clearhead.craft import Program, run
+from clearhead.craft.crafted import SURE
+from clearhead.craft.description import describe_layers, list_program
 from clearhead.errors import OptionError, RunError
-from clearhead.serve.facts import PROGRAM
+from clearhead.serve.program import PROGRAM
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing, prepare
 from clearhead.text.sources import Aligned, Documents
@@ -99,15 +101,22 @@ def save(folder: RunFolder, recipe: Recipe, task: Task, made: Fitted, example: L
 
 
 def about(program: Program, made: Fitted) -> dict[str, Any]:
-    """What the weights were made of: the names of the residual stream's directions, and what the answers are."""
+    """Describe what the weights were compiled from: `clearhead.serve.program.RunProgram` has the meanings."""
+    crafted, layout = made.crafted, made.crafted.layouts["target"]
     return {
         "program": program.name,
         "about": program.about,
+        "listing": list_program(made.plan),
+        "layers": describe_layers(made.plan),
         "vocabulary": [str(token) for token in program.vocabulary],
         "length": program.length,
-        "answers": [str(answer) for answer in made.crafted.answers],
-        "numeric": made.crafted.numeric,
-        "directions": made.crafted.directions,
+        "answers": [str(answer) for answer in crafted.answers],
+        "answer_ids": [crafted.ids[str(answer)] for answer in crafted.answers],
+        "threshold": SURE,
+        "numeric": crafted.numeric,
+        "directions": crafted.directions,
+        "offset": layout.offset,
+        "beside": layout.beside,
     }
 
 

@@ -34,9 +34,10 @@ To translate: the source and `</s>`; the target, whose first token is `<s>` itse
 @final
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A crafted model whose ids are a tokeniser's, and the longest row of its task."""
+    """A crafted model whose ids are a tokeniser's, the plan it was built from, and the longest row of its task."""
 
     task: str
+    plan: Plan
     tokenizer: Tokenizer
     crafted: Crafted
     context: int
@@ -65,7 +66,11 @@ def fitted(ask: Ask) -> Fitted:
     crafted = made.build(ids | {GO: ids[START]} if both else ids)
     say_nothing(crafted, made)
     return Fitted(
-        task=task, tokenizer=tokenizer, crafted=crafted, context=LAYOUTS[task]["target"].total(program.length)
+        task=task,
+        plan=made,
+        tokenizer=tokenizer,
+        crafted=crafted,
+        context=LAYOUTS[task]["target"].total(program.length),
     )
 
 

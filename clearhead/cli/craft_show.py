@@ -1,6 +1,6 @@
 """What `clearhead craft list` and `clearhead craft show` print: programs, and what one is compiled into, in words."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import RenderableType
@@ -11,7 +11,7 @@ from clearhead.cli.craft_program import Ask, example_of, in_words
 from clearhead.cli.screen import prose, rule
 from clearhead.craft import PROGRAMS, Plan, Program
 from clearhead.craft.compiling import counted
-from clearhead.craft.operations import Choice, Head, Unit
+from clearhead.craft.description import describe_heads, join_shortened, name_written
 from clearhead.craft.scheduling import Level
 from clearhead.craft.spaces import HERE, ONE, SINK, Space
 
@@ -22,17 +22,6 @@ MEANINGS = {
     ONE: "1 at every token",
     HERE: "1 at every token of the text",
     SINK: "1 at the token that is attended to where nothing is chosen",
-}
-RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
-    "any key": lambda key, query: True,
-    "key = query": lambda key, query: key == query,
-    "key < query": lambda key, query: key < query,
-    "key ≤ query": lambda key, query: key <= query,
-    "key > query": lambda key, query: key > query,
-    "key ≥ query": lambda key, query: key >= query,
-    "key ≠ query": lambda key, query: key != query,
-    "key = query − 1": lambda key, query: key == query - 1,
-    "key = query + 1": lambda key, query: key == query + 1,
 }
 
 
@@ -75,7 +64,7 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
     yield line(f"tokens: {' '.join(map(str, program.vocabulary))}")
     if program.source_vocabulary is not None:
         yield line(f"tokens of the source: {' '.join(map(str, program.source_vocabulary))}")
-    answers = "a number" if plan.result.numeric else shortened(map(str, plan.answers), 12)
+    answers = "a number" if plan.result.numeric else join_shortened(map(str, plan.answers), 12)
     yield line(f"length: 1 to {program.length}; answers: {answers}")
     yield line(f"for example: {in_words(example_of(program))}")
     yield line(f"cost: {plan}")
@@ -92,7 +81,7 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
 
 def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
     layers = [
-        {"name": name, "heads": heads_of(level), "units": len(level.units), "writes": written_by(level.units)}
+        {"name": name, "heads": describe_heads(level), "units": len(level.units), "writes": name_written(level.units)}
         for name, level in layers_of(plan)
     ]
     answers = list(map(str, plan.answers))
@@ -118,16 +107,11 @@ def line(text: str, indent: int = 2) -> RenderableType:
 
 
 def values_of(space: Space) -> str:
-    return "a number" if space.numeric else shortened(map(str, space.values), 16)
-
-
-def shortened(values: Iterable[str], most: int) -> str:
-    every = list(values)
-    return " ".join(every) if len(every) <= most else f"{' '.join(every[: most - 1])} … {every[-1]}"
+    return "a number" if space.numeric else join_shortened(map(str, space.values), 16)
 
 
 def told_level(level: Level) -> Iterator[RenderableType]:
-    for number, head in enumerate(heads_of(level)):
+    for number, head in enumerate(describe_heads(level)):
         yield line(f"head {number}" + (", which looks into the source" if head["cross"] else ""))
         for one in head["compares"]:
             yield line(f"keys are {one['keys']}, queries {one['queries']}: {one['where']}", indent=4)
@@ -137,46 +121,4 @@ def told_level(level: Level) -> Iterator[RenderableType]:
         yield line("attention does nothing")
     if level.units:
         yield line(f"network of {counted(len(level.units), 'unit')}")
-        yield line(f"writes {', '.join(written_by(level.units))}", indent=4)
-
-
-def heads_of(level: Level) -> list[dict[str, Any]]:
-    return [told_head(head) for head in (*level.own, *level.cross)]
-
-
-def told_head(head: Head) -> dict[str, Any]:
-    return {
-        "cross": head.cross,
-        "compares": [
-            {"keys": one.keys.name, "queries": one.queries.name, "where": relation(one)} for one in head.choices
-        ],
-        "carries": None if head.values is None else head.values.name,
-        "counts": head.values is None,
-        "writes": head.out.name,
-    }
-
-
-def written_by(units: Iterable[Unit]) -> list[str]:
-    """The spaces that units write, each once."""
-    return list(dict.fromkeys(space.name for unit in units for space, _ in unit.writes))
-
-
-def relation(choice: Choice) -> str:
-    """When a key is chosen, in words: a relation that has a name, keys whatever is asked, or some of the pairs."""
-    pairs = {(k, q): bool(choice.predicate(k, q)) for k in choice.keys.values for q in choice.queries.values}
-    for name, holds in RELATIONS.items():
-        if all(same(holds, pair, fits) for pair, fits in pairs.items()):
-            return name
-    chosen = [k for k in choice.keys.values if any(pairs[k, q] for q in choice.queries.values)]
-    if all(pairs[k, q] for k in chosen for q in choice.queries.values):
-        return f"key is {shortened(map(str, chosen), 6)}" if chosen else "none"
-    fit = [pair for pair, fits in pairs.items() if fits]
-    key, query = fit[0]
-    return f"{len(fit)} of {len(pairs)} pairs, such as key {key} for query {query}"
-
-
-def same(holds: Callable[[Any, Any], bool], pair: tuple[Any, Any], fits: bool) -> bool:
-    try:
-        return holds(*pair) == fits
-    except TypeError:
-        return False
+        yield line(f"writes {', '.join(name_written(level.units))}", indent=4)

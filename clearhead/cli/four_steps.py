@@ -3,9 +3,7 @@
 Every number is read from `Demonstration.steps`, which the layer's `explain` made, or is written out from those numbers.
 """
 
-import inspect
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -17,8 +15,8 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Weighting
 from clearhead.cli.colours import heat
 from clearhead.cli.screen import WIDTH, bar, number, plain, prose, rule
-from clearhead.cli.sentence import FEATURES, KINDS, MEANINGS, TOKENS
 from clearhead.cli.steps import Demonstration
+from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS
 
 __all__ = ["page"]
 
@@ -152,7 +150,7 @@ def weights(shown: Demonstration, row: int) -> Page:
     yield from step("3  Weights", scale_said(shown), mask_said(shown))
     yield from table("masked", shown.steps.masked, row)
     yield Text()
-    yield prose(f"[weight]{shown.weighting!r}[/]: {summary(shown.weighting)}.")
+    yield prose(f"[weight]{shown.weighting!r}[/]: {shown.weighting.summary}.")
     yield Text()
     yield from shares(shown, row)
     yield Text()
@@ -179,8 +177,8 @@ def shares(shown: Demonstration, row: int) -> Page:
     columns = {name: getattr(shown.steps, name)[row].tolist() for name in ("score", "scaled", "masked")}
     weight = shown.steps.weight[row].tolist()
     written = {}
-    if shown.weighting.form in AMOUNTS and shown.weighting.sums_to_one:
-        said, amount = AMOUNTS[shown.weighting.form](shown.weighting)
+    if shown.weighting.amounts in AMOUNTS and shown.weighting.sums_to_one:
+        said, amount = AMOUNTS[shown.weighting.amounts](shown.weighting)
         amounts = [amount(masked) for masked in columns["masked"]]
         written = {f"{said} / sum": [f"{number(x)} / {number(sum(amounts))}" for x in amounts]}
     yield Text.assemble(
@@ -211,8 +209,8 @@ def products_themselves(weighting: Weighting) -> Amount:
     return "masked", lambda masked: masked
 
 
-AMOUNTS: dict[str, Callable[[Weighting], Amount]] = {"softmax": exponentials, "kernelized": products_themselves}
-"""By the form of a weighting: what a key's share of its row is counted in. Other forms have no such thing."""
+AMOUNTS: dict[str, Callable[[Weighting], Amount]] = {"exponential": exponentials, "score": products_themselves}
+"""What a key's share of its row is counted in, for weightings that are such a share."""
 
 
 def weighted_sum(shown: Demonstration, row: int) -> Page:
@@ -332,9 +330,3 @@ def gapped(groups: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, str]]
 
 def bracket(numbers: Tensor) -> str:
     return f"({' '.join(plain(x) for x in numbers.tolist())})"
-
-
-def summary(weighting: Weighting) -> str:
-    """The first sentence of what a weighting says of itself."""
-    said = " ".join((inspect.getdoc(type(weighting)) or "").split()).replace("`", "")
-    return re.split(r"[.;](?:\s|$)", said, maxsplit=1)[0]

@@ -18,8 +18,8 @@ Examples:
   clearhead kernels --json"""
 
 SERVED = "yes"
-PART, CELL = 26, 10
-"""Columns of a part's name, and of what a kernel answers."""
+PART = 22
+"""Columns of a part's name. What a kernel answers stands under its own name."""
 
 
 def kernels(
@@ -55,10 +55,11 @@ def page() -> Iterator[RenderableType]:
     )
     for axis, parts in by_axis().items():
         yield Text()
-        yield Text.assemble((f"  {axis:<{PART}}", "title"), *((f"{name:>{CELL}}", "title") for name in KERNEL_NAMES))
+        yield Text.assemble((f"  {axis:<{PART}}", "title"), *((f" {name}", "title") for name in KERNEL_NAMES))
         for part, cells in parts.items():
             answers = (
-                (f"{cells[name]:>{CELL}}", "quiet" if cells[name] == SERVED else "refused") for name in KERNEL_NAMES
+                (f" {cells[name]:>{len(name)}}", "quiet" if cells[name] == SERVED else "refused")
+                for name in KERNEL_NAMES
             )
             yield Text.assemble(f"  {part:<{PART}}", *answers)
     yield from reasons()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import torch
@@ -17,7 +18,9 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.attention.weighting import Weighting
 from clearhead.cli.screen import show, show_json
-from clearhead.cli.sentence import FEATURES, KINDS, MEANINGS, TOKENS, designed_layer, embeddings
+from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS, creature_exchange, designed_layer, embeddings
+from clearhead.tracing.sequence_diagram import draw_sequence
+from clearhead.training.checkpoints import write_text, writing
 
 __all__ = ["EXAMPLES", "Demonstration", "demonstrate", "steps"]
 
@@ -27,6 +30,7 @@ Examples:
   clearhead steps
   clearhead steps --mask causal --token sleeps
   clearhead steps --weighting argmax-average
+  clearhead steps --svg creature.svg
   clearhead steps --json"""
 
 Chosen = TypeVar("Chosen")
@@ -63,6 +67,9 @@ def steps(
         ),
     ] = "softmax",
     token: Annotated[str, typer.Option(help=f"The token to follow: {', '.join(TOKENS)}.", metavar="WORD")] = "creature",
+    svg: Annotated[
+        Path | None, typer.Option(help="Write a sequence diagram of it: who sends what to whom.", metavar="FILE")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every step as one JSON object.")] = False,
 ) -> None:
     """Attention in four steps on a short sentence, with the real numbers.
@@ -73,6 +80,9 @@ def steps(
     weighting_name, chosen_weighting = chosen("--weighting", weighting, WEIGHTINGS)
     _, row = chosen("--token", token, {word: index for index, word in enumerate(TOKENS)})
     shown = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
+    if svg is not None:
+        with writing(svg):
+            write_text(svg, draw_sequence(creature_exchange(row, chosen_weighting, chosen_mask)))
     if as_json:
         show_json(as_object(shown, row))
     else:

@@ -83,8 +83,8 @@ class Sharpness:
 
     @property
     def exact(self) -> bool:
-        """Whether argmax finds what is wanted, every time."""
-        return self.margin > 0
+        """Whether argmax finds what is wanted, every time; False where nothing is wanted, and nothing can be found."""
+        return bool(self.cases) and self.margin > 0
 
     def weight(self, scale: float | None = None) -> float:
         """What softmax leaves at least on the wanted keys, at the design's own scale or another."""
@@ -92,6 +92,10 @@ class Sharpness:
         return min((case.weight(chosen) for case in self.cases), default=1.0)
 
     def __str__(self) -> str:
+        if not self.cases:
+            return f"at {self.n} tokens no query wants a key: there is nothing for a score to stand above"
+        if math.isinf(self.margin):
+            return f"at {self.n} tokens a query that wants a key sees no other: its weight is 1 at any scale"
         lines = [f"at {self.n} tokens a wanted score is at least {self.margin:.4g} above the others"]
         if self.exact:
             lines.append(f"softmax puts {1 - self.epsilon:.4g} on what is wanted from scale {self.needed:.4g} on")

@@ -22,7 +22,7 @@ from clearhead.attention.call import Call
 from clearhead.attention.cells import Positions
 from clearhead.attention.kernels import KERNELS, run
 from clearhead.attention.kernels.chunked import by_heads, in_chunks
-from clearhead.attention.kernels.linear import State, kernelized, mapped
+from clearhead.attention.kernels.linear import State, hide, kernelized, mapped
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask, Table, Window, everything
 from clearhead.attention.positions import Position
@@ -245,14 +245,13 @@ class Summed(Cache):
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         call = call_of(layer, self.projected(layer, x), layer.mask)
-        made = mapped(call.widened().with_every_head())
-        made = made._replace(key=zeroed(made.key, self.clock.padding))  # again, since φ(0) need not be 0
+        made = without(mapped(call.widened().with_every_head()), self.clock.padding)  # again, since φ(0) need not be 0
         return layer.finish(self.context(made).to(x.dtype))
 
     def context(self, call: Call) -> Tensor:
         """The whole prompt in chunks; what comes after it one position at a time."""
         if self.state is None:
-            self.state = State.empty(call.key, call.value).add(call.key, call.value)
+            self.state = State.before(call).add(call.key, call.value)
             if call.n_query > 1:
                 return torch.cat([in_chunks(part) for part in by_heads(call)], 1)
             return self.state.read(call.query, kernelized(call))
@@ -265,10 +264,10 @@ class Summed(Cache):
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
         assert self.state is not None
-        self.state = State(self.state.total[rows], self.state.normaliser[rows])
+        self.state = self.state.select(rows)
 
     def tensors(self) -> list[Tensor]:
-        return [] if self.state is None else [self.state.total, self.state.normaliser]
+        return [] if self.state is None else self.state.tensors()
 
 
 class FromSource(Cache):
@@ -358,16 +357,15 @@ class FixedSum(FromSource):
         padding = self.source.padding()
         key, value = self.first(layer)
         query = key.new_zeros(len(key), layer.shape.n_heads, 1, key.shape[-1])
-        call = mapped(call_of(layer, (query, key, value), layer.mask).widened().with_every_head())
-        key = zeroed(call.key, padding)
-        return State.empty(key, call.value).add(key, call.value)
+        call = without(mapped(call_of(layer, (query, key, value), layer.mask).widened().with_every_head()), padding)
+        return State.before(call).add(call.key, call.value)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
         if sentences is not None and self.state is not None:
-            self.state = State(self.state.total[sentences], self.state.normaliser[sentences])
+            self.state = self.state.select(sentences)
 
     def tensors(self) -> list[Tensor]:
-        return [] if self.state is None else [self.state.total, self.state.normaliser]
+        return [] if self.state is None else self.state.tensors()
 
 
 class Caches:
@@ -417,6 +415,11 @@ def attended(layer: Attention, call: Call) -> Tensor:
 def zeroed(vectors: PerHead, padding: Bool[Tensor, "row n"] | None) -> PerHead:
     """Zeros where there is padding, whatever stands there."""
     return vectors if padding is None else vectors.masked_fill(padding[:, None, :, None], 0)
+
+
+def without(call: Call, padding: Bool[Tensor, "row n"] | None) -> Call:
+    """Return a mapped call in which the features of padding are 0."""
+    return call if padding is None else hide(call, padding[:, None, :, None])
 
 
 def call_of(

@@ -2,21 +2,22 @@
 
 In a step of a small model the arithmetic takes less time than Python takes to find its way through the modules. Here
 that way is found once: each part of a block that is of a common kind becomes a function of its weights, and any other
-runs as it is. Nothing else changes; the tests hold cached decoding to the uncached forward for every kind of part.
+runs as it is. A common kind is told by its exact class: a subclass, an adapter or a quantized map in a part's place is
+called as the module it is. The tests hold cached decoding to the uncached forward for every kind of part.
 
 A model that is watched (`clearhead.taps`), hooked or run under autocast takes the ordinary forward.
 """
 
-import functools
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.heads import WholeMap
+from clearhead.attention.heads import WholeMap, alike, is_hooked, joinable
 from clearhead.attention.layer import Attention
+from clearhead.attention.modes import autocast_enabled
 from clearhead.attention.similarity import Similarity
 from clearhead.decoding.caches import Cache, Caches, Fixed, Growing
 from clearhead.model.arrangements import After, Alone, Bare, Before, Connection
@@ -36,7 +37,7 @@ Step = Callable[[Tensor], Tensor]
 
 def lean_stack(decoder: Decoder, caches: Caches) -> Step | None:
     """The blocks and the last norm as one function; None where someone looks on, and the forward must run itself."""
-    if torch.is_autocast_enabled(decoder.embedding.table.device.type) or any(map(observed, decoder.modules())):
+    if autocast_enabled(decoder.embedding.table) or any(map(observed, decoder.modules())):
         return None
     steps = [lean_block(*pair) for pair in zip(decoder.stack.blocks, caches.reads, strict=True)]
     if decoder.stack.norm is not None:
@@ -51,11 +52,13 @@ def lean_stack(decoder: Decoder, caches: Caches) -> Step | None:
 
 
 def observed(module: nn.Module) -> bool:
-    hooked = bool(module._forward_hooks or module._forward_pre_hooks)
-    return hooked or (isinstance(module, Tapped) and module.watcher is not None)
+    """Whether someone sees what the module is given or gives, so that it must be called."""
+    return is_hooked(module) or (isinstance(module, Tapped) and module.tapped)
 
 
 def lean_block(block: Block, reads: Reads) -> Step:
+    if type(block) is not Block:
+        return lambda x: block(x.unsqueeze(1), reads).squeeze(1)
     branches = [connected(block.around_attention, lean_own(block.attention, cast(Cache, reads.own)))]
     if block.cross is not None:
         branches.append(connected(block.around_cross, lean_cross(block.cross, cast(Cache, reads.cross))))
@@ -72,58 +75,60 @@ def lean_block(block: Block, reads: Reads) -> Step:
 
 def connected(around: Connection, branch: Step) -> Step:
     """The branch with its residual and norm. There is no dropout here."""
-    norm = None if around.norm is None else lean(around.norm)
-    match around:
-        case Before() if norm is not None:
-            return lambda x: x + branch(norm(x))
-        case After() if norm is not None:
-            return lambda x: norm(x + branch(x))
-        case Bare():
-            return lambda x: x + branch(x)
-        case Alone():
-            return branch
+    norm, kind = None if around.norm is None else lean(around.norm), type(around)
+    if kind is Before and norm is not None:
+        return lambda x: x + branch(norm(x))
+    if kind is After and norm is not None:
+        return lambda x: norm(x + branch(x))
+    if kind is Bare:
+        return lambda x: x + branch(x)
+    if kind is Alone:
+        return branch
     return lambda x: around(x.unsqueeze(1), lambda inner: branch(inner.squeeze(1)).unsqueeze(1)).squeeze(1)
 
 
-@functools.singledispatch
 def lean(module: nn.Module) -> Step:
-    """A module as a function of `(row, d_model)`; one of no kind listed below runs as it is."""
-    return lambda x: module(x.unsqueeze(1)).squeeze(1)
+    """Return a module as a function of `(row, d_model)`; one of a class that is not in `KINDS` runs as it is."""
+    make = KINDS.get(type(module))
+    return (lambda x: module(x.unsqueeze(1)).squeeze(1)) if make is None else make(module)
 
 
-@lean.register
-def _(norm: BuiltLayerNorm) -> Step:
+def lean_layer_norm(norm: BuiltLayerNorm) -> Step:
     shape, gamma, beta, epsilon = norm.gamma.shape, norm.gamma, norm.beta, norm.epsilon
     return lambda x: torch.layer_norm(x, shape, gamma, beta, epsilon)
 
 
-@lean.register
-def _(norm: BuiltRMSNorm) -> Step:
+def lean_rms_norm(norm: BuiltRMSNorm) -> Step:
     shape, gamma, epsilon = norm.gamma.shape, norm.gamma, norm.epsilon
     return lambda x: torch.rms_norm(x, shape, gamma, epsilon)
 
 
-@lean.register
-def _(linear: nn.Linear) -> Step:
-    if type(linear) is not nn.Linear:
-        return linear
-    return product(linear.weight, linear.bias)
+def lean_linear(linear: nn.Linear) -> Step:
+    return product(linear.weight, linear.bias) if alike([linear.weight]) else linear
 
 
-@lean.register
-def _(network: Plain) -> Step:
+def lean_plain(network: Plain) -> Step:
     maps, activate = (network.up, network.down), network.activate
-    if all(type(part) is nn.Linear and is_large(part.weight) for part in maps):
+    if all(type(part) is nn.Linear and alike([part.weight]) and is_large(part.weight) for part in maps):
         first, second = ((part.weight, part.bias) for part in maps)
         return lambda x: through(x, first, activate, second)
     up, down = lean(network.up), lean(network.down)
     return lambda x: down(activate(up(x)))
 
 
-@lean.register
-def _(network: Gated) -> Step:
+def lean_gated(network: Gated) -> Step:
     gate, up, down = lean(network.gate), lean(network.up), lean(network.down)
     return lambda x: down(F.silu(gate(x)) * up(x))
+
+
+KINDS: dict[type[nn.Module], Callable[[Any], Step]] = {
+    BuiltLayerNorm: lean_layer_norm,
+    BuiltRMSNorm: lean_rms_norm,
+    nn.Linear: lean_linear,
+    Plain: lean_plain,
+    Gated: lean_gated,
+}
+"""How a module of each common class becomes a function; by exact class, since a subclass may do more."""
 
 
 def lean_own(layer: Attention, cache: Cache) -> Step:
@@ -133,7 +138,7 @@ def lean_own(layer: Attention, cache: Cache) -> Step:
         return lambda x: cache(layer, x.unsqueeze(1)).squeeze(1)
     heads, d_head, clock, position = layer.shape, layer.shape.d_head, cache.clock, layer.position
     maps = [cast(WholeMap, part).linear for part in (layer.query, layer.key, layer.value)]
-    mapped, widths = joined(maps), [part.out_features for part in maps]
+    mapped, widths = joined(maps), [part.weight.shape[0] for part in maps]
     output, grouped = lean(layer.output), heads.n_heads != heads.n_kv_heads
 
     def step(x: Tensor) -> Tensor:
@@ -187,11 +192,11 @@ def joined(maps: list[nn.Linear]) -> Step:
 def plain_scale(layer: Attention) -> float | None:
     """The scale of scores in a softmax of dot products, which torch's kernel takes as it is; None for all else."""
     maps = (layer.query, layer.key, layer.value)
-    whole = all(isinstance(part, WholeMap) and type(part.linear) is nn.Linear for part in maps)
+    whole = type(layer) is Attention and joinable(maps)
     fused = layer.weighting.form == "softmax" and layer.kernel in ("auto", "fused")
     plain = layer.similarity.form == "dot" and type(layer.similarity).prepare is Similarity.prepare
     scale = layer.similarity.scale(layer.shape.d_head)
     if not (whole and fused and plain and layer.position.bias_kind == "none" and isinstance(scale, float)):
         return None
-    equal = cast(WholeMap, layer.value).linear.out_features == layer.shape.n_kv_heads * layer.shape.d_head
+    equal = cast(WholeMap, layer.value).linear.weight.shape[0] == layer.shape.n_kv_heads * layer.shape.d_head
     return scale / layer.weighting.temperature if equal else None

@@ -8,7 +8,7 @@ branch is then multiplied by the arrangement's `gain`.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -18,23 +18,38 @@ from clearhead.errors import OptionError
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.taps import Tapped
 
-__all__ = ["Arrangement", "Connection", "NoNorm", "NoteNorm", "PostNorm", "PreNorm"]
+__all__ = ["Arrangement", "Connection", "NoNorm", "NoteNorm", "Place", "PostNorm", "PreNorm"]
 
 Vectors = Float[Tensor, "batch n d_model"]
 Branch = Callable[[Tensor], Tensor]
 GROWTH = 15.0
 
 
+class Place(NamedTuple):
+    """One thing that a connection passes through: a `norm`, the `branch` itself, or the `add` of its input."""
+
+    box: str
+    out: str = ""
+    """The tap of what comes out of it; empty for the branch, which taps its own."""
+    module: str = ""
+    """The attribute that holds the norm."""
+
+
 class Connection(Tapped, ABC):
     """What stands around one branch: the residual, and a norm if there is one."""
 
-    passes: ClassVar[str] = "residual"
-    """The name of what goes on from here."""
+    places: ClassVar[tuple[Place, ...]] = (Place("branch"), Place("add", "residual"))
+    """What the vectors pass, in order. Traces name their values by it, and the explorer draws it."""
 
     def __init__(self, dropout: float, norm: nn.Module | None = None) -> None:
         super().__init__()
         self.dropout = dropout
         self.norm = norm
+
+    @property
+    def passes(self) -> str:
+        """The tap of what goes on from here."""
+        return self.places[-1].out
 
     @abstractmethod
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
@@ -137,6 +152,8 @@ class NoteNorm(Arrangement):
 class Before(Connection):
     """The norm before the branch."""
 
+    places: ClassVar[tuple[Place, ...]] = (Place("norm", "normed", "norm"), Place("branch"), Place("add", "residual"))
+
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         assert self.norm is not None
         normed = self.tap("normed", self.norm(x))
@@ -147,7 +164,7 @@ class Before(Connection):
 class After(Connection):
     """The norm after the residual."""
 
-    passes: ClassVar[str] = "normed"
+    places: ClassVar[tuple[Place, ...]] = (Place("branch"), Place("add", "residual"), Place("norm", "normed", "norm"))
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         assert self.norm is not None
@@ -167,7 +184,7 @@ class Bare(Connection):
 class Alone(Connection):
     """The branch alone."""
 
-    passes: ClassVar[str] = "out"
+    places: ClassVar[tuple[Place, ...]] = (Place("branch", "out"),)
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         return self.tap("out", self.drop(branch(x)))

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from clearhead.attention.heads import HeadLayout
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
+from clearhead.attention.modes import transformed
 from clearhead.attention.positions import Position
 from clearhead.attention.request import check_dropout
 from clearhead.attention.similarity import Similarity
@@ -147,7 +148,7 @@ class Stack(Tapped):
         self.checkpointing = False
 
     def forward(self, x: Vectors, reads: Sequence[Reads]) -> Vectors:
-        again = self.checkpointing and torch.is_grad_enabled()
+        again = self.checkpointing and torch.is_grad_enabled() and not transformed()  # torch.func has no checkpoints
         for block, read in zip(self.blocks, reads, strict=True):
             x = checkpoint(block, x, read, use_reentrant=False) if again else block(x, read)
         return x if self.norm is None else self.tap("normed", self.norm(x))

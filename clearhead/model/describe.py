@@ -318,7 +318,7 @@ def keys_and_values(layer: Attention) -> int:
 
 
 def state(layer: Attention) -> int:
-    """The sum of φ(k) vᵀ and of φ(k), for each head."""
+    """The sum of φ(k) vᵀ and of φ(k), for each head; and of features kept as logarithms the greatest so far."""
     key, value = (every_head(side(meta(1, 1, layer.d_model)), layer.shape.n_heads) for side in (layer.key, layer.value))
     features = layer.similarity.prepare(key, key)[1]
-    return features.numel() * (value.shape[-1] + 1)
+    return features.numel() * (value.shape[-1] + 1 + (layer.similarity.form == "log features"))

@@ -75,11 +75,15 @@ class TokenEmbedding(Tapped):
         """Vectors of tokens at these positions, `(n,)` or `(batch, n)`; from `start` on where none are given."""
         x = F.embedding(tokens, self.table)
         x = self.tap("token", x if self.factor == 1 else x * self.factor)
+        return self.with_position(x, positions=positions, start=start)
+
+    def with_position(self, x: Vectors, *, positions: Tensor | None = None, start: int = 0) -> Vectors:
+        """Add the vectors of the positions to those of the tokens, and normalise the sum where there is a norm."""
         if self.position is not None:
-            added = self.position(tokens.shape[1], start) if positions is None else self.position.at(positions)
+            added = self.position(x.shape[1], start) if positions is None else self.position.at(positions)
             x = x + self.tap("position", added)
         if self.norm is not None:
-            x = self.norm(x)
+            x = self.norm(x if self.position is None else self.tap("sum", x))
         if self.training and self.dropout:
             x = F.dropout(x, self.dropout)
         return self.tap("out", x)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from clearhead.attention.heads import linear
 from clearhead.errors import OptionError
-from clearhead.taps import Tapped
+from clearhead.model.steps import Explained, Step
 
 __all__ = ["GELU", "FeedForward", "ReLU", "SiLU", "SwiGLU"]
 
@@ -94,7 +94,7 @@ class SwiGLU(FeedForward):
         return Gated(d_model, self, bias=self.bias)
 
 
-class Network(Tapped):
+class Network(Explained):
     """A built feed-forward; `down` is its last map."""
 
     down: nn.Linear
@@ -106,14 +106,22 @@ class Plain(Network):
 
     def __init__(self, d_model: int, spec: ReLU | GELU | SiLU, *, bias: bool) -> None:
         super().__init__()
-        self.activate = spec.activate
+        self.activate, self.nonlinearity = spec.activate, type(spec).__name__
         self.up = linear(d_model, spec.d_ff, bias=bias)
         self.down = linear(spec.d_ff, d_model, bias=bias)
 
     def forward(self, x: Vectors) -> Vectors:
-        hidden = self.tap("hidden", self.up(x))
-        activated = self.tap("activated", self.activate(hidden))
-        return self.tap("out", self.down(activated))
+        pre_activation = self.tap("pre_activation", self.up(x))
+        hidden = self.tap("hidden", self.activate(pre_activation))
+        return self.tap("out", self.down(hidden))
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (
+            Step("pre_activation", map="up"),
+            Step("hidden", f"{self.nonlinearity}({{pre_activation}})"),
+            Step("out", map="down", of="hidden"),
+        )
 
 
 @final
@@ -127,6 +135,16 @@ class Gated(Network):
         self.down = linear(spec.d_ff, d_model, bias=bias)
 
     def forward(self, x: Vectors) -> Vectors:
-        gate = self.tap("gate", F.silu(self.gate(x)))
-        hidden = self.tap("hidden", self.up(x))
-        return self.tap("out", self.down(self.tap("activated", gate * hidden)))
+        activated = self.tap("activated_gate", F.silu(self.tap("gate", self.gate(x))))
+        hidden = self.tap("hidden", activated * self.tap("up", self.up(x)))
+        return self.tap("out", self.down(hidden))
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (
+            Step("gate", map="gate"),
+            Step("activated_gate", "SiLU({gate})"),
+            Step("up", map="up"),
+            Step("hidden", "{activated_gate} · {up}"),
+            Step("out", map="down", of="hidden"),
+        )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.model.steps import Explained, Step
 
 __all__ = ["LayerNorm", "Norm", "RMSNorm"]
 
@@ -54,7 +55,7 @@ class RMSNorm(Norm):
 
 
 @final
-class BuiltLayerNorm(nn.Module):
+class BuiltLayerNorm(Explained):
     """LayerNorm with its gamma (ones at the start) and beta (zeros)."""
 
     def __init__(self, spec: LayerNorm, d_model: int) -> None:
@@ -66,9 +67,27 @@ class BuiltLayerNorm(nn.Module):
     def forward(self, x: Vectors) -> Vectors:
         return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.epsilon)
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (
+            Step("mean", "the mean of x"),
+            Step("variance", "the mean of (x − mean)²"),
+            Step("normalized", f"({{x}} − {{mean}}) / √({{variance}} + {self.epsilon:g})"),
+            Step("gamma", "learned", learned=True),
+            *(() if self.beta is None else (Step("beta", "learned", learned=True),)),
+            Step("out", "{gamma} · {normalized}" + ("" if self.beta is None else " + {beta}")),
+        )
+
+    def explain(self, x: Tensor) -> dict[str, Tensor]:
+        mean = x.mean(-1, keepdim=True)
+        variance = (x - mean).square().mean(-1, keepdim=True)
+        beta = {} if self.beta is None else {"beta": self.beta}
+        normalized = (x - mean) / (variance + self.epsilon).sqrt()
+        return {"mean": mean, "variance": variance, "normalized": normalized, "gamma": self.gamma, **beta}
+
 
 @final
-class BuiltRMSNorm(nn.Module):
+class BuiltRMSNorm(Explained):
     """RMSNorm with its gamma, ones at the start."""
 
     def __init__(self, spec: RMSNorm, d_model: int) -> None:
@@ -78,6 +97,20 @@ class BuiltRMSNorm(nn.Module):
 
     def forward(self, x: Vectors) -> Vectors:
         return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (
+            Step("mean_square", "the mean of x²"),
+            Step("normalized", f"{{x}} / √({{mean_square}} + {self.epsilon:g})"),
+            Step("gamma", "learned", learned=True),
+            Step("out", "{gamma} · {normalized}"),
+        )
+
+    def explain(self, x: Tensor) -> dict[str, Tensor]:
+        mean_square = x.square().mean(-1, keepdim=True)
+        normalized = x / (mean_square + self.epsilon).sqrt()
+        return {"mean_square": mean_square, "normalized": normalized, "gamma": self.gamma}
 
 
 def check_epsilon(name: str, epsilon: float) -> None:

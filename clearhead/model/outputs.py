@@ -13,7 +13,7 @@ from clearhead.attention.heads import linear
 from clearhead.errors import OptionError
 from clearhead.model.norms import LayerNorm
 from clearhead.model.products import few_rows, is_large
-from clearhead.taps import Tapped
+from clearhead.model.steps import Explained, Step
 
 __all__ = ["Blanks", "Classes", "NextToken", "Output"]
 
@@ -26,6 +26,8 @@ class Output(ABC):
 
     causal: ClassVar[bool] = False
     """Whether it belongs to a model that never sees what comes next."""
+    by_position: ClassVar[bool] = False
+    """Whether the logits of a position follow from its own vector alone."""
 
     @abstractmethod
     def build(self, d_model: int, table: nn.Parameter) -> nn.Module:
@@ -38,6 +40,7 @@ class NextToken(Output):
     """Logits of the next token at every position. `tied`: by the table of the embedding, else by one of its own."""
 
     causal: ClassVar[bool] = True
+    by_position: ClassVar[bool] = True
     tied: bool = True
     bias: bool = False
 
@@ -50,6 +53,7 @@ class NextToken(Output):
 class Blanks(Output):
     """Logits of the token that belongs at every position. `transform`: a map, GELU and LayerNorm first, as in BERT."""
 
+    by_position: ClassVar[bool] = True
     tied: bool = True
     bias: bool = True
     transform: bool = True
@@ -86,7 +90,7 @@ class Classes(Output):
 
 
 @final
-class ToVocabulary(Tapped):
+class ToVocabulary(Explained):
     """A row of the table for every token: how well the vector fits it."""
 
     def __init__(self, d_model: int, table: nn.Parameter, *, tied: bool, bias: bool) -> None:
@@ -100,6 +104,11 @@ class ToVocabulary(Tapped):
             x = self.tap("transformed", self.transform(x))
         return self.tap("logits", self.fit(x))
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        transformed = () if self.transform is None else (Step("transformed", "LayerNorm(GELU(W · x + b))"),)
+        return (*transformed, Step("logits", map="fit", of="transformed" if transformed else "x"))
+
     def fit(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not is_large(self.table):
             return F.linear(x, self.table, self.bias)
@@ -107,7 +116,7 @@ class ToVocabulary(Tapped):
 
 
 @final
-class ToClasses(Tapped):
+class ToClasses(Explained):
     """One vector of a sequence, and a row for every class."""
 
     def __init__(self, spec: Classes, d_model: int) -> None:
@@ -121,6 +130,13 @@ class ToClasses(Tapped):
         if self.hidden is not None:
             pooled = self.tap("hidden", torch.tanh(self.hidden(pooled)))
         return self.tap("logits", self.out(pooled))
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        pooled = {"first": "of the first token", "last": "of the last token", "mean": "the mean over the tokens"}
+        hidden = () if self.hidden is None else (Step("hidden", "tanh(W · pooled + b)"),)
+        last = Step("logits", map="out", of="hidden" if hidden else "pooled")
+        return (Step("pooled", pooled[self.pool]), *hidden, last)
 
 
 def last(x: Vectors, lengths: Tensor | None) -> Tensor:

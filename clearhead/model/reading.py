@@ -27,8 +27,9 @@ class Reads(NamedTuple):
     cross: Read | None = None
 
 
+# Compared by identity, since torch 2.11's compiler hashes such an object before its fields are set.
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Afresh:
     """Keys and values of the sequence itself; `mask` beside the layer's own, positions from 0 unless given."""
 
@@ -40,7 +41,7 @@ class Afresh:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Across:
     """Keys and values of `memory`, the encoder's output. Both sequences count their positions from 0."""
 

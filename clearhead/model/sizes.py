@@ -10,16 +10,19 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, overload
 
 import torch
 
+from clearhead.attention.heads import Heads, SlicedHeads
 from clearhead.errors import OptionError
 from clearhead.model import presets
+from clearhead.model.blocks import AttentionSpec
 from clearhead.model.presets import Size
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
-__all__ = ["KINDS", "PRESETS", "Kind", "Preset", "Spec", "named", "parse_count", "sized"]
+__all__ = ["KINDS", "PRESETS", "Kind", "Preset", "Spec", "named", "parse_count", "resized", "sized"]
 
 Spec = EncoderSpec | DecoderSpec | EncoderDecoderSpec
 
@@ -121,8 +124,22 @@ def sized(kind: str, parameters: int, vocabulary: int) -> Spec:
     vocabulary; with fewer, most are the table's, which grows by 16 for each word at a time. Asking for more never gives
     less. Nothing is built but on the meta device, two blocks at most.
     """
-    if kind not in KINDS:
-        raise OptionError(f"there is no kind {kind!r}; there are {', '.join(KINDS)}")
+    return KINDS[checked_kind(kind)].make(nearest_size(kind, parameters, vocabulary), vocabulary)
+
+
+def resized(spec: Spec, parameters: int) -> Spec:
+    """Return the model with the same parts and vocabulary at the size that `sized` gives for this many parameters.
+
+    So a model that was sized for a vocabulary nobody knew yet is brought to its size once the tokeniser is trained.
+    """
+    size = nearest_size(kind_of(spec), parameters, table_rows(spec))
+    if isinstance(spec, EncoderDecoderSpec):
+        return replace(spec, encoder=with_size(spec.encoder, size), decoder=with_size(spec.decoder, size))
+    return with_size(spec, size)
+
+
+def nearest_size(kind: str, parameters: int, vocabulary: int) -> Size:
+    """Return the size whose number of parameters is nearest; raise where there is none so small or so large."""
     least = count(kind, rung(kind, NARROWEST), checked(vocabulary))
     if parameters < least:
         raise OptionError(
@@ -131,8 +148,52 @@ def sized(kind: str, parameters: int, vocabulary: int) -> Spec:
         )
     if parameters > MOST:
         raise OptionError(f"{parameters:,} parameters are too many; the most is {MOST:,}")
-    size = min(ladder(kind, parameters, vocabulary), key=lambda size: away(count(kind, size, vocabulary), parameters))
-    return KINDS[kind].make(size, vocabulary)
+    return min(ladder(kind, parameters, vocabulary), key=lambda size: away(count(kind, size, vocabulary), parameters))
+
+
+def kind_of(spec: Spec) -> str:
+    if isinstance(spec, EncoderDecoderSpec):
+        return "encoder-decoder"
+    return "decoder" if isinstance(spec, DecoderSpec) else "encoder"
+
+
+def table_rows(spec: Spec) -> int:
+    """Return how many rows of d_model all tables of tokens have together."""
+    if not isinstance(spec, EncoderDecoderSpec):
+        return spec.vocabulary
+    source, target = spec.encoder.vocabulary, spec.decoder.vocabulary
+    return {"three": target, "two": source + target, "none": source + 2 * target}[spec.tied]
+
+
+@overload
+def with_size(spec: EncoderSpec, size: Size) -> EncoderSpec: ...
+@overload
+def with_size(spec: DecoderSpec, size: Size) -> DecoderSpec: ...
+def with_size(spec: EncoderSpec | DecoderSpec, size: Size) -> EncoderSpec | DecoderSpec:
+    """Return the model with as many blocks, each with the parts of the first, and as wide in every place."""
+    first = spec.blocks[0]
+    block = replace(
+        first,
+        attention=with_heads(first.attention, size),
+        cross=None if first.cross is None else with_heads(first.cross, size),
+        feed_forward=None if first.feed_forward is None else replace(first.feed_forward, d_ff=size.d_ff),
+    )
+    return replace(spec, d_model=size.d_model, blocks=(block,) * size.n_layers)
+
+
+def with_heads(spec: AttentionSpec, size: Size) -> AttentionSpec:
+    heads = spec.heads
+    if isinstance(heads, Heads):
+        return replace(spec, heads=replace(heads, count=size.n_heads, kv=size.n_kv_heads))
+    if isinstance(heads, SlicedHeads):
+        return replace(spec, heads=replace(heads, count=size.n_heads))
+    return replace(spec, heads=size.n_heads) if isinstance(heads, int) else spec
+
+
+def checked_kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise OptionError(f"there is no kind {kind!r}; there are {', '.join(KINDS)}")
+    return kind
 
 
 def checked(vocabulary: int) -> int:

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clearhead.attention import masks
-from clearhead.attention.masks import Mask
+from clearhead.attention.masks import Mask, numbers_on, row_numbers
+from clearhead.attention.modes import can_read
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
 from clearhead.model.embedding import Embedding
@@ -24,7 +25,8 @@ from clearhead.taps import Tapped
 __all__ = ["Decoder", "DecoderSpec", "Encoder", "EncoderDecoder", "EncoderDecoderSpec", "EncoderSpec"]
 
 Tokens = Int[Tensor, "batch n"]
-Lengths = Int[Tensor, "batch"]
+Lengths = Int[Tensor, "batch"] | Sequence[int]
+"""How many tokens of each row count. A list follows the tokens to their device."""
 Vectors = Float[Tensor, "batch n d_model"]
 Tied = Literal["none", "two", "three"]
 
@@ -123,6 +125,7 @@ class Encoder(Tapped):
         self, tokens: Tokens, *, lengths: Lengths | None = None, mask: Mask | None = None
     ) -> Float[Tensor, "*answer"]:
         """What the output makes of the vectors; the vectors themselves where there is none."""
+        lengths = row_lengths(lengths, tokens)
         states = self.states(tokens, lengths=lengths, mask=mask)
         return states if self.output is None else self.output(states, lengths)
 
@@ -169,8 +172,7 @@ class Decoder(Tapped):
         check_tokens("tokens", tokens, self.spec.vocabulary)
         if memory is not None and all(block.cross is None for block in self.spec.blocks):
             raise OptionError("this decoder has no cross-attention, and was given a memory to attend to")
-        if lengths is not None:
-            padding(lengths, tokens)
+        lengths = row_lengths(lengths, tokens)
         cross = None if memory is None else Across(memory, padding(memory_lengths, memory), positions)
         reads = [Reads(Afresh(mask, positions), cross)] * len(self.stack.blocks)
         return self.output(self.states(tokens, reads, positions=positions), lengths)
@@ -211,6 +213,7 @@ class EncoderDecoder(Tapped):
         """Logits of the token after each target token. `mask` goes beside the decoder's own."""
         check_tokens("source", source, self.spec.encoder.vocabulary)
         check_tokens("target", target, self.spec.decoder.vocabulary)
+        source_lengths = row_lengths(source_lengths, source)
         memory = self.encoder(source, lengths=source_lengths)
         return self.decoder(target, mask=mask, memory=memory, memory_lengths=source_lengths)
 
@@ -229,18 +232,24 @@ def tie(model: EncoderDecoder, tied: Tied) -> None:
         output.table = own if tied == "none" else table
 
 
-def padding(lengths: Lengths | None, sequence: Tensor) -> Mask | None:
+def row_lengths(lengths: Lengths | None, sequence: Tensor) -> Int[Tensor, "batch"] | None:
+    """Return the lengths as a tensor, after checking that there is one for each row of the sequence."""
     if lengths is None:
         return None
     batch, n = sequence.shape[:2]
-    if not isinstance(lengths, Tensor) or lengths.shape != (batch,):
-        came = tuple(lengths.shape) if isinstance(lengths, Tensor) else type(lengths).__name__
-        raise ShapeError(f"lengths: expected a tensor with one for each of the {batch} sequences; came {came}")
-    if lengths.device.type == "cpu" and not torch.compiler.is_compiling():
-        low, high = (int(x) for x in torch.aminmax(lengths))
+    made = numbers_on(row_numbers("lengths", lengths), sequence.device)
+    if made.shape != (batch,):
+        raise ShapeError(f"lengths: expected one for each of the {batch} sequences; came {tuple(made.shape)}")
+    if made.numel() and can_read(made):
+        low, high = (int(x) for x in torch.aminmax(made))
         if low < 1 or high > n:
             raise ShapeError(f"lengths go from 1 to the {n} tokens there are; there is {low if low < 1 else high}")
-    return masks.padding(lengths)
+    return made
+
+
+def padding(lengths: Lengths | None, sequence: Tensor) -> Mask | None:
+    made = row_lengths(lengths, sequence)
+    return None if made is None else masks.padding(made)
 
 
 def both(one: Mask | None, other: Mask | None) -> Mask | None:
@@ -251,12 +260,12 @@ def both(one: Mask | None, other: Mask | None) -> Mask | None:
 
 def check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
     """Whole numbers in `(batch, n)`, none outside the vocabulary (looked at on a CPU, where it costs nothing)."""
-    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or 0 in tokens.shape:
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.shape[1] == 0:
         came = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
         raise ShapeError(f"{name}: expected a tensor (batch, n) of token ids, n at least 1; came {came}")
     if tokens.dtype not in (torch.int64, torch.int32):
         raise DtypeError(f"{name}: token ids are int64 or int32; came {tokens.dtype}")
-    if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+    if tokens.numel() and can_read(tokens):
         low, high = (int(x) for x in torch.aminmax(tokens))
         if low < 0 or high >= vocabulary:
             raise OptionError(

@@ -33,6 +33,10 @@ INSIDE: dict[str, Form] = {
     "lens": as_json,
     "effects": as_json,
     "stream": as_json,
+    "spaces": as_json,
+    "sequence": as_json,
+    "box": as_json,
+    "terms": as_json,
 }
 """What is asked of a trace, by the explorer's method of that name, and how it is given."""
 LONG = ("readings",)
@@ -46,6 +50,7 @@ def make_app(explorer: Explorer, static: Path) -> Starlette:
         Route("/health", health),
         Route("/run", beside(lambda _: explorer.run_facts())),
         Route("/curves", beside(explorer.curves)),
+        Route("/sentence", turns.get(explorer.sentence)),
         Route("/positions", turns.get(explorer.positions)),
         Route("/trace", turns.post(explorer.trace), methods=["POST"]),
         Route("/context", turns.post(explorer.context), methods=["POST"]),

@@ -51,6 +51,14 @@ class Asked:
     def maybe_whole(self, name: str, *, least: int = 0, below: int = LARGEST) -> int | None:
         return None if self.values.get(name) is None else self.whole(name, least=least, below=below)
 
+    def wholes(self, name: str, *, most: int) -> list[int]:
+        """Whole numbers with commas between them, none twice."""
+        parts = self.text(name).split(",")
+        numbers = [Asked({name: part}, self.where).whole(name) for part in parts]
+        if len(numbers) > most or len(set(numbers)) < len(numbers):
+            raise self.wrong(name, f"expected up to {most} different whole numbers with commas between them", parts)
+        return numbers
+
     def one_of(self, name: str, among: tuple[str, ...]) -> str:
         value = self.text(name)
         if value not in among:

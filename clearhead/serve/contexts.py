@@ -36,7 +36,7 @@ class Occurrence:
 
     def layer_names(self) -> list[str]:
         """The last value of the stream in each layer."""
-        names = self.trace.names
+        names = self.trace.stream
         layers = range(self.trace.sides[self.side].n_layers)
         return [[name for name in names if name.startswith(f"{self.side}.{layer}.")][-1] for layer in layers]
 

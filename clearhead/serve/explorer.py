@@ -13,8 +13,10 @@ from clearhead.serve.facts import run_facts
 from clearhead.serve.kept import Latest
 from clearhead.serve.traced import Traced, mean_of
 from clearhead.serve.tree import Grown, grow, request_of
-from clearhead.serve.wanted import WEIGHTINGS, Wanted
+from clearhead.serve.wanted import WEIGHTINGS, Wanted, changes_of, read_edits
 from clearhead.serve.waves import positions
+from clearhead.tracing.sentence import TOKENS, creature_exchange
+from clearhead.tracing.sequence_diagram import draw_sequence
 from clearhead.training.run import Run, load
 from clearhead.training.tasks import Translate
 from clearhead.training.tracing import shown, trace
@@ -90,6 +92,23 @@ class Explorer:
     def stream(self, name: str, asked: Asked) -> dict[str, Any]:
         return self.known(name).stream(asked)
 
+    def spaces(self, name: str, asked: Asked) -> dict[str, Any]:
+        return self.known(name).spaces(asked)
+
+    def sequence(self, name: str, asked: Asked) -> dict[str, Any]:
+        return self.known(name).sequence(asked)
+
+    def sentence(self, asked: Asked) -> dict[str, Any]:
+        """The sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
+        row = asked.whole("token", below=len(TOKENS), default=TOKENS.index("creature"))
+        return {"tokens": list(TOKENS), "token": row, "svg": draw_sequence(creature_exchange(row), standalone=False)}
+
+    def box(self, name: str, asked: Asked) -> dict[str, Any]:
+        return self.known(name).box(asked)
+
+    def terms(self, name: str, asked: Asked) -> dict[str, Any]:
+        return self.known(name).terms(asked)
+
     def readings(self, name: str, asked: Asked) -> dict[str, Any]:
         return self.known(name).readings(asked)
 
@@ -122,28 +141,34 @@ class Explorer:
         return positions(self.run, asked.whole("n", least=2, below=1025, default=64))
 
     def decode(self, asked: Asked) -> dict[str, Any]:
-        """A search, step by step, and where its best output looked in the source."""
-        asked.only("source", "beam", "candidates", "max_new", "step")
+        """Search with a beam, and return it step by step, with where its best output looked in the source.
+
+        With edits it is the changed model that is searched with, and looked into.
+        """
+        asked.only("source", "beam", "candidates", "max_new", "step", "edits")
         run = self.at(asked.whole("step", default=self.run.step))
         width = asked.whole("beam", least=1, below=9, default=4)
         candidates = asked.whole("candidates", least=1, below=51, default=5)
         max_new = asked.maybe_whole("max_new", least=1, below=run.task.context + 1)
         request = request_of(run, asked.text("source"), max_new)
-        grown = grow(run, request, width=width, candidates=candidates)
+        edits = read_edits(asked)
+        grown = grow(run, request, width=width, candidates=candidates, changes=changes_of(edits))
         return {
             "nodes": grown.nodes,
             "best": grown.best,
             "outputs": grown.outputs(request),
             "source_tokens": shown(run.tokenizer, request.source),
-            "cross": self.cross(run, asked.text("source"), grown),
+            "cross": self.cross(run, asked.text("source"), grown, edits),
+            "edits": edits,
         }
 
-    def cross(self, run: Run, source: str, grown: Grown) -> list[dict[str, Any]] | None:
+    def cross(self, run: Run, source: str, grown: Grown, edits: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
         """Of each token of the best output: how much each layer looked at each piece of the source."""
         if not isinstance(run.task, Translate):
             return None
         tokens = grown.hypotheses[0].tokens
-        wanted = Wanted(source=source, target=list(tokens[:-1]), edits=[], step=run.step)
+        reached = [edit for edit, change in zip(edits, changes_of(edits), strict=True) if change.reaches(len(tokens))]
+        wanted = Wanted(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
         made = self.traces.get_or_make(wanted.id, lambda: self.made(wanted)).trace
         layers = [mean_of([head.weight for head in layer.cross.head]) for layer in made.decoder if layer.cross]
         return [

@@ -1,32 +1,36 @@
 """What a run is, before anything is asked of it: its task, its layers, its checkpoints, and texts to begin with."""
 
-import json
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clearhead.attention.layer import Attention
 from clearhead.errors import RunError
 from clearhead.model.blocks import Block, BlockSpec
 from clearhead.model.transformers import Decoder, Encoder
+from clearhead.serve.boxes import box_facts
 from clearhead.serve.curves import Curves, is_training
+from clearhead.serve.program import RunProgram, load_program
+from clearhead.serve.tree import why_no_decoding
 from clearhead.text.store import Store
-from clearhead.tracing.names import sides_of
+from clearhead.text.tokenizer import LOST
+from clearhead.tracing.names import Names
 from clearhead.training.assessing import spread, with_blank
 from clearhead.training.run import Run
 from clearhead.training.tasks import Fill, Generate, Translate
 
-__all__ = ["PROGRAM", "directions", "part_name", "run_facts", "side_facts"]
-
-PROGRAM = "program.json"
-"""A file in the folder of a run that was compiled: what it was made of."""
+__all__ = ["part_name", "run_facts", "side_facts"]
 
 EXAMPLES = 5
+TRIED = 200
+"""Held-out texts that are looked at for examples without an unknown word."""
 BEGINNING = 16
 """Tokens of a text to go on from."""
 
 
 def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
-    sides = sides_of(run.model)
+    names = Names(run.model)
+    sides = names.sides
     facts = {
         "name": run.folder.path.resolve().name,
         "path": str(run.folder.path),
@@ -37,29 +41,34 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         "kind": "-".join(sides),
         "parameters": sum(one.numel() for one in run.model.parameters()),
         "vocabulary": [*sides.values()][-1][1].spec.vocabulary,
-        "sides": [side_facts(side, part) for side, (_, part) in sides.items()],
+        "sides": [side_facts(side, part, names) for side, (_, part) in sides.items()],
         "fields": ["source", "target"] if isinstance(run.task, Translate) else ["text"],
         "examples": examples(run, curves),
         "training": is_training(run.folder),
     }
-    named = directions(run)
+    program = load_program(run)
     return {
         **facts,
+        "absent": absent_views(run, curves, program),
         **({"labels": list(run.task.labels)} if run.task.labels else {}),
-        **({"directions": named} if named else {}),
+        **({"program": program.facts(run), "directions": program.directions} if program else {}),
     }
 
 
-def directions(run: Run) -> list[str]:
-    """The names of the residual stream's directions, where a program was compiled into the run; else none."""
-    try:
-        found = json.loads((run.folder.path / PROGRAM).read_text(encoding="utf-8"))["directions"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return [str(name) for name in found] if isinstance(found, list) else []
+def absent_views(run: Run, curves: Curves, program: RunProgram | None) -> dict[str, str]:
+    """Return the views that would have nothing to show for this run, each with the reason."""
+    logged = any(line.get("kind") == "step" for line in curves.all())
+    compiled = program is not None and not logged and not is_training(run.folder)
+    reasons = {
+        "decoding": why_no_decoding(run),
+        "training": "this run was compiled from a program, not trained, so it has no curves and no earlier checkpoints"
+        if compiled
+        else None,
+    }
+    return {view: reason for view, reason in reasons.items() if reason is not None}
 
 
-def side_facts(side: str, part: Encoder | Decoder) -> dict[str, Any]:
+def side_facts(side: str, part: Encoder | Decoder, names: Names) -> dict[str, Any]:
     spec = part.spec
     blocks = zip(spec.blocks, part.stack.blocks, strict=True)
     position = spec.embedding.position
@@ -68,6 +77,7 @@ def side_facts(side: str, part: Encoder | Decoder) -> dict[str, Any]:
         "n_layers": len(spec.blocks),
         "d_model": spec.d_model,
         "layers": [layer_facts(one, block, spec.d_model) for one, block in blocks],
+        "boxes": [box_facts(box) for box in names.boxes.values() if box.side == side],
         "embedding": {
             "position": None if position is None else part_name(position),
             "scaled": spec.embedding.scaled,
@@ -103,12 +113,22 @@ def part_name(part: object) -> str:
 
 
 def examples(run: Run, curves: Curves) -> list[dict[str, str]]:
-    """Texts of the run's own: those its last evaluation wrote down, else held-out ones, else some of its tokens."""
+    """Texts of the run's own: those its last evaluation wrote down, else held-out ones, else some of its tokens.
+
+    Both were decoded from token ids, so a word that the tokeniser does not know has become "\ufffd" in them, and asking
+    for that would show another text than the one in the data. Only texts without it are examples.
+    """
     try:
-        found = logged_examples(run, curves) or list(stored_examples(run))
+        found = known_texts(logged_examples(run, curves)) or known_texts(stored_examples(run))
     except RunError:
         found = []
-    return found[:EXAMPLES] or [{"source": made_up(run)}]
+    return found or [{"source": made_up(run)}]
+
+
+def known_texts(texts: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the first few texts of which the tokeniser knows every word."""
+    known = (one for one in texts if not any(LOST in text for text in one.values()))
+    return list(itertools.islice(known, EXAMPLES))
 
 
 def logged_examples(run: Run, curves: Curves) -> list[dict[str, str]]:
@@ -123,9 +143,10 @@ def logged_examples(run: Run, curves: Curves) -> list[dict[str, str]]:
 
 
 def stored_examples(run: Run) -> Iterator[dict[str, str]]:
+    """Yield held-out texts: a few from all over the data first, then others in case those have unknown words."""
     store = Store(run.folder.data / str(run.folder.described()["data"]) / "dev")
     first = run.task.layout(run.task.context).texts[0]
-    for place in spread(len(store), EXAMPLES):
+    for place in dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)]):
         ids = store[first][place].tolist()
         match run.task:
             case Translate():
@@ -137,6 +158,10 @@ def stored_examples(run: Run) -> Iterator[dict[str, str]]:
                 yield {"source": with_blank(run.tokenizer, ids)}
             case _:
                 yield {"source": run.tokenizer.decode(ids)}
+    if isinstance(run.task, Generate):  # of few long texts, other stretches than the beginnings
+        ids = store[first].ids
+        for start in spread(max(0, len(ids) - BEGINNING), TRIED):
+            yield {"source": run.tokenizer.decode(ids[start : start + BEGINNING].tolist())}
 
 
 def made_up(run: Run) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clearhead.serve.facts import part_name
+from clearhead.serve.program import load_program
 from clearhead.serve.wanted import Wanted
 from clearhead.tracing.arithmetic import weighting_kind
 from clearhead.tracing.edits import Edit
@@ -24,6 +25,8 @@ SIZES = ("n_heads", "n_kv_heads", "d_head", "d_value", "n_query", "n_key")
 
 def meta_of(wanted: Wanted, run: Run, trace: Trace) -> dict[str, Any]:
     told = None if len(trace.candidates) <= MANY else FEW
+    program = load_program(run)
+    answers = None if program is None else program.answers_to(run, trace)
     return {
         "id": wanted.id,
         "source": wanted.source,
@@ -36,7 +39,8 @@ def meta_of(wanted: Wanted, run: Run, trace: Trace) -> dict[str, Any]:
         "sites": [site_facts(site) for site in trace.sites.values()],
         "names": trace.names,
         "candidates": [as_candidates(row[:told]) for row in trace.candidates],
-        "answer": answer_of(wanted, run.task, trace),
+        "answer": answer_of(wanted, run.task, trace, answers),
+        **({} if program is None or answers is None else {"program": {"answers": answers, "offset": program.offset}}),
     }
 
 
@@ -48,10 +52,15 @@ def target_of(wanted: Wanted, task: Task, trace: Trace) -> str | None:
     return task.tokenizers["text"].decode(given) if isinstance(given, list) else given
 
 
-def answer_of(wanted: Wanted, task: Task, trace: Trace) -> str:
-    """What the model says: what it would write at every place of a target; the text filled; the next token; a class."""
+def answer_of(wanted: Wanted, task: Task, trace: Trace, answers: Sequence[str] | None) -> str:
+    """What the model says: what it would write at every place of a target; the text filled; the next token; a class.
+
+    `answers` are a compiled program's at every token, and then they are what it says.
+    """
     if isinstance(task, Translate):
         return task.tokenizers["target"].decode([row[0].id for row in trace.candidates])
+    if answers is not None:
+        return " ".join(answers)
     return filling(task, wanted.source, trace) if isinstance(task, Fill) else trace.candidates[-1][0].text
 
 

@@ -1,7 +1,8 @@
 """One page that is a whole trace: the built page with the numbers put into it. It opens from disk, without a network.
 
 The weights of every head are kept in 8 bits. Of chosen sites queries, keys and values are kept as they are, and the
-page does their arithmetic again; the others show their weights alone. web/src/lib/embedded.ts reads what is made here.
+page does their arithmetic again; the others show their weights alone. The boxes of the model's picture have their
+numbers for as many tokens of each side as fit, from the last one back. web/src/lib/embedded.ts reads what is made here.
 """
 
 import base64
@@ -19,6 +20,7 @@ from torch import Tensor
 from clearhead.attention.weighting import Argmax, Kernelized, Sigmoid, Softmax, Sparsemax
 from clearhead.errors import OptionError, RunError
 from clearhead.serve.asking import Asked
+from clearhead.serve.boxes import Boxes
 from clearhead.serve.curves import Curves
 from clearhead.serve.facts import run_facts
 from clearhead.serve.traced import Traced
@@ -35,6 +37,10 @@ PLACE = '<script type="application/json" id="clearhead-data">'
 """After this they go."""
 ROOM = 5_000_000
 """How many bytes a page has at most, where nobody says which sites are to be exact."""
+BOXES = 1_000_000
+"""How many of them the numbers of the boxes may take."""
+WIDEST = 4096
+"""A value with more numbers than this for a token, as the logits of a large vocabulary, is left out of the boxes."""
 SPARE = 1_000
 """Of it, for what holds the exact sites together."""
 VERSION = 1
@@ -86,7 +92,54 @@ def drawn(traced: Traced) -> dict[str, Any]:
         "readings": rounded(traced.readings(EVERYTHING)),
         "lens": rounded(traced.lens(EVERYTHING)) if trace.candidates else None,
         "stream": {side: rounded(traced.stream(Asked({"side": side}))) for side in trace.sides},
+        "boxes": box_numbers(traced.boxes),
     }
+
+
+def box_numbers(boxes: Boxes) -> dict[str, Any]:
+    """The numbers of the boxes: of each side those of no token in particular, and of some tokens all that heads share.
+
+    Vectors of a token lie one after another, as wide as `widths` says. The last tokens come first, of all sides.
+    """
+    found = {side: side_numbers(boxes, side) for side in boxes.trace.sides}
+    told = {
+        side: {
+            "shared": {name: floats(value) for name, value in shared.items()},
+            "widths": {name: value.shape[-1] for name, value in own.items()},
+            "tokens": {},
+        }
+        for side, (shared, own) in found.items()
+    }
+    room = BOXES - sum(len(one) for side in told.values() for one in side["shared"].values())
+    for back in range(max(len(side.ids) for side in boxes.trace.sides.values())):
+        for side, (_, own) in found.items():
+            token = len(boxes.trace.sides[side].ids) - 1 - back
+            if token < 0 or not own:
+                continue
+            vectors = floats(torch.cat([value[token].float().flatten() for value in own.values()]))
+            room -= len(vectors)
+            if room < 0:
+                return told
+            told[side]["tokens"][str(token)] = vectors
+    return told
+
+
+def side_numbers(boxes: Boxes, side: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The values of a side that no head has for itself: one vector for all tokens, and one for each."""
+    inner, shared, own, sections = boxes.inner, {}, {}, {}
+    for box in inner.names.boxes.values():
+        if box.side != side:
+            continue
+        if box.section not in sections:
+            sections = {box.section: inner.section(box)}  # one at a time: together they may be large
+        for value in box.values:
+            if value.per_head:
+                continue
+            made = sections[box.section]
+            found = made[value.name] if value.name in made else inner.value(value.name)
+            if found.shape[-1] <= WIDEST:
+                (shared if value.rows in ("none", "whole") else own)[value.name] = found
+    return shared, own
 
 
 def weights_of(site: Site) -> str:
@@ -133,15 +186,17 @@ def exact_site(site: Site) -> dict[str, Any]:
     heads = site.head
     allowed = allowed_of(site)
     bias = torch.stack([bias_of(head) for head in heads]).masked_fill(~allowed, 0)
+    products = site.similarity.form in ("dot", "features")
     return {
         "query": floats([head.prepared[0][0, head.place] for head in heads]),
         "key": floats([head.prepared[1][0, head.place] for head in heads]),
         "value": floats([head.value for head in heads]),
+        "plain": all(torch.equal(head.prepared[0][0, head.place], head.query) for head in heads),
         "scale": [head.scale for head in heads],
         "weighting": weighting_of(site),
         **({"bias": floats(bias)} if bias.any() else {}),
         **({} if allowed.all() else {"allowed": bits(allowed)}),
-        **({"score": floats([head.score for head in heads])} if site.similarity.form == "pairwise" else {}),
+        **({} if products else {"score": floats([head.score for head in heads])}),
         **({} if site.projected is None else {"turn": turn_of_site(site)}),
     }
 
@@ -160,6 +215,8 @@ def weighting_of(site: Site) -> dict[str, Any] | None:
             return {"kind": "softmax", "temperature": one.temperature}
         case Argmax() as one:
             return {"kind": "argmax", "ties": one.ties, "tolerance": one.tolerance}
+        case Kernelized() as one if one.amounts == "exponential":
+            return {"kind": "softmax", "temperature": one.temperature}
         case Kernelized() as one:
             return {"kind": "kernelized", "normalised": one.normalised}
         case Sigmoid() as one:

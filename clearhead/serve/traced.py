@@ -10,20 +10,21 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.decoding.generating import inferring
 from clearhead.errors import OptionError
-from clearhead.model.arrangements import Before, Connection
 from clearhead.serve.asking import Asked
+from clearhead.serve.boxes import Boxes
 from clearhead.serve.kept import Latest
 from clearhead.serve.meta import as_candidates, meta_of
 from clearhead.serve.wanted import Wanted
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Change
-from clearhead.tracing.names import Model, sides_of
+from clearhead.tracing.names import Model
 from clearhead.tracing.readings import effects, lens, readings
 from clearhead.tracing.rebuilding import ALLOWED, MATRICES, Head, Site
 from clearhead.tracing.recording import recording
-from clearhead.tracing.trace import Candidate, Trace
+from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of
+from clearhead.tracing.spaces import compare_spaces
+from clearhead.tracing.trace import LIKELIEST, Candidate, Trace
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify
 from clearhead.training.tracing import shown
@@ -43,6 +44,8 @@ TILES = 96
 """How many tiles of a trace are kept."""
 MOST_CELLS = 200_000_000
 """Weights that are read for one answer: a few seconds of work."""
+MOST_COMPARED = 24
+"""Tokens that are compared with each other in one answer."""
 ROLES = ("query", "key", "value", "context")
 
 
@@ -114,23 +117,41 @@ class Traced:
         sizes = {"n_query": head.site.n_query, "n_key": head.site.n_key}
         return {**asdict(head.cell(query, key)), "input": self.read_by(head.site, query), **sizes}
 
-    def read_by(self, site: Site, query: int) -> list[float] | None:
+    def read_by(self, site: Site, query: int) -> list[float]:
         """What the query's map read: the stream before the site, after the norm that stands in front of it."""
-        names = [name for name in self.trace.names if name.startswith(f"{site.side}.")]
-        after = next((i for i, name in enumerate(names) if name.startswith(f"{site.name}.")), 0)
-        if not after:
-            return None
-        before = self.trace.value(names[after - 1])[query]
-        block = sides_of(self.run.model)[site.side][1].stack.blocks[site.layer]
-        around: Connection = getattr(block, f"around_{site.slot}")
-        if not isinstance(around, Before) or around.norm is None:
-            return before.tolist()
-        with inferring(self.run.model):
-            return around.norm(before.unsqueeze(0))[0].tolist()
+        maps = self.boxes.inner.names.maps
+        made = maps.get(f"{site.name}.projected_query") or maps[f"{site.name}.query"]
+        return self.trace.value(made.of, slice(query, query + 1))[0].tolist()
+
+    @functools.cached_property
+    def boxes(self) -> Boxes:
+        return Boxes(self.trace)
+
+    def box(self, asked: Asked) -> dict[str, Any]:
+        """Every number of one box for one token; of an output, what its likeliest units are called."""
+        numbers, site = self.boxes.numbers(asked), self.trace.sites.get(asked.text("box"))
+        probability = numbers.get(f"{self.trace.answering}.output.probability")
+        return {
+            "values": numbers,
+            "constants": {} if site is None else {"scale": site.head[asked.whole("head", default=0)].scale},
+            "labels": {} if probability is None else self.labels(probability),
+        }
+
+    def labels(self, probability: list[float]) -> dict[int, str]:
+        """The words of the likeliest units."""
+        best = sorted(range(len(probability)), key=lambda unit: -probability[unit])[:LIKELIEST]
+        return {one.id: one.text for one in self.worded([Candidate(unit, "", 0.0) for unit in best])}
+
+    def terms(self, asked: Asked) -> dict[str, Any]:
+        return self.boxes.terms(asked)
 
     def vectors(self, asked: Asked) -> Float[Tensor, "n d"]:
         if asked.values.get("name") is not None:
-            return self.trace.value(asked.text("name"))
+            name = asked.text("name")
+            if name not in self.trace.stream:
+                known = ", ".join(self.trace.stream)
+                raise OptionError(f"there is no {name[:80]!r} in this trace's stream; there are {known}")
+            return self.trace.stream[name]
         return getattr(self.head(asked), asked.one_of("role", ROLES))
 
     def readings(self, asked: Asked) -> dict[str, Any]:
@@ -188,10 +209,38 @@ class Traced:
         """The tokeniser of what the model answers."""
         return list(self.run.task.tokenizers.values())[-1]
 
+    def spaces(self, asked: Asked) -> dict[str, Any]:
+        """How alike tokens are as embeddings, as queries and keys, and as values."""
+        site, head = self.site(asked), self.head(asked)
+        found = compare_spaces(self.trace, site.name, head.index, asked.wholes("places", most=MOST_COMPARED))
+        tables = {name: getattr(found, name).tolist() for name in ("embedding", "query_key", "score", "value")}
+        return {"places": list(found.places), "tokens": list(found.tokens), **tables}
+
+    def sequence(self, asked: Asked) -> dict[str, Any]:
+        """One attention step as a sequence diagram."""
+        head = self.head(asked)
+        site = head.site
+        query = asked.whole("query", below=site.n_query)
+        key_side = "encoder" if site.slot == "cross" else site.side
+        few = site.n_query <= MOST_QUERIES
+        steps = head.rows() if few else head.rows(query, query + 1)
+        tokens = [self.trace.sides[side].tokens for side in (site.side, key_side)]
+        shown_queries = tokens[0] if few else [tokens[0][query]]
+        exchange = exchange_of(
+            f"{site.name}, head {head.index}",
+            f"Followed: {tokens[0][query]}.",
+            (shown_queries, tokens[1]),
+            steps,
+            query if few else 0,
+            scale=head.scale,
+            weighting=str(type(site.weighting).__name__).lower(),
+        )
+        return {"svg": draw_sequence(exchange, standalone=False)}
+
     def stream(self, asked: Asked) -> dict[str, Any]:
         """How long each vector of the stream is, and how far it has turned from its embedding."""
         side = asked.one_of("side", tuple(self.trace.sides))
-        names = [name for name in self.trace.names if name.startswith(f"{side}.")]
+        names = [name for name in self.trace.stream if name.startswith(f"{side}.")]
         embedding = self.trace.value(f"{side}.embedding.out").float()
         values = [(name, self.trace.value(name).float()) for name in names]
         return {

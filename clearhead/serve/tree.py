@@ -13,13 +13,16 @@ from clearhead.decoding.request import Model
 from clearhead.decoding.rules import FORBIDDEN
 from clearhead.decoding.session import open_session
 from clearhead.errors import OptionError
+from clearhead.serve.program import load_program
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.tracing.edited_decoding import EditedSession
+from clearhead.tracing.edits import Change
 from clearhead.training.answers import continued, reach
 from clearhead.training.run import Run
-from clearhead.training.tasks import Generate, Translate
+from clearhead.training.tasks import Generate, Task, Translate
 from clearhead.training.tracing import asked_of, shown
 
-__all__ = ["Grown", "Request", "grow", "request_of"]
+__all__ = ["Grown", "Request", "grow", "request_of", "why_no_decoding"]
 
 GENERATED = 24
 """New tokens of a text that is gone on with, unless more are asked for."""
@@ -44,10 +47,27 @@ def request_of(run: Run, text: str, max_new: int | None) -> Request:
         case Generate():
             return going_on(run, run.task, text, max_new)
         case task:
-            raise OptionError(
-                f"this run was trained to {task.name}, which takes one step: there is no decoding to see. "
-                "Runs that translate or generate have one"
-            )
+            raise OptionError(one_step(task))
+
+
+def why_no_decoding(run: Run) -> str | None:
+    """Say why there is no decoding of this run to see; None where there is."""
+    if not isinstance(run.task, Translate | Generate):
+        return one_step(run.task)
+    program = load_program(run)
+    if program is not None and isinstance(run.task, Generate) and not program.continues_texts:
+        return (
+            f"the program {program.program} answers each token with something that is no token itself, so no text is "
+            "continued with its answers"
+        )
+    return None
+
+
+def one_step(task: Task) -> str:
+    return (
+        f"this run answers in one step ({task.name}): there is no decoding to see. Runs that translate or generate "
+        "have one"
+    )
 
 
 def translating(run: Run, task: Translate, text: str, max_new: int | None) -> Request:
@@ -97,13 +117,17 @@ class Grown:
         ]
 
 
-def grow(run: Run, request: Request, *, width: int, candidates: int) -> Grown:
-    """Searches with a beam, and keeps what it looked at."""
+def grow(run: Run, request: Request, *, width: int, candidates: int, changes: Sequence[Change] = ()) -> Grown:
+    """Search with a beam, with the model changed as the changes say, and keep every continuation it looked at."""
     method = Beam(width=width, n_best=width)
     asked = checked(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
     tree = Tree(request, width)
     with inferring(run.model):
-        session = open_session(asked.model, asked.inputs, asked.prompts, request.rules.max_new)
+        session = (
+            EditedSession(asked, changes)
+            if changes
+            else open_session(asked.model, asked.inputs, asked.prompts, request.rules.max_new)
+        )
         [found] = beam_search(session, asked.prompts, method, request.rules, candidates, watcher=tree.watch)
     best = tree.path(found[0].tokens)
     for place in best:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,7 +11,7 @@ from clearhead.errors import OptionError
 from clearhead.serve.asking import Asked
 from clearhead.tracing.edits import Change, Edit, Swap
 
-__all__ = ["WEIGHTINGS", "Wanted", "as_change"]
+__all__ = ["WEIGHTINGS", "Wanted", "as_change", "changes_of", "read_edits"]
 
 MOST_EDITS = 1000
 WEIGHTINGS: Mapping[str, Weighting] = {**TABLE, "kernelized": Kernelized("elu")}
@@ -32,14 +32,12 @@ class Wanted:
     def of(asked: Asked, step: int) -> "Wanted":
         """From a body; `step` is that of the checkpoint which is used unless another is asked for."""
         asked.only("source", "target", "edits", "step")
-        edits = asked.objects("edits", most=MOST_EDITS)
-        for one in edits:
-            as_change(one)
+        edits = read_edits(asked)
         chosen = asked.maybe_whole("step")
         return Wanted(
             source=asked.text("source"),
             target=target_of(asked),
-            edits=[dict(one.values) for one in edits],
+            edits=edits,
             step=step if chosen is None else chosen,
         )
 
@@ -51,7 +49,19 @@ class Wanted:
 
     @property
     def changes(self) -> list[Change]:
-        return [as_change(Asked(one, f"edits[{place}]")) for place, one in enumerate(self.edits)]
+        return changes_of(self.edits)
+
+
+def read_edits(asked: Asked) -> list[dict[str, Any]]:
+    """Return the edits of a request as they came, each checked."""
+    edits = asked.objects("edits", most=MOST_EDITS)
+    for one in edits:
+        as_change(one)
+    return [dict(one.values) for one in edits]
+
+
+def changes_of(edits: Sequence[dict[str, Any]]) -> list[Change]:
+    return [as_change(Asked(one, f"edits[{place}]")) for place, one in enumerate(edits)]
 
 
 def target_of(asked: Asked) -> str | list[int] | None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.attention.positions import Learned, NoPosition, Position, Rotary, Sinusoidal
-from clearhead.serve.facts import directions
+from clearhead.serve.program import load_program
 from clearhead.tracing.names import sides_of
 from clearhead.training.run import Run
 
@@ -25,7 +25,7 @@ def positions(run: Run, n: int) -> dict[str, Any]:
     table = part.embedding.position if isinstance(added, Learned) else None
     kinds = [
         sinusoidal(added if isinstance(added, Sinusoidal) else None, part.spec.d_model, n),
-        compiled(table, n, run.step) if table is not None and directions(run) else learned(table, n),
+        compiled(table, n, run.step) if table is not None and load_program(run) else learned(table, n),
         rotary(turning, inside.shape.d_head, n),
     ]
     return {"used": used(inside.position, kinds), "kinds": kinds}

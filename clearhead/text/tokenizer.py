@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers
 from clearhead.errors import DataError, OptionError
 from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, guard, kind_of, lower_cased
 
-__all__ = ["Tokenizer", "suggested_size"]
+__all__ = ["LOST", "Tokenizer", "suggested_size"]
 
 USUAL_NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
@@ -32,6 +32,7 @@ Padding never shares a token with the end, as it often does elsewhere: the end m
 """
 
 LOST = "\ufffd"
+"""What `decode` writes for an unknown token, and for bytes that are no character."""
 PARALLEL = "TOKENIZERS_PARALLELISM"
 
 

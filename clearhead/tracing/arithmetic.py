@@ -15,6 +15,8 @@ from clearhead.attention.weighting import Argmax, Weighting
 __all__ = ["Cell", "Turn", "angles_of", "cell_of", "tied", "turn_of", "weighting_kind"]
 
 TIED = Argmax().tolerance
+KINDS = {"exponential": "softmax", "score": "kernelized"}
+"""How a weight that is a share of a sum is worked out; any other weighting goes by its own name."""
 
 
 @final
@@ -45,7 +47,8 @@ class Cell:
 
     `query` and `key` are as they are compared: with cosine of length 1, with kernelized attention their features.
     `weight` is `exponential / total`: exp of the score over temperature, less the row's highest, in softmax; the
-    product of features in kernelized attention. In other weightings there is no such share (None), and the weight is
+    product of features in kernelized attention. Random features are logarithms, their score is the logarithm of the
+    product, and the weights are softmax's. In other weightings there is no such share (None), and the weight is
     what the row got.
     """
 
@@ -93,7 +96,7 @@ def cell_of(
     weight, value = row.weight[0, key].item(), row.value[key]
     scaled, here = row.scaled[0, key].item(), masked[key].item()
     highest = masked.max()
-    products = query_vector * key_vector if call.similarity.form != "pairwise" else query_vector[:0]
+    products = query_vector * key_vector if call.similarity.form in ("dot", "features") else query_vector[:0]
     return Cell(
         kind=weighting_kind(call.weighting),
         query=query_vector.tolist(),
@@ -119,8 +122,8 @@ def cell_of(
 
 
 def weighting_kind(weighting: Weighting) -> str:
-    """Return the form of a weighting; of one that is any function of a row, its name."""
-    return weighting.form if weighting.form != "rows" else type(weighting).__name__.lower()
+    """Return how a weight is worked out: as a share of a sum, or by a weighting that goes by its own name."""
+    return KINDS.get(weighting.amounts, type(weighting).__name__.lower())
 
 
 def turn_of(call: Call, projected: tuple[Tensor, Tensor], places: tuple[int, int]) -> Turn:
@@ -156,12 +159,12 @@ def tied(masked: Tensor, allowed: Tensor) -> Tensor:
 
 def shares(call: Call, masked: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """What of the row is divided by its total; nothing in weightings that are no share."""
-    if call.weighting.form == "softmax":
+    if call.weighting.amounts == "exponential":
         highest = masked.max()
         if not highest.isfinite():
             return masked.new_zeros(masked.shape), masked.new_zeros(())
         made = ((masked - highest) / call.weighting.temperature).exp()
         return made, made.sum()
-    if call.weighting.form == "kernelized":
+    if call.weighting.amounts == "score":
         return masked, masked.sum()
     return None, None

@@ -57,9 +57,8 @@ class Log:
         self.steps = [Step()]
         self.moved: list[int] | None = None
 
-    def watch(self, path: str, value: Tensor) -> Tensor:
+    def watch(self, path: str, value: Tensor) -> None:
         self.steps[-1].tapped.setdefault(path, value)
-        return value
 
     def move(self, rows: Tensor) -> None:
         rows_now = rows.tolist()
@@ -147,7 +146,7 @@ def history(request: Request, log: Log, record: Record, one: Hypothesis) -> Trac
     for name, layer in names.sites.items():
         if name not in sites:
             sites[name] = passed(log, names.paths[name][own:], rows, layer, cross=name.endswith(".cross"))
-    stream = dict(record.stream)
+    stream = {name: value for name, value in record.stream.items() if not name.startswith("decoder.")}
     for path, name in names.stream.items():
         if name not in stream:
             stream[name] = log.joined(path[own:], rows, 1)

@@ -2,7 +2,7 @@
 
 >>> import clearhead as ch
 >>> ch.Edit(at="decoder.1.cross", step="context", head=3, times=0.0)         # that head off
-Edit(at='decoder.1.cross', step='context', head=3, query=None, key=None, to=None, times=0.0)
+Edit(at='decoder.1.cross', step='context', head=3, query=None, key=None, unit=None, to=None, times=0.0)
 >>> ch.Edit(at="encoder.0.attention", step="score", query=2, key=5, to=4.0).fused
 False
 
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from clearhead.attention.call import Call
-from clearhead.attention.cells import ALL_ROWS
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.reference import Tap, untouched
 from clearhead.attention.request import check_kernelized
@@ -27,8 +26,9 @@ from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError, ShapeError
 from clearhead.tracing.names import Names
 
-__all__ = ["Change", "Edit", "Swap", "check_changes", "edited", "parts_changed", "step_tap"]
+__all__ = ["ALL_ROWS", "Change", "Edit", "Swap", "check_changes", "edited", "parts_changed", "step_tap"]
 
+ALL_ROWS = slice(None)
 OUTSIDE = ("query", "key", "value", "context")
 """Steps that a kernel takes in or gives out."""
 INSIDE = ("allowed", "score", "scaled", "masked", "weight")
@@ -42,8 +42,9 @@ class Edit:
 
     `at` is a site (`decoder.1.cross`) and `step` one of its steps; or they name a value of the stream together:
     `at="decoder.1.cross", step="residual"`. `query` and `key` count along the axes of the same name; of a vector the
-    row is its place (`query` for queries, contexts and the stream, `key` for keys and values). `allowed` is the mask:
-    True where the query may attend.
+    row is its place (`query` for queries, contexts and the stream, `key` for keys and values). `unit` is one number of
+    a vector: `at="encoder.0.feed_forward", step="hidden", unit=17`. `allowed` is the mask: True where the query may
+    attend.
     """
 
     at: str
@@ -51,6 +52,7 @@ class Edit:
     head: int | None = None
     query: int | None = None
     key: int | None = None
+    unit: int | None = None
     to: float | bool | Tensor | None = None
     times: float | None = None
 
@@ -92,17 +94,20 @@ class Edit:
         """Where in the value it acts; None where not in these rows."""
         every = slice(None)
         first = rows.start or 0
-        if value.ndim == 3:  # the stream: (batch, n, d_model)
-            return every, self.inside(self.query, value.shape[1], "position"), every
+        unit = every if self.step in INSIDE else self.inside(self.unit, value.shape[-1], "unit")
+        if value.ndim == 2 and self.step != "position":  # one vector of a whole sequence: (batch, d)
+            return every, unit
+        if value.ndim < 4:  # (batch, n, d), or (n, d) of positions
+            return *(every,) * (value.ndim - 2), self.inside(self.query, value.shape[-2], "position"), unit
         head = self.inside(self.head, value.shape[1], "head")
         if self.step in ("key", "value"):
-            return every, head, self.inside(self.key, value.shape[2], "key"), every
+            return every, head, self.inside(self.key, value.shape[2], "key"), unit
         if self.query is not None and not first <= self.query < first + value.shape[2]:
             if rows == every:
                 self.outside(self.query, value.shape[2], "query")
             return None
         query = every if self.query is None else self.query - first
-        last = every if self.step in OUTSIDE else self.inside(self.key, value.shape[3], "key")
+        last = unit if self.step in OUTSIDE else self.inside(self.key, value.shape[3], "key")
         return every, head, query, last
 
     def reaches(self, n_target: int) -> bool:
@@ -142,7 +147,7 @@ class Swap:
         shape = HeadShape(n_heads=call.n_heads, n_kv_heads=call.key.shape[1], d_head=call.query.shape[-1])
         takes_over = "kernelized" in (self.weighting.form, call.weighting.form)
         similarity = self.weighting.similarity.build(shape) if takes_over else call.similarity
-        return call._replace(weighting=self.weighting.build(shape), similarity=similarity)
+        return call.replace(weighting=self.weighting.build(shape), similarity=similarity)
 
 
 Change = Edit | Swap
@@ -150,12 +155,17 @@ Change = Edit | Swap
 
 def check_changes(changes: Sequence[Change], names: Names) -> None:
     """That each names something there is."""
-    stream = set(names.stream.values())
+    made = set(names.taps.values())
     for change in changes:
         if not isinstance(change, Edit | Swap):
             raise OptionError(f"a change is a clearhead.Edit or a clearhead.Swap; came {change!r}")
-        if isinstance(change, Edit) and change.name in stream:
+        if isinstance(change, Edit) and change.name in made:
             continue
+        if isinstance(change, Edit) and change.name in names.box_of and change.at not in names.sites:
+            raise OptionError(
+                f"{change.name} cannot be changed: it is worked out, or learned, and nothing is made of it by itself; "
+                "change what goes in there, or what comes out"
+            )
         names.check_site(change.at)
         if isinstance(change, Edit) and change.step not in OUTSIDE + INSIDE:
             raise OptionError(f"there is no {change.name!r}; its steps are {', '.join((*OUTSIDE, *INSIDE))}")
@@ -171,7 +181,7 @@ def parts_changed(call: Call, changes: Sequence[Change]) -> Call:
         if isinstance(change, Swap):
             call = change.applied(call)
         elif change.step in ("query", "key", "value"):
-            call = call._replace(**{change.step: change.applied(getattr(call, change.step))})
+            call = call.replace(**{change.step: change.applied(getattr(call, change.step))})
     return call
 
 

@@ -1,29 +1,97 @@
 """The names of everything inside a model, the same in code, traces, pictures and changes.
 
 A side is `encoder` or `decoder`; a site is one attention slot: `encoder.0.attention`, `decoder.1.cross`. What is made
-inside it follows the dot: `decoder.1.cross.weight`. What flows between the sites is the stream:
+inside it follows the dot: `decoder.1.cross.weight`, and so in every other part: `encoder.0.feed_forward.hidden`,
+`encoder.0.attention.norm.mean`, `decoder.output.logits`. What flows between the parts is the stream:
 `decoder.embedding.out`, `decoder.1.cross.residual`, `decoder.normed`.
+
+A box is what a picture of the model has one of: an embedding, a norm, an attention, a sum. Every name is in one box.
 
 >>> from clearhead.model import presets
 >>> names = Names(presets.tiny(vocabulary=20).build())
 >>> [*names.sites][-1], [*names.stream.values()][-1]
 ('decoder.3.cross', 'decoder.3.feed_forward.normed')
+>>> [value.name for value in names.boxes["encoder.0.feed_forward"].values]
+['encoder.0.feed_forward.pre_activation', 'encoder.0.feed_forward.hidden', 'encoder.0.feed_forward.out']
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
 
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
+from clearhead.model.arrangements import Connection
 from clearhead.model.blocks import Block
+from clearhead.model.feedforward import Network
+from clearhead.model.steps import Explained, Step
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 
-__all__ = ["STEPS", "Model", "Names", "sides_of"]
+__all__ = ["CONCAT", "STEPS", "Box", "Model", "Names", "Value", "sides_of"]
 
 Model = Encoder | Decoder | EncoderDecoder
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
 """The steps of one attention, in their order."""
+CONCAT = "concat"
+"""The contexts of all heads side by side, which W_O reads."""
+FORMULAS = {
+    "score": "query · key, or what the similarity has in its place",
+    "scaled": "{score} × {scale}",
+    "masked": "scaled, plus the position's bias; −∞ where the query may not attend",
+    "weight": "what the weighting makes of the masked row",
+    "context": "the sum of weight · value over the keys",
+    CONCAT: "the contexts of all heads, side by side",
+}
+BY_COLUMN = ("score", "scaled", "masked", "weight")
+"""Steps with a column for each key."""
+BY_KEY = ("projected_key", "key", "value")
+"""Steps with a row for each key."""
+OPERAND = re.compile(r"\{(\w+)\}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """A named value, and how it follows from others.
+
+    `formula` names its `operands` in braces, and beside them `{scale}`, which each head has its own of. A value with a
+    `map` is that linear map of the value `of`. `rows` says what its rows are: `query` or `key` tokens, `none` where
+    there is one for all of them, `whole` where it is made of all of them at once; `columns`, whether its last axis
+    counts units or keys. `per_head`: its first axis is the head.
+    """
+
+    name: str
+    formula: str = ""
+    operands: Mapping[str, str] = field(default_factory=dict)
+    map: str = ""
+    of: str = ""
+    rows: str = "query"
+    columns: str = "unit"
+    per_head: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """One box of a model's picture, with the values that are made in it; `section` is what is rebuilt together."""
+
+    name: str
+    kind: str
+    side: str
+    layer: int | None
+    section: tuple[str, ...]
+    values: tuple[Value, ...]
+
+
+class LinearMap(NamedTuple):
+    """A linear map by the label it is shown with, and what it does to vectors `(1, n, d)`."""
+
+    label: str
+    apply: Callable[[Tensor], Tensor]
+    of: str
 
 
 def sides_of(model: nn.Module) -> dict[str, tuple[str, Encoder | Decoder]]:
@@ -40,40 +108,202 @@ def sides_of(model: nn.Module) -> dict[str, tuple[str, Encoder | Decoder]]:
 
 
 class Names:
-    """What a model's attention slots and the taps of its stream are called."""
+    """What a model's inner values are called, and in which box each is made."""
 
     def __init__(self, model: nn.Module) -> None:
         self.sites: dict[str, Attention] = {}
         self.stream: dict[str, str] = {}
         """From the path of a tap to the name of what passes there."""
+        self.taps: dict[str, str] = {}
+        """The same for every tap that a change may act on, those of the stream among them."""
         self.paths: dict[str, str] = {}
         """From the name of a site to its path in the model."""
-        for side, (path, part) in sides_of(model).items():
-            self.add_side(side, path, part)
+        self.boxes: dict[str, Box] = {}
+        self.maps: dict[str, LinearMap] = {}
+        """The linear maps by the names of the values that they make."""
+        self.inputs: dict[tuple[str, ...], str] = {}
+        """For each section, the value of the stream that comes into it."""
+        self.ends: dict[str, str] = {}
+        """The last value of the stream on each side: what the output and the cross-attentions read."""
+        self.sides = sides_of(model)
+        for side, (path, part) in self.sides.items():
+            Side(self, side, path, part).add()
+        self.box_of = {value.name: box for box in self.boxes.values() for value in box.values}
 
-    def add_side(self, side: str, path: str, part: Encoder | Decoder) -> None:
-        self.stream[f"{path}embedding.token"] = f"{side}.embedding.token"
-        self.stream[f"{path}embedding.out"] = f"{side}.embedding.out"
-        for number, block in enumerate(part.stack.blocks):
-            for slot, layer in slots(block):
-                self.sites[f"{side}.{number}.{slot}"] = layer
-                self.paths[f"{side}.{number}.{slot}"] = f"{path}stack.blocks.{number}.{slot}"
-            for branch in branches(block):
-                passes = getattr(block, f"around_{branch}").passes
-                tap = f"{path}stack.blocks.{number}.around_{branch}.{passes}"
-                self.stream[tap] = f"{side}.{number}.{branch}.{passes}"
-        if part.stack.norm is not None:
-            self.stream[f"{path}stack.normed"] = f"{side}.normed"
+    @property
+    def all(self) -> list[str]:
+        """Every name, in the order of the way through the model."""
+        return list(self.box_of)
 
     def check_site(self, name: str) -> None:
         if name not in self.sites:
             raise OptionError(f"there is no attention called {name!r} in this model; there are {', '.join(self.sites)}")
 
 
-def slots(block: Block) -> Iterator[tuple[str, Attention]]:
-    yield "attention", block.attention
-    if block.cross is not None:
-        yield "cross", block.cross
+@final
+class Side:
+    """Adds the names of one side."""
+
+    def __init__(self, names: Names, side: str, path: str, part: Encoder | Decoder) -> None:
+        self.names, self.side, self.path, self.part = names, side, path, part
+        self.stream = f"{side}.embedding.out"
+        """The value that flows on from what was added last."""
+
+    def add(self) -> None:
+        self.add_embedding()
+        for number, block in enumerate(self.part.stack.blocks):
+            for branch in branches(block):
+                self.add_branch(number, block, branch)
+        if self.part.stack.norm is not None:
+            self.add_last_norm(self.part.stack.norm)
+        self.names.ends[self.side] = self.stream
+        if self.part.output is not None:
+            self.add_output(self.part.output)
+
+    def add_box(
+        self, name: str, kind: str, section: tuple[str, ...], values: Sequence[Value], layer: int | None = None
+    ) -> None:
+        self.names.boxes[name] = Box(
+            name=name, kind=kind, side=self.side, layer=layer, section=(self.side, *section), values=tuple(values)
+        )
+
+    def add_embedding(self) -> None:
+        embedding, at, section = self.part.embedding, f"{self.side}.embedding", ("embedding",)
+        for name in ("token", "position", "sum", "out"):
+            self.names.taps[f"{self.path}embedding.{name}"] = f"{at}.{name}"
+        for name in ("token", "out"):
+            self.names.stream[f"{self.path}embedding.{name}"] = f"{at}.{name}"
+        token, position, out = f"{at}.token", f"{at}.position", f"{at}.out"
+        row = "row of the table" + ("" if embedding.factor == 1 else f" × √{self.part.spec.d_model}")
+        values, made = [Value(name=token, formula=row)], token
+        if embedding.position is None and embedding.norm is None:
+            values.append(Value(name=out, formula="{token}", operands={"token": token}))
+        self.add_box(token, "token", section, values)
+        if embedding.position is not None:
+            made = out if embedding.norm is None else f"{at}.sum"
+            operands = {"token": token, "position": position}
+            total = Value(name=made, formula="{token} + {position}", operands=operands)
+            own = Value(name=position, formula=f"{type(self.part.spec.embedding.position).__name__} position")
+            self.add_box(position, "position", section, [own, total])
+        if embedding.norm is not None:
+            self.add_box(f"{at}.norm", "norm", section, norm_values(embedding.norm, f"{at}.norm", made, out))
+
+    def add_branch(self, number: int, block: Block, branch: str) -> None:
+        at, section = f"{self.side}.{number}.{branch}", (str(number), branch)
+        around: Connection = getattr(block, f"around_{branch}")
+        taps = f"{self.path}stack.blocks.{number}"
+        self.names.inputs[(self.side, *section)] = came = self.stream
+        for place in around.places:
+            if place.box == "norm":
+                values = norm_values(getattr(around, place.module), f"{at}.{place.module}", came, f"{at}.{place.out}")
+                self.add_box(f"{at}.{place.module}", "norm", section, values, number)
+            elif place.box == "add":
+                operands = {"x": self.stream, "branch": came}
+                total = Value(name=f"{at}.{place.out}", formula="{x} + {branch}", operands=operands)
+                self.add_box(f"{at}.add", "add", section, [total], number)
+            else:
+                values = self.branch_values(block, branch, at, came)
+                self.add_box(at, branch, section, values, number)
+            came = f"{at}.{place.out or 'out'}"
+            if place.out:
+                self.names.taps[f"{taps}.around_{branch}.{place.out}"] = came
+        own = (
+            (CONCAT, "out") if block.feed_forward is None or branch != "feed_forward" else names_of(block.feed_forward)
+        )
+        for name in set(own) - {place.out for place in around.places}:
+            self.names.taps[f"{taps}.{branch}.{name}"] = f"{at}.{name}"
+        self.stream = f"{at}.{around.passes}"
+        self.names.stream[f"{taps}.around_{branch}.{around.passes}"] = self.stream
+
+    def branch_values(self, block: Block, branch: str, at: str, came: str) -> list[Value]:
+        if branch != "feed_forward" or block.feed_forward is None:
+            layer: Attention = getattr(block, branch)
+            self.names.sites[at] = layer
+            self.names.paths[at] = f"{self.path}stack.blocks.{at.split('.')[1]}.{branch}"
+            return list(self.attention_values(layer, at, came, cross=branch == "cross"))
+        network, names, values = block.feed_forward, {"x": came}, []
+        for step in network.steps:
+            names[step.name] = full = f"{at}.{step.name}"
+            if step.map:
+                self.names.maps[full] = LinearMap(f"W_{step.map}", getattr(network, step.map), names[step.of])
+            values.append(self.value(step, names))
+        return values
+
+    def attention_values(self, layer: Attention, at: str, came: str, *, cross: bool) -> Iterator[Value]:
+        maps, turns = self.names.maps, layer.position.turns
+        memory = self.names.ends.get("encoder", "") if cross else came
+        for role, label, of in (("query", "W_Q", came), ("key", "W_K", memory), ("value", "W_V", memory)):
+            rows, projected = "key" if role in BY_KEY else "query", f"{at}.projected_{role}"
+            if turns and role != "value" and of:
+                maps[projected] = LinearMap(label, getattr(layer, role), of)
+                yield Value(name=projected, map=label, of=of, rows=rows, per_head=True)
+                turned = f"projected_{role}, turned by its position"
+                yield Value(name=f"{at}.{role}", formula=turned, rows=rows, per_head=True)
+            elif of:
+                maps[f"{at}.{role}"] = LinearMap(label, getattr(layer, role), of)
+                yield Value(name=f"{at}.{role}", map=label, of=of, rows=rows, per_head=True)
+            else:
+                yield Value(name=f"{at}.{role}", formula=f"{label} of the memory", rows=rows, per_head=True)
+        for name, formula in FORMULAS.items():
+            columns = "key" if name in BY_COLUMN else "unit"
+            operands = {one: f"{at}.{one}" for one in OPERAND.findall(formula) if one != "scale"}
+            yield Value(
+                name=f"{at}.{name}", formula=formula, operands=operands, columns=columns, per_head=name != CONCAT
+            )
+        if isinstance(layer.output, nn.Identity):
+            yield Value(name=f"{at}.out", formula="concat itself: there is no W_O")
+        else:
+            maps[f"{at}.out"] = LinearMap("W_O", layer.output, f"{at}.{CONCAT}")
+            yield Value(name=f"{at}.out", map="W_O", of=f"{at}.{CONCAT}")
+
+    def add_last_norm(self, norm: nn.Module) -> None:
+        out = f"{self.side}.normed"
+        self.names.inputs[self.side, "norm"] = self.stream
+        self.add_box(f"{self.side}.norm", "norm", ("norm",), norm_values(norm, f"{self.side}.norm", self.stream, out))
+        self.names.stream[f"{self.path}stack.normed"] = self.names.taps[f"{self.path}stack.normed"] = out
+        self.stream = out
+
+    def add_output(self, output: nn.Module) -> None:
+        at = f"{self.side}.output"
+        rows = "query" if self.part.spec.output is not None and self.part.spec.output.by_position else "whole"
+        self.names.inputs[self.side, "output"] = self.stream
+        names, values = {"x": self.stream}, []
+        for step in output.steps if isinstance(output, Explained) else (Step("logits"),):
+            names[step.name] = f"{at}.{step.name}"
+            self.names.taps[f"{self.path}output.{step.name}"] = names[step.name]
+            if step.map:
+                label = "W" if step.map != "fit" else "table"
+                self.names.maps[names[step.name]] = LinearMap(label, getattr(output, step.map), names[step.of])
+            values.append(self.value(step, names, rows))
+        softmax = Value(name=f"{at}.probability", formula="softmax of the logits", rows=rows)
+        self.add_box(at, "output", ("output",), [*values, softmax])
+
+    def value(self, step: Step, names: Mapping[str, str], rows: str = "query") -> Value:
+        """A step of a part, with the full names of what it follows from."""
+        made = self.names.maps.get(names[step.name])
+        operands = {one: names[one] for one in OPERAND.findall(step.formula)}
+        if made is None:
+            return Value(name=names[step.name], formula=step.formula, operands=operands, rows=rows)
+        return Value(name=names[step.name], map=made.label, of=made.of, rows=rows)
+
+
+def norm_values(norm: nn.Module, at: str, came: str, out: str) -> list[Value]:
+    """The values of a norm, from the name of what comes in to the name of what goes out."""
+    *inner, last = norm.steps if isinstance(norm, Explained) else (Step("out"),)
+    names = {"x": came} | {step.name: f"{at}.{step.name}" for step in inner} | {last.name: out}
+    return [
+        Value(
+            name=names[step.name],
+            formula=step.formula,
+            operands={one: names[one] for one in OPERAND.findall(step.formula)},
+            rows="none" if step.learned else "query",
+        )
+        for step in (*inner, last)
+    ]
+
+
+def names_of(network: Network) -> list[str]:
+    return [step.name for step in network.steps]
 
 
 def branches(block: Block) -> Iterator[str]:

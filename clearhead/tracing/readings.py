@@ -111,7 +111,7 @@ def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
     if part.output is None:
         raise OptionError("this model gives vectors and answers nothing, so there is nothing its layers would answer")
     last = f"{side}.normed"
-    names = [name for name in trace.names if name.startswith(f"{side}.") and name != f"{side}.embedding.token"]
+    names = [name for name in trace.stream if name.startswith(f"{side}.") and name != f"{side}.embedding.token"]
     read = [name for name in names if name.endswith("embedding.out") or is_last_of_block(name, names)]
     with inferring(part):
         found = [Lens(name, answered(part, trace.value(name), shown, normed=False)) for name in read]

@@ -25,7 +25,7 @@ from clearhead.attention import reference
 from clearhead.attention.call import Call
 from clearhead.attention.kernels import kernel_for, run
 from clearhead.attention.layer import Attention
-from clearhead.taps import watching
+from clearhead.taps import replacing, watching
 from clearhead.tracing.edits import Change, Edit, check_changes, edited, parts_changed, step_tap
 from clearhead.tracing.names import Names
 
@@ -77,29 +77,31 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
         for what in ("query", "key")
     }
 
-    def watch(path: str, value: Tensor) -> Tensor:
+    def edit(path: str, value: Tensor) -> Tensor:
+        name = names.taps.get(path)
+        return value if name is None else edited(name, value, changes)
+
+    def keep(path: str, value: Tensor) -> None:
         if path in projections:
             record.projected[projections[path]] = value.detach()
         name = names.stream.get(path)
-        if name is None:
-            return value
-        value = edited(name, value, changes)
-        record.stream.setdefault(name, value.detach())
-        return value
+        if name is not None:
+            record.stream.setdefault(name, value.detach())
 
+    before = {layer: layer.runner for layer in names.sites.values()}
     for name, layer in names.sites.items():
         here = tuple(change for change in changes if change.at == name)
         layer.runner = functools.partial(run_recorded, record, name, layer, here)
     try:
-        with watching(model, watch):
+        with replacing(model, edit), watching(model, keep):
             yield record
     finally:
-        for layer in names.sites.values():
-            layer.runner = None
+        for layer, runner in before.items():
+            layer.runner = runner
 
 
 def run_recorded(record: Record, name: str, layer: Attention, changes: tuple[Change, ...], call: Call) -> Tensor:
-    call = parts_changed(call._replace(dropout=0.0), changes)
+    call = parts_changed(call.replace(dropout=0.0), changes)
     inner = [change for change in changes if isinstance(change, Edit) and not change.fused]
     if inner:
         kernel, context = "reference", changed_context(call, changes)
@@ -128,4 +130,4 @@ def changed_context(call: Call, changes: Sequence[Change]) -> Tensor:
 
 
 def detached(call: Call) -> Call:
-    return call._replace(query=call.query.detach(), key=call.key.detach(), value=call.value.detach())
+    return call.replace(query=call.query.detach(), key=call.key.detach(), value=call.value.detach())

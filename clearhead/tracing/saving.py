@@ -4,7 +4,7 @@ It holds queries, keys, values and contexts, the parts that were between them wi
 the likeliest answers: all that rebuilding needs, and nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from clearhead.errors import OptionError, TraceError
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.saved import PARTS
 from clearhead.tracing.edits import Change, Edit, Swap
+from clearhead.tracing.inner import InnerValues
+from clearhead.tracing.names import STEPS
 from clearhead.tracing.origin import Origin
 from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Passed
@@ -48,7 +50,8 @@ def save_trace(trace: Trace, path: str | Path) -> None:
         "task": trace.task,
         "notes": list(trace.notes),
         "sides": {name: vars(side) for name, side in trace.sides.items()},
-        "stream": trace.names,
+        "stream": list(trace.stream),
+        "names": list(trace.all_names),
         "sites": sites,
         "changes": [written_change(change, f"changes/{i}", tensors) for i, change in enumerate(trace.changes)],
         "candidates": [[list(one) for one in row] for row in trace.candidates],
@@ -124,17 +127,30 @@ def load_trace(path: str | Path, model: nn.Module | None = None) -> Trace:
         origin.check(model)
     changes = tuple(read_change(one, tensors) for one in told["changes"])
     candidates = [[Candidate(*one) for one in row] for row in told["candidates"]]
+    sides = {name: Side(**side) for name, side in told["sides"].items()}
+    stream = {name: tensors[f"stream/{name}"] for name in told["stream"]}
+    sites = {name: read_site(name, site, tensors, changes) for name, site in told["sites"].items()}
+    lengths = {name: len(side.ids) for name, side in sides.items()}
     return Trace(
         kind=told["kind"],
         task=told["task"],
         notes=tuple(told["notes"]),
-        sides={name: Side(**side) for name, side in told["sides"].items()},
-        stream={name: tensors[f"stream/{name}"] for name in told["stream"]},
-        sites={name: read_site(name, site, tensors, changes) for name, site in told["sites"].items()},
+        sides=sides,
+        stream=stream,
+        sites=sites,
         changes=changes,
         answers=Answers(lambda: candidates),
         origin=origin,
+        inner=None
+        if model is None
+        else InnerValues(model, sites=sites, stream=stream, lengths=lengths, changes=changes),
+        all_names=tuple(told["names"]) if "names" in told else stored_names(stream, sites),
     )
+
+
+def stored_names(stream: Iterable[str], sites: Iterable[str]) -> tuple[str, ...]:
+    """The names of a file that was written before names were."""
+    return (*stream, *(f"{site}.{step}" for site in sites for step in STEPS))
 
 
 def read_site(name: str, told: Mapping[str, Any], tensors: Mapping[str, Tensor], changes: tuple[Change, ...]) -> Site:

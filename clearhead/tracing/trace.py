@@ -21,10 +21,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.decoding.generating import inferring
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
-from clearhead.tracing.edits import Change
-from clearhead.tracing.names import sides_of
+from clearhead.tracing.edits import ALL_ROWS, Change
+from clearhead.tracing.inner import InnerValues, site_value
+from clearhead.tracing.names import CONCAT, STEPS, sides_of
 from clearhead.tracing.origin import Origin
 from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Record, recording
@@ -65,7 +66,10 @@ class Layer(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What went through a model for one text. Sites by name, values of the stream by name, and what it answers."""
+    """What went through a model for one text. Sites by name, inner values by name, and what it answers.
+
+    `stream` and `sites` are stored; what lies between them is made again by the model when it is asked for.
+    """
 
     kind: str
     sides: Mapping[str, Side]
@@ -78,6 +82,10 @@ class Trace:
     origin: Origin
     beams: "tuple[Trace, ...]" = field(default=(), repr=False)
     """Of a beam search: the trace of every output, the best first."""
+    inner: InnerValues | None = field(default=None, repr=False)
+    """Makes what is not stored; None where there is no model to make it with."""
+    all_names: tuple[str, ...] = field(default=(), repr=False)
+    """The names there are with the model."""
 
     def __repr__(self) -> str:
         tokens = " and ".join(f"{len(side.ids)} {name}" for name, side in self.sides.items())
@@ -116,14 +124,37 @@ class Trace:
 
     @property
     def names(self) -> list[str]:
-        """The names of the stream's values."""
-        return list(self.stream)
+        """The names of all values that `value` gives, in the order of the way through the model.
 
-    def value(self, name: str) -> Float[Tensor, "n d_model"]:
-        """A value of the stream by its name."""
-        if name not in self.stream:
-            raise OptionError(f"there is no {name!r} in this trace; the stream has {', '.join(self.stream)}")
-        return self.stream[name]
+        Of a trace that was loaded without its model: the stream, and the steps of every attention.
+        """
+        return [name for name in self.all_names if self.inner is not None or self.is_stored(name)]
+
+    def value(self, name: str, rows: slice = ALL_ROWS) -> Tensor:
+        """A value by its name: one of the stream, a step of an attention, or any other made in between.
+
+        `encoder.0.feed_forward.hidden` is `(n, d_ff)`; what heads have comes with the head first. Of a long text
+        `rows` makes a few rows alone.
+        """
+        if name not in self.all_names:
+            at = ".".join(name.split(".")[:3])
+            near = [other for other in self.all_names if other.startswith(at)] or list(self.stream)
+            raise OptionError(
+                f"there is no {name!r} in this trace; there are {', '.join(near)}. All are in trace.names"
+            )
+        if self.inner is not None:
+            return self.inner.value(name, rows)
+        if name in self.stream:
+            return self.stream[name][rows]
+        if not self.is_stored(name):
+            raise TraceError(f"{name} is not stored in a trace, and is made by its model: Trace.load(path, model)")
+        at, _, step = name.rpartition(".")
+        return site_value(self.sites[at], step, rows)
+
+    def is_stored(self, name: str) -> bool:
+        """Whether it can be had without the model."""
+        at, _, step = name.rpartition(".")
+        return name in self.stream or (at in self.sites and step in (*STEPS, CONCAT))
 
     @property
     def answering(self) -> str:
@@ -218,6 +249,8 @@ def recorded(
     answering, (_, part) = list(parts.items())[-1]
     last = stream[[name for name in stream if name.startswith(f"{answering}.")][-1]]
     labels = sides[answering].tokens
+    lengths = {side: len(one.ids) for side, one in sides.items()}
+    inner = InnerValues(model, sites=sites, stream=stream, lengths=lengths, changes=changes)
     return Trace(
         kind={Encoder: "encoder", Decoder: "decoder", EncoderDecoder: "encoder-decoder"}[type(model)],
         sides=sides,
@@ -227,6 +260,8 @@ def recorded(
         changes=tuple(changes),
         answers=Answers(lambda: likeliest(part, last, len(labels))),
         origin=Origin.of(model),
+        inner=inner,
+        all_names=tuple(inner.names.all),
     )
 
 

@@ -19,14 +19,18 @@ from clearhead.errors import ClearheadError, OptionError, RunError
 from clearhead.training.checkpoints import write_text
 from clearhead.training.comparison import Comparison, Failure, Impossible, Outcome, outcome_of
 from clearhead.training.comparison_plot import draw_comparison
-from clearhead.training.defaults import with_attention, with_position
 from clearhead.training.recipe import Recipe, changes
+from clearhead.training.variants import with_parts
 from clearhead.training.workers import JOB, RECALL, Job, begin, prepare_text, read_job, run_all
 
-__all__ = ["Arm", "compare", "grid", "varied"]
+__all__ = ["BASE", "Arm", "compare", "grid", "one_by_one", "varied"]
 
 Told = Callable[[str], None]
 Choice = Mapping[str, str]
+BASE = "base"
+"""The name of the model that variants are compared with."""
+TELLING = ("attention", "position", "size")
+"""Options whose values name themselves; `none` or `8` could be anything."""
 
 
 @final
@@ -39,36 +43,44 @@ class Arm:
 
 
 def grid(lists: Mapping[str, Sequence[str]], make: Callable[[Choice], Recipe]) -> list[Arm | Impossible]:
-    """An arm for every way to take one of each list; those that cannot be made are told apart, with the reason.
+    """Return an arm for every way to take one value of each list.
 
     `lists` are names such as {"attention": ("softmax", "cosine")}, and `make` gives the recipe of a choice of them. An
-    arm is called by what it has taken of the lists that have several.
+    arm is called by what it has taken of the lists that have several values.
     """
-    arms: list[Arm | Impossible] = []
-    several = [len(values) > 1 for values in lists.values()]
-    for values in itertools.product(*lists.values()):
-        name = "-".join(itertools.compress(values, several) if any(several) else values)
-        try:
-            recipe = make(dict(zip(lists, values, strict=True)))
-            with torch.device("meta"):
-                recipe.model.build()
-        except ClearheadError as error:
-            arms.append(Impossible(arm=name, why=str(error)))
-        else:
-            arms.append(Arm(name=name, recipe=recipe))
-    return arms
+    several = [name for name, values in lists.items() if len(values) > 1] or list(lists)
+    choices = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    return [arm_of("-".join(label(name, choice[name]) for name in several), choice, make) for choice in choices]
+
+
+def label(option: str, value: str) -> str:
+    """Return how a value is called in the name of an arm: alone where it says what it is of, else with its option.
+
+    >>> label("attention", "cosine"), label("value_rank", "8")
+    ('cosine', 'value-rank=8')
+    """
+    return value if option in TELLING else f"{option.replace('_', '-')}={value}"
+
+
+def one_by_one(variants: Sequence[Choice], make: Callable[[Choice], Recipe]) -> list[Arm | Impossible]:
+    """Return an arm for each variant: a model that differs from the base in the parts named; {} is the base itself."""
+    return [arm_of(",".join(label(*part) for part in choice.items()) or BASE, choice, make) for choice in variants]
+
+
+def arm_of(name: str, choice: Choice, make: Callable[[Choice], Recipe]) -> Arm | Impossible:
+    """Return the arm; or, where the model cannot be built, the reason."""
+    try:
+        recipe = make(choice)
+        with torch.device("meta"):
+            recipe.model.build()
+    except ClearheadError as error:
+        return Impossible(arm=name, why=str(error))
+    return Arm(name=name, recipe=recipe)
 
 
 def varied(recipe: Recipe, choice: Choice) -> Recipe:
-    """The recipe with another `attention`, another `position`, or both."""
-    if unknown := set(choice) - {"attention", "position"}:
-        raise OptionError(f"what varies is attention or position; came {', '.join(sorted(unknown))}")
-    model = recipe.model
-    if "position" in choice:
-        model = with_position(model, choice["position"], recipe.batching.context)
-    if "attention" in choice:
-        model = with_attention(model, choice["attention"])
-    return replace(recipe, model=model)
+    """Return the recipe with other parts in its model: attention, position, heads, block, scale, … by name."""
+    return replace(recipe, model=with_parts(recipe.model, choice, context=recipe.batching.context))
 
 
 def compare(

@@ -217,20 +217,23 @@ def each_block(spec: Spec, change: Callable[[BlockSpec], BlockSpec]) -> Spec:
     return replace(spec, blocks=tuple(map(change, spec.blocks)))
 
 
+def each_attention(spec: Spec, change: Callable[[AttentionSpec], AttentionSpec]) -> Spec:
+    """Return the model with every attention slot changed, cross-attention included."""
+
+    def changed(block: BlockSpec) -> BlockSpec:
+        cross = None if block.cross is None else change(block.cross)
+        return replace(block, attention=change(block.attention), cross=cross)
+
+    return each_block(spec, changed)
+
+
 def with_attention(spec: Spec, name: str) -> Spec:
     """The same model with another kind of attention in every slot."""
     if name not in ATTENTIONS:
         raise OptionError(f"attention: there is no {name!r}; there are {', '.join(ATTENTIONS)}")
     kind = ATTENTIONS[name]
 
-    def other(slot: AttentionSpec) -> AttentionSpec:
-        return replace(slot, similarity=kind.similarity, weighting=kind.weighting)
-
-    def change(block: BlockSpec) -> BlockSpec:
-        cross = None if block.cross is None else other(block.cross)
-        return replace(block, attention=other(block.attention), cross=cross)
-
-    return each_block(spec, change)
+    return each_attention(spec, lambda slot: replace(slot, similarity=kind.similarity, weighting=kind.weighting))
 
 
 def with_position(spec: Spec, name: str, context: int) -> Spec:

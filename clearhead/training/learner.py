@@ -49,9 +49,8 @@ class Learner:
         self.nll = torch.zeros((), dtype=torch.float64, device=self.device)
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
-        self.logits: Callable[[nn.Module, Batch], Tensor] = task.logits
-        if machine.compile:
-            self.logits = compile(task.logits, device=self.device.type)
+        # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
+        self.batch_loss = compile(batch_loss, device=self.device.type) if machine.compile else batch_loss
         self.make_state()
 
     def backward(self, batch: Batch, share: Tensor) -> None:
@@ -62,15 +61,7 @@ class Learner:
         self.nll += loss.nll
 
     def loss(self, batch: Batch) -> Loss:
-        smoothing, weight = self.optimising.smoothing, self.optimising.r_drop
-        if not weight:
-            return cross_entropy(*self.answered(batch), smoothing)
-        twice = {name: torch.cat([one, one]) for name, one in batch.items()}
-        return r_drop(*self.answered(twice), smoothing, weight)
-
-    def answered(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = self.logits(self.model, batch)
-        return logits.flatten(0, -2), batch["wanted"].flatten()
+        return self.batch_loss(self.task, self.model, batch, self.optimising.smoothing, self.optimising.r_drop)
 
     def update(self) -> None:
         """Clips, steps, and clears the gradients."""
@@ -138,6 +129,16 @@ class Learner:
         self.nll.zero_()
         self.places = 0
         return found
+
+
+def batch_loss(task: Task, model: nn.Module, batch: Batch, smoothing: float, r_drop_weight: float) -> Loss:
+    """Return the loss of a batch: cross-entropy, or R-Drop's of the batch answered twice."""
+    if r_drop_weight:
+        batch = {name: torch.cat([one, one]) for name, one in batch.items()}
+    logits, wanted = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
+    if r_drop_weight:
+        return r_drop(logits, wanted, smoothing, r_drop_weight)
+    return cross_entropy(logits, wanted, smoothing)
 
 
 def adamw(parameters: Sequence[nn.Parameter], optimising: Optimising, device: torch.device) -> torch.optim.AdamW:

@@ -138,7 +138,11 @@ class Machine:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One run. `model` is the spec itself, so that nothing about it is left to a version's defaults."""
+    """One run. `model` is the spec itself, so that nothing about it is left to a version's defaults.
+
+    `parameters`: how many it shall have. Its width and depth are then chosen once the vocabulary is known.
+    `vectors` is a file of pre-trained word vectors that the token tables start from.
+    """
 
     task: str
     corpus: Corpus
@@ -150,8 +154,11 @@ class Recipe:
     keeping: Keeping = Keeping()
     machine: Machine = Machine()
     seed: int = 1
+    parameters: int | None = None
+    vectors: str | None = None
 
     def __post_init__(self) -> None:
+        positive(self, "parameters")
         if self.seed < 0:
             raise OptionError(f"seed: 0 or more; came {self.seed}")
 

@@ -8,18 +8,19 @@ trace.decoder[1].cross.head[3].weight       # (query, key)
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from clearhead.decoding import Beam, Greedy, Rules, Sample
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import checked, inferring, whole, written_on
+from clearhead.decoding.request import Model
 from clearhead.errors import OptionError
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.decoding import trace_decoding
+from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
-from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import Answers, Candidate, Trace, trace_model
 from clearhead.training import answers
 from clearhead.training.run import Run
@@ -146,23 +147,14 @@ def with_own_output(run: Run, asked: Asked, edits: Sequence[Change]) -> Asked:
 
 
 def changed_output(run: Run, task: Translate, source: list[int], edits: Sequence[Change]) -> list[int]:
-    """The greedy output of the changed model, the whole read again for each token: a change may name any place.
-
-    A place that is not there yet is left as it is.
-    """
-    writes, device = task.tokenizers["target"], next(run.model.parameters()).device
-    read, tokens = torch.tensor([source], device=device), [writes.start]
-    most = min(task.context, answers.reach(len(source)))
+    """Return the greedy output of the changed model, without its end token."""
+    writes = task.tokenizers["target"]
+    rules = Rules(max_new=min(task.context, answers.reach(len(source))) - 1, end=(writes.end,))
+    request = checked(cast(Model, run.model), [source], [[writes.start]], rules, 0)
     with inferring(run.model):
-        while len(tokens) < most:
-            there = [edit for edit in edits if edit.reaches(len(tokens))]
-            with recording(run.model, there):
-                logits = run.model(read, torch.tensor([tokens], device=device))
-            best = int(logits[0, -1].argmax())
-            if best == writes.end:
-                break
-            tokens.append(best)
-    return tokens[1:]
+        session = EditedSession(request, edits)
+        [[found]] = whole(written_on(session, request.prompts, Greedy(), rules, 0), 1)
+    return [token for token in found.tokens if token != writes.end]
 
 
 def written(

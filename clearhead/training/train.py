@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from clearhead.errors import OptionError, RunError
+from clearhead.model.sizes import resized
 from clearhead.text.preparing import Prepared, opened, prepare
 from clearhead.training.assessing import Held, assess
 from clearhead.training.checkpoints import Checkpoint, write_text, writing
@@ -18,6 +19,7 @@ from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, settled
 from clearhead.training.recipe import Budget, Recipe
 from clearhead.training.run import Run, load, to_stderr
+from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import TASKS
 
@@ -52,10 +54,13 @@ def train(
         )
         task = TASKS[recipe.task](tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
         spec = task.fitted(recipe.model)
+        if recipe.parameters is not None:
+            spec = resized(spec, recipe.parameters)
         folder.describe(spec, task, prepared)
         recipe = replace(recipe, model=spec)
         folder.begin(recipe)
-        return trained(Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec), None, watcher)
+        work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
+        return trained(work, None, watcher, told)
 
 
 def resume(
@@ -78,7 +83,7 @@ def resume(
             recipe = replace(recipe, budget=budget)
             folder.begin(recipe)
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
-        return trained(work, checkpoint, watcher)
+        return trained(work, checkpoint, watcher, told)
 
 
 def prepared_before(data: Path, folder: RunFolder) -> Prepared:
@@ -100,10 +105,13 @@ def last_whole(folder: RunFolder, told: Callable[[str], None]) -> Checkpoint | N
     return found
 
 
-def trained(work: Work, checkpoint: Checkpoint | None, watcher: Watcher) -> Run:
+def trained(work: Work, checkpoint: Checkpoint | None, watcher: Watcher, told: Callable[[str], None]) -> Run:
     device = prepare_machine(work.recipe.machine)
     torch.manual_seed(work.recipe.seed)
-    model = work.spec.build().to(device)
+    model = work.spec.build()
+    if work.recipe.vectors is not None and checkpoint is None:
+        start_from_vectors(model, work.task, work.recipe.vectors, told)
+    model = model.to(device)
     learner = Learner(model, work.task, work.recipe.optimising, work.recipe.machine)
     with Stopping() as stopping:
         trainer = Trainer(work, learner, watcher)

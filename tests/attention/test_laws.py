@@ -169,7 +169,7 @@ def test_weights_are_never_negative_and_sum_to_one_or_zero(trio: Trio, size: Siz
     assert (made.weight >= 0).all()
     assert not made.weight[~allowed].any()
     if parts["weighting"].sums_to_one:
-        nothing = (made.masked == 0).all(-1) if trio.kernelized else ~allowed.any(-1)
+        nothing = (made.masked == parts["weighting"].blocked).all(-1)
         torch.testing.assert_close(made.weight.sum(-1), (~nothing).to(DOUBLE), **CLOSE)
 
 
@@ -350,6 +350,26 @@ def test_what_stands_where_nobody_looks_leaks_nowhere(trio: Trio, mask: str, siz
         assert_all_close(came, wanted)
         for gradient, place in zip(came, nowhere, strict=False):
             assert not gradient[place.expand_as(gradient)].any()
+
+
+@every_trio_and_mask("none", "causal", "padding", "causal padding", "table", "document")
+@few
+@given(size=sizes(), data=st.data())
+def test_a_query_that_is_nan_gives_nan_and_no_other_query_notices(
+    trio: Trio, mask: str, size: Sizes, data: st.DataObject
+):
+    """On every kernel; torch's own gives 0 for it, or NaN, by the number of keys."""
+    (query, key, value), parts = size.tensors(), {**size.parts(trio), "mask": size.mask(mask)}
+    row = data.draw(st.integers(0, size.n_query - 1))
+    seeing = (ch.explain(query, key, value, mask=parts["mask"]).masked > -torch.inf).any(-1, keepdim=True)
+    clean = ch.attend(query, key, value, **parts, kernel="reference")
+    poisoned = query.detach().clone()
+    poisoned[:, :, row, 1] = torch.nan
+    hit = torch.zeros_like(seeing)
+    hit[:, :, row] = seeing[:, :, row]
+    for context in outcomes(poisoned, key, value, **parts):
+        assert context[hit.expand_as(context)].isnan().all()
+        torch.testing.assert_close(context.masked_fill(hit, 0), clean.masked_fill(hit, 0), **CLOSE)
 
 
 @every_trio

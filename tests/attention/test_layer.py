@@ -16,6 +16,7 @@ LAYOUTS = {
     "free widths": ch.Heads(3, d_head=6, d_value=10),
     "low rank": ch.Heads(4, value_rank=2, d_value=16, bias=True),
     "low rank grouped": ch.Heads(4, kv=2, value_rank=3),
+    "sliced low rank": ch.SlicedHeads(4, value_rank=2, bias=True),
     "concat only": ch.Heads(4, output=False),
     "sliced": ch.SlicedHeads(4),
     "sliced with bias": ch.SlicedHeads(4, bias=True),
@@ -216,3 +217,20 @@ def test_the_case_of_the_grid_poisons_what_nobody_sees():
     assert case.tensors[1].isnan().any()
     assert case.tensors[0][0].isnan().all()
     assert case.differences() == []
+
+
+def test_sliced_heads_of_low_rank_are_a_product_of_two_maps_on_their_own_slice():
+    layer, x = ch.Attention(12, heads=ch.SlicedHeads(3, value_rank=2)).double(), torch.randn(2, 5, 12).double()
+    square = ch.Attention(12, heads=ch.SlicedHeads(3)).double()
+    square.load_state_dict(
+        {
+            name: layer.value.down @ layer.value.up if name == "value.weight" else layer.state_dict()[name]
+            for name in square.state_dict()
+        }
+    )
+    torch.testing.assert_close(layer(x), square(x))
+    assert torch.linalg.matrix_rank(layer.value.down @ layer.value.up).tolist() == [2, 2, 2]
+    for head in range(3):
+        changed = x.clone()
+        changed[..., [i for i in range(12) if i // 4 != head]] += 1
+        torch.testing.assert_close(layer.value(changed)[:, head], layer.value(x)[:, head])

@@ -244,3 +244,57 @@ def test_a_mask_that_needs_no_query_axis_stays_small():
     """Padding has one row for all queries: nothing of n_query x n_key is made."""
     positions = Positions.aligned(1000, 1000, torch.device("cpu"))
     assert M.padding([3, 5]).allowed(box(positions, batch=2, n_heads=4)).shape == (2, 1, 1, 1000)
+
+
+LISTED: dict[str, Callable[[], Mask]] = {
+    "padding": lambda: M.padding([2, 4]),
+    "prefix": lambda: M.prefix([1, 2]),
+    "one prefix": lambda: M.prefix(2),
+    "document": lambda: M.document([0, 0, 1, 1]),
+    "document cross": lambda: M.document([0, 1, 1], [0, 0, 1, 1]),
+    "all of them": lambda: M.causal() & (M.padding([2, 4]) | ~M.prefix(1)) & M.document([[0, 0, 1, 1], [0, 1, 1, 1]]),
+}
+
+
+def allowed_on(mask: Mask, device: str) -> Tensor:
+    where = torch.device(device)
+    mask.check(Extent(2, 1, 3, 4, where))
+    return mask.allowed(box(Positions.aligned(3, 4, where), batch=2, n_heads=1))
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_numbers_in_a_list_follow_the_query_to_its_device(name: str):
+    mask = LISTED[name]()
+    before = allowed_on(mask, "cpu")
+    assert allowed_on(mask, "meta").device.type == "meta"
+    assert torch.equal(allowed_on(mask, "cpu"), before)
+
+
+def test_a_list_is_copied_to_a_device_once():
+    mask = M.padding([2, 4])
+    first = mask.lengths.on(torch.device("meta"))
+    assert mask.lengths.on(torch.device("meta")) is first
+    assert len(mask.lengths.copies) == 2
+
+
+def test_a_list_stays_a_list_of_numbers_whatever_the_default_device_is():
+    with torch.device("meta"):
+        mask = M.padding([2, 4])
+    assert torch.equal(allowed_on(mask, "cpu"), allowed_on(M.padding([2, 4]), "cpu"))
+
+
+def test_a_list_first_used_under_a_transform_can_be_used_after_it():
+    mask = M.padding([2, 4])
+
+    def total(x: Tensor) -> Tensor:
+        allowed_on(mask, "meta")
+        return x.sum()
+
+    torch.func.grad(total)(torch.ones(2))
+    assert allowed_on(mask, "meta").device.type == "meta"
+    assert not torch._C._functorch.is_functorch_wrapped_tensor(mask.lengths.copies[1])
+
+
+def test_a_tensor_stays_where_its_owner_put_it():
+    with pytest.raises(ch.errors.DeviceError, match="padding lengths: on cpu, but the query is on meta; move it there"):
+        allowed_on(M.padding(torch.tensor([2, 4])), "meta")

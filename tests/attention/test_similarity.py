@@ -43,6 +43,25 @@ def test_the_default_is_the_scaled_dot_product():
     assert torch.allclose(ch.explain(q, k, k).scaled, (q @ k.T) / 3, atol=1e-6)
 
 
+@pytest.mark.parametrize("kernel", ["reference", "fused", "blockwise"])
+@pytest.mark.parametrize(("query_size", "key_size"), [(1e19, 1e19), (1e-23, 1e-23), (1e19, 1e-23), (1e37, 1e-37)])
+def test_the_cosine_of_vectors_of_any_size_is_that_of_their_directions(query_size, key_size, kernel):
+    """Value and gradient: the squares of these sizes are no float32."""
+    directions = torch.randn(3, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    value, upstream = torch.randn(5, 2, dtype=torch.float64), torch.randn(3, 2, dtype=torch.float64)
+
+    def results(sizes, dtype):
+        vectors = [(side * size).to(dtype).requires_grad_() for side, size in zip(directions, sizes, strict=True)]
+        context = ch.attend(*vectors, value.to(dtype), similarity=Cosine(temperature=1.0, learned=False), kernel=kernel)
+        gradients = torch.autograd.grad((context * upstream.to(dtype)).sum(), vectors)
+        return context, *(gradient.double() * size for gradient, size in zip(gradients, sizes, strict=True))
+
+    for ours, exact in zip(
+        results((query_size, key_size), torch.float32), results((1.0, 1.0), torch.float64), strict=True
+    ):
+        torch.testing.assert_close(ours.double(), exact, rtol=2e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("zero", ["query", "key", "both"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_zero_vector_has_a_cosine_of_zero_with_everything(zero: str, dtype: torch.dtype):

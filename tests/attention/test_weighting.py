@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.kernels import KERNELS
 from clearhead.attention.weighting import Argmax, Kernelized, RandomFeatures, Sigmoid, Softmax, Sparsemax, Weighting
 from clearhead.attention.weighting.features import DrawnFeatures, orthogonal_rows
+from clearhead.errors import OptionError
 
 DOUBLE = torch.float64
 HEADS = ch.HeadShape(n_heads=2, n_kv_heads=2, d_head=4)
@@ -160,7 +160,7 @@ def test_in_kernelized_attention_scaled_is_the_score_and_blocked_is_zero():
     assert torch.equal(made.masked, made.score.tril())
 
 
-@pytest.mark.parametrize("kernel", [name for name in KERNELS if name not in ("fused", "flex")])
+@pytest.mark.parametrize("kernel", ["chunked", "recurrent", "blockwise", "reference"])
 def test_a_denominator_of_zero_gives_zeros_and_finite_gradients(kernel: str):
     q = torch.tensor([[-1.0, -2.0], [1.0, -1.0]], requires_grad=True)
     k = torch.tensor([[-1.0, 3.0], [-2.0, 1.0], [0.0, 0.0]], requires_grad=True)
@@ -186,6 +186,66 @@ def test_random_features_are_the_exponential_on_average(count: int):
         wanted = torch.exp((q * k).sum(-1) * scale)
         assert ((each_draw.mean(-1) - wanted).abs() < 5 * standard_error).all()
         assert (standard_error < 0.1 * wanted).all()
+
+
+@pytest.mark.parametrize(("error", "d_head", "std"), [(0.1, 64, 0.25), (0.3, 16, 0.5), (0.5, 32, 0.4)])
+def test_features_for_an_accuracy_have_it(error: float, d_head: int, std: float):
+    """The relative error of φ(q)·φ(k) over many projections: as stated for independent rows, no more for orthogonal."""
+    part = RandomFeatures.for_accuracy(error, d_head=d_head, std=std)
+    q = torch.zeros(d_head, dtype=DOUBLE)
+    k = q.clone()
+    q[0] = k[1] = std * d_head**0.5  # |q + k|² = 2 d_head std², exactly
+    generator = torch.Generator().manual_seed(3)
+
+    def measured(rows) -> float:
+        draws = [DrawnFeatures(rows(), None) for _ in range(300)]
+        products = torch.stack([(drawn.map(q) * drawn.map(k)).sum() for drawn in draws])  # exp(q·k/√d) is 1
+        return (products - 1).square().mean().sqrt().item()
+
+    independent = measured(lambda: torch.randn(part.count, d_head, generator=generator, dtype=DOUBLE))
+    assert independent == pytest.approx(error, rel=0.2)
+    assert measured(lambda: orthogonal_rows(part.count, d_head, generator)) < 1.2 * error
+
+
+def test_an_accuracy_out_of_reach_is_told_with_what_is_in_reach():
+    with pytest.raises(
+        OptionError,
+        match=r"takes 8.9e\+08 features, and the most is 65,536, which are enough up to std=0.64. .*Softmax",
+    ):
+        RandomFeatures.for_accuracy(0.1, d_head=64)
+    RandomFeatures.for_accuracy(0.1, d_head=64, std=0.63)
+    with pytest.raises(OptionError, match="more than 1e300 features"):
+        RandomFeatures.for_accuracy(0.1, d_head=64, std=100.0)
+    with pytest.raises(OptionError, match=r"error and std must be above 0 and finite.*came error=0.0"):
+        RandomFeatures.for_accuracy(0.0, d_head=64)
+
+
+def test_random_features_come_closer_to_softmax_with_their_number():
+    """Half the error with four times as many, where the vectors are small enough for either."""
+    q, k, v = (torch.randn(4, 32, 64, dtype=DOUBLE) * size for size in (0.3, 0.3, 1.0))
+    wanted = ch.attend(q, k, v)
+
+    def error(count: int) -> float:
+        parts = [Kernelized(RandomFeatures(count, seed=seed)) for seed in range(4)]
+        return sum((ch.attend(q, k, v, weighting=part) - wanted).norm().item() for part in parts)
+
+    assert error(1024) / error(64) == pytest.approx(0.25, abs=0.08)
+
+
+def test_normalised_random_features_score_by_the_logarithm():
+    q, k = torch.randn(2, 3, 4, dtype=DOUBLE), torch.randn(2, 5, 4, dtype=DOUBLE)
+    made = ch.explain(q, k, k, weighting=Kernelized("random"))
+    plain = ch.explain(q, k, k, weighting=Kernelized("random", normalised=False))
+    torch.testing.assert_close(made.score, plain.score.log())
+    torch.testing.assert_close(made.weight, plain.weight / plain.weight.sum(-1, keepdim=True))
+
+
+def test_random_features_made_in_inference_mode_can_be_trained_with():
+    q = torch.randn(1, 3, 4, requires_grad=True)
+    part = Kernelized(RandomFeatures(count=11, seed=77))
+    with torch.inference_mode():
+        ch.attend(q, q, q, weighting=part)
+    ch.attend(q, q, q, weighting=part).sum().backward()
 
 
 def test_rows_of_a_block_are_orthogonal():

@@ -174,7 +174,7 @@ def drop_others(page, kept):
 def cosines(demo, texts, places):
     """Of a token in two texts: how alike it is as an embedding, and after each layer."""
     made = [ch.trace(demo, text, []) for text in texts]
-    layers = [[name for name in made[0].names if name.startswith(f"encoder.{layer}.")][-1] for layer in range(2)]
+    layers = [[name for name in made[0].stream if name.startswith(f"encoder.{layer}.")][-1] for layer in range(2)]
     for name in ("encoder.embedding.token", *layers):
         one, other = (trace.value(name)[place] for trace, place in zip(made, places, strict=True))
         yield torch.cosine_similarity(one, other, dim=0).item()

@@ -50,7 +50,7 @@ class TestModel:
         page = tabs.open("model")
         assert page.get_by_test_id("answer").inner_text() == answer_of(demo, traced)
         page.get_by_test_id("output-2").click()
-        rows = page.get_by_test_id("detail").locator("li")
+        rows = page.get_by_test_id("detail").locator(".bars li")
         expect(rows).to_have_count(len(traced.candidates[2]))
         for row, one in zip(rows.all(), traced.candidates[2], strict=True):
             assert row.locator("code").inner_text() == piece(one.text)
@@ -62,7 +62,7 @@ class TestModel:
         rows = page.get_by_test_id("detail").locator("tbody tr")
         expect(rows).not_to_have_count(0)
         start = traced.value("decoder.embedding.out")[3]
-        names = [name for name in traced.names if name.startswith("decoder.")]
+        names = [name for name in traced.stream if name.startswith("decoder.")]
         for row, name in zip(rows.all(), names, strict=True):
             value, cells = traced.value(name)[3], row.locator(".number").all_inner_texts()
             assert says(cells[0], value.norm().item())

@@ -7,7 +7,12 @@ from playwright.sync_api import expect
 
 SOURCE = "achtundvierzigtausendsiebenundsechzig"
 SITE = "decoder.1.cross"
-VIEWS = ("model", "head", "steps", "similarity", "context", "positions", "decoding", "intervene", "training", "design")
+NUMBERED = (
+    *("model", "head", "steps", "similarity", "context"),
+    *("positions", "decoding", "intervene", "training", "design"),
+)
+"""The views that a digit of the keyboard goes to."""
+VIEWS = (*NUMBERED, "spaces", "sequence")
 PATIENCE = 20_000
 """Milliseconds that anything on a page may take on a busy machine."""
 NUMBER = re.compile(r"(−?)(\d+(?:\.(\d+))?)(?:e(−?)(\d+))?")

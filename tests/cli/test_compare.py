@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from clearhead.attention.heads import SlicedHeads
 from clearhead.cli import run
+from clearhead.model.arrangements import NoteNorm
 from clearhead.training import comparing, probes
 from clearhead.training.comparing import Arm
 from clearhead.training.recipe import read_recipe
@@ -128,6 +130,38 @@ def test_sizes_are_arms_and_one_too_small_is_not_possible(command, asked, tmp_pa
     assert (asked["seeds"], asked["parallel"], asked["probe"]) == ([1, 2], 2, "sort")
 
 
+def test_variants_are_rows_of_one_table_and_differ_from_the_base_in_what_they_name(command, tmp_path):
+    variants = ["base", "heads=sliced", "block=note", "scale=none, feed-forward=none", "value-rank=3,d-value=16"]
+    options = [arg for variant in variants for arg in ("--variant", variant)]
+    code, out, err = command(tmp_path / "c", *SORT, *SMALL, *options, "--seeds", "1")
+    assert code == 0, err
+    names = ["base", "heads=sliced", "block=note", "scale=none,feed-forward=none", "value-rank=3,d-value=16"]
+    assert [line.split()[0] for line in out.splitlines()[2:7]] == names
+    sizes = {
+        run["arm"]: run["numbers"]["parameters"]
+        for run in json.loads((tmp_path / "c/comparison.json").read_text())["runs"]
+    }
+    assert sizes["heads=sliced"] < sizes["base"]
+    assert sizes["scale=none,feed-forward=none"] < sizes["base"]
+    recipe = read_recipe(tmp_path / "c/block=note-seed1/recipe.json")
+    assert recipe.model.encoder.blocks[0].arrangement == NoteNorm()
+
+
+def test_lists_of_parts_make_a_grid_whose_names_say_which_none_it_is(command, asked, tmp_path):
+    command(tmp_path / "c", *SORT, *SMALL, "--block", "pre,none", "--scale", "sqrt,none", "--heads", "sliced")
+    assert set(asked["arms"]) == {
+        *("scale=sqrt-block=pre", "scale=sqrt-block=none", "scale=none-block=pre", "scale=none-block=none")
+    }
+    for recipe in asked["arms"].values():
+        assert isinstance(recipe.model.encoder.blocks[0].attention.heads, SlicedHeads)
+
+
+def test_a_variant_that_cannot_be_is_told_and_the_others_are_compared(command, asked, tmp_path):
+    command(tmp_path / "c", *SORT, *SMALL, "--variant", "block=note,feed-forward=none", "--variant", "scale=2")
+    assert list(asked["arms"]) == ["scale=2"]
+    assert "this block has no feed-forward" in asked["all"][0].why
+
+
 def test_options_override_what_a_probe_has(command, asked, tmp_path):
     options = ["--lr", "0.01", "--warmup", 7, "--tokens", 99, "--context", 50, "--minutes", 2, "--patience", 4]
     command(tmp_path / "c", *SORT, "--attention", "argmax", *options)
@@ -153,6 +187,15 @@ WRONG = [
     (["--task", "fill", "--text", "a", "--attention", "softmax", "--longest", "9"], "--longest: is for probes"),
     ([*SORT, "--attention", "softmax", "--steps", "3", "--minutes", "1"], "each says when to stop"),
     ([*SORT, "--attention", "softmax", "--device", "moon"], "--device: there is no 'moon'"),
+    ([*SORT, "--variant", "heads"], "--variant: expected base, or PART=VALUE with commas between several"),
+    ([*SORT, "--variant", "depth=3"], "each part once; came 'depth=3'. The parts are: attention, scale, heads"),
+    ([*SORT, "--variant", "scale=1,scale=2"], "each part once; came 'scale=1,scale=2'"),
+    ([*SORT, "--variant", "base", "--variant", "base"], "--variant: 'base' is there twice"),
+    ([*SORT, "--variant", "base", "--seed", "1"], "--seed: a comparison has several: give --seeds"),
+    ([*SORT, "--variant", "heads=round"], "--heads: there is no 'round'. There are: whole, sliced"),
+    ([*SORT, "--variant", "base", "--scale", "1,2"], "--variant: is given instead of lists: give --scale one value"),
+    ([*SORT, "--scale", "1,zero"], "--scale: expected sqrt, none, or a number above 0"),
+    ([*SORT, "--value-rank", "2,0"], "--value-rank: expected a whole number, 1 or more; came '0'"),
     ([*SORT, "--size", "1k"], "there is nothing to compare: expected arms and seeds; 1k: 1,000 parameters are too few"),
 ]
 

@@ -12,10 +12,7 @@ from clearhead.cli import craft_run, look, run
 from clearhead.cli.craft_folder import write_run
 from clearhead.cli.craft_model import tokenizer_of
 from clearhead.cli.craft_program import Ask, in_words
-from clearhead.cli.craft_show import relation
 from clearhead.craft import PROGRAMS, aggregate, indices, past, select, selector_width, source_indices
-from clearhead.craft.operations import Choice
-from clearhead.craft.spaces import Space
 from clearhead.errors import OptionError, RunError
 from clearhead.serve import server
 from clearhead.serve.explorer import Explorer
@@ -110,21 +107,6 @@ def test_of_an_encoder_decoder_the_encoder_comes_first(printed):
     page = printed("show", "copy")
     assert page.index("encoder layer 0") < page.index("decoder layer 0")
     assert "head 0, which looks into the source\n" in page
-
-
-@pytest.mark.parametrize(
-    ("predicate", "told"),
-    [
-        (lambda key, query: True, "any key"),
-        (lambda key, query: key == query - 1, "key = query − 1"),
-        (lambda key, query: key in (1, 3), "key is 1 3"),
-        (lambda key, query: False, "none"),
-        (lambda key, query: (key, query) in ((0, 3), (1, 1)), "2 of 16 pairs, such as key 0 for query 3"),
-    ],
-)
-def test_a_predicate_is_told_in_words(predicate, told):
-    numbers = Space(name="n", values=(0, 1, 2, 3))
-    assert relation(Choice(keys=numbers, queries=numbers, predicate=predicate)) == told
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -12,8 +12,9 @@ import clearhead as ch
 from clearhead.cli import run
 from clearhead.cli.four_steps import columns_that_fit, page
 from clearhead.cli.screen import show
-from clearhead.cli.sentence import FEATURES, KINDS, TOKENS, designed_layer, embeddings
 from clearhead.cli.steps import MASKS, WEIGHTINGS, demonstrate
+from clearhead.tracing.sentence import FEATURES, KINDS, TOKENS, creature_exchange, designed_layer, embeddings
+from clearhead.tracing.sequence_diagram import draw_sequence
 
 NUMBER = r"−?\d+(?:\.\d+)?(?:e[−+]\d+)?"
 
@@ -165,6 +166,18 @@ def test_a_causal_mask_leaves_the_future_at_exactly_zero(shown_by):
     torch.testing.assert_close(weight.sum(-1), torch.ones(len(TOKENS)), atol=2e-3, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("weighting", "said"),
+    [
+        ("argmax", "on its best key, the first of them if several tie."),
+        ("argmax-last", "on its best key, the last of them if several tie."),
+        ("argmax-average", "on its best keys, in equal parts if several tie."),
+    ],
+)
+def test_what_is_said_of_argmax_is_what_is_shown_below_it(shown_by, weighting, said):
+    assert f"All the weight of a row {said}" in " ".join(shown_by("--weighting", weighting).split())
+
+
 def test_argmax_takes_the_first_of_a_tie_or_shares_it(shown_by):
     row = TOKENS.index("creature")
     assert table(shown_by("--weighting", "argmax"), "weight")[row].tolist() == [0, 1, 0, 0, 0]
@@ -205,3 +218,18 @@ def test_json_holds_every_step_by_name(shown_by, mask, weighting):
 )
 def test_a_sum_too_long_for_the_line_leaves_out_its_middle(widths, room, columns):
     assert columns_that_fit(widths, room) == columns
+
+
+def test_the_sequence_diagram_is_written_beside_the_page(shown_by, tmp_path):
+    file = tmp_path / "creature.svg"
+    assert shown_by("--svg", str(file), "--token", "sleeps", "--mask", "causal") == shown_by(
+        "--token", "sleeps", "--mask", "causal"
+    )
+    expected = creature_exchange(TOKENS.index("sleeps"), WEIGHTINGS["softmax"], MASKS["causal"])
+    assert file.read_text(encoding="utf-8") == draw_sequence(expected)
+
+
+def test_a_diagram_that_cannot_be_written_is_told(capsys, plain_terminal, tmp_path):
+    assert run(["steps", "--svg", str(tmp_path / "no" / "folder.svg")]) == 1
+    out, err = capsys.readouterr()
+    assert (out, "no/folder.svg" in err, "Traceback" in err) == ("", True, False)

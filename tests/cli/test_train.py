@@ -10,8 +10,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from clearhead.cli import run
+from clearhead.serve.asking import Asked
+from clearhead.serve.explorer import Explorer
 from clearhead.training.run import load
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -61,6 +64,16 @@ def command(capsys, plain_terminal):
     return ran
 
 
+@pytest.mark.parametrize("kind", ["char", "byte", "word"])
+def test_a_size_is_met_with_the_vocabulary_of_the_text(command, files, tmp_path, kind):
+    """With characters 200k gave 49,632: the size was met for a vocabulary that the text does not have."""
+    small = ["--tokens", "64", "--context", "16", "--threads", "1", "--steps", "1", "--json"]
+    code, out, err = command(tmp_path / "run", *files["generate"], "--size", "200k", "--tokenizer", kind, *small)
+    assert code == 0, err
+    assert json.loads(out)["evaluation"]["parameters"] == pytest.approx(200_000, rel=0.1)
+    assert load(tmp_path / "run").folder.recipe().parameters == 200_000
+
+
 @pytest.mark.parametrize("task", ["translate", "generate", "fill", "classify"])
 def test_a_task_is_trained_from_files_in_one_command(command, files, tmp_path, task):
     code, out, err = command(tmp_path / "run", *files[task], *SHORT)
@@ -100,6 +113,88 @@ def test_stdin_is_kept_in_the_run(command, tmp_path, monkeypatch, corpus):
     assert (tmp_path / "run" / "data" / "stdin").read_bytes() == text
 
 
+VARIANTS = [
+    ["--heads", "sliced", "--scale", "none", "--block", "none", "--feed-forward", "none"],
+    ["--value-rank", "3", "--d-value", "20", "--block", "note", "--scale", "0.5"],
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda one: one[1])
+def test_a_variant_is_trained_resumed_evaluated_translated_with_and_looked_into(
+    command, files, tmp_path, variant, capsys
+):
+    path = tmp_path / "run"
+    code, _, err = command(path, *files["translate"], *SMALL, "--steps", 2, "--select", "last", *variant)
+    assert code == 0, err
+    begun = load(path, device="cpu").model.spec
+    code, _, err = command(path, "--resume", "--steps", 3)
+    assert (code, "from step 2" in err) == (0, True)
+    now = load(path, device="cpu")
+    assert (now.step, now.model.spec) == (3, begun)
+    one = str(tmp_path / "one.txt")
+    (tmp_path / "one.txt").write_text("eins zwei\n")
+    assert run(["evaluate", str(path), "--source", one, "--target", one, "--json", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["bleu"] >= 0
+    assert run(["translate", str(path), one, "--beam", "2", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    found = Explorer(now).trace(Asked({"source": "eins zwei"}))
+    assert {site["name"].split(".")[-1] for site in found["sites"]} == {"attention", "cross"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "written"),
+    [
+        (["--heads", "sliced"], {"is": "SlicedHeads", "count": 4}),
+        (["--value-rank", "8", "--d-value", "64"], {"is": "Heads", "value_rank": 8, "d_value": 64}),
+        (["--block", "note"], {"is": "NoteNorm"}),
+        (["--block", "pre"], {"is": "PreNorm"}),
+        (["--block", "post"], {"is": "PostNorm"}),
+        (["--block", "none"], {"is": "NoNorm"}),
+        (["--scale", "none"], {"is": "Dot"}),
+        (["--scale", "0.25"], {"is": "ScaledDot", "factor": 0.25}),
+        (["--feed-forward", "swiglu"], {"is": "SwiGLU", "d_ff": 256}),
+    ],
+    ids=lambda one: "-".join(one) if isinstance(one, list) else "",
+)
+def test_a_variant_stands_in_the_recipe(command, files, tmp_path, variant, written):
+    code, out, err = command(tmp_path / "run", *files["translate"], *variant, "--dry-run")
+    assert code == 0, err
+    model = json.loads(out)["model"]
+    for block in (*model["encoder"]["blocks"], *model["decoder"]["blocks"]):
+        parts = (
+            block["attention"]["heads"],
+            block["attention"]["similarity"],
+            block["arrangement"],
+            block["feed_forward"],
+        )
+        assert any(part is not None and part.items() >= written.items() for part in parts)
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    """Vectors of six numbers for most of the words, as GloVe's text."""
+    path = tmp_path / "vectors.txt"
+    path.write_text("".join(f"{word} {place} 1 2 3 4 5\n" for place, word in enumerate(ENGLISH[:7])))
+    return path
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_run_starts_from_word_vectors_frozen_or_not(command, files, tmp_path, vectors, freeze):
+    options = ["--vectors", vectors, *["--freeze-vectors"] * freeze, "--context", 16, "--tokens", 256, "--steps", 2]
+    code, _, err = command(tmp_path / "run", *files["classify"], *options, "--threads", 1, "--select", "last")
+    assert code == 0, err
+    assert f"vectors: 7 of 15 words of the text are in {vectors}, which has 7" in err
+    done = load(tmp_path / "run", device="cpu")
+    assert (done.model.spec.d_model, done.tokenizer.kind, done.folder.recipe().vectors) == (6, "word", str(vectors))
+    [row] = done.tokenizer.encode("three")
+    entered = done.model.embedding.table[row] * done.model.embedding.factor
+    same = torch.allclose(entered, torch.tensor([3.0, 1, 2, 3, 4, 5]), atol=1e-5)
+    assert (same, done.model.embedding.table.requires_grad) == (freeze, not freeze)
+    vectors.unlink()
+    assert command(tmp_path / "run", "--resume", "--steps", 3)[0] == 0
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_with_a_new_budget(command, files, tmp_path):
     command(tmp_path / "run", *files["classify"], *SHORT)
@@ -117,6 +212,13 @@ def test_a_resume_takes_nothing_but_a_budget(command, files, tmp_path):
     code, _, err = command(tmp_path / "run", "--resume")
     assert code == 1
     assert "is no run folder" in err
+
+
+def test_vectors_of_another_width_than_the_model_that_was_chosen_are_told(command, files, tmp_path, vectors):
+    code, out, err = command(tmp_path / "run", *files["fill"], "--vectors", vectors, "--preset", "bert-tiny")
+    assert (code, out) == (2, "")
+    said = "has vectors of 6 numbers, and the model is 128 wide; leave out --preset, and it becomes 6 wide"
+    assert said in " ".join(err.split())
 
 
 def test_a_run_that_is_there_is_left_alone(command, files, tmp_path, monkeypatch):
@@ -167,6 +269,15 @@ def test_what_is_asked_wrongly_is_told_in_two_lines_before_anything_is_read(comm
         (["--steps", "3", "--minutes", "1"], "--steps and --minutes: each says when to stop: give one of them"),
         (["--preset", "tiny"], "--preset: fill takes an encoder, and tiny is none"),
         (["--attention", "hard"], "--attention: there is no 'hard'"),
+        (["--heads", "round"], "--heads: there is no 'round'; there are whole, sliced"),
+        (["--heads", "sliced", "--value-rank", "4"], "--value-rank: only heads that see the whole input can choose it"),
+        (["--block", "note", "--feed-forward", "none"], "--feed-forward: NoteNorm is norm(FFN(a) + a): this block has"),
+        (["--attention", "cosine", "--scale", "none"], "--scale: it multiplies the dot product of query and key"),
+        (["--freeze-vectors"], "--freeze-vectors: goes with --vectors"),
+        (["--vectors", "none.txt"], "--vectors: none.txt: there is no such file"),
+        (["--vectors", "none.txt", "--tokenizer", "bpe"], "--vectors: they are of words: leave out --tokenizer bpe"),
+        (["--scale", "0"], "--scale: expected sqrt, none, or a number above 0 such as 0.125; came '0'"),
+        (["--d-value", "x"], "--d-value: expected a whole number, 1 or more; came 'x'"),
         (["--device", "abacus"], "--device: there is no 'abacus'"),
     ],
 )

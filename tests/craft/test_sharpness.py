@@ -154,6 +154,20 @@ def test_it_prints_what_it_found():
     )
 
 
+def test_a_design_of_which_nothing_is_wanted_says_so():
+    nothing = by_content(inputs(WORDS, 4), {}).sharpness(4)
+    assert str(nothing) == "at 4 tokens no query wants a key: there is nothing for a score to stand above"
+    assert not nothing.exact
+    first = by_position(inputs(WORDS, 4), offset=-1).sharpness(1)
+    assert "no query wants a key" in str(first)
+
+
+def test_a_design_whose_queries_see_nothing_else_says_so():
+    alone = by_content(inputs(WORDS, 4), {word: list(WORDS) for word in WORDS}).sharpness(3)
+    assert str(alone) == "at 3 tokens a query that wants a key sees no other: its weight is 1 at any scale"
+    assert (alone.exact, alone.needed, alone.weight()) == (True, 0.0, 1.0)
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, -1.0])
 def test_epsilon_is_a_share(epsilon):
     with pytest.raises(ch.ClearheadError, match="between 0 and 1"):

@@ -16,7 +16,7 @@ from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import ReLU
 from clearhead.model.norms import LayerNorm
 from clearhead.model.transformers import DecoderSpec
-from clearhead.taps import watching
+from clearhead.taps import replacing, watching
 from tests.decoding.laws import LAWS, case_of, step_by_step, steps_of
 from tests.decoding.models import PLAIN, VOCABULARY, build, on_axes, spec_of
 from tests.decoding.plain import all_unlike, apart
@@ -173,8 +173,19 @@ def test_summed_has_one_size_however_long_the_text(name):
     sizes = {session.caches.bytes() for session in stepped(case_of(model), 5)}
     sizes.add(case_of(model, (9, 30, 12)).session().caches.bytes())
     rows, heads, d_head, d_value = 3, 4, 6, 6
-    features = 128 if name == "linear random" else d_head
-    assert sizes == {rows * heads * features * (d_value + 1) * 8}
+    features, peak = (128, 1) if name == "linear random" else (d_head, 0)
+    assert sizes == {rows * heads * features * (d_value + 1 + peak) * 8}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("kind", ["decoder", "same cross"])
+def test_random_features_of_any_size_are_decoded_as_they_are_trained(kind, law):
+    """Queries and keys so large that their features would underflow: exponents of -1,000 and less."""
+    model = model_of(kind=kind, weighting="linear random", layers="two")
+    for name, parameter in model.named_parameters():
+        if ".attention.query" in name or ".attention.key" in name or ".cross.query" in name or ".cross.key" in name:
+            parameter.mul_(30)
+    assert LAWS[law](case_of(model)) == []
 
 
 def test_summed_is_the_sum_over_keys():
@@ -308,7 +319,7 @@ def test_a_watched_or_hooked_model_goes_on_the_same(kind):
     case = case_of(model)
     wanted = [session.logits for session in stepped(case, 3)]
     seen = []
-    with watching(model, lambda name, value: seen.append(name) or value):
+    with watching(model, lambda name, value: seen.append(name)):
         mine = [session.logits for session in stepped(case, 3)]
     path = "" if case.sources is None else "decoder."
     assert seen.count(f"{path}stack.blocks.1.attention.query") == 4
@@ -328,7 +339,7 @@ def test_what_replaces_a_value_reaches_the_logits_of_every_step():
     case = case_of(model)
     plain = [session.logits for session in stepped(case, 2)]
     double = lambda name, value: 2 * value if name == "stack.blocks.0.attention.context" else value  # noqa: E731
-    with watching(model, double):
+    with replacing(model, double):
         changed = [session.logits for session in stepped(case, 2)]
     for mine, other in zip(changed, plain, strict=True):
         assert apart("changed", mine, other) != []

@@ -1,6 +1,7 @@
 """Presets have the sizes of the models they are named after; `sized` comes near any number of parameters."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from transformers import (
     LlamaForCausalLM,
 )
 
+from clearhead import SlicedHeads
+from clearhead.attention.weighting import Argmax
 from clearhead.errors import OptionError
 from clearhead.model import presets, sizes
 from clearhead.model.presets import Size
@@ -241,3 +244,41 @@ def test_no_memory_is_taken_for_a_size(monkeypatch):
     sizes.growth.cache_clear()
     sized("decoder", 10**9, 1000)
     assert set(made) == {"meta"}
+
+
+@pytest.mark.parametrize("kind", sizes.KINDS)
+@pytest.mark.parametrize(
+    ("wanted", "vocabulary"), [(200_000, 64), (200_000, 1_000), (1_000_000, 261), (3 * 10**6, 8_000)]
+)
+def test_a_model_is_resized_for_the_vocabulary_it_gets(kind, wanted, vocabulary):
+    """Sized for another vocabulary first, as before a tokeniser is trained; with parts of its own, which stay."""
+    spec = sized(kind, 2_000_000, 5_000)
+    if kind == "encoder-decoder":
+        fitted = replace(
+            spec,
+            encoder=replace(spec.encoder, vocabulary=vocabulary),
+            decoder=replace(spec.decoder, vocabulary=vocabulary),
+        )
+    else:
+        fitted = replace(spec, vocabulary=vocabulary)
+    made = sizes.resized(fitted, wanted)
+    assert made == sized(kind, wanted, vocabulary)
+    assert parameters(made) == pytest.approx(wanted, rel=0.1)
+
+
+def test_a_resized_model_keeps_its_parts():
+    spec = sized("decoder", 2_000_000, 5_000)
+    slot = replace(spec.blocks[0].attention, weighting=Argmax(), heads=SlicedHeads(4, value_rank=3))
+    changed = replace(spec, vocabulary=100, blocks=(replace(spec.blocks[0], attention=slot),) * len(spec.blocks))
+    made, plain = sizes.resized(changed, 200_000), sized("decoder", 200_000, 100)
+    assert made.d_model == plain.d_model
+    assert len(made.blocks) == len(plain.blocks)
+    assert made.blocks[0].attention.weighting == Argmax()
+    assert made.blocks[0].attention.heads == SlicedHeads(plain.blocks[0].attention.heads.count, value_rank=3)
+
+
+@pytest.mark.parametrize("tied", ["two", "none"])
+def test_tables_that_are_not_shared_are_counted_apart(tied):
+    spec = replace(sized("encoder-decoder", 10**6, 300), tied=tied)
+    spec = replace(spec, encoder=replace(spec.encoder, vocabulary=2_000), decoder=replace(spec.decoder, vocabulary=700))
+    assert parameters(sizes.resized(spec, 10**6)) == pytest.approx(10**6, rel=0.1)

@@ -19,7 +19,7 @@ from clearhead.model.transformers import DecoderSpec, EncoderSpec
 BLOCK = BlockSpec(attention=AttentionSpec(), feed_forward=None)
 RMS = norms.RMSNorm(1e-3)
 
-HEADS = [Heads(4, kv=2, d_head=3, d_value=5, value_rank=2, bias=True), SlicedHeads(2, bias=True), 4]
+HEADS = [Heads(4, kv=2, d_head=3, d_value=5, value_rank=2, bias=True), SlicedHeads(2, bias=True, value_rank=3), 4]
 SIMILARITIES = [
     similarity.Dot(),
     similarity.ScaledDot(0.3),

@@ -80,7 +80,11 @@ SHAPES: dict[str, Case] = {
     ),
     "no queries": (attend(query(2, 4, 0, 6)), ShapeError, r"query: an axis is empty, \(2, 4, 0, 6\); attention needs"),
     "no keys": (attend(k=key(2, 4, 0, 6), v=value(2, 4, 0, 7)), ShapeError, r"key: an axis is empty, \(2, 4, 0, 6\)"),
-    "no batch": (attend(query(0, 4, 3, 6)), ShapeError, r"query: an axis is empty, \(0, 4, 3, 6\)"),
+    "no batch on one side": (
+        attend(query(0, 4, 3, 6)),
+        ShapeError,
+        r"batch sizes must be the same: query \(0, 4, 3, 6\)",
+    ),
     "no heads": (attend(query(2, 0, 3, 6)), ShapeError, r"query: an axis is empty, \(2, 0, 3, 6\)"),
     "value of width 0": (attend(v=value(2, 4, 5, 0)), ShapeError, r"value: an axis is empty, \(2, 4, 5, 0\)"),
     "odd width for rotary": (
@@ -220,6 +224,20 @@ MASKS: dict[str, Case] = {
     "ragged ids": (lambda: M.document([[0, 1], [0]]), ShapeError, "document ids: expected .*came"),
     "a window of -1": (lambda: M.window(-1), OptionError, "left and right count positions, 0 or more; came left=-1"),
     "a window ahead of -1": (lambda: M.window(2, -3), OptionError, "0 or more; came left=2, right=-3"),
+    "half a position": (
+        lambda: M.window(1.5),
+        OptionError,
+        r"window: left and right count positions, 0 or more; came left=1.5, right=0. Give whole numbers",
+    ),
+    "half a position ahead": (lambda: M.window(1, 0.5), OptionError, "came left=1, right=0.5. Give whole numbers"),
+    "a yes for a window": (lambda: M.window(True), OptionError, "came left=True, right=0. Give whole numbers"),
+    "a text for a window": (lambda: M.window("3"), OptionError, "came left='3', right=0. Give whole numbers"),
+    "half a prefix": (lambda: M.prefix(1.5), DtypeError, "prefix lengths: expected whole numbers, came torch.float32"),
+    "a yes for a prefix": (
+        lambda: M.prefix(True),
+        DtypeError,
+        "prefix lengths: expected whole numbers, came torch.bool",
+    ),
     "a rule that scores": (
         attend(mask=M.function(lambda query, key: (query - key).float())),
         DtypeError,
@@ -442,6 +460,16 @@ LAYERS: dict[str, Case] = {
     ),
     "zero heads": (lambda: ch.Attention(8, heads=0), OptionError, "Heads: count must be 1 or more; came 0"),
     "zero slices": (lambda: ch.SlicedHeads(0), OptionError, "SlicedHeads: count must be 1 or more; came 0"),
+    "sliced heads that share keys": (
+        lambda: ch.SlicedHeads(4, kv=2),
+        OptionError,
+        r"head i sees slice i alone, so heads cannot share keys and values; came kv=2. .*use Heads\(4, kv=2\)",
+    ),
+    "sliced heads of rank 0": (
+        lambda: ch.SlicedHeads(4, value_rank=0),
+        OptionError,
+        "SlicedHeads: value_rank must be 1 or more; came 0",
+    ),
     "rank 0": (lambda: ch.Heads(2, value_rank=0), OptionError, "Heads: value_rank must be 1 or more; came 0"),
     "rank below 0": (lambda: ch.Heads(2, value_rank=-4), OptionError, "Heads: value_rank must be 1 or more; came -4"),
     "d_head 0": (lambda: ch.Heads(2, d_head=0), OptionError, "Heads: d_head must be 1 or more; came 0"),

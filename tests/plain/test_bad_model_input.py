@@ -49,18 +49,26 @@ def test_wrong_names_are_told(make, said):
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        (torch.tensor([1, 2, 3]), r"expected a tensor with one for each of the 2 sequences; came \(3,\)"),
-        ([1, 2], "expected a tensor with one for each of the 2 sequences; came list"),
+        (torch.tensor([1, 2, 3]), r"expected one for each of the 2 sequences; came \(3,\)"),
+        ([1, 2, 3], r"expected one for each of the 2 sequences; came \(3,\)"),
+        ([[1], [2, 3]], r"lengths: expected whole numbers, in rows of one length; came \[\[1\], \[2, 3\]\]"),
+        (2, r"lengths: expected 1 axes, not empty; came \(\)"),
         (torch.tensor([1, 0]), "lengths go from 1 to the . tokens there are; there is 0"),
         (torch.tensor([1, 99]), "lengths go from 1 to the . tokens there are; there is 99"),
     ],
-    ids=["too many", "a list", "none", "past the end"],
+    ids=["too many", "too many in a list", "ragged", "one number", "none", "past the end"],
 )
 def test_lengths_are_one_for_each_sequence(lengths, message):
     with pytest.raises(ShapeError, match=message):
         encoder_spec().build()(words(), lengths=lengths)
     with pytest.raises(ShapeError, match=message):
         both_spec().build()(words(), words(), source_lengths=lengths)
+
+
+def test_lengths_in_a_list_are_those_of_a_tensor():
+    model, tokens = both_spec().build().eval(), words()
+    wanted = model(tokens, tokens, source_lengths=torch.tensor([1, 2]))
+    torch.testing.assert_close(model(tokens, tokens, source_lengths=[1, 2]), wanted, rtol=0, atol=0)
 
 
 def test_source_and_target_are_as_many():

@@ -46,6 +46,82 @@ def test_a_compiled_layer_is_one_graph_and_the_same(parts):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("linear elu", "aot_eager"),
+        ("argmax", "eager"),  # torch 2.11 could not rebuild a Call here
+        *(
+            pytest.param(name, "aot_eager", marks=pytest.mark.slow)
+            for name in ch.weighting.TABLE
+            if name != "linear elu"
+        ),
+    ],
+)
+def test_every_weighting_compiles_without_a_compiler(name, backend):
+    """By backends that trace as inductor does and run torch's own operations, so they need no C++."""
+    torch._dynamo.reset()
+    layer = ch.Attention(16, heads=2, mask=ch.masks.causal(), weighting=ch.weighting.TABLE[name])
+    compiled, x = torch.compile(layer, fullgraph=True, backend=backend), torch.randn(2, 9, 16)
+    own = list(layer.parameters())
+    got, wanted = (
+        [out.detach(), *torch.autograd.grad(out.square().sum(), own, materialize_grads=True)]
+        for out in (compiled(x), layer(x))
+    )
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 7, 40])
+def test_a_query_that_is_nan_gives_nan_in_a_compiled_graph(n):
+    torch._dynamo.reset()
+    q, k = torch.randn(1, 2, n, 8), torch.randn(1, 2, n, 8)
+    q[0, 1, n // 2, 3] = torch.nan
+    compiled = torch.compile(lambda q, k: ch.attend(q, k, k), fullgraph=True, backend="aot_eager")
+    wanted = torch.zeros(1, 2, n, 8, dtype=torch.bool)
+    wanted[0, 1, n // 2] = True
+    assert torch.equal(compiled(q, k).isnan(), wanted)
+
+
+@pytest.mark.parametrize("n", [1, 7, 40, 130])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernel", ["fused", "flex"])
+def test_a_query_that_is_nan_gives_nan_for_any_number_of_keys(kernel, dtype, n):
+    if kernel == "flex" and dtype == torch.bfloat16:
+        pytest.skip("on a CPU flex has no bfloat16")
+    q, k = torch.randn(1, 2, 3, 8, dtype=dtype), torch.randn(1, 2, n, 8, dtype=dtype)
+    q[0, 1, 1, 3] = torch.nan
+    wanted = torch.zeros(1, 2, 3, 8, dtype=torch.bool)
+    wanted[0, 1, 1] = True
+    assert torch.equal(ch.attend(q, k, k, kernel=kernel).isnan(), wanted)
+    lost = torch.full_like(k, torch.nan)
+    assert ch.attend(torch.randn_like(q), lost, k, kernel=kernel).isnan().all()
+
+
+def test_maps_that_are_not_plain_compile_as_the_modules_they_are():
+    torch._dynamo.reset()
+    layer, x = ch.Attention(16, heads=2), torch.randn(2, 5, 16)
+    layer.query.linear = nn.Sequential(layer.query.linear, nn.Tanh())
+    layer.key.linear.register_forward_hook(lambda module, given, made: made * 2)
+    layer.value.linear.bias = nn.Parameter(torch.randn(16))
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_a_watched_model_compiles_again_without_its_watchers():
+    torch._dynamo.reset()
+    layer, x, seen = ch.Attention(16, heads=2), torch.randn(2, 5, 16), []
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    wanted = compiled(x)
+    with ch.watching(layer, lambda name, value: seen.append(name)):
+        layer(x)
+    torch.testing.assert_close(compiled(x), wanted)
+    with ch.replacing(layer, lambda name, value: value * 0):
+        assert compiled(x).abs().max() == 0
+    torch.testing.assert_close(compiled(x), wanted)
+    assert seen == ["query", "key", "value", "context", "concat", "out"]
+
+
 def test_the_default_layer_traces_as_one_graph():
     layer, x, lengths = Layer(), torch.randn(2, 9, 16), torch.tensor([4, 9])
     found = torch._dynamo.explain(layer)(x, lengths)
@@ -88,3 +164,23 @@ def test_a_compiler_is_looked_for_by_the_name_torch_uses(monkeypatch):
     monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
     assert "g++" in str(compiling.missing_compiler())
     assert compiling.missing_compiler("cuda") is None
+
+
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "weighting",
+    [
+        ch.weighting.Softmax(),
+        ch.weighting.Argmax(ties="average"),
+        pytest.param(ch.weighting.Kernelized("elu"), marks=pytest.mark.slow),
+        pytest.param(ch.weighting.Kernelized("random"), marks=pytest.mark.slow),
+    ],
+    ids=["softmax", "argmax", "kernelized", "random features"],
+)
+@pytest.mark.usefixtures("dynamo_of_torch_2_11")
+def test_a_layer_is_one_graph_forward_and_backward_on_torch_2_11(weighting):
+    torch._dynamo.reset()
+    layer, x, lengths = Layer(weighting=weighting), torch.randn(2, 9, 16), torch.tensor([4, 9])
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for a, b in zip(results(layer, compiled, x, lengths), results(layer, layer, x, lengths), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

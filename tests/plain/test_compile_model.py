@@ -10,6 +10,7 @@ import clearhead as ch
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
+from clearhead.model.reading import Across, Afresh
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,6 +64,21 @@ def test_a_compiled_model_is_the_same_in_outputs_and_gradients(name):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
+@pytest.mark.usefixtures("dynamo_of_torch_2_11")
+def test_an_encoder_decoder_with_lengths_is_one_graph_forward_and_backward_on_torch_2_11():
+    torch._dynamo.reset()
+    model = presets.classic(WORDS, size=Size(1, 16, 2, 2, 32), dropout=0.0).build()
+    tokens, lengths = inputs(model), torch.tensor([9, 4])
+    wanted = torch.randint(WORDS, (tokens[-1].numel(),))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    one, other = (
+        results(functools.partial(run, source_lengths=lengths), model, tokens, wanted) for run in (compiled, model)
+    )
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
 CHECKPOINTED = {
     "classic": lambda rate: presets.classic(WORDS, size=SIZE, dropout=rate, arrangement=PreNorm()),
     "post-norm": lambda rate: presets.classic(WORDS, size=SIZE, dropout=rate),
@@ -81,6 +97,13 @@ def run_once(model, tokens, wanted, *, checkpointing):
         stack.checkpointing = checkpointing
     torch.manual_seed(5)
     return results(model, model, tokens, wanted)
+
+
+@pytest.mark.parametrize("kind", [Afresh, Across])
+def test_where_keys_are_read_can_be_hashed_before_its_fields_are_set(kind):
+    """torch 2.11's compiler does so when such an object is called: it failed with "no attribute 'memory'"."""
+    unset = object.__new__(kind)
+    assert hash(unset) != hash(object.__new__(kind))
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,12 @@ def test_every_pair_of_parts_is_there(kernel):
     }
     base = {
         "similarity": "default",
-        "weighting": "linear elu" if kernel in ("chunked", "recurrent") else "softmax",
+        "weighting": {
+            "chunked": "linear elu",
+            "recurrent": "linear elu",
+            "linear": "linear elu",
+            "argmax": "argmax",
+        }.get(kernel, "softmax"),
         "position": "none",
         "mask": "none",
         "heads": "equal",

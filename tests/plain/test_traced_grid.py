@@ -19,7 +19,7 @@ def served(kernel):
     return [one for one in combinations(kernel) if not reasons(one) and one.parts["dropout"] == "0"]
 
 
-@pytest.mark.parametrize("kernel", KERNEL_NAMES)
+@pytest.mark.parametrize("kernel", [name for name in KERNEL_NAMES if name not in ("linear", "argmax")])
 def test_rebuilt_is_what_the_kernel_gave(kernel):
     found = served(kernel)
     assert len(found) > 50

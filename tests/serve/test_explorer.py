@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shutil
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ from clearhead.serve.explorer import TRACES, Explorer
 from clearhead.tracing.edits import Edit, Swap
 from clearhead.tracing.readings import effects, lens, readings
 from clearhead.tracing.recording import recording
+from clearhead.tracing.sentence import creature_exchange
+from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, weight_text
+from clearhead.tracing.spaces import compare_spaces
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
 
@@ -33,6 +37,9 @@ TEXTS = {
     "filler": "the <mask> eats the <mask>, größer",
     "classifier": "red plum",
 }
+
+
+SLOTS = ("attention", "cross")
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +256,7 @@ def test_a_row_and_a_column(case):
         assert column["weight"] == pytest.approx(head.weight[:, key].tolist(), abs=1e-6)
         _, mean = client.get(f"api/trace/{meta['id']}/row", site=name, head="mean", query=query)
         expected = torch.stack([one.weight for one in site.head]).mean(0)
-        assert mean == {"weight": pytest.approx(expected[query].tolist())}
+        assert mean == {"weight": pytest.approx(expected[query].tolist(), abs=1e-6)}
         _, mean = client.get(f"api/trace/{meta['id']}/column", site=name, head="mean", key=key)
         assert mean["weight"] == pytest.approx(expected[:, key].tolist(), abs=1e-6)
 
@@ -298,10 +305,55 @@ def test_vectors_of_a_head_and_of_the_stream(case):
         for role in ("query", "key", "value", "context"):
             found = numbers(client.get(f"api/trace/{meta['id']}/vectors", site=name, head=1, role=role))
             assert np.array_equal(found, getattr(site.head[1], role).numpy())
-    for name in made.names:
+    for name in made.stream:
         assert np.array_equal(
             numbers(client.get(f"api/trace/{meta['id']}/vectors", name=name)), made.value(name).numpy()
         )
+
+
+def test_tokens_are_compared_in_three_spaces_as_the_trace_has_them(case):
+    client, run, text, meta = case
+    made = trace(run, text)
+    for name, site in made.sites.items():
+        if site.slot == "cross":
+            status, found = client.get(f"api/trace/{meta['id']}/spaces", site=name, head=0, places="0")
+            assert (status, "choose a self-attention" in found["error"]) == (400, True)
+            continue
+        places = [site.n_query - 1, 0]
+        asked = {"site": name, "head": 1, "places": ",".join(map(str, places))}
+        status, found = client.get(f"api/trace/{meta['id']}/spaces", **asked)
+        assert status == 200
+        own = compare_spaces(made, name, 1, places)
+        assert (found["places"], found["tokens"]) == (places, list(own.tokens))
+        for space in ("embedding", "query_key", "score", "value"):
+            assert np.array_equal(np.array(found[space], np.float32), getattr(own, space).numpy())
+
+
+def test_a_sequence_diagram_of_every_attention(case):
+    client, run, text, meta = case
+    for name, site in trace(run, text).sites.items():
+        query = site.n_query - 1
+        status, found = client.get(f"api/trace/{meta['id']}/sequence", site=name, head=1, query=query)
+        assert status == 200
+        tree = ElementTree.fromstring(found["svg"])
+        weights = [group for group in tree.iter() if group.get("data-arrow", "").startswith("weight ")]
+        steps = site.head[1].rows(query, query + 1)
+        assert len(weights) >= min(site.n_key, MOST_KEYS)
+        for group in weights:
+            key = group.get("data-arrow").split()[-1]
+            if key != "rest":
+                label = group.find("{http://www.w3.org/2000/svg}text").text
+                assert label == f"× {weight_text(steps.weight[0, int(key)].item())}"
+
+
+def test_the_notes_sentence_needs_nothing_of_the_run(translating):
+    client, _ = translating
+    status, found = client.get("api/sentence")
+    assert (status, found["tokens"][found["token"]]) == (200, "creature")
+    assert found["svg"] == draw_sequence(creature_exchange(3), standalone=False)
+    assert client.get("api/sentence", token=0)[1]["token"] == 0
+    status, found = client.get("api/sentence", token=5)
+    assert (status, found["error"]) == (400, "the address: token is 5, and must be 0 to 4")
 
 
 def test_readings_of_every_head(case):
@@ -358,19 +410,76 @@ def test_the_effect_of_a_head_is_what_the_answer_loses_without_it(case):
         assert any(abs(one["kl"]) > 1e-6 for one in found["effects"])
 
 
+def test_every_name_of_a_trace_is_in_one_box_with_its_numbers(case):
+    """By name, for the last token and the first key, in head 1."""
+    client, run, text, meta = case
+    made = trace(run, text)
+    sides = client.get("api/run")[1]["sides"]
+    boxes = [box for side in sides for box in side["boxes"]]
+    assert [value["name"] for box in boxes for value in box["values"]] == made.names
+    for side in sides:
+        token = len(meta["sides"][side["side"]]["ids"]) - 1
+        for box in side["boxes"]:
+            asked = {"box": box["name"], "token": token, "key": 0, "head": 1 if box["kind"] in SLOTS else 0}
+            status, found = client.get(f"api/trace/{meta['id']}/box", **asked)
+            assert status == 200, found
+            for value in box["values"]:
+                whole = made.value(value["name"])
+                row = {"key": 0, "query": token}.get(value["rows"], 0)
+                wanted = whole if value["rows"] == "none" else whole[1, row] if value["per_head"] else whole[row]
+                numbers = torch.tensor([-math.inf if one is None else one for one in found["values"][value["name"]]])
+                torch.testing.assert_close(numbers, wanted.float(), rtol=1e-4, atol=1e-5, msg=value["name"])
+                assert set(value["operands"].values()) <= set(found["values"])
+            if box["kind"] == "output":
+                probability = found["values"][f"{side['side']}.output.probability"]
+                best = max(range(len(probability)), key=probability.__getitem__)
+                assert found["labels"][str(best)] == made.candidates[-1][0].text
+
+
+def test_a_number_of_a_linear_map_is_a_sum_of_products(case):
+    client, _, _, meta = case
+    sides = client.get("api/run")[1]["sides"]
+    made = [value for side in sides for box in side["boxes"] for value in box["values"] if value["map"]]
+    assert {value["map"] for value in made} >= {"W_Q", "W_K", "W_V", "W_O", "W_down"}
+    for value in made:
+        status, found = client.get(f"api/trace/{meta['id']}/terms", name=value["name"], row=1, unit=1, head=1)
+        assert status == 200, found
+        total = sum(x * w for x, w in zip(found["x"], found["weight"], strict=True)) + found["bias"]
+        assert total == pytest.approx(found["value"], abs=2e-5, rel=1e-4), value["name"]
+
+
 def test_the_stream_in_numbers(case):
     client, run, text, meta = case
     made = trace(run, text)
     for side in made.sides:
         status, found = client.get(f"api/trace/{meta['id']}/stream", side=side)
         assert status == 200
-        names = [name for name in made.names if name.startswith(f"{side}.")]
+        names = [name for name in made.stream if name.startswith(f"{side}.")]
         assert [row["name"] for row in found["rows"]] == names
         for row in found["rows"]:
             value = made.value(row["name"])
             assert row["norm"] == pytest.approx(value.norm(dim=-1).tolist(), rel=1e-5)
             cosine = torch.cosine_similarity(value, made.value(f"{side}.embedding.out"), dim=-1)
             assert row["cosine"] == pytest.approx(cosine.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("part", "asked", "said"),
+    [
+        ("box", {"box": "encoder.0.nothing"}, "there is no box called 'encoder.0.nothing'"),
+        ("box", {"box": "encoder.0.feed_forward", "token": 99}, "token is 99, and must be 0 to"),
+        ("box", {"box": "encoder.0.attention", "head": 7}, "there is no head 7; there are 2"),
+        ("box", {"box": "decoder.0.cross", "key": 999}, "there is no row 999"),
+        ("terms", {"name": "encoder.0.nothing", "unit": 0}, "there is no 'encoder.0.nothing' in this model"),
+        ("terms", {"name": "encoder.0.feed_forward.out", "unit": 999}, "there is no unit 999; there are 32"),
+        ("terms", {"name": "encoder.0.feed_forward.hidden", "unit": 0}, "it has no sum of products to show"),
+    ],
+)
+def test_what_is_asked_wrongly_of_a_box_is_told(translating, part, asked, said):
+    client, name = translating
+    status, found = client.get(f"api/trace/{name}/{part}", **asked)
+    assert status == 400
+    assert said in found["error"]
 
 
 def test_an_edited_trace(translator, client_of):
@@ -426,6 +535,10 @@ WRONG = [
     ("cell", ASKED | {"head": "mean", "query": 0, "key": 0}, "head: expected a whole number; came 'mean'"),
     ("vectors", ASKED | {"role": "score"}, "role is 'score', and must be one of query, key, value, context"),
     ("vectors", {"name": "encoder.7.nothing"}, "there is no 'encoder.7.nothing' in this trace"),
+    ("spaces", {"site": "encoder.0.attention", "head": 0, "places": "0,x"}, "places: expected a whole number"),
+    ("spaces", {"site": "encoder.0.attention", "head": 0, "places": "0,0"}, "up to 24 different whole numbers"),
+    ("spaces", {"site": "encoder.0.attention", "head": 0, "places": "0,99"}, "places: expected one or more from 0"),
+    ("sequence", {"site": "encoder.0.attention", "head": 0, "query": 99}, "query is 99, and must be 0 to"),
     ("thumbs", {"site": "decoder.0"}, "there is no attention called 'decoder.0'"),
     ("readings", {"site": "decoder.0"}, "there is no attention called 'decoder.0'"),
     ("effects", {}, "site is missing"),

@@ -178,7 +178,7 @@ def test_the_page_holds_queries_and_keys_before_their_turn(tokenizer, tmp_path):
 def test_the_rest_is_as_the_explorer_gives_it(tokenizer, tmp_path):
     one = traced(translating(tokenizer, tmp_path), SOURCE, TARGET)
     data = data_of(made(one).text)
-    assert set(data) == {"version", "run", "meta", "weights", "allowed", "exact", "readings", "lens", "stream"}
+    assert set(data) == {"version", "run", "meta", "weights", "allowed", "exact", "readings", "lens", "stream", "boxes"}
     assert data["version"] == 1
     assert data["meta"] == json.loads(json.dumps(one.meta()))
     assert str(tmp_path.parent) not in json.dumps(data)
@@ -187,6 +187,28 @@ def test_the_rest_is_as_the_explorer_gives_it(tokenizer, tmp_path):
     assert norm["norm"] == pytest.approx(one.trace.value(norm["name"]).norm(dim=-1).tolist(), rel=1e-5)
     assert [len(layer["rows"]) for layer in data["lens"]["layers"]] == [len(one.trace.sides["decoder"].ids)] * 3
     assert list(data["readings"]) == list(one.trace.sites)
+
+
+def test_boxes_have_the_numbers_of_the_last_tokens_as_far_as_there_is_room(tokenizer, tmp_path, monkeypatch):
+    one = traced(translating(tokenizer, tmp_path), SOURCE, TARGET)
+    data = data_of(made(one).text)["boxes"]
+    for side, held in data.items():
+        n = len(one.trace.sides[side].ids)
+        assert set(held["tokens"]) == set(map(str, range(n)))
+        values = {value.name: value for value in one.boxes.values.values() if value.name.startswith(f"{side}.")}
+        assert set(held["shared"]) | set(held["widths"]) == {name for name in values if not values[name].per_head}
+        for name, text in held["shared"].items():
+            wanted = one.trace.value(name).detach().float()
+            assert torch.equal(unpacked(text, np.float32, wanted.shape), wanted)
+        vectors = unpacked(held["tokens"]["1"], np.float32, -1).split(list(held["widths"].values()))
+        for name, vector in zip(held["widths"], vectors, strict=True):
+            torch.testing.assert_close(vector, one.trace.value(name)[1].detach().float(), atol=1e-5, rtol=1e-4)
+    monkeypatch.setattr(page, "BOXES", 60_000)
+    fewer = data_of(made(one).text)["boxes"]
+    for side, held in fewer.items():
+        last = len(one.trace.sides[side].ids) - 1
+        assert 0 < len(held["tokens"]) < last
+        assert str(last) in held["tokens"]
 
 
 def test_nothing_in_it_ends_the_script_and_the_rest_of_the_page_stands(tokenizer, tmp_path):

@@ -113,7 +113,7 @@ def test_an_arm_that_cannot_be_built_is_listed_and_the_others_are_there(tmp_path
 
 
 def test_another_thing_does_not_vary(tmp_path):
-    with pytest.raises(OptionError, match="what varies is attention or position; came depth"):
+    with pytest.raises(OptionError, match="a model's 'depth' cannot be varied; there are attention, scale, heads"):
         varied(small(tmp_path), {"depth": "3"})
 
 

@@ -3,6 +3,9 @@
 import { cellOf, cosine, length, rowSteps, type RowInputs, type Weighting } from "../src/lib/arithmetic";
 import {
   type Candidate,
+  type BoxNumbers,
+  type BoxRequest,
+  type BoxTerms,
   type Cell,
   type Column,
   type ContextAnswer,
@@ -20,13 +23,17 @@ import {
   type Readings,
   type Row,
   type Run,
+  type Sentence,
+  type Sequence,
   type SideName,
   type SideSpec,
   type SiteMeta,
   type Slot,
   type Source,
   SourceError,
+  type Spaces,
   type Stream,
+  type TermsRequest,
   type Thumbs,
   type TileRequest,
   type TraceRequest,
@@ -34,6 +41,7 @@ import {
 } from "../src/lib/source";
 import { thumbByte } from "../src/lib/thumbs";
 import { tileOf, TILE } from "../src/lib/tiles";
+import { boxesOfSide, type Branch, PRE } from "./boxes";
 import { VIEWS } from "../src/lib/address";
 
 const HEADS = 4;
@@ -45,6 +53,12 @@ const SOURCE = ["vier", "und", "zwanzig", "tausend", "drei", "hundert", "zwei", 
 const TARGET = ["<s>", "twenty", "-", "four", " thousand", " three", " hundred", " forty", "-", "two"];
 const ANSWER = ["twenty", "-", "four", " thousand", " three", " hundred", " forty", "-", "two", "</s>"];
 const ALIGNED = [2, 1, 0, 3, 4, 5, 8, 7, 6, 9];
+
+const branchesOf = (side: SideName): Branch[] =>
+  (["attention", ...(side === "decoder" ? (["cross"] as const) : []), "feed_forward"] as const).map((kind) => ({
+    kind,
+    places: PRE,
+  }));
 
 export class FakeSource implements Source {
   readonly views = VIEWS;
@@ -65,6 +79,7 @@ export class FakeSource implements Source {
         feed_forward: "64 → 256 → 64 gelu",
         arrangement: "PreNorm",
       })),
+      boxes: boxesOfSide(name, LAYERS, branchesOf(name), true),
       embedding: { position: "Sinusoidal", scaled: true },
     });
     return {
@@ -258,7 +273,10 @@ export class FakeSource implements Source {
 
   async lens(id: string): Promise<Lens> {
     const n = this.found(id).meta.sides.decoder!.tokens.length;
-    const names = ["decoder.embedding.out", ...Array.from({ length: LAYERS }, (_, layer) => `decoder.${layer}.out`)];
+    const names = [
+      "decoder.embedding.out",
+      ...Array.from({ length: LAYERS }, (_, layer) => `decoder.${layer}.feed_forward.residual`),
+    ];
     return {
       side: "decoder",
       layers: names.map((name, depth) => ({
@@ -293,6 +311,50 @@ export class FakeSource implements Source {
         cosine: Array.from({ length: n }, (_, place) => Math.max(0.1, 1 - depth * 0.06 - 0.05 * chance(depth + place))),
       })),
     };
+  }
+
+  async spaces(id: string, name: string, head: number, places: readonly number[]): Promise<Spaces> {
+    const side = this.found(id).meta.sites.find((site) => site.name === name)!.query_side;
+    const tokens = places.map((place) => this.found(id).meta.sides[side]!.tokens[place]);
+    const table = (seed: number): number[][] =>
+      places.map((row) => places.map((column) => 2 * chance(seed + head + row * 31 + column * 7) - 1));
+    return {
+      places: [...places],
+      tokens,
+      embedding: table(1),
+      query_key: table(2),
+      score: table(2).map((row) => row.map((cosine) => 9 * cosine)),
+      value: table(3),
+    };
+  }
+
+  async sequence(): Promise<Sequence> {
+    return { svg: "<svg viewBox='0 0 200 40'><text x='8' y='24'>only a server draws this</text></svg>" };
+  }
+
+  async sentence(token: number): Promise<Sentence> {
+    return { tokens: ["the", "cute", "blue", "creature", "sleeps"], token, ...(await this.sequence()) };
+  }
+
+  async box(id: string, request: BoxRequest): Promise<BoxNumbers> {
+    const [side] = request.box.split(".") as [SideName];
+    const box = boxesOfSide(side, LAYERS, branchesOf(side), true).find((one) => one.name === request.box);
+    if (box === undefined) throw new SourceError(`There is no box called ${request.box}.`, 400);
+    const tokens = this.found(id).meta.sides[side]!.tokens.length;
+    const names = box.values.flatMap((value) => [...Object.values(value.operands), value.of, value.name]);
+    const width = (name: string): number => {
+      if (/\.(mean|variance)$/.test(name)) return 1;
+      if (/\.(score|scaled|masked|weight)$/.test(name)) return tokens;
+      return /\.(query|key|value|context)$/.test(name) ? D : D_MODEL;
+    };
+    const numbers = (name: string): number[] => noise(hash(name) + request.token + request.head * 7, width(name));
+    const known = names.filter((name) => name !== "").map((name) => [name, numbers(name)]);
+    return { values: Object.fromEntries(known), constants: { scale: D ** -0.5 }, labels: { "3": " four" } };
+  }
+
+  async terms(_: string, request: TermsRequest): Promise<BoxTerms> {
+    const [x, weight] = [noise(request.unit, D_MODEL), noise(request.unit + 1, D_MODEL)];
+    return { x, weight, bias: 0.1, value: x.reduce((sum, one, i) => sum + one * weight[i], 0.1) };
   }
 
   async context(request: ContextRequest): Promise<ContextAnswer> {
@@ -554,12 +616,9 @@ function bigTile(site: SiteMeta, request: TileRequest): Matrix {
 
 function streamNames(side: SideName): string[] {
   const slots = side === "decoder" ? ["attention", "cross", "feed_forward"] : ["attention", "feed_forward"];
-  const layer = (n: number): string[] => [
-    ...slots.flatMap((slot) => [`${side}.${n}.${slot}.normed`, `${side}.${n}.${slot}.residual`]),
-    `${side}.${n}.out`,
-  ];
+  const layer = (n: number): string[] => slots.map((slot) => `${side}.${n}.${slot}.residual`);
   return [
-    ...["token", "position", "out"].map((part) => `${side}.embedding.${part}`),
+    ...["token", "out"].map((part) => `${side}.embedding.${part}`),
     ...Array.from({ length: LAYERS }, (_, n) => layer(n)).flat(),
     `${side}.normed`,
   ];

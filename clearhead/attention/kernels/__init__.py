@@ -6,19 +6,23 @@ from dataclasses import dataclass
 import torch
 
 from clearhead.attention.call import Call, Facts
+from clearhead.attention.kernels.argmax_gpu import Argmax
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.blockwise import Blockwise
 from clearhead.attention.kernels.chunked import Chunked
 from clearhead.attention.kernels.flex import Flex
 from clearhead.attention.kernels.fused import Fused
+from clearhead.attention.kernels.linear_gpu import Linear
 from clearhead.attention.kernels.recurrent import Recurrent
 from clearhead.attention.kernels.reference import Reference
+from clearhead.attention.modes import autocast_enabled
 from clearhead.errors import OptionError, UnsupportedError
 
 __all__ = ["KERNELS", "Choice", "Kernel", "check_name", "choose", "explain_choice", "run"]
 
 KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel for kernel in (Fused(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
+    kernel.name: kernel
+    for kernel in (Fused(), Linear(), Argmax(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
 }
 """Every kernel by name, in the order in which `auto` asks them; the reference serves everything, so none after it."""
 
@@ -38,8 +42,10 @@ class Choice:
 
 
 def choose(facts: Facts) -> str:
-    """The first kernel, in the table's order, that does not refuse."""
-    return next(kernel.name for kernel in KERNELS.values() if kernel.refusal(facts) is None)
+    """The first kernel, in the table's order, that does not refuse, or the one it yields to."""
+    first = next(kernel for kernel in KERNELS.values() if kernel.refusal(facts) is None)
+    other = first.yields_to(facts)
+    return first.name if other is None or KERNELS[other].refusal(facts) is not None else other
 
 
 remembered = functools.lru_cache(maxsize=4096)(choose)
@@ -65,10 +71,10 @@ def kernel_for(name: str, call: Call) -> Kernel:
 
 def run(name: str, call: Call) -> Context:
     """The context by the kernel of that name. Under autocast the inputs have their dtype already: it ends here."""
-    kernel, device = kernel_for(name, call), call.query.device.type
-    if not torch.is_autocast_enabled(device):
+    kernel = kernel_for(name, call)
+    if not autocast_enabled(call.query):
         return kernel.run(call)
-    with torch.autocast(device, enabled=False):
+    with torch.autocast(call.query.device.type, enabled=False):
         return kernel.run(call)
 
 

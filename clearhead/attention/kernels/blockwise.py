@@ -10,12 +10,12 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from clearhead.attention import reference
 from clearhead.attention.call import Call, Facts, Sight
-from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.kernels.base import Context, Kernel, Refused
+from clearhead.attention.modes import transformed
 
 __all__ = ["Blockwise"]
 
@@ -45,6 +45,8 @@ class Blockwise(Kernel):
         tensors = (query, key, call.value)
         if rows >= call.n_query or draws_once(call):
             return context(call, tensors, slice(0, call.n_query)).to(dtype)
+        if transformed():  # which computes any derivative, and keeps what it needs for it
+            return torch.cat([context(call, tensors, block) for block in blocks_of(call, rows)], 2).to(dtype)
         if torch.compiler.is_compiling():
             made = [checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)]
             return torch.cat(made, 2).to(dtype)
@@ -70,7 +72,6 @@ class Blocks(torch.autograd.Function):
         return made
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (grad,) = grads
         inputs = [
@@ -86,6 +87,8 @@ class Blocks(torch.autograd.Function):
                 for total, part in zip(totals, parts, strict=True):
                     if part is not None:
                         total.add_(part)
+        if torch.is_grad_enabled():  # someone means to differentiate these again
+            totals = [Refused.apply(Blockwise.name, total, grad, *ctx.saved_tensors) for total in totals]
         found = iter(totals)
         return None, None, *(next(found) if tensor.requires_grad else None for tensor in inputs)
 
@@ -125,7 +128,7 @@ def context(call: Call, tensors: tuple[Tensor, Tensor, Tensor], block: slice) ->
 
 def block_rows(call: Call, block_numbers: int) -> int:
     row = call.query.shape[0] * call.n_heads * call.n_key * call.similarity.cost(call.query.shape[-1])
-    return max(1, block_numbers // row)
+    return max(1, block_numbers // max(1, row))
 
 
 def sight(call: Call, rows: int) -> Sight:

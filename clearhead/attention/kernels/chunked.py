@@ -3,8 +3,13 @@
 Positions are cut into chunks. In a query's own chunk, and where a window ends, scores are formed as in the reference, a
 block of chunk x chunk at a time. A chunk seen whole comes as one matrix, the sum of φ(k) vᵀ over its keys; these add
 up along the sequence, and each query is multiplied with the sum that reaches its chunk.
+
+Features given as logarithms are divided by the exponential of their peak before they are summed, each feature by its
+own; sums of different peaks are brought to the greater one as they are added. A peak is taken over keys that are seen
+and no others, so nothing of a later key reaches an earlier query.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -17,8 +22,19 @@ from torch.nn import functional as F
 
 from clearhead.attention.call import Call, Facts
 from clearhead.attention.kernels.base import Context, Kernel
-from clearhead.attention.kernels.linear import ORDERED, State, features, in_order, kernelized, seen
+from clearhead.attention.kernels.linear import (
+    ORDERED,
+    State,
+    features,
+    in_order,
+    kernelized,
+    lifted,
+    logarithmic,
+    nothing,
+    seen,
+)
 from clearhead.attention.masks import Mask, Window
+from clearhead.attention.weighting.features import finite, log_products
 
 __all__ = ["Chunked"]
 
@@ -33,7 +49,7 @@ BEFORE, AFTER = -1, 1
 
 Parts = Float[Tensor, "batch head chunk row column"]
 Borders = Int[Tensor, "1 1 chunk 1 1"]
-Passed = Callable[[Tensor, Tensor, Tensor], Tensor]
+Passed = Callable[["Sums", Tensor, Tensor], "Sums"]
 """What of the sums may be seen at the first borders, having come from the second ones."""
 
 
@@ -62,7 +78,7 @@ class Chunked(Kernel):
 
 
 def in_one_sum(call: Call) -> Context:
-    return State.empty(call.key, call.value).add(call.key, call.value).read(call.query, kernelized(call))
+    return State.before(call).add(call.key, call.value).read(call.query, kernelized(call))
 
 
 def by_heads(call: Call) -> list[Call]:
@@ -70,9 +86,9 @@ def by_heads(call: Call) -> list[Call]:
     if call.query.device.type != "cpu" or torch.compiler.is_compiling():
         return [call]
     numbers = call.query.shape[0] * max(call.n_query, call.n_key) * max(CHUNK, call.query.shape[-1])
-    count = max(1, NUMBERS // numbers)
+    count = max(1, NUMBERS // max(1, numbers))
     tensors = zip(*(side.split(count, 1) for side in (call.query, call.key, call.value)), strict=True)
-    return [call._replace(query=query, key=key, value=value) for query, key, value in tensors]
+    return [call.replace(query=query, key=key, value=value) for query, key, value in tensors]
 
 
 def in_chunks(call: Call) -> Context:
@@ -86,7 +102,7 @@ def in_chunks(call: Call) -> Context:
             mixed = mixed + block(chunks, side * distance)
         if whole:
             mixed = mixed + from_sums(chunks, side, whole)
-    rows = rearrange(mixed, "batch head chunk row column -> batch head (chunk row) column")
+    rows = rearrange(mixed.amount, "batch head chunk row column -> batch head (chunk row) column")
     amount, total = rows[:, :, rows.shape[2] - call.n_query :].split([call.value.shape[-1], 1], -1)
     return kernelized(call).divide(amount, total)
 
@@ -112,6 +128,36 @@ def nearest(limits: list[int], call: Call) -> int:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """Sums in every chunk: over its keys (a row for each feature), or of what its queries get (a row for each)."""
+
+    amount: Parts
+    peak: Float[Tensor, "batch head chunk row 1"] | None = None
+    """The logarithm of what each row of `amount` was divided by; None where features are not logarithms."""
+
+    def __add__(self, other: "Sums") -> "Sums":
+        if self.peak is None or other.peak is None:
+            return Sums(self.amount + other.amount)
+        peak = torch.maximum(self.peak, other.peak)
+        ours, theirs = (torch.exp(one - finite(peak)) for one in (self.peak, other.peak))
+        return Sums(self.amount * ours + other.amount * theirs, peak)
+
+    def where(self, kept: Bool[Tensor, "..."]) -> "Sums":
+        peak = None if self.peak is None else self.peak.masked_fill(~kept, -math.inf)
+        return Sums(self.amount.masked_fill(~kept, 0), peak)
+
+    def moved(self, shift: int, count: int) -> "Sums":
+        peak = None if self.peak is None else moved(self.peak, shift, count, -math.inf)
+        return Sums(moved(self.amount, shift, count), peak)
+
+
+def each(change: Callable[..., Tensor], *sums: Sums) -> Sums:
+    """Do the same with the amounts and with the peaks."""
+    peaks = [one.peak for one in sums]
+    return Sums(change(*(one.amount for one in sums)), None if peaks[0] is None else change(*peaks))
+
+
+@dataclass(frozen=True)
 class Chunks:
     """A call cut into chunks from its end, where the last query meets the last key; zeros fill up the front."""
 
@@ -128,7 +174,7 @@ class Chunks:
         return Chunks(
             call=call,
             query=cut(call.query, for_queries, length),
-            key=cut(call.key, for_both, length),
+            key=cut(call.key, for_both, length, nothing(call)),
             value=cut(F.pad(call.value, (0, 1), value=1.0), for_both, length),
         )
 
@@ -150,17 +196,22 @@ class Chunks:
         return [term for term in self.call.mask.terms if term.kind in kinds]
 
 
-def cut(vectors: Float[Tensor, "batch head n column"], n_chunks: int, length: int) -> Parts:
+def cut(vectors: Float[Tensor, "batch head n column"], n_chunks: int, length: int, fill: float = 0.0) -> Parts:
     missing = n_chunks * length - vectors.shape[2]
-    whole = F.pad(vectors, (0, 0, missing, 0)) if missing else vectors
+    whole = F.pad(vectors, (0, 0, missing, 0), value=fill) if missing else vectors
     return rearrange(whole, "batch head (chunk row) column -> batch head chunk row column", row=length)
 
 
-def block(chunks: Chunks, shift: int) -> Parts:
+def block(chunks: Chunks, shift: int) -> Sums:
     """What the queries get from the keys `shift` chunks after their own, scored one by one."""
-    key, value = (moved(side, shift, chunks.query.shape[2]) for side in (chunks.key, chunks.value))
-    score = chunks.query @ key.mT
-    return torch.where(block_seen(chunks, shift), score, 0) @ value
+    count = chunks.query.shape[2]
+    key, value = moved(chunks.key, shift, count, nothing(chunks.call)), moved(chunks.value, shift, count)
+    visible = block_seen(chunks, shift)
+    if not logarithmic(chunks.call):
+        return Sums(torch.where(visible, chunks.query @ key.mT, 0) @ value)
+    score = torch.where(visible, log_products(chunks.query, key), -math.inf)
+    peak = score.detach().amax(-1, keepdim=True)
+    return Sums(torch.exp(score - finite(peak)) @ value, peak)
 
 
 def block_seen(chunks: Chunks, shift: int) -> Bool[Tensor, "batch_or_1 1 chunk_or_1 row key_row"]:
@@ -175,18 +226,22 @@ def block_seen(chunks: Chunks, shift: int) -> Bool[Tensor, "batch_or_1 1 chunk_o
     return parts[0] & parts[-1]
 
 
-def from_sums(chunks: Chunks, side: int, count: int) -> Parts:
+def from_sums(chunks: Chunks, side: int, count: int) -> Sums:
     """What the queries get from the `count` chunks next to their own on this side, all of which they see whole."""
-    sums = moved(passing_sums(chunks, side, count), side, chunks.query.shape[2])
+    sums = passing_sums(chunks, side, count).moved(side, chunks.query.shape[2])
+    if sums.peak is None:
+        read = Sums(chunks.query @ sums.amount)
+    else:
+        query, peak = lifted(chunks.query, sums.peak.mT)
+        read = Sums(query @ sums.amount, peak)
     documents = chunks.terms("document")
     if not documents:
-        return chunks.query @ sums
+        return read
     positions = chunks.positions(chunks.query)
-    concerned = seen(chunks.call, documents, positions, border(positions, side))
-    return chunks.query.masked_fill(~concerned, 0) @ sums
+    return read.where(seen(chunks.call, documents, positions, border(positions, side)))
 
 
-def passing_sums(chunks: Chunks, side: int, count: int) -> Parts:
+def passing_sums(chunks: Chunks, side: int, count: int) -> Sums:
     """At each chunk the sum of φ(k) vᵀ over it and those behind it, `count` in all, as seen from where the next begins.
 
     With documents that is the sum over the one document which runs on into the next chunk.
@@ -196,19 +251,29 @@ def passing_sums(chunks: Chunks, side: int, count: int) -> Parts:
     documents = chunks.terms("document")
     key = chunks.key
     if limits := documents if side == BEFORE else chunks.terms("document", "prefix"):
-        key = key.masked_fill(~seen(chunks.call, limits, edge, positions), 0)
-    sums = key.mT @ chunks.value
+        key = key.masked_fill(~seen(chunks.call, limits, edge, positions), nothing(chunks.call))
+    sums = chunk_sums(chunks, key)
     if side == AFTER:
-        sums, edge = sums.flip(2), edge.flip(2)
+        sums, edge = each(lambda part: part.flip(2), sums), edge.flip(2)
 
-    def passed(sums: Parts, to: Borders, origin: Borders) -> Parts:
-        return sums.masked_fill(~seen(chunks.call, documents, to, origin), 0) if documents else sums
+    def passed(sums: Sums, to: Borders, origin: Borders) -> Sums:
+        return sums.where(seen(chunks.call, documents, to, origin)) if documents else sums
 
     if count < chunks.furthest(side):
         sums = sliding(sums, edge, count, passed)
+    elif documents or sums.peak is not None:
+        sums = scanned(sums, edge, passed)
     else:
-        sums = scanned(sums, edge, passed) if documents else sums.cumsum(2)
-    return sums.flip(2) if side == AFTER else sums
+        sums = Sums(sums.amount.cumsum(2))
+    return each(lambda part: part.flip(2), sums) if side == AFTER else sums
+
+
+def chunk_sums(chunks: Chunks, key: Parts) -> Sums:
+    """Return the sum of φ(k) vᵀ over each chunk by itself."""
+    if not logarithmic(chunks.call):
+        return Sums(key.mT @ chunks.value)
+    peak = key.detach().amax(3, keepdim=True)
+    return Sums(torch.exp(key - finite(peak)).mT @ chunks.value, peak.mT)
 
 
 def border(positions: Int[Tensor, "1 1 chunk row 1"], side: int) -> Borders:
@@ -216,38 +281,47 @@ def border(positions: Int[Tensor, "1 1 chunk row 1"], side: int) -> Borders:
     return positions[:, :, :, :1] if side == BEFORE else positions[:, :, :, -1:]
 
 
-def sliding(sums: Parts, edge: Borders, count: int, passed: Passed) -> Parts:
+def sliding(sums: Sums, edge: Borders, count: int, passed: Passed) -> Sums:
     """At each chunk the sum over the last `count` chunks, by doubling: nothing is subtracted, so nothing cancels."""
     if count == 1:
         return sums
 
-    def with_earlier(later: Parts, earlier: Parts, by: int) -> Parts:
-        return later + passed(moved(earlier, -by, earlier.shape[2]), edge, moved(edge, -by, edge.shape[2]))
+    def with_earlier(later: Sums, earlier: Sums, by: int) -> Sums:
+        n_chunks = edge.shape[2]
+        return later + passed(earlier.moved(-by, n_chunks), edge, moved(edge, -by, n_chunks))
 
     half = sliding(sums, edge, count // 2, passed)
     even = with_earlier(half, half, count // 2)
     return with_earlier(sums, even, 1) if count % 2 else even
 
 
-def scanned(sums: Parts, edge: Borders, passed: Passed) -> Parts:
+def scanned(sums: Sums, edge: Borders, passed: Passed) -> Sums:
     """At each chunk the sum over all up to it, in linear time: of pairs of chunks first, then between the pairs."""
-    if sums.shape[2] == 1:
+    n_chunks = edge.shape[2]
+    if n_chunks == 1:
         return sums
-    pair_edge = edge[:, :, 1::2]
-    pairs = sums[:, :, 1::2] + passed(sums[:, :, :-1:2], pair_edge, edge[:, :, :-1:2])
-    at_odd = scanned(pairs, pair_edge, passed)
-    later = sums[:, :, 2::2]
-    before = slice(later.shape[2])
-    later = later + passed(at_odd[:, :, before], edge[:, :, 2::2], pair_edge[:, :, before])
-    at_even = torch.cat([sums[:, :, :1], later], 2)
-    n_pairs = at_odd.shape[2]
-    both = rearrange([at_even[:, :, :n_pairs], at_odd], "two b h pair row column -> b h (pair two) row column")
-    return torch.cat([both, at_even[:, :, n_pairs:]], 2)
+    first, *pairs_and_later = (
+        each(lambda part, cut=cut: part[:, :, cut], sums)
+        for cut in (slice(0, 1), slice(0, n_chunks - 1, 2), slice(1, None, 2), slice(2, None, 2))
+    )
+    earlier, odd, later = pairs_and_later
+    odd_edge = edge[:, :, 1::2]
+    at_odd = scanned(odd + passed(earlier, odd_edge, edge[:, :, :-1:2]), odd_edge, passed)
+    n_later = (n_chunks - 1) // 2
+    reaching = each(lambda part: part[:, :, :n_later], at_odd)
+    later = later + passed(reaching, edge[:, :, 2::2], odd_edge[:, :, :n_later])
+
+    def alternating(first: Tensor, later: Tensor, at_odd: Tensor) -> Tensor:
+        at_even, n_pairs = torch.cat([first, later], 2), at_odd.shape[2]
+        both = rearrange([at_even[:, :, :n_pairs], at_odd], "two b h pair row column -> b h (pair two) row column")
+        return torch.cat([both, at_even[:, :, n_pairs:]], 2)
+
+    return each(alternating, first, later, at_odd)
 
 
-def moved(chunks: Tensor, shift: int, count: int) -> Tensor:
-    """The last `count` chunks, each replaced by the one `shift` chunks after it; zeros where there is none."""
+def moved(chunks: Tensor, shift: int, count: int, fill: float = 0.0) -> Tensor:
+    """The last `count` chunks, each replaced by the one `shift` chunks after it; `fill` where there is none."""
     skipped = chunks.shape[2] - count
     if shift == 0:
         return chunks[:, :, skipped:]
-    return F.pad(chunks, (0, 0, 0, 0, -(skipped + shift), shift))
+    return F.pad(chunks, (0, 0, 0, 0, -(skipped + shift), shift), value=fill)

@@ -4,6 +4,7 @@ On a CPU it runs forward in float32 only. Where there is no C++ compiler the fus
 `which_kernel` says so.
 """
 
+import copy
 import functools
 import itertools
 import types
@@ -14,11 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from clearhead.attention.call import Call, Facts
-from clearhead.attention.cells import Cells, Positions, four_axes, read_at
-from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.call import Call, Facts, Sight
+from clearhead.attention.cells import Cells, four_axes, read_at
+from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.kernels.block_masks import tiles_of
 from clearhead.attention.kernels.blockwise import block_rows, sight
-from clearhead.attention.kernels.fused import Fused, scaled_query
+from clearhead.attention.kernels.fused import Fused, scaled_query, with_nan
+from clearhead.attention.modes import transformed
 from clearhead.compiling import missing_compiler
 
 __all__ = ["Flex"]
@@ -57,15 +60,16 @@ class Flex(Kernel):
         )
 
     def run(self, call: Call) -> Context:
-        if missing_compiler(call.query.device.type):
+        nothing = call.query.is_meta or call.query.shape[0] == 0  # no numbers, so nothing to compile for
+        if missing_compiler(call.query.device.type) or transformed() or nothing:
             return Fused().run(call)
-        seen = None
-        if not call.complete:
-            seen = sight(call, block_rows(call, SIGHT_NUMBERS))
+        blocks, seen = block_mask(call)
+        if seen is not None:
             call = call.sealed(seen)
         query, key, scale = scaled_query(call)
         run = call_flex if torch.compiler.is_compiling() else compiled_flex(structure(call))
-        context = run((query, key, call.value), score_mod=score_mod(call), block_mask=block_mask(call), scale=scale)
+        context = run((query, key, call.value), score_mod=score_mod(call), block_mask=blocks, scale=scale)
+        context = with_nan(call, differentiable_once(context, Flex.name))
         return context if seen is None else context.masked_fill(~seen.rows.unsqueeze(-1), 0)
 
 
@@ -96,46 +100,75 @@ def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
 
 def structure(call: Call) -> tuple[object, ...]:
     """What flex is compiled for; only lengths and the batch may vary within it."""
-    positions = (call.positions.query.ndim, call.positions.key.ndim)
+    positions = "from zero" if counts_from_zero(call) else (call.positions.query.ndim, call.positions.key.ndim)
     heads = (call.n_heads, call.key.shape[1], call.key.shape[3], call.value.shape[3])
     parts = (call.mask.structure, call.position.structure, call.weighting.temperature)
     return (*parts, positions, heads, call.query.dtype)
 
 
-def point(positions: Positions, n_heads: int, place: tuple[Tensor, Tensor, Tensor, Tensor]) -> Cells:
-    """A single cell, as flex asks for it."""
-    batch, head, query, key = place
-    return Cells(
-        batch=batch,
-        head=head,
-        query_index=query,
-        key_index=key,
-        query=positions.query[query] if positions.query.ndim == 1 else read_at(positions.query, batch, query),
-        key=positions.key[key] if positions.key.ndim == 1 else read_at(positions.key, batch, key),
-        n_heads=n_heads,
-    )
+def counts_from_zero(call: Call) -> bool:
+    """Whether a position is its place in the tensor, on both sides: then flex need not load positions."""
+    return call.given_positions is None and call.n_query == call.n_key
+
+
+def cell_reader(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor], Cells]:
+    """Return the function from the indices flex gives to the cell they name."""
+    n_heads = call.n_heads
+    if counts_from_zero(call):
+
+        def cell_at(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Cells:
+            return Cells(
+                batch=batch, head=head, query_index=query, key_index=key, query=query, key=key, n_heads=n_heads
+            )
+
+        return cell_at
+    positions = call.positions
+
+    def cell_by_position(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Cells:
+        return Cells(
+            batch=batch,
+            head=head,
+            query_index=query,
+            key_index=key,
+            query=positions.query[query] if positions.query.ndim == 1 else read_at(positions.query, batch, query),
+            key=positions.key[key] if positions.key.ndim == 1 else read_at(positions.key, batch, key),
+            n_heads=n_heads,
+        )
+
+    return cell_by_position
 
 
 def score_mod(call: Call) -> Callable[..., Tensor] | None:
     if call.position.bias_kind == "none":
         return None
-    part, positions, n_heads, temperature = call.position, call.positions, call.n_heads, call.weighting.temperature
+    part, cell_at, temperature = call.position, cell_reader(call), call.weighting.temperature
 
     def add_bias(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return score + part.bias(point(positions, n_heads, (batch, head, query, key)), score.dtype) / temperature
+        return score + part.bias(cell_at(batch, head, query, key), score.dtype) / temperature
 
     return add_bias
 
 
-def block_mask(call: Call) -> BlockMask | None:
-    if call.mask.kinds == {"none"}:
-        return None
-    mask, positions, n_heads = call.mask, call.positions, call.n_heads
+def mask_mod(call: Call) -> Callable[..., Tensor]:
+    mask, cell_at = call.mask, cell_reader(call)
 
     def may_attend(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return mask.allowed(point(positions, n_heads, (batch, head, query, key)))
+        return mask.allowed(cell_at(batch, head, query, key))
 
+    return may_attend
+
+
+def block_mask(call: Call) -> tuple[BlockMask | None, Sight | None]:
+    """Return the tiles that flex visits, and what no query sees; None for what a mask leaves whole."""
+    if call.mask.kinds == {"none"}:
+        return None, None
+    if not torch.compiler.is_compiling():
+        tiles = tiles_of(call)
+        blocks = copy.copy(tiles.block_mask)
+        blocks.mask_mod = mask_mod(call)
+        return blocks, tiles.sight
+    seen = None if call.complete else sight(call, block_rows(call, SIGHT_NUMBERS))
     batch, heads, *_ = four_axes(
-        mask.allowed(call.cells(slice(0, 1)))
+        call.mask.allowed(call.cells(slice(0, 1)))
     ).shape  # 1 where the mask is the same for every index
-    return create_block_mask(may_attend, batch, heads, call.n_query, call.n_key, call.query.device)
+    return create_block_mask(mask_mod(call), batch, heads, call.n_query, call.n_key, call.query.device), seen

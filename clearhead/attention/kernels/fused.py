@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.attention.call import Call, Facts, Sight
+from clearhead.attention.call import Call, Facts, Sight, ordinary
 from clearhead.attention.cells import Cells
-from clearhead.attention.kernels.base import Context, Kernel
+from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.kernels.blockwise import Blockwise
+from clearhead.attention.modes import can_read, transformed
 from clearhead.attention.similarity import Similarity
 
 __all__ = ["Fused"]
@@ -30,6 +32,11 @@ class Fused(Kernel):
             return "torch's fused kernel scores by a dot product; this similarity is not one"
         return None
 
+    def yields_to(self, facts: Facts) -> str | None:
+        """On a GPU a long mask or bias is compiled into flex, where the fused kernel would read it as a matrix."""
+        reads_matrix = builds_mask(facts) or facts.bias != "none"
+        return "flex" if reads_matrix and facts.long and facts.device == "cuda" else None
+
     def notes(self, facts: Facts) -> tuple[str, ...]:
         found = []
         if facts.device == "cpu" and facts.dropout:
@@ -40,13 +47,17 @@ class Fused(Kernel):
             found.append(
                 "d_value differs from d_head: the narrower is filled up with zeros, or torch would build n x n"
             )
-        if len(facts.masks) > 1 or facts.masks - {"none", "causal", "padding"} or not facts.aligned:
+        if builds_mask(facts):
             found.append("this mask is built as n_query x n_key truth values, one byte each")
         if facts.bias != "none":
             found.append("the bias is built as n_query x n_key numbers a head")
         return tuple(found)
 
     def run(self, call: Call) -> Context:
+        # torch.func has rules for every operation of the reference, and for torch's kernel it has not. And of a batch
+        # of none that kernel gives no gradient to a bias.
+        if transformed() or call.query.shape[0] == 0:
+            return Blockwise().run(call)
         if call.complete and call.position.bias_kind == "none":
             return attend_fused(call, None)
         cells = call.cells()
@@ -59,9 +70,14 @@ class Fused(Kernel):
         return context.masked_fill(blind, 0) if may_hold(blind) else context
 
 
+def builds_mask(facts: Facts) -> bool:
+    """Whether the mask becomes a matrix of truth values, and is not a switch or one row for all queries."""
+    return len(facts.masks) > 1 or bool(facts.masks - {"none", "causal", "padding"}) or not facts.aligned
+
+
 def may_hold(truths: Tensor) -> bool:
     """Whether any of them is, or might be, True: looked at on a CPU, where it costs nothing to look."""
-    return truths.device.type != "cpu" or torch.compiler.is_compiling() or bool(truths.any())
+    return not can_read(truths) or bool(truths.any())
 
 
 def biased(call: Call, cells: Cells, allowed: Tensor) -> Tensor:
@@ -86,7 +102,23 @@ def attend_fused(call: Call, mask: Tensor | None) -> Context:
     context = F.scaled_dot_product_attention(
         query, key, value, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
     )
-    return context if context.shape[-1] == d_value else context[..., :d_value]
+    context = differentiable_once(context, Fused.name, operation="ScaledDotProduct")  # else it is plain operations
+    return with_nan(call, context if context.shape[-1] == d_value else context[..., :d_value])
+
+
+def with_nan(call: Call, context: Context) -> Context:
+    """Return what torch's kernel gave, with NaN where the definition has it.
+
+    Its kernels for a CPU make 0 of a row whose scores are all NaN, for some numbers of keys. Eagerly one number of each
+    row is looked at, which takes a few microseconds: only if one is 0 are queries and keys searched for what makes NaN.
+    Elsewhere the queries alone decide.
+    """
+    if not context.is_cpu:
+        return context
+    if can_read(context):
+        usual = context.select(-1, 0).all().item() or (ordinary(call.query) and (call.clean or ordinary(call.key)))
+        return context if usual else Blockwise().run(call)
+    return torch.where(call.query.isfinite().all(-1, keepdim=True), context, float("nan"))
 
 
 def scaled_query(call: Call) -> tuple[Tensor, Tensor, float]:

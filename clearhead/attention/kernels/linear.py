@@ -1,5 +1,6 @@
 """What the linear forms of kernelized attention share: features with the unseen taken out, and the running state."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,10 +14,11 @@ from torch import Tensor
 from clearhead.attention.call import Call, Sight
 from clearhead.attention.cells import Cells
 from clearhead.attention.kernels.base import Context
-from clearhead.attention.masks import Mask, Padding
+from clearhead.attention.masks import Mask, Padding, numbers_on
 from clearhead.attention.weighting import Kernelized
+from clearhead.attention.weighting.features import finite
 
-__all__ = ["ORDERED", "State", "features", "in_order", "kernelized", "seen"]
+__all__ = ["ORDERED", "State", "features", "hide", "in_order", "kernelized", "lifted", "logarithmic", "nothing", "seen"]
 
 ORDERED = frozenset({"causal", "document", "prefix", "window"})
 """The masks that ask where a key stands from the query. Each shows a query one unbroken range of positions, which holds
@@ -34,29 +36,80 @@ class State:
     """The sum of φ(k) vᵀ."""
     normaliser: Float[Tensor, "batch head feature"]
     """The sum of φ(k)."""
+    peak: Float[Tensor, "batch head feature"] | None = None
+    """Of features given as logarithms: the greatest so far of each, which both sums are divided by the exponential of.
+
+    It is a constant to the gradient, since it cancels when the state is read. -inf before the first key.
+    """
 
     @staticmethod
-    def empty(key: Keys, value: Values) -> "State":
+    def empty(key: Keys, value: Values, *, logarithms: bool = False) -> "State":
         """The state before any key, for features of keys and values such as these."""
         dtype = torch.promote_types(key.dtype, torch.float32)
         total = torch.zeros(*key.shape[:2], key.shape[-1], value.shape[-1], dtype=dtype, device=key.device)
-        return State(total, total.new_zeros(total.shape[:3]))
+        normaliser = total.new_zeros(total.shape[:3])
+        return State(total, normaliser, torch.full_like(normaliser, -math.inf) if logarithms else None)
+
+    @staticmethod
+    def before(call: Call) -> "State":
+        """Return the state before any key of a mapped call."""
+        return State.empty(call.key, call.value, logarithms=logarithmic(call))
 
     def add(self, key: Keys, value: Values) -> "State":
         """The state with more keys, as features, and their values."""
         key, value = key.to(self.total.dtype), value.to(self.total.dtype)
-        return State(self.total + key.mT @ value, self.normaliser + key.sum(2))
+        if self.peak is None:
+            return State(self.total + key.mT @ value, self.normaliser + key.sum(2))
+        peak = torch.maximum(self.peak, key.detach().amax(2))
+        before, key = torch.exp(self.peak - finite(peak)), torch.exp(key - finite(peak).unsqueeze(2))
+        total = self.total * before.unsqueeze(-1) + key.mT @ value
+        return State(total, self.normaliser * before + key.sum(2), peak)
 
     def kept(self, where: Bool[Tensor, "batch_or_1"]) -> "State":
         """Empty again in the batch rows where it is not kept: what comes next is a new document."""
         gone = ~rearrange(where, "batch -> batch 1 1 1")
-        return State(self.total.masked_fill(gone, 0), self.normaliser.masked_fill(gone[..., 0], 0))
+        peak = None if self.peak is None else self.peak.masked_fill(gone[..., 0], -math.inf)
+        return State(self.total.masked_fill(gone, 0), self.normaliser.masked_fill(gone[..., 0], 0), peak)
+
+    def select(self, rows: Int[Tensor, "row"]) -> "State":
+        """Return the state of these batch rows, some perhaps several times."""
+        return State(*(one[rows] for one in self.tensors()))
+
+    def tensors(self) -> list[Tensor]:
+        return [one for one in (self.total, self.normaliser, self.peak) if one is not None]
 
     def read(self, query: Float[Tensor, "batch head query feature"], weighting: Kernelized) -> Context:
         """The context of queries, as features, that see everything in it; in the dtype of the state."""
         query = query.to(self.total.dtype)
+        if self.peak is not None:
+            query, _ = lifted(query, self.peak.unsqueeze(2))
         row_sum = einsum(query, self.normaliser, "batch head query feature, batch head feature -> batch head query")
         return weighting.divide(query @ self.total, row_sum.unsqueeze(-1))
+
+
+def logarithmic(call: Call) -> bool:
+    """Whether the call's queries and keys, once mapped, are logarithms of features."""
+    return call.similarity.form == "log features"
+
+
+def nothing(call: Call) -> float:
+    """What stands for a feature of 0."""
+    return -math.inf if logarithmic(call) else 0.0
+
+
+def lifted(query: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
+    """Return φ(q) times exp(peak), for sums that were divided by it, over its greatest entry; and that one's logarithm.
+
+    So a row's greatest term is 1, whatever the size of queries and keys.
+    """
+    exponent = query + peak
+    top = exponent.detach().amax(-1, keepdim=True)
+    return torch.exp(exponent - finite(top)), top
+
+
+def hide(call: Call, hidden: Bool[Tensor, "..."]) -> Call:
+    """Return a mapped call without the features of some keys, given as `(batch or 1, head or 1, key, 1)`."""
+    return call.replace(key=call.key.masked_fill(hidden, nothing(call)))
 
 
 def kernelized(call: Call) -> Kernelized:
@@ -74,13 +127,13 @@ def features(call: Call) -> Call:
         return mapped(call)
     sight = nearest_sight(call) if in_order(call) else Sight.of(call.mask.allowed(call.cells(slice(0, 1))))
     # Before the map, so that it and its gradient meet no NaN; and after it, since φ(0) need not be 0.
-    return mapped(call.sealed(sight)).zeroed(sight)
+    return hide(mapped(call.sealed(sight)).zeroed(sight), ~sight.keys.unsqueeze(-1))
 
 
 def mapped(call: Call) -> Call:
     query, key = call.similarity.prepare(call.query, call.key)
     scaled = isinstance(call.scale, Tensor) or call.scale != 1
-    return call._replace(query=query * call.scale if scaled else query, key=key)
+    return call.replace(query=query * call.scale if scaled else query, key=key)
 
 
 def nearest_sight(call: Call) -> Sight:
@@ -89,7 +142,8 @@ def nearest_sight(call: Call) -> Sight:
     That is because what a query sees is an unbroken range: see `ORDERED`. Padding leaves the nearest key before it.
     """
     query, key = (rearrange(side, "n -> 1 1 n") for side in (call.positions.query, call.positions.key))
-    lengths = [rearrange(term.lengths, "b -> b 1 1") for term in call.mask.terms if isinstance(term, Padding)]
+    paddings = [term.lengths for term in call.mask.terms if isinstance(term, Padding)]
+    lengths = [rearrange(numbers_on(lengths, query.device), "b -> b 1 1") for lengths in paddings]
     nearest_key = reduce(torch.minimum, [length - 1 for length in lengths], query).clamp(min=0)
     nearest_query = key.clamp(min=call.n_key - call.n_query)
     terms = call.mask.terms

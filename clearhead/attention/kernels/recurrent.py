@@ -45,7 +45,7 @@ class Recurrent(Kernel):
 
 def one_by_one(call: Call) -> Context:
     """Each query on the keys up to its own; one before the first key on none."""
-    first, kept, state = call.n_key - call.n_query, same_document(call), State.empty(call.key, call.value)
+    first, kept, state = call.n_key - call.n_query, same_document(call), State.before(call)
     contexts = []
     for position in range(min(0, first), call.n_key):
         if position >= 0:
@@ -59,7 +59,7 @@ def one_by_one(call: Call) -> Context:
 
 def at_the_end(call: Call) -> Context:
     """Every query on all keys."""
-    state = State.empty(call.key, call.value)
+    state = State.before(call)
     for position in range(call.n_key):
         here = slice(position, position + 1)
         state = state.add(call.key[:, :, here], call.value[:, :, here])

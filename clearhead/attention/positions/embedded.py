@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clearhead.attention.modes import has_numbers
 from clearhead.attention.positions.base import EmbeddedPosition, PositionTable, angle_dtype
 from clearhead.errors import OptionError, ShapeError
 
@@ -106,7 +107,7 @@ class LearnedTable(PositionTable):
         return self.table[start : start + n]
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
-        if not torch.compiler.is_compiling() and not is_captured(positions):
+        if positions.numel() and has_numbers(positions) and not is_captured(positions):
             self.check(int(positions.min()), int(positions.max()))
         return self.table[positions]
 

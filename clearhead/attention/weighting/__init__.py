@@ -13,7 +13,7 @@ row that may attend nothing gets weights of zero.
 
 from clearhead.attention.weighting.argmax import Argmax
 from clearhead.attention.weighting.base import Weighting, softmax_rows
-from clearhead.attention.weighting.features import Elu, Features, RandomFeatures, Relu, SoftmaxFeatures
+from clearhead.attention.weighting.features import Elu, Features, LogFeatures, RandomFeatures, Relu, SoftmaxFeatures
 from clearhead.attention.weighting.kernelized import Kernelized
 from clearhead.attention.weighting.sigmoid import Sigmoid
 from clearhead.attention.weighting.softmax import Softmax
@@ -24,6 +24,7 @@ __all__ = [
     "Elu",
     "Features",
     "Kernelized",
+    "LogFeatures",
     "RandomFeatures",
     "Relu",
     "Sigmoid",

@@ -1,7 +1,7 @@
 """Argmax (hard) attention: all the weight on the best key, or shared among those that tie."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, final, get_args
+from typing import ClassVar, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -14,17 +14,24 @@ __all__ = ["Argmax"]
 
 Ties = Literal["first", "last", "average"]
 Gradient = Literal["straight-through", "none"]
+SUMMARIES: dict[Ties, str] = {
+    "first": "All the weight of a row on its best key, the first of them if several tie",
+    "last": "All the weight of a row on its best key, the last of them if several tie",
+    "average": "All the weight of a row on its best keys, in equal parts if several tie",
+}
 
 
 @final
 @dataclass(frozen=True)
 class Argmax(Weighting):
-    """One winner a row. Scores within `tolerance` x max(1, |maximum|) of the row's maximum are tied.
+    """All the weight of a row on its best key. Of keys that tie, `ties` says whether the first wins, the last, or all.
 
+    Scores within `tolerance` x max(1, |maximum|) of the row's maximum are tied.
     Equal keys do not give equal bits, so a tie needs a tolerance; it is the same on every kernel and with a cache.
     `gradient`: `straight-through` passes back softmax's gradient, `none` lets only the values learn.
     """
 
+    form: ClassVar[str] = "argmax"
     ties: Ties = "first"
     gradient: Gradient = "straight-through"
     tolerance: float = 1e-5
@@ -39,33 +46,27 @@ class Argmax(Weighting):
         if not self.tolerance >= 0:
             raise OptionError(f"Argmax: tolerance must be 0 or more; came {self.tolerance}")
 
+    @property
+    def summary(self) -> str:
+        return SUMMARIES[self.ties]
+
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
-        if self.gradient == "straight-through":
-            return StraightThrough.apply(masked, allowed, self)
-        return self.choose(masked.detach(), allowed)
+        chosen = self.choose(masked.detach(), allowed)
+        if self.gradient == "none" or not torch.is_grad_enabled():
+            return chosen
+        # In plain operations, which compile, vmap and differentiate to any order. The difference is exactly 0, so the
+        # choice goes on as it is; its gradient is softmax's.
+        soft = softmax_rows(masked, allowed)
+        return chosen + (soft - soft.detach())
 
     def choose(self, masked: Tensor, allowed: Tensor) -> Tensor:
-        """Exactly one-hot, or exactly averaged over the ties."""
+        """Exactly one-hot, or exactly averaged over the ties; NaN where the scores of a row are NaN."""
         best = masked.amax(-1, keepdim=True)
         tied = (masked >= best - self.tolerance * best.abs().clamp(min=1)) & allowed
         if self.ties == "average":
-            count = tied.sum(-1, keepdim=True).clamp(min=1)
-            return tied.to(masked.dtype) / count
-        order = tied.flip(-1) if self.ties == "last" else tied
-        winner = order & (order.cumsum(-1) == 1)
-        return (winner.flip(-1) if self.ties == "last" else winner).to(masked.dtype)
-
-
-class StraightThrough(torch.autograd.Function):
-    """Forward the choice; backward softmax's gradient at the same scores."""
-
-    @staticmethod
-    def forward(ctx: Any, masked: Tensor, allowed: Tensor, choice: Argmax) -> Tensor:
-        ctx.save_for_backward(masked, allowed)
-        return choice.choose(masked, allowed)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (grad,) = grads
-        weight = softmax_rows(*ctx.saved_tensors)
-        return weight * (grad - (weight * grad).sum(-1, keepdim=True)), None, None
+            weight = tied.to(masked.dtype) / tied.sum(-1, keepdim=True).clamp(min=1)
+        else:
+            order = tied.flip(-1) if self.ties == "last" else tied
+            winner = order & (order.cumsum(-1) == 1)
+            weight = winner.flip(-1) if self.ties == "last" else winner
+        return torch.where(best.isnan() & allowed, best, weight.to(masked.dtype))

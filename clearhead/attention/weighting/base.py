@@ -1,7 +1,9 @@
 """What a weighting is: a row of scores becomes a row of weights."""
 
+import inspect
+import re
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -9,14 +11,16 @@ from torch import Tensor
 from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.similarity import ScaledDot, Scores, Similarity
 
-__all__ = ["Weighting", "softmax_rows"]
+__all__ = ["Amounts", "Weighting", "softmax_rows"]
+
+Amounts = Literal["exponential", "score", "none"]
 
 
 class Weighting(Part, ABC):
     """Weights from scores, one row at a time: what a row gets depends on nothing outside it."""
 
     form: ClassVar[str] = "rows"
-    """What kernels choose by: `softmax`, `kernelized`, or `rows` for any other function of a row."""
+    """What kernels choose by: `softmax`, `argmax`, `kernelized`, or `rows` for any other function of a row."""
     sums_to_one: ClassVar[bool] = True
     blocked: ClassVar[float] = float("-inf")
     """What `masked` holds where the query may not attend."""
@@ -31,6 +35,17 @@ class Weighting(Part, ABC):
     @abstractmethod
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         """The weights of each row, 0 where not `allowed`; a row with nothing allowed is 0 throughout."""
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a sentence without a full stop: the first of its class's docstring."""
+        said = " ".join((inspect.getdoc(type(self)) or "").split()).replace("`", "")
+        return re.split(r"[.;](?:\s|$)", said, maxsplit=1)[0]
+
+    @property
+    def amounts(self) -> Amounts:
+        """What a weight is a share of the row's sum of: the `exponential` of the score, or the `score`; else `none`."""
+        return "exponential" if self.form == "softmax" else "none"
 
     @property
     def similarity(self) -> Similarity:

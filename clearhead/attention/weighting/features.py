@@ -1,23 +1,43 @@
 """Feature maps φ for kernelized attention: the score is φ(q)·φ(k), never negative."""
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.attention.modes import outside_modes
 from clearhead.attention.parts import HeadShape, MadeFor, Part
-from clearhead.attention.similarity import DotForm
+from clearhead.attention.similarity import DotForm, Scores, Similarity
 from clearhead.errors import OptionError
 
-__all__ = ["FEATURES", "Elu", "FeatureDot", "Features", "RandomFeatures", "Relu", "SoftmaxFeatures"]
+__all__ = [
+    "FEATURES",
+    "Elu",
+    "FeatureDot",
+    "Features",
+    "LogFeatureDot",
+    "LogFeatures",
+    "RandomFeatures",
+    "Relu",
+    "SoftmaxFeatures",
+    "log_products",
+]
+
+MOST_FEATURES = 1 << 16
+"""More than these for a stated accuracy are refused: softmax itself is cheaper for any length that fits in memory."""
 
 
 class Features(Part, ABC):
     """φ: vectors of d_head numbers to vectors of features, none negative."""
+
+    kind: ClassVar[str] = "plain"
+    """`elu` or `relu`, which kernels may compute themselves; else `plain`."""
 
     def build(self, shape: HeadShape) -> "Features":
         """The map with values of its own, for one layer; itself if it has none."""
@@ -28,19 +48,39 @@ class Features(Part, ABC):
         """φ of each vector."""
 
 
+class LogFeatures(Features):
+    """A map that is given by its logarithm: exponentials, whose own range a float does not hold.
+
+    Normalised attention with it works on the logarithms throughout, and no row is lost to overflow or underflow.
+    """
+
+    @abstractmethod
+    def log_map(self, vectors: Tensor) -> Tensor:
+        """Return log φ of each vector."""
+
+    def map(self, vectors: Tensor) -> Tensor:
+        return torch.exp(self.log_map(vectors))
+
+
 @final
 @dataclass(frozen=True)
 class Elu(Features):
     """elu(x) + 1 (Katharopoulos et al., 2020)."""
 
+    kind: ClassVar[str] = "elu"
+
     def map(self, vectors: Tensor) -> Tensor:
-        return F.elu(vectors) + 1
+        # Not F.elu: torch 2.13 takes its gradient to have the strides of the input, where it has those of the gradient
+        # that comes in, and torch.compile(backend="aot_eager") then fails on a view of it.
+        return F.relu(vectors) + torch.exp(vectors.clamp(max=0))
 
 
 @final
 @dataclass(frozen=True)
 class Relu(Features):
     """relu(x); a query whose features meet none of the keys' gets zeros."""
+
+    kind: ClassVar[str] = "relu"
 
     def map(self, vectors: Tensor) -> Tensor:
         return F.relu(vectors)
@@ -55,15 +95,12 @@ class SoftmaxFeatures(Features):
         return torch.softmax(vectors, -1)
 
 
-def positive_random(vectors: Tensor, projection: Tensor, factor: float | None) -> Tensor:
-    """exp(w·x - |x|²/2) / √m for each row w: on average over w, φ(q)·φ(k) = exp(factor · q·k).
-
-    No maximum is taken over the keys, so nothing of a later key reaches an earlier query.
-    """
+def log_positive_random(vectors: Tensor, projection: Tensor, factor: float | None) -> Tensor:
+    """Return w·x - |x|²/2 - log √m for each row w: on average over w, φ(q)·φ(k) = exp(factor · q·k)."""
     scale = vectors.shape[-1] ** -0.5 if factor is None else factor
     x = vectors * scale**0.5
     exponent = x @ projection.to(x.dtype).T - x.square().sum(-1, keepdim=True) / 2
-    return torch.exp(exponent) * projection.shape[0] ** -0.5
+    return exponent - math.log(projection.shape[0]) / 2
 
 
 def orthogonal_rows(count: int, width: int, generator: torch.Generator | None = None) -> Tensor:
@@ -80,15 +117,17 @@ def orthogonal_rows(count: int, width: int, generator: torch.Generator | None = 
 
 @functools.lru_cache(maxsize=32)
 def seeded_projection(count: int, width: int, seed: int) -> Tensor:
-    return orthogonal_rows(count, width, torch.Generator().manual_seed(seed))
+    with outside_modes():  # it is kept, and must serve training after inference mode
+        return orthogonal_rows(count, width, torch.Generator().manual_seed(seed))
 
 
 @final
 @dataclass(frozen=True)
-class RandomFeatures(Features):
+class RandomFeatures(LogFeatures):
     """FAVOR+ (Choromanski et al., 2021): φ(q)·φ(k) is exp(factor · q·k) on average, factor 1/√d_head unless given.
 
-    A layer draws its own projection and saves it with its parameters; a bare spec draws from `seed`.
+    A layer draws its own projection and saves it with its parameters; a bare spec draws from `seed`. How many features
+    are enough depends on the size of the vectors: `for_accuracy` says it.
     """
 
     count: int = 128
@@ -101,16 +140,46 @@ class RandomFeatures(Features):
         if self.factor is not None and not self.factor > 0:
             raise OptionError(f"RandomFeatures: factor must be above 0; came {self.factor}")
 
-    def map(self, vectors: Tensor) -> Tensor:
+    @staticmethod
+    def for_accuracy(
+        error: float, *, d_head: int, std: float = 1.0, factor: float | None = None, seed: int = 0
+    ) -> "RandomFeatures":
+        """Return as many features as give each φ(q)·φ(k) this relative error, as a root mean square over projections.
+
+        For independent rows w the variance of φ(q)·φ(k), relative to its square, is (exp(factor · |q + k|²) - 1) / m.
+        Queries and keys with entries of standard deviation `std` have |q + k|² = 2 · d_head · std², about. Orthogonal
+        rows, which are drawn here, do not do worse.
+
+        >>> RandomFeatures.for_accuracy(0.1, d_head=64, std=0.25).count
+        172
+        """
+        if not 0 < error < float("inf") or not 0 < std < float("inf") or d_head < 1:
+            raise OptionError(
+                "RandomFeatures.for_accuracy: error and std must be above 0 and finite, d_head 1 or more; "
+                f"came error={error}, std={std}, d_head={d_head}"
+            )
+        size = 2 * d_head * std**2 * (d_head**-0.5 if factor is None else factor)
+        count = math.inf if size > 700 else math.ceil(math.expm1(size) / error**2)  # exp goes no further
+        if count > MOST_FEATURES:
+            enough = math.sqrt(std**2 * math.log1p(MOST_FEATURES * error**2) / size)
+            raise OptionError(
+                f"RandomFeatures.for_accuracy: a relative error of {error} at d_head={d_head}, std={std} takes "
+                f"{'more than 1e300' if count == math.inf else f'{count:.2g}'} features, and the most is "
+                f"{MOST_FEATURES:,}, which are enough up to std={enough:.2g}. Make queries and keys smaller "
+                "(normalise them, or lower the factor), allow more error, or use Softmax()"
+            )
+        return RandomFeatures(max(1, int(count)), factor=factor, seed=seed)
+
+    def log_map(self, vectors: Tensor) -> Tensor:
         projection = seeded_projection(self.count, vectors.shape[-1], self.seed).to(vectors.device)
-        return positive_random(vectors, projection, self.factor)
+        return log_positive_random(vectors, projection, self.factor)
 
     def build(self, shape: HeadShape) -> Features:
         return DrawnFeatures(orthogonal_rows(self.count, shape.d_head), self.factor)
 
 
 @final
-class DrawnFeatures(nn.Module, Features):
+class DrawnFeatures(nn.Module, LogFeatures):
     """Random features with the projection a layer drew, saved with the model."""
 
     projection: Tensor
@@ -121,8 +190,8 @@ class DrawnFeatures(nn.Module, Features):
         self.made_for = MadeFor(d_head=projection.shape[1])
         self.factor = factor
 
-    def map(self, vectors: Tensor) -> Tensor:
-        return positive_random(vectors, self.projection, self.factor)
+    def log_map(self, vectors: Tensor) -> Tensor:
+        return log_positive_random(vectors, self.projection, self.factor)
 
 
 @final
@@ -139,12 +208,57 @@ class FeatureDot(nn.Module, DotForm):
         self.features = features
         self.made_for = features.made_for
 
+    @property
+    def feature_map(self) -> str:
+        return self.features.kind
+
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return self.features.map(query), self.features.map(key)
 
     def build(self, shape: HeadShape) -> "FeatureDot":
         built = self.features.build(shape)
         return self if built is self.features else FeatureDot(built)
+
+
+@final
+class LogFeatureDot(nn.Module, Similarity):
+    """log φ(q)·φ(k), for features that are given by their logarithm; random features make it an estimate of q·k/√d."""
+
+    form: ClassVar[str] = "log features"
+
+    def __init__(self, features: LogFeatures) -> None:
+        super().__init__()
+        self.features = features
+        self.made_for = features.made_for
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return self.features.log_map(query), self.features.log_map(key)
+
+    def score(self, query: Tensor, key: Tensor) -> Scores:
+        return log_products(query, key)
+
+    def build(self, shape: HeadShape) -> "LogFeatureDot":
+        built = self.features.build(shape)
+        return LogFeatureDot(built) if isinstance(built, LogFeatures) and built is not self.features else self
+
+
+def log_products(query: Tensor, key: Tensor) -> Tensor:
+    """Return log φ(q)·φ(k) for every pair, from log φ of each; -inf for a key whose features are all 0.
+
+    Each vector's greatest feature is taken out before the product. What is left spans far more than float32 holds where
+    a query and a key point apart, so the product is in float64: a pair is exact down to e^-700 of that. The greatest
+    features are constants to the gradient, which is whole without them.
+    """
+    of_query, of_key = (side.detach().amax(-1, keepdim=True) for side in (query, key))
+    wide = query.dtype if query.device.type == "mps" else torch.float64  # mps has no float64
+    products = torch.exp((query - finite(of_query)).to(wide)) @ torch.exp((key - finite(of_key)).to(wide)).mT
+    logs = products.clamp(min=torch.finfo(wide).tiny).log().to(query.dtype)
+    return logs + of_query + rearrange(of_key, "... key 1 -> ... 1 key")
+
+
+def finite(exponents: Tensor) -> Tensor:
+    """Return the exponents with 0 for -inf, where there is nothing: what is subtracted must be a number."""
+    return exponents.masked_fill(exponents == -math.inf, 0)
 
 
 FEATURES: dict[str, Features] = {

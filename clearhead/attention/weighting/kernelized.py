@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from clearhead.attention.similarity import Scores, Similarity
-from clearhead.attention.weighting.base import Weighting
-from clearhead.attention.weighting.features import FEATURES, FeatureDot, Features
+from clearhead.attention.weighting.base import Amounts, Weighting, softmax_rows
+from clearhead.attention.weighting.features import FEATURES, FeatureDot, Features, LogFeatureDot, LogFeatures
 from clearhead.errors import OptionError
 
 __all__ = ["Kernelized"]
@@ -20,11 +20,13 @@ class Kernelized(Weighting):
     """weight = φ(q)·φ(k), over the row's sum unless `normalised=False`. It takes no similarity: φ is its own.
 
     `features` is a name (elu, relu, softmax, random) or a part. A row whose sum is 0 gets zeros.
+
+    Random features are exponentials of any size. Normalised, their score is log φ(q)·φ(k), and the weights are its
+    softmax, which is the same and never overflows; unnormalised it is φ(q)·φ(k) as with the others.
     """
 
     form: ClassVar[str] = "kernelized"
     words: ClassVar[str] = "kernelized (linear) attention"
-    blocked: ClassVar[float] = 0.0
     features: str | Features = "elu"
     normalised: bool = True
 
@@ -40,10 +42,26 @@ class Kernelized(Weighting):
         return self.normalised
 
     @property
+    def part(self) -> Features:
+        """The feature map itself, where it was given by name."""
+        return FEATURES[self.features] if isinstance(self.features, str) else self.features
+
+    @property
+    def amounts(self) -> Amounts:
+        return "exponential" if self.normalised and isinstance(self.part, LogFeatures) else "score"
+
+    @property
+    def blocked(self) -> float:  # type: ignore[override]
+        return 0.0 if self.amounts == "score" else float("-inf")
+
+    @property
     def similarity(self) -> Similarity:
-        return FeatureDot(FEATURES[self.features] if isinstance(self.features, str) else self.features)
+        part = self.part
+        return LogFeatureDot(part) if self.normalised and isinstance(part, LogFeatures) else FeatureDot(part)
 
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
+        if self.amounts == "exponential":
+            return softmax_rows(masked, allowed)
         return self.divide(masked, masked.sum(-1, keepdim=True))
 
     def divide(self, amount: Tensor, total: Tensor) -> Tensor:

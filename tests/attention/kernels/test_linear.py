@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import final
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from clearhead.attention.kernels import KERNELS, chunked
 from clearhead.attention.kernels.linear import State
 from clearhead.attention.masks import Mask
 from clearhead.attention.similarity import DotForm
-from clearhead.attention.weighting import Kernelized
+from clearhead.attention.weighting import Features, Kernelized, LogFeatures, RandomFeatures
 from clearhead.attention.weighting.features import FEATURES
 
 causal, document, padding = ch.masks.causal, ch.masks.document, ch.masks.padding
@@ -295,6 +296,115 @@ def test_a_state_is_forgotten_by_batch_row():
     assert kept.normaliser[0].any()
     assert not kept.total[1].any()
     assert not kept.normaliser[1].any()
+
+
+RANDOM = Kernelized("random")
+SIZES = [1e-3, 1.0, 6.0, 30.0, 100.0]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "name", ["none", "causal, padding", "prefix", "window", "document, causal", "everything at once"]
+)
+def test_random_features_of_any_size_are_as_in_the_reference(name, size):
+    query, key, value = inputs(17, 17)
+    tensors, mask = (query * size, key * size, value), MASKS[name](17)
+    expected = outcome("reference", tensors, mask, RANDOM)
+    assert all(part.isfinite().all() for part in expected)
+    for kernel in [kernel for kernel in (*LINEAR, "blockwise") if not refuses(kernel, tensors, mask)]:
+        torch.testing.assert_close(outcome(kernel, tensors, mask, RANDOM), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["reference", "blockwise", *LINEAR])
+@pytest.mark.parametrize("size", [5.0, 6.0, 20.0, 60.0])
+def test_random_features_lose_no_row_in_float32(size, kernel):
+    """At d = 64 rows were zeros from a standard deviation of 5 on, and all of them from 6."""
+    query, key = (
+        (torch.randn(1, 2, 40, 64) * size).requires_grad_(),
+        (torch.randn(1, 2, 40, 64) * size).requires_grad_(),
+    )
+    context = ch.attend(query, key, torch.ones(1, 2, 40, 1), weighting=RANDOM, mask=causal(), kernel=kernel)
+    torch.testing.assert_close(context, torch.ones_like(context))  # rows of weights sum to 1
+    context = ch.attend(query, key, torch.randn(1, 2, 40, 3), weighting=RANDOM, mask=causal(), kernel=kernel)
+    assert all(part.isfinite().all() for part in torch.autograd.grad(context.sum(), (query, key)))
+
+
+@pytest.mark.parametrize("kernel", ["reference", "blockwise", *LINEAR])
+def test_a_later_key_of_another_size_changes_no_bit_of_earlier_rows(kernel):
+    query, key, value = torch.randn(1, 2, 17, 8) * 5, torch.randn(1, 2, 17, 8) * 5, torch.randn(1, 2, 17, 3)
+    before = ch.attend(query, key, value, weighting=RANDOM, mask=causal(), kernel=kernel)
+    for size in (0.0, 40.0):  # a key of 0 has the greatest features of all, and a long one the least
+        changed = key.clone()
+        changed[:, :, 9] *= size
+        after = ch.attend(query, changed, value, weighting=RANDOM, mask=causal(), kernel=kernel)
+        assert torch.equal(after[:, :, :9], before[:, :, :9])
+        if size == 0:
+            assert not torch.allclose(after[:, :, 9:], before[:, :, 9:])
+
+
+def test_random_features_pass_gradcheck_twice():
+    query, key, value = (torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    part = Kernelized(RandomFeatures(3))
+    for kernel in ("reference", *LINEAR):
+
+        def run(*tensors, kernel=kernel):
+            return ch.attend(*tensors, weighting=part, mask=causal(), kernel=kernel)
+
+        assert torch.autograd.gradcheck(run, (query, key, value))
+        assert torch.autograd.gradgradcheck(run, (query, key, value))
+
+
+def test_a_state_of_logarithms_may_be_fed_in_pieces_of_any_size():
+    key, value, query = torch.randn(2, 3, 10, 4) * 300, torch.randn(2, 3, 10, 5), torch.randn(2, 3, 1, 4) * 300
+    whole = State.empty(key, value, logarithms=True).add(key, value)
+    state = State.empty(key, value, logarithms=True)
+    assert not state.read(query, RANDOM).any()
+    for piece_k, piece_v in zip(key.split([1, 6, 3], 2), value.split([1, 6, 3], 2), strict=True):
+        state = state.add(piece_k, piece_v)
+    torch.testing.assert_close(state.peak, key.amax(2))
+    torch.testing.assert_close(state.read(query, RANDOM), whole.read(query, RANDOM))
+    forgotten = state.kept(torch.tensor([True, False]))
+    torch.testing.assert_close(forgotten.read(query, RANDOM)[0], whole.read(query, RANDOM)[0])
+    assert not forgotten.read(query, RANDOM)[1].any()
+
+
+@final
+class OwnExponentials(LogFeatures):
+    """exp(x) and exp(-x), as a user might write them."""
+
+    def log_map(self, vectors):
+        return torch.cat([vectors, -vectors], -1)
+
+
+def test_a_users_own_features_may_be_logarithms():
+    query, key, value = inputs(17, 17)
+    small = (query, key, value)
+    plain = outcome("reference", small, causal(), Kernelized(Plainly(OwnExponentials())))
+    for kernel in ("reference", "blockwise", *LINEAR):
+        torch.testing.assert_close(outcome(kernel, small, causal(), Kernelized(OwnExponentials())), plain)
+        large = outcome(kernel, (query * 400, key * 400, value), causal(), Kernelized(OwnExponentials()))
+        assert all(part.isfinite().all() for part in large)
+
+
+@final
+class Plainly(Features):
+    """The same features, given as they are."""
+
+    def __init__(self, features):
+        self.features = features
+
+    def map(self, vectors):
+        return self.features.map(vectors)
+
+
+def test_a_similarity_of_other_features_is_refused():
+    q = torch.randn(1, 3, 4)
+    with pytest.raises(
+        ch.errors.OptionError, match="another similarity, on logarithms of features: leave similarity out"
+    ):
+        ch.attend(q, q, q, weighting=RANDOM, similarity=Kernelized("elu").similarity)
+    with pytest.raises(ch.errors.OptionError, match="another similarity, on products of features"):
+        ch.attend(q, q, q, weighting=Kernelized("elu"), similarity=RANDOM.similarity)
 
 
 SCATTERED = document([0, 1, 0, 1, 0])

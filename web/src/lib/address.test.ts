@@ -10,6 +10,7 @@ const STATE: State = {
     edits: [{ at: "decoder.1.cross", step: "context", head: 3, times: 0 }],
     step: 150,
   },
+  unchanged: true,
   site: "decoder.1.cross",
   head: 3,
   query: 2,
@@ -27,6 +28,11 @@ describe("the address", () => {
     const request = { source: "x", target: [4, 5], edits: [], step: null };
     expect(read(write({ ...STATE, request })).request).toEqual(request);
     expect(read(write({ ...STATE, request: { ...request, target: "4,5" } })).request?.target).toBe("4,5");
+  });
+
+  it("keeps the ends of lines and the spaces of a text", () => {
+    const request = { source: "to be,\n  or not\n", target: "a\nb", edits: [], step: null };
+    expect(read(write({ ...STATE, request })).request).toEqual(request);
   });
 
   it("keeps the mean over heads", () => {

@@ -13,6 +13,8 @@ export const VIEWS: readonly ViewName[] = [
   "intervene",
   "training",
   "design",
+  "spaces",
+  "sequence",
 ];
 
 export type Theme = "light" | "dark";
@@ -20,6 +22,8 @@ export type Theme = "light" | "dark";
 export interface State {
   view: ViewName;
   request: TraceRequest | null;
+  /** Whether the model is looked at without the edits of the request. */
+  unchanged: boolean;
   site: string | null;
   head: HeadChoice;
   query: number | null;
@@ -29,11 +33,24 @@ export interface State {
   own: Record<string, string>;
 }
 
-const SHARED = new Set(["source", "target", "target_ids", "edits", "step", "site", "head", "query", "key", "theme"]);
+const SHARED = new Set([
+  "source",
+  "target",
+  "target_ids",
+  "edits",
+  "unchanged",
+  "step",
+  "site",
+  "head",
+  "query",
+  "key",
+  "theme",
+]);
 
 export function write(state: State): string {
   const values = new URLSearchParams();
   if (state.request !== null) writeRequest(values, state.request);
+  if (state.unchanged) values.set("unchanged", "1");
   if (state.site !== null) values.set("site", state.site);
   values.set("head", String(state.head));
   if (state.query !== null) values.set("query", String(state.query));
@@ -49,6 +66,7 @@ export function read(hash: string): State {
   return {
     view: VIEWS.find((view) => view === path) ?? "model",
     request: readRequest(values),
+    unchanged: values.get("unchanged") === "1",
     site: values.get("site"),
     head: values.get("head") === "mean" ? "mean" : (whole(values.get("head")) ?? 0),
     query: whole(values.get("query")),

@@ -48,6 +48,13 @@ async function save(): Promise<Saved> {
     readings: await fake.readings(meta.id),
     lens: null,
     stream: {},
+    boxes: {
+      decoder: {
+        shared: { "decoder.norm.gamma": floats([2, 3]) },
+        widths: { "decoder.norm.mean": 1, "decoder.normed": 2, [`${EXACT}.concat`]: 2 },
+        tokens: { "9": floats([0.5, 4, 5, 6, 7]) },
+      },
+    },
   };
 }
 
@@ -142,5 +149,32 @@ describe("a saved page", () => {
     await expect(page.decode()).rejects.toThrow(/clearhead look/);
     await expect(page.trace({ source: "another" })).rejects.toThrow(/views 1 to 3/);
     expect(() => readSaved("")).toThrow(/clearhead trace/);
+  });
+});
+
+describe("the boxes of a saved page", () => {
+  const asked = { key: 1, head: 2 };
+
+  it("have the numbers of the tokens it holds", async () => {
+    const { values } = await page.box("", { ...asked, box: "decoder.norm", token: 9 });
+    expect(values).toEqual({ "decoder.norm.mean": [0.5], "decoder.normed": [4, 5], "decoder.norm.gamma": [2, 3] });
+  });
+
+  it("say of other tokens which there are", async () => {
+    const absent = page.box("", { ...asked, box: "decoder.0.feed_forward", token: 3 });
+    await expect(absent).rejects.toThrow(/for the tokens 9 of the decoder/);
+  });
+
+  it("have the heads of an exact site for every token, as far as they were compared as they are", async () => {
+    const { values } = await page.box("", { ...asked, box: EXACT, token: 3 });
+    const [row] = await rows(EXACT, 2).then((all) => [all[3]]);
+    expect(values[`${EXACT}.weight`]).toHaveLength(10);
+    values[`${EXACT}.weight`].forEach((one, key) => expect(one).toBeCloseTo(row.weight[key], 5));
+    expect(values).not.toHaveProperty([`${EXACT}.query`]);
+    expect(values).not.toHaveProperty([`${EXACT}.concat`]);
+  });
+
+  it("have no products: the weights are not on it", async () => {
+    await expect(page.terms()).rejects.toThrow(/weights of the model are not on this page/);
   });
 });

@@ -6,6 +6,8 @@
 
 import { cellOf, finite, rowSteps, type RowInputs, type Weighting } from "./arithmetic";
 import {
+  type BoxNumbers,
+  type BoxRequest,
   type Cell,
   type Column,
   type HeadChoice,
@@ -47,6 +49,17 @@ export interface Saved {
   readings: Record<string, Readings>;
   lens: Lens | null;
   stream: Partial<Record<SideName, Stream>>;
+  /** The numbers of boxes, of each side. */
+  boxes?: Partial<Record<SideName, SavedBoxes>>;
+}
+
+/** What heads do not have for themselves: float32 vectors by name, and of some tokens all of them in one block. */
+export interface SavedBoxes {
+  /** Of no token in particular: what was learned, or made of all tokens. */
+  shared: Record<string, string>;
+  /** How many numbers each value has, in the order in which they lie in a token's block. */
+  widths: Record<string, number>;
+  tokens: Record<string, string>;
 }
 
 /** What an attention is computed from. Heads that share keys and values have them written once for each head. */
@@ -57,6 +70,8 @@ export interface Exact {
   key: string;
   /** float32 [head][n_key][d_value] */
   value: string;
+  /** Whether query and key were compared as they are: prepared is what the trace calls query and key. */
+  plain?: boolean;
   /** scaled = score × scale, for each head. */
   scale: number[];
   weighting: Weighting;
@@ -203,7 +218,36 @@ export class EmbeddedSource implements Source {
     return this.saved.stream[side] ?? { rows: [] };
   }
 
+  /** What the page holds of a box; it may be less than all of it. */
+  async box(_: string, request: BoxRequest): Promise<BoxNumbers> {
+    const side = request.box.split(".")[0] as SideName;
+    const box = this.saved.run.sides.find((one) => one.side === side)?.boxes.find((one) => one.name === request.box);
+    if (box === undefined) throw new SourceError(`There is no box called ${request.box} on this page.`);
+    const held = await this.held(side, request.token);
+    const heads = box.values.some((value) => value.per_head) ? await this.ofHead(request) : {};
+    const wanted = box.values.flatMap((value) => [value.name, value.of, ...Object.values(value.operands)]);
+    const known = wanted.flatMap((name) => {
+      const found = heads[name] ?? held[name];
+      return found === undefined ? [] : [[name, found] as const];
+    });
+    if (!box.values.some((value) => known.some(([name]) => name === value.name)))
+      throw new SourceError(this.tokensHeld(side));
+    const scale = this.saved.meta.sites.find((one) => one.name === box.name)?.scale[request.head];
+    return {
+      values: Object.fromEntries(known),
+      constants: scale === undefined ? {} : { scale },
+      labels: this.labels(request.token),
+    };
+  }
+
+  terms(): Promise<never> {
+    return Promise.reject(new SourceError(`The weights of the model are not on this page. ${HERE}`));
+  }
+
   effects = absent;
+  spaces = absent;
+  sequence = absent;
+  sentence = absent;
   context = absent;
   positions = absent;
   decode = absent;
@@ -315,6 +359,48 @@ export class EmbeddedSource implements Source {
       score: row(numbers.score),
       allowed: allowedRow(numbers.allowed, head, query, n_query, n_key),
     };
+  }
+
+  /** The vectors of a side by name: those of one token, and those that are of none. */
+  private async held(side: SideName, token: number): Promise<Record<string, number[]>> {
+    const saved = this.saved.boxes?.[side];
+    if (saved === undefined) return {};
+    const floats = async (text: string): Promise<number[]> => [...new Float32Array((await inflate(text)).buffer)];
+    const shared = Object.entries(saved.shared).map(async ([name, text]) => [name, await floats(text)] as const);
+    const found = Object.fromEntries(await Promise.all(shared));
+    if (saved.tokens[token] === undefined) return found;
+    const all = await floats(saved.tokens[token]);
+    let start = 0;
+    for (const [name, width] of Object.entries(saved.widths)) {
+      found[name] = all.slice(start, start + width);
+      start += width;
+    }
+    return found;
+  }
+
+  /** The steps of one head, of a site that the page has every number of. */
+  private async ofHead(request: BoxRequest): Promise<Record<string, (number | null)[]>> {
+    const [at, { token, key, head }] = [request.box, request];
+    if (!this.exact(at)) return {};
+    const { query, score, scaled, masked, weight, context } = await this.row("", at, head, token);
+    const vector = async (role: "key" | "value"): Promise<number[]> => {
+      const { columns, data } = await this.vectors("", { site: at, head, role });
+      return Array.from(data.subarray(key * columns, (key + 1) * columns));
+    };
+    const plain = this.saved.exact[at].plain ? { query, key: await vector("key") } : {};
+    const steps = { ...plain, value: await vector("value"), score, scaled, masked, weight, context };
+    return Object.fromEntries(Object.entries(steps).map(([step, numbers]) => [`${at}.${step}`, numbers!]));
+  }
+
+  private labels(token: number): Record<string, string> {
+    const row = this.saved.meta.candidates[token] ?? [];
+    return Object.fromEntries(row.map((one) => [one.id, one.text ?? ""]));
+  }
+
+  private tokensHeld(side: SideName): string {
+    const tokens = Object.keys(this.saved.boxes?.[side]?.tokens ?? {});
+    const held = tokens.length === 0 ? "no token" : `the tokens ${tokens.join(", ")}`;
+    return `This page holds the numbers of boxes for ${held} of the ${side}. ${HERE}`;
   }
 
   private onlyWeights(name: string): string {

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 
+import { ALONE, boxesOfSide, POST } from "../../dev/boxes";
 import { FakeSource } from "../../dev/fake";
 import { cableOf, diagramOf, entryOf, grid, laneOf, windowOf } from "./layout";
 import type { Meta, Run } from "./source";
@@ -10,7 +11,8 @@ const meta: Meta = await source.trace({ source: "vier" });
 
 function decoderOnly(layers: number): [Run, Meta] {
   const side = { ...run.sides[0], side: "decoder" as const, n_layers: layers };
-  const deep = { ...side, layers: Array.from({ length: layers }, () => side.layers[0]) };
+  const boxes = boxesOfSide("decoder", layers, [{ kind: "attention", places: POST }], false);
+  const deep = { ...side, boxes, layers: Array.from({ length: layers }, () => side.layers[0]) };
   const sides = { decoder: meta.sides.decoder };
   return [
     { ...run, kind: "decoder", sides: [deep] },
@@ -79,6 +81,26 @@ describe("the picture of a model", () => {
     expect(deep.legend.y).toBeGreaterThan(deep.sides[0].bottom);
     expect(deep.width).toBeGreaterThan(1040);
     expect(deep.sides[0].boxes.filter((box) => box.site !== null)).toHaveLength(12);
+  });
+});
+
+describe("a block", () => {
+  it("is drawn with what it has: the note's has no norm and no sum around its attention", () => {
+    const branches = [
+      { kind: "attention" as const, places: ALONE },
+      { kind: "feed_forward" as const, places: POST },
+    ];
+    const [whole, part] = decoderOnly(1);
+    const side = { ...whole.sides[0], boxes: boxesOfSide("decoder", 1, branches, false) };
+    const [drawn] = diagramOf({ ...whole, sides: [side] }, part, 1040).sides;
+    expect(drawn.boxes.map((box) => box.kind)).toEqual([
+      "token",
+      "position",
+      "attention",
+      "feed_forward",
+      "add",
+      "norm",
+    ]);
   });
 });
 

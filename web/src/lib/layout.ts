@@ -1,20 +1,20 @@
 /** Where everything of the whole model's picture lies: lanes of tokens, and the boxes they pass on their way. */
 
-import type { LayerSpec, Meta, Run, SideName, SideSpec } from "./source";
+import type { BoxKind, BoxSpec, Meta, Run, SideName, SideSpec } from "./source";
 import type { Span } from "./tiles";
-
-export type BoxKind = "token" | "position" | "norm" | "attention" | "cross" | "add" | "feed_forward";
+import { BOX_TITLES } from "./words";
 
 /** A box that all lanes of a side pass through. */
 export interface Box {
+  name: string;
   kind: BoxKind;
   side: SideName;
   layer: number | null;
   x: number;
   width: number;
   title: string;
-  /** The start of the names of the stream's values that come out here; "" where none does. */
-  stream: string;
+  /** The name of the value that comes out here. */
+  out: string;
   /** The attention that happens here. */
   site: string | null;
   heads: number;
@@ -56,7 +56,7 @@ export const NAMES = 140;
 export const OUTPUT = 164;
 export const KEYS = 52;
 const GAP = 4;
-const WIDTHS: Record<Exclude<BoxKind, "attention" | "cross">, number> = {
+const WIDTHS: Record<Exclude<BoxKind, "attention" | "cross" | "output">, number> = {
   token: 11,
   position: 11,
   norm: 7,
@@ -145,55 +145,26 @@ function attentionWidth(sides: SideSpec[], room: number, bus: number): number {
   return Math.min(150, Math.max(78, Math.floor((room - narrow) / (wide - narrow))));
 }
 
+/** The boxes of a side as the server describes them, one after another; the output is drawn by itself. */
 function boxesOf(side: SideSpec, start: number, attention: number, bus: number): Box[] {
-  const boxes: Box[] = [];
   let x = start;
-  const add = (
-    kind: BoxKind,
-    layer: number | null,
-    title: string,
-    stream = "",
-    site: string | null = null,
-    heads = 0,
-  ): void => {
-    const width = kind === "attention" ? attention : kind === "cross" ? attention + KEYS : WIDTHS[kind];
-    if (kind === "cross") x += bus;
-    boxes.push({ kind, side: side.side, layer, x, width, title, stream, site, heads });
-    x += width + GAP;
-  };
-  const { position } = side.embedding;
-  add("token", null, "embedding", position === null ? `${side.side}.embedding.` : `${side.side}.embedding.token`);
-  if (position !== null) add("position", null, "position", `${side.side}.embedding.out`);
-  side.layers.forEach((layer, number) => addLayer(add, side.side, layer, number));
-  if (side.layers.at(-1)?.arrangement === "PreNorm") add("norm", null, "norm", `${side.side}.normed`);
-  return boxes;
+  return side.boxes.flatMap((box) => {
+    if (box.kind === "output") return [];
+    if (box.kind === "cross") x += bus;
+    const placed = placedAt(side, box, x, attention);
+    x += placed.width + GAP;
+    return [placed];
+  });
 }
 
-type Add = (
-  kind: BoxKind,
-  layer: number | null,
-  title: string,
-  stream?: string,
-  site?: string | null,
-  heads?: number,
-) => void;
-
-function addLayer(add: Add, side: SideName, layer: LayerSpec, number: number): void {
-  const name = `${side}.${number}`;
-  const branch = (slot: "attention" | "cross" | "feed_forward", body: () => void): void => {
-    if (layer.arrangement === "PreNorm") add("norm", number, "norm");
-    body();
-    const alone = layer.arrangement === "NoteNorm" && slot === "attention";
-    if (!alone) add("add", number, "add", layer.arrangement === "PreNorm" ? `${name}.${slot}.` : "");
-    if (layer.arrangement !== "PreNorm" && layer.arrangement !== "NoNorm" && !alone)
-      add("norm", number, "norm", `${name}.${slot}.`);
-  };
-  branch("attention", () =>
-    add("attention", number, "self-attention", "", `${name}.attention`, layer.attention.n_heads),
-  );
-  if (layer.cross)
-    branch("cross", () => add("cross", number, "cross-attention", "", `${name}.cross`, layer.cross!.n_heads));
-  if (layer.feed_forward) branch("feed_forward", () => add("feed_forward", number, "feed-forward"));
+function placedAt(side: SideSpec, box: BoxSpec, x: number, attention: number): Box {
+  const common = { name: box.name, kind: box.kind, side: side.side, layer: box.layer, x };
+  const told = { title: BOX_TITLES[box.kind], out: box.values.at(-1)!.name };
+  if (box.kind !== "attention" && box.kind !== "cross")
+    return { ...common, ...told, width: WIDTHS[box.kind as keyof typeof WIDTHS], site: null, heads: 0 };
+  const width = box.kind === "cross" ? attention + KEYS : attention;
+  const heads = side.layers[box.layer!][box.kind]!.n_heads;
+  return { ...common, ...told, width, site: box.name, heads };
 }
 
 /** The decoder's boxes, so far to the right that its first cross-attention has the encoder's output. */

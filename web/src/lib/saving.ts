@@ -47,6 +47,8 @@ export function svgText(svg: SVGSVGElement): string {
   const made = [copy, ...copy.querySelectorAll<SVGElement>("*")];
   const shown = [svg, ...svg.querySelectorAll<SVGElement>("*")];
   shown.forEach((element, index) => settle(element, made[index]));
+  // What a style sheet in the drawing said is in each element by now.
+  for (const sheet of copy.querySelectorAll("style")) sheet.remove();
   const box = svg.getBoundingClientRect();
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   copy.setAttribute("width", String(Math.round(box.width)));

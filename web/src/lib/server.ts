@@ -2,6 +2,9 @@
 
 import { Cache } from "./cache";
 import {
+  type BoxNumbers,
+  type BoxRequest,
+  type BoxTerms,
   type Cell,
   type Column,
   type ContextAnswer,
@@ -18,10 +21,14 @@ import {
   type Readings,
   type Row,
   type Run,
+  type Sentence,
+  type Sequence,
   type SideName,
   type Source,
   SourceError,
+  type Spaces,
   type Stream,
+  type TermsRequest,
   type Thumbs,
   type TileRequest,
   type TraceRequest,
@@ -41,6 +48,8 @@ const ALL: readonly ViewName[] = [
   "intervene",
   "training",
   "design",
+  "spaces",
+  "sequence",
 ];
 
 type Values = Record<string, string | number>;
@@ -114,6 +123,26 @@ export class ServerSource implements Source {
 
   stream(id: string, side: SideName): Promise<Stream> {
     return this.part(id, "stream", { side });
+  }
+
+  spaces(id: string, site: string, head: number, places: readonly number[]): Promise<Spaces> {
+    return this.part(id, "spaces", { site, head, places: places.join(",") });
+  }
+
+  sequence(id: string, site: string, head: number, query: number): Promise<Sequence> {
+    return this.part(id, "sequence", { site, head, query });
+  }
+
+  sentence(token: number): Promise<Sentence> {
+    return this.once(`sentence ${token}`, () => this.json("sentence", { token }));
+  }
+
+  box(id: string, request: BoxRequest): Promise<BoxNumbers> {
+    return this.part(id, "box", { ...request });
+  }
+
+  terms(id: string, request: TermsRequest): Promise<BoxTerms> {
+    return this.part(id, "terms", { ...request });
   }
 
   context(request: ContextRequest): Promise<ContextAnswer> {

@@ -19,7 +19,9 @@ export type ViewName =
   | "decoding"
   | "intervene"
   | "training"
-  | "design";
+  | "design"
+  | "spaces"
+  | "sequence";
 
 export interface AttentionSpec {
   n_heads: number;
@@ -37,11 +39,70 @@ export interface LayerSpec {
   arrangement: string;
 }
 
+export type BoxKind = "token" | "position" | "norm" | "attention" | "cross" | "add" | "feed_forward" | "output";
+
+/** A named value that is made in a box, and how it follows from others. */
+export interface BoxValue {
+  /** Its name in the trace: "encoder.0.feed_forward.hidden". */
+  name: string;
+  /** In words, or with its operands in braces: "{gamma} · {normalized} + {beta}". */
+  formula: string;
+  /** From what stands in braces to the name of that value. */
+  operands: Record<string, string>;
+  /** The linear map that makes it of the value `of`; "" where none does. */
+  map: string;
+  of: string;
+  /** What its rows are; "none": one for all tokens, "whole": one made of all of them. */
+  rows: "query" | "key" | "none" | "whole";
+  columns: "unit" | "key";
+  per_head: boolean;
+}
+
+/** A box of the model's picture, with every value that is made in it. */
+export interface BoxSpec {
+  name: string;
+  kind: BoxKind;
+  layer: number | null;
+  values: BoxValue[];
+}
+
+export interface BoxRequest {
+  box: string;
+  token: number;
+  key: number;
+  head: number;
+}
+
+/** The numbers of a box for one token, by name; what its values follow from is among them. null stands for −inf. */
+export interface BoxNumbers {
+  values: Record<string, (number | null)[]>;
+  /** Numbers of formulas that are no value of the trace: the scale of a head. */
+  constants: Record<string, number>;
+  /** What units of an output are called, the likeliest of them. */
+  labels: Record<string, string>;
+}
+
+export interface TermsRequest {
+  name: string;
+  row: number;
+  unit: number;
+  head: number;
+}
+
+/** A number that a linear map makes: the sum of x · weight, and bias. */
+export interface BoxTerms {
+  x: number[];
+  weight: number[];
+  bias: number;
+  value: number;
+}
+
 export interface SideSpec {
   side: SideName;
   n_layers: number;
   d_model: number;
   layers: LayerSpec[];
+  boxes: BoxSpec[];
   embedding: { position: string | null; scaled: boolean };
 }
 
@@ -64,8 +125,30 @@ export interface Run {
   labels?: string[];
   examples: Example[];
   training: boolean;
+  /** Views that would have nothing to show for this run, each with the reason. */
+  absent?: Partial<Record<ViewName, string>>;
   /** Of a compiled program: what each direction of the residual stream is called. */
   directions?: string[];
+  program?: Program;
+}
+
+/** The program that was compiled into a run. */
+export interface Program {
+  name: string;
+  about: string;
+  /** The program, a line for each sequence it computes. */
+  listing: string[];
+  layers: ProgramLayer[];
+  /** Whether the weights are still those that were compiled. */
+  exact: boolean;
+}
+
+export interface ProgramLayer {
+  side: SideName;
+  layer: number;
+  heads: { site: string; head: number; words: string }[];
+  units: number;
+  network: { words: string }[];
 }
 
 /** A change of one step of one site: a head off is {step: "context", head, times: 0}. */
@@ -165,6 +248,8 @@ export interface Meta {
   names: string[];
   candidates: Candidate[][];
   answer: string;
+  /** Of a compiled program: its answer at each token of the text, which begins at token `offset`. */
+  program?: { answers: string[]; offset: number };
 }
 
 /** A matrix of numbers, row by row. */
@@ -270,6 +355,27 @@ export interface Stream {
   rows: { name: string; norm: number[]; cosine: number[] }[];
 }
 
+/** Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys. */
+export interface Spaces {
+  places: number[];
+  tokens: string[];
+  embedding: number[][];
+  query_key: number[][];
+  score: number[][];
+  value: number[][];
+}
+
+/** A sequence diagram of one attention step, as an SVG element. */
+export interface Sequence {
+  svg: string;
+}
+
+/** The same of the notes' sentence, whose head was set by hand. */
+export interface Sentence extends Sequence {
+  tokens: string[];
+  token: number;
+}
+
 export interface ContextRequest {
   texts: string[];
   word: string;
@@ -306,6 +412,8 @@ export interface DecodeRequest {
   beam: number;
   candidates: number;
   max_new?: number;
+  edits?: EditJson[];
+  step?: number | null;
 }
 
 export interface DecodeNode {
@@ -376,6 +484,11 @@ export interface Source {
   lens(id: string): Promise<Lens>;
   effects(id: string, site: string): Promise<Effects>;
   stream(id: string, side: SideName): Promise<Stream>;
+  spaces(id: string, site: string, head: number, places: readonly number[]): Promise<Spaces>;
+  sequence(id: string, site: string, head: number, query: number): Promise<Sequence>;
+  sentence(token: number): Promise<Sentence>;
+  box(id: string, request: BoxRequest): Promise<BoxNumbers>;
+  terms(id: string, request: TermsRequest): Promise<BoxTerms>;
   context(request: ContextRequest): Promise<ContextAnswer>;
   positions(n: number): Promise<Positions>;
   decode(request: DecodeRequest): Promise<Decoded>;

@@ -3,7 +3,21 @@
 import { getContext, setContext } from "svelte";
 
 import { read, type State, type Theme, write } from "./address";
-import type { HeadChoice, Meta, Run, SideMeta, SideName, SiteMeta, Source, TraceRequest, ViewName } from "./source";
+import { requestWith, sameEdits } from "./edits";
+import { begun, did, type History, redone, undone } from "./history";
+import type {
+  EditJson,
+  HeadChoice,
+  Meta,
+  Run,
+  SideMeta,
+  SideName,
+  SiteMeta,
+  Source,
+  TraceRequest,
+  ViewName,
+} from "./source";
+import { COMPARING } from "./words";
 
 /** What a view may change: only the named parts change. */
 export interface Selection {
@@ -14,11 +28,24 @@ export interface Selection {
   key?: number | null;
 }
 
+/** How a trace is asked for. */
+interface Asking {
+  /** Whether it becomes a step of the browser's history, where it is another text. */
+  push: boolean;
+  /** Whether the edits are left out of what is shown. */
+  unchanged: boolean;
+}
+
 export class Explorer {
   readonly source: Source;
   run = $state.raw<Run | null>(null);
   meta = $state.raw<Meta | null>(null);
+  /** The text and the edits that are made, also while the model is shown without them. */
   request = $state.raw<TraceRequest | null>(null);
+  /** True while the model is shown without the edits of the request. */
+  unchanged = $state(false);
+  /** The edits that were made one after another, for undo and redo. */
+  history = $state.raw<History>(begun());
   view = $state<ViewName>("model");
   siteName = $state<string | null>(null);
   head = $state<HeadChoice>(0);
@@ -32,7 +59,13 @@ export class Explorer {
   own = $state.raw<Record<string, string>>({});
   private machineDark = $state(false);
   private asked = 0;
+  private awaited: History | null = null;
 
+  readonly edits: EditJson[] = $derived(this.request?.edits ?? []);
+  /** What `meta` is the trace of: the request, without its edits while the unchanged model is shown. */
+  readonly shownRequest: TraceRequest | null = $derived(
+    this.request !== null && this.unchanged ? requestWith(this.request, []) : this.request,
+  );
   readonly site: SiteMeta | null = $derived.by(() => {
     const sites = this.meta?.sites ?? [];
     return sites.find((site) => site.name === this.siteName) ?? favourite(sites);
@@ -61,15 +94,17 @@ export class Explorer {
 
   /** Reads the address, then the run, then traces what the address or the run's first example says. */
   async start(): Promise<void> {
-    this.apply(read(location.hash));
+    const state = read(location.hash);
+    this.apply(state);
+    this.request = state.request;
     this.openOn(this.source.shown);
     this.followMachine();
     addEventListener("hashchange", () => this.followAddress());
     await this.guarded(async () => {
       this.run = await this.source.run();
       const first = { source: this.run.examples[0]?.source ?? "" };
-      await this.ask(this.request ?? first);
-      if (this.meta === null && this.request !== null) await this.askInstead(first);
+      await this.load(state.request ?? first, { push: false, unchanged: state.unchanged });
+      if (this.meta === null && state.request !== null) await this.askInstead(first);
     });
   }
 
@@ -80,15 +115,58 @@ export class Explorer {
     this.error = reason;
   }
 
-  /** Traces a text. What was asked later wins; the page keeps what it shows until the answer is there. */
-  async ask(request: TraceRequest): Promise<void> {
+  /** Traces a text with its edits; the model stays shown without them if it is, and they are the same. */
+  ask(request: TraceRequest): Promise<void> {
+    return this.load(request, { push: false, unchanged: this.keepsUnchanged(request) });
+  }
+
+  /** Traces a text that somebody typed or chose: another text is a step in the browser's history. */
+  submit(source: string, target: TraceRequest["target"]): Promise<void> {
+    const request = { ...this.request, source, target };
+    return this.load(request, { push: true, unchanged: this.keepsUnchanged(request) });
+  }
+
+  /** Shows the model without the edits, or with them again. */
+  async showUnchanged(unchanged: boolean): Promise<void> {
+    if (this.request !== null && unchanged !== this.unchanged)
+      await this.load(this.request, { push: false, unchanged });
+  }
+
+  /** Makes these the edits, as one step that can be undone. */
+  async edit(edits: EditJson[]): Promise<void> {
+    if (!sameEdits(edits, this.edits)) await this.go(did(this.history, edits));
+  }
+
+  undo(): Promise<void> {
+    return this.go(undone(this.history));
+  }
+
+  redo(): Promise<void> {
+    return this.go(redone(this.history));
+  }
+
+  private async go(next: History): Promise<void> {
+    if (this.request === null || next === this.history) return;
+    this.awaited = next;
+    await this.ask(requestWith(this.request, next.now));
+    this.awaited = null;
+  }
+
+  private keepsUnchanged(request: TraceRequest): boolean {
+    return this.unchanged && sameEdits(request.edits ?? [], this.edits);
+  }
+
+  /** What was asked later wins; the page keeps what it shows until the answer is there. */
+  private async load(request: TraceRequest, { push, unchanged }: Asking): Promise<void> {
     const mine = ++this.asked;
     const whole = { edits: [], step: null, target: null, ...request };
+    const plain = unchanged && whole.edits.length > 0 && !COMPARING.includes(this.view);
     this.busy = true;
     this.error = null;
     try {
-      const meta = await this.source.trace(whole);
-      if (mine === this.asked) this.accept(whole, meta);
+      const meta = await this.source.trace(plain ? requestWith(whole, []) : whole);
+      const made = plain ? whole : requestWith(whole, meta.edits);
+      if (mine === this.asked) this.accept(made, meta, { push, unchanged: plain });
     } catch (error) {
       if (mine === this.asked) this.fail(error);
     } finally {
@@ -107,6 +185,7 @@ export class Explorer {
     if (selection.key !== undefined) this.key = selection.key;
     this.settle();
     this.publish(moved);
+    if (COMPARING.includes(this.view)) void this.showUnchanged(false);
   }
 
   /** A view's own words in the address: `keep("beam", 4)`, read back with `kept("beam")`; null forgets. */
@@ -144,11 +223,17 @@ export class Explorer {
     return write(this.state());
   }
 
-  private accept(request: TraceRequest, meta: Meta): void {
+  private accept(request: TraceRequest, meta: Meta, { push, unchanged }: Asking): void {
+    const edits = request.edits ?? [];
+    const other = this.meta !== null && !sameText(this.request, request);
     this.request = request;
+    this.unchanged = unchanged;
     this.meta = meta;
+    if (!sameEdits(edits, this.history.now))
+      this.history =
+        this.awaited !== null && sameEdits(edits, this.awaited.now) ? this.awaited : did(this.history, edits);
     this.settle();
-    this.publish(false);
+    this.publish(push && other);
   }
 
   /** Nothing chosen lies outside of the trace that is shown. */
@@ -164,6 +249,7 @@ export class Explorer {
     return {
       view: this.view,
       request: this.request,
+      unchanged: this.unchanged,
       site: this.siteName,
       head: this.head,
       query: this.query,
@@ -175,7 +261,6 @@ export class Explorer {
 
   private apply(state: State): void {
     this.view = this.source.views.includes(state.view) ? state.view : "model";
-    this.request = state.request;
     this.siteName = state.site;
     this.head = state.head;
     this.query = state.query;
@@ -197,12 +282,11 @@ export class Explorer {
   }
 
   private followAddress(): void {
-    const before = JSON.stringify(this.request);
-    const shown = this.request;
-    this.apply(read(location.hash));
-    const wanted = this.request ?? shown;
-    this.request = shown;
-    if (wanted !== null && JSON.stringify(wanted) !== before) void this.ask(wanted);
+    const state = read(location.hash);
+    this.apply(state);
+    const wanted = state.request ?? this.request;
+    const same = state.unchanged === this.unchanged && JSON.stringify(wanted) === JSON.stringify(this.request);
+    if (wanted !== null && !same) void this.load(wanted, { push: false, unchanged: state.unchanged });
   }
 
   private followMachine(): void {
@@ -210,6 +294,10 @@ export class Explorer {
     this.machineDark = machine.matches;
     machine.addEventListener("change", () => (this.machineDark = machine.matches));
   }
+}
+
+function sameText(one: TraceRequest | null, other: TraceRequest): boolean {
+  return one?.source === other.source && JSON.stringify(one.target ?? null) === JSON.stringify(other.target ?? null);
 }
 
 /** The site to open on: a cross-attention where there is one, as its pattern tells most; else the last layer's. */

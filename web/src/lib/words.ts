@@ -1,6 +1,6 @@
 /** How things are called on the page. */
 
-import type { SiteMeta, ViewName } from "./source";
+import type { BoxKind, SiteMeta, ViewName } from "./source";
 
 export const TITLES: Record<ViewName, string> = {
   model: "Model",
@@ -13,6 +13,8 @@ export const TITLES: Record<ViewName, string> = {
   intervene: "Intervene",
   training: "Training",
   design: "Design",
+  spaces: "Spaces",
+  sequence: "Sequence",
 };
 
 /** One line about each view, for its entry in the menu. */
@@ -27,6 +29,36 @@ export const ABOUT: Record<ViewName, string> = {
   intervene: "Change something inside and see what comes out",
   training: "How the run learned",
   design: "Make a head by hand, and send it into the model",
+  spaces: "The same words as embeddings, as queries and keys, as values",
+  sequence: "Attention as a sequence diagram: who sends what to whom",
+};
+
+/** Views that show the changed model beside the unchanged one. */
+export const COMPARING: readonly ViewName[] = ["intervene", "design"];
+
+/** Views that edits do not reach, and why. */
+export const UNREACHED: Partial<Record<ViewName, string>> = {
+  context: "It compares several texts, and an edit is made for one.",
+  positions: "Positions are there before any edit acts.",
+};
+
+/** What of a view the edits reach, where it is not plain. */
+export const EDITS_REACH: Partial<Record<ViewName, string>> = {
+  training: "The head is shown with the edits at every checkpoint; the curves are those of training, without them.",
+  decoding: "The beam is searched with the changed model.",
+  intervene: "This view shows both: the unchanged model beside the changed one.",
+  design: "The head you design goes into the changed model.",
+};
+
+export const BOX_TITLES: Record<BoxKind, string> = {
+  token: "embedding",
+  position: "position",
+  norm: "norm",
+  attention: "self-attention",
+  cross: "cross-attention",
+  add: "add",
+  feed_forward: "feed-forward",
+  output: "output",
 };
 
 /** "Decoder 1 · cross-attention" */

@@ -1,7 +1,7 @@
 /** A design as edits of a head's scores, such that softmax sees what was designed. */
 
 import type { EditJson, SiteMeta, StepEdit } from "../../lib/source";
-import { isSwap } from "../intervene/edits";
+import { isSwap } from "../../lib/edits";
 import type { Weighing } from "./sharpness";
 
 /** What the server takes at once. */

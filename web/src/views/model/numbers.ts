@@ -44,7 +44,7 @@ export interface Knot {
 export function knotsOf(side: SideLayout, stream: Stream | undefined, token: number): Knot[] {
   if (stream === undefined) return [];
   return side.boxes.flatMap((box) => {
-    const row = box.stream === "" ? undefined : stream.rows.find((one) => one.name.startsWith(box.stream));
+    const row = stream.rows.find((one) => one.name === box.out);
     const known = row !== undefined && token < row.norm.length;
     return known ? [{ x: box.x + box.width, norm: row.norm[token], cosine: row.cosine[token] }] : [];
   });

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from clearhead.attention.heads import Heads
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask
-from clearhead.attention.weighting import Weighting
+from clearhead.attention.masks import Everything, Mask
+from clearhead.attention.weighting import Softmax, Weighting
+from clearhead.tracing.sequence_diagram import Exchange, exchange_of
 
-__all__ = ["FEATURES", "KINDS", "MEANINGS", "TOKENS", "designed_layer", "embeddings"]
+__all__ = ["FEATURES", "KINDS", "MEANINGS", "TOKENS", "creature_exchange", "designed_layer", "embeddings"]
 
 Amounts = Mapping[str, Mapping[str, float]]
 
@@ -57,6 +58,22 @@ def designed_layer(weighting: Weighting, mask: Mask) -> Attention:
     }
     layer.load_state_dict(layer.state_dict() | maps)
     return layer.eval()
+
+
+@torch.no_grad()
+def creature_exchange(row: int, weighting: Weighting = Softmax(), mask: Mask = Everything()) -> Exchange:
+    """Return what the sequence diagram of the sentence shows, following the token of one row."""
+    layer = designed_layer(weighting, mask)
+    return exchange_of(
+        f"Attention as a sequence: {' '.join(TOKENS)}",
+        f"One head set by hand: nouns ask for adjectives. Followed: {TOKENS[row]}.",
+        (TOKENS, TOKENS),
+        layer.explain(embeddings()).without_batch(),
+        row,
+        scale=float(layer.similarity.scale(len(KINDS))),
+        weighting=type(weighting).__name__.lower(),
+        names=(KINDS, MEANINGS),
+    )
 
 
 def table(amounts: Amounts, rows: Sequence[str], columns: Sequence[str]) -> Tensor:

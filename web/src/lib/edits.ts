@@ -1,7 +1,7 @@
 /** Changes to what happens inside the model, as the server takes them: made, put in place of each other, told in words. */
 
-import type { EditJson, HeadChoice, StepEdit, TraceRequest, WeightingEdit } from "../../lib/source";
-import { piece, shown, siteTitle } from "../../lib/words";
+import type { EditJson, HeadChoice, StepEdit, TraceRequest, WeightingEdit } from "./source";
+import { piece, shown, siteTitle } from "./words";
 
 export interface Place {
   at: string;
@@ -97,6 +97,35 @@ export function told(edit: EditJson, words: Words): string {
   if (edit.step === "allowed") return `${head}, ${cell}: ${edit.to ? "may attend" : "may not attend"}`;
   const change = edit.to == null ? `× ${shown(edit.times, 3)}` : `= ${shown(Number(edit.to), 4)}`;
   return `${head}, ${edit.step} of ${cell} ${change}`;
+}
+
+/** Edits that are told and taken back together. */
+export interface EditGroup {
+  at: string;
+  words: string;
+  edits: EditJson[];
+}
+
+/** Past so many cells of one head and step, they are told as one. */
+const SINGLY = 3;
+
+/** The edits as a person made them: many cells of one head, as a designed head has them, are one. */
+export function groupsOf(edits: readonly EditJson[], words: (at: string) => Words): EditGroup[] {
+  const groups = new Map<string, EditJson[]>();
+  for (const edit of edits) {
+    const name = isSwap(edit) ? spotOf(edit) : JSON.stringify([edit.at, edit.step, edit.head ?? null]);
+    groups.set(name, [...(groups.get(name) ?? []), edit]);
+  }
+  return [...groups.values()].flatMap((group) => {
+    if (group.length <= SINGLY) return group.map((edit) => groupOf([edit], told(edit, words(edit.at))));
+    const { step, head } = group[0] as StepEdit;
+    const which = head == null ? "all heads" : `head ${head}`;
+    return [groupOf(group, `${which}, ${step}: ${group.length} cells changed`)];
+  });
+}
+
+function groupOf(edits: EditJson[], words: string): EditGroup {
+  return { at: edits[0].at, words, edits };
 }
 
 /** "decoder.1.cross" → "Decoder 1 · cross-attention", also where no trace has such a site. */

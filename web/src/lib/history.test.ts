@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import type { EditJson } from "../../lib/source";
+import type { EditJson } from "./source";
 import { begun, did, redone, undone } from "./history";
 
 const [A, B, C] = ["a", "b", "c"].map((at): EditJson[] => [{ at, weighting: "argmax" }]);

@@ -1,6 +1,6 @@
 /** What was done, one list of edits after another, to go back and forth in. */
 
-import type { EditJson } from "../../lib/source";
+import type { EditJson } from "./source";
 
 export interface History {
   past: EditJson[][];

@@ -25,6 +25,28 @@ describe("heads", () => {
   });
 });
 
+describe("groups", () => {
+  const score = (key: number): edits.Place => ({ ...CELL, key });
+  const words = (): edits.Words => WORDS;
+
+  it("tell a few edits one by one", () => {
+    const few = [edits.headOff(AT, 1), edits.scoreEdit(score(0), 5), { at: AT, weighting: "argmax" }];
+    expect(edits.groupsOf(few, words).map((group) => group.words)).toEqual([
+      "head 1 off",
+      "head 2, score of “two” → “zwei” = 5.000",
+      "weighting argmax",
+    ]);
+  });
+
+  it("tell many cells of one head as one, and hold them all", () => {
+    const many = [0, 1, 2, 3, 4].map((key) => edits.scoreEdit(score(key), 1));
+    const [off, all, ...rest] = edits.groupsOf([edits.headOff(AT, 1), ...many], words);
+    expect(rest).toEqual([]);
+    expect(off.words).toBe("head 1 off");
+    expect(all).toEqual({ at: AT, words: "head 2, score: 5 cells changed", edits: many });
+  });
+});
+
 describe("cells", () => {
   it("are set anew in the place of the old edit", () => {
     const twice = edits.withEdit([edits.headOff(AT, 1), edits.scoreEdit(CELL, 5)], edits.scoreEdit(CELL, 7));

@@ -1,0 +1,237 @@
+"""What Clearhead does on a GPU, beside its peers in the same run, with the hardware's ceilings measured on the spot.
+
+python -m benchmarks gpu                      # everything, some minutes
+python -m benchmarks gpu --only masks linear  # some sections
+python -m benchmarks gpu --write docs/benchmarks.md --json FILE
+"""
+
+import argparse
+import functools
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import clearhead as ch
+from benchmarks.measure import once
+from benchmarks.plain import PlainGPT2, PlainTransformer, training_step
+from clearhead.model import presets
+from clearhead.training.learner import Learner, make_stepper
+from clearhead.training.recipe import Machine, Optimising
+from clearhead.training.tasks import Generate, Task, Translate
+
+GPT2_VOCABULARY, BASE_VOCABULARY = 50_304, 32_768
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One measured number, and what stands beside it."""
+
+    work: str
+    figure: float
+    unit: str
+    beside: str = ""
+    """The peer in the same run, or the mark to reach."""
+
+
+Section = Callable[[], Iterator[Figure]]
+
+
+def milliseconds(run: Callable[[], object], rounds: int = 20, warm_ups: int = 4) -> float:
+    """Return the time of one call, calls following each other as in a program: the GPU does not wait for Python."""
+    for _ in range(warm_ups):
+        run()
+    torch.cuda.synchronize()
+
+    def several() -> None:
+        for _ in range(rounds):
+            run()
+
+    return 1e3 * min(once(several, "cuda") for _ in range(3)) / rounds
+
+
+def ceilings() -> Iterator[Figure]:
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    yield Figure(
+        work="bf16 matrix product, 8192³", figure=2 * 8192**3 / milliseconds(lambda: a @ a) / 1e9, unit="TFLOP/s"
+    )
+    b = torch.randn(1 << 30, device="cuda", dtype=torch.bfloat16)
+    yield Figure(work="copy, read and written", figure=4 * b.numel() / milliseconds(b.clone) / 1e6, unit="GB/s")
+
+
+def step_of(spec, task: Task, batch: dict[str, Tensor], *, compile: bool) -> Callable[[], None]:
+    """Return a step as `clearhead train` takes it, captured as CUDA graphs."""
+    torch.manual_seed(0)
+    machine = Machine(device="cuda", precision="bfloat16", compile=compile)
+    stepper = make_stepper(Learner(spec.build().cuda().train(), task, Optimising(), machine), machine)
+    return lambda: stepper.step([batch], 1e-4)
+
+
+def gpt2_training() -> Iterator[Figure]:
+    ids = torch.randint(GPT2_VOCABULARY, (32, 1025))
+    batch = {"tokens": ids[:, :-1].contiguous(), "wanted": ids[:, 1:].contiguous()}
+    spec = presets.gpt2("small", vocabulary=GPT2_VOCABULARY, dropout=0.0)
+    work = "training GPT-2 124M, 32 x 1024"
+    plain = training_step(PlainGPT2(GPT2_VOCABULARY).cuda(), *(one.cuda() for one in batch.values()))
+    peer = 32 * 1024 / milliseconds(plain, 10)
+    yield Figure(work=f"{work}: plain PyTorch, compiled", figure=peer, unit="k tok/s")
+    yield from trained(work, spec, Generate(tokenizers={}, context=1024), batch, peer)
+
+
+def base_training() -> Iterator[Figure]:
+    source, ids = torch.randint(BASE_VOCABULARY, (256, 128)), torch.randint(BASE_VOCABULARY, (256, 129))
+    lengths = torch.randint(100, 129, (256,))
+    target, wanted = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    batch = {"source": source, "source_lengths": lengths, "tokens": target, "wanted": wanted}
+    hidden = torch.zeros(256, 128).masked_fill(torch.arange(128) >= lengths[:, None], float("-inf"))
+    work = "training base encoder-decoder, 256 x 128, dropout 0.1"
+    inputs = (one.cuda() for one in (source, target, wanted, hidden))
+    peer = 256 * 128 / milliseconds(training_step(PlainTransformer(BASE_VOCABULARY, 128).cuda(), *inputs), 10)
+    yield Figure(work=f"{work}: nn.Transformer, compiled", figure=peer, unit="k tok/s")
+    task = Translate(tokenizers={}, context=129)
+    yield from trained(work, presets.base(BASE_VOCABULARY), task, batch, peer)
+
+
+def trained(work: str, spec, task: Task, batch: dict[str, Tensor], peer: float) -> Iterator[Figure]:
+    tokens = batch["tokens"].numel()
+    for compile in (True, False):
+        clean()
+        speed = tokens / milliseconds(step_of(spec, task, batch, compile=compile), 10)
+        how = "compiled and captured" if compile else "captured"
+        yield Figure(
+            work=f"{work}: Clearhead, {how}", figure=speed, unit="k tok/s", beside=f"{speed / peer:.2f} x plain"
+        )
+
+
+def masks() -> Iterator[Figure]:
+    """Softmax with a structured mask or a bias at n = 16,384, 16 heads of 64, bf16."""
+    n = 16_384
+    q, k, v = (torch.randn(1, 16, n, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    causal = ch.masks.causal()
+    documents = causal & ch.masks.document(torch.arange(n, device="cuda") // 2048)
+    own = [one.view(16, 8, 2048, 64).transpose(0, 1) for one in (q, k, v)]
+    whole = milliseconds(lambda: ch.attend(q, k, v, mask=causal))
+    apart = milliseconds(lambda: F.scaled_dot_product_attention(*own, is_causal=True))
+    yield Figure(work="causal, n = 16k", figure=whole, unit="ms")
+    yield Figure(work="8 x 2k causal, one batched call of torch", figure=apart, unit="ms")
+    for name, options, beside in (
+        ("window 256", {"mask": causal & ch.masks.window(256)}, lambda ms: "mark 0.3 ms"),
+        ("8 documents, causal", {"mask": documents}, lambda ms: f"{ms / apart:.2f} x the batched call"),
+        ("ALiBi, causal", {"mask": causal, "position": ch.positions.ALiBi()}, lambda ms: f"{ms / whole:.2f} x causal"),
+    ):
+        taken = milliseconds(lambda options=options: ch.attend(q, k, v, **options))
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        ch.attend(q, k, v, **options)
+        memory = (torch.cuda.max_memory_allocated() - held) / 2**20
+        kernel = ch.which_kernel(q, k, v, **options).kernel
+        yield Figure(work=f"{name}, n = 16k ({kernel}, {memory:.0f} MB)", figure=taken, unit="ms", beside=beside(taken))
+
+
+def forward_backward(work: str, tensors: list[Tensor], run: Callable[..., Tensor]) -> Iterator[Figure]:
+    with torch.no_grad():
+        yield Figure(work=f"{work}, forward", figure=milliseconds(lambda: run(*tensors)), unit="ms")
+    inputs = [one.detach().requires_grad_() for one in tensors]
+    out = run(*inputs)
+    grad = torch.randn_like(out)
+    taken = milliseconds(lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True, allow_unused=True))
+    yield Figure(work=f"{work}, backward", figure=taken, unit="ms")
+
+
+def linear() -> Iterator[Figure]:
+    """Kernelized attention of 65,536 tokens in all, 16 heads of 64, causal and normalised, bf16."""
+    for batch, n in ((16, 4096), (1, 65_536)):
+        clean()
+        tensors = [torch.randn(batch, 16, n, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+        options = {"weighting": ch.weighting.Kernelized("elu"), "mask": ch.masks.causal()}
+        kernel = ch.which_kernel(*tensors, **options).kernel
+        run = functools.partial(ch.attend, **options)
+        yield from forward_backward(f"linear attention, {batch} x {n:,} ({kernel})", tensors, run)
+
+
+def argmax() -> Iterator[Figure]:
+    """Hard attention, 4 x 16 heads of 128, n = 4,096, causal, bf16; torch's softmax beside it."""
+    tensors = [torch.randn(4, 16, 4096, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    yield from forward_backward(
+        "torch's softmax, 4 x 16 x 4,096", tensors, lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True)
+    )
+    tied = [tensors[0], tensors[1][:, :, :1].expand_as(tensors[1]).contiguous(), tensors[2]]
+    for name, weighting, inputs in (
+        ("straight-through", ch.weighting.Argmax(), tensors),
+        ("no gradient for scores", ch.weighting.Argmax(gradient="none"), tensors),
+        ("ties averaged", ch.weighting.Argmax(ties="average"), tensors),
+        ("every key tied", ch.weighting.Argmax(), tied),
+    ):
+        options = {"weighting": weighting, "mask": ch.masks.causal()}
+        kernel = ch.which_kernel(*inputs, **options).kernel
+        run = functools.partial(ch.attend, **options)
+        if kernel == "blockwise":
+            taken = milliseconds(functools.partial(run, *inputs), rounds=1, warm_ups=1)
+            yield Figure(work=f"argmax, {name} ({kernel}), forward", figure=taken, unit="ms")
+        else:
+            yield from forward_backward(f"argmax, {name} ({kernel})", inputs, run)
+
+
+SECTIONS: dict[str, Section] = {
+    "ceilings": ceilings,
+    "masks": masks,
+    "linear": linear,
+    "argmax": argmax,
+    "base": base_training,
+    "gpt2": gpt2_training,
+}
+
+
+def clean() -> None:
+    gc.collect()
+    torch._dynamo.reset()
+    torch.cuda.empty_cache()
+
+
+def measured(names: list[str]) -> Iterator[Figure]:
+    """Measure section by section; one that fails is told, and the others go on."""
+    for name in names:
+        clean()
+        begin = time.perf_counter()
+        try:
+            for one in SECTIONS[name]():
+                print(row_of(one), flush=True)  # a run that is cut off has told what it measured
+                yield one
+        except Exception as error:
+            yield Figure(
+                work=f"{name} failed: {type(error).__name__} {str(error).splitlines()[0][:200]}", figure=0.0, unit=""
+            )
+        print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
+
+
+def row_of(one: Figure) -> str:
+    return f"| {one.work} | {one.figure:.3g} | {one.unit} | {one.beside} |"
+
+
+def markdown(found: list[Figure]) -> str:
+    where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    head = ["# Benchmarks on a GPU", "", f"Measured by `python -m benchmarks gpu` on one {where}.", ""]
+    return "\n".join([*head, "| work | figure | unit | beside |", "|---|---:|---|---|", *map(row_of, found), ""])
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--write", type=Path, help="a Markdown file for the table")
+    parser.add_argument("--json", type=Path, help="a file for the figures")
+    asked = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error("there is no CUDA device here; the CPU's figures are made by the scripts in benchmarks/README.md")
+    found = list(measured(asked.only))
+    text = markdown(found)
+    print(text)
+    if asked.write:
+        asked.write.write_text(text, encoding="utf-8")
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding="utf-8")

@@ -1,0 +1,427 @@
+"""Argmax: argmax attention in Triton kernels, one pass over the keys and a second only where keys tie.
+
+`argmax_triton.py` holds the GPU code and says why one pass is enough. The straight-through gradient of queries and keys
+is softmax attention's at the same scores, and torch's fused kernel computes it on the way back.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from clearhead.attention import masks, weighting
+from clearhead.attention.call import HALF, Call, Facts
+from clearhead.attention.cells import Share
+from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, Blockwise, block_rows, sight
+from clearhead.attention.kernels.fused import Fused
+from clearhead.attention.kernels.linear_gpu import (
+    Inputs,
+    block_width,
+    dense_rows,
+    empty_like_rows,
+    key_lengths,
+    on_device,
+    padding_arguments,
+    triton_code,
+)
+from clearhead.attention.masks import Mask
+from clearhead.attention.modes import transformed
+from clearhead.attention.positions import NoPosition
+from clearhead.attention.similarity import ScaledDot, Similarity
+from clearhead.compiling import TRITON_INTERPRETED, missing_triton
+
+__all__ = ["Argmax", "Choice", "Tile", "backward_value", "choose", "softmax_gradients"]
+
+WIDEST = {torch.float32: 128, torch.bfloat16: 256, torch.float16: 256}
+"""Numbers of a head that a program holds."""
+BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""In which order torch's kernels are tried for the straight-through gradient. On an H200 cuDNN's is the fastest."""
+
+
+@final
+class Argmax(Kernel):
+    name: ClassVar[str] = "argmax"
+    summary: ClassVar[str] = "argmax of a dot product in Triton kernels on a GPU, never n x n"
+
+    def refusal(self, facts: Facts) -> str | None:
+        if facts.weighting != "argmax":
+            return "it finds the best key of each row: argmax, and no other weighting"
+        if facts.similarity != "dot":
+            return "it scores by a dot product; this similarity is not one"
+        if facts.bias != "none":
+            return "it adds no bias of a position to the scores"
+        if facts.dropout:
+            return "it has no dropout on the weights"
+        if others := facts.masks - {"none", "causal", "padding"}:
+            return f"it serves causal and padding, and no mask of this kind: {', '.join(sorted(others))}"
+        if facts.masks != {"none"} and not facts.aligned:
+            return f"{', '.join(sorted(facts.masks))}: it needs the keys in order, and positions were given"
+        if facts.dtype == torch.float64:
+            return "its matrix products are in float32 at most: it has no float64"
+        if facts.width > WIDEST[facts.dtype]:
+            return f"a program holds {WIDEST[facts.dtype]} numbers of a head, and there are {facts.width}"
+        return missing_triton(facts.device)
+
+    def notes(self, facts: Facts) -> tuple[str, ...]:
+        if facts.gradients and "padding" in facts.masks:
+            return ("for the straight-through gradient the mask is built as n_query x n_key truth values",)
+        return ()
+
+    def run(self, call: Call) -> Context:
+        if transformed() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
+            return Blockwise().run(call)
+        rule = cast(weighting.Argmax, call.weighting)
+        scale = call.scale
+        query, key, value = call.query, call.key, call.value
+        if isinstance(scale, Tensor) or type(call.similarity).prepare is not Similarity.prepare:
+            # Prepared in float32 and left so: rounded to half precision, other keys would win.
+            call = call.widened()
+            if not call.complete:
+                call = call.sealed(sight(call, block_rows(call, BLOCK_NUMBERS)))
+            query, key = call.similarity.prepare(call.query, call.key)
+            query, scale = (query * scale, 1.0) if isinstance(scale, Tensor) else (query, scale)
+        task = Task(mask=call.mask, share=call.share, scale=float(scale), rule=rule)
+        inputs = Inputs(query, key, value, key_lengths(call))
+        if torch.compiler.is_compiling():
+            return attend_compiled(inputs, task)
+        if not inputs.needs_gradient:
+            return choose(inputs, task).context
+        return differentiable_once(ArgmaxFunction.apply(task, *inputs), Argmax.name)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is computed, apart from the tensors."""
+
+    mask: Mask
+    scale: float
+    rule: weighting.Argmax
+    share: Share | None = None
+
+    @property
+    def causal(self) -> bool:
+        return "causal" in self.mask.kinds
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a kernel is compiled: queries and keys in a tile, warps, stages of its pipeline, registers for a thread."""
+
+    rows: int = 64
+    keys: int = 64
+    warps: int = 4
+    stages: int = 3
+    registers: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "ROWS": self.rows,
+            "KEYS": self.keys,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            "maxnreg": self.registers,
+        }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The context, and what the way back needs: each row's winner (-1: it sees nothing), and with ties shared between
+    keys the least score that is tied and the share of each."""
+
+    context: Tensor
+    winners: Tensor
+    thresholds: Tensor
+    shares: Tensor
+
+
+class ArgmaxFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, task: Task, *tensors: Tensor) -> Tensor:
+        made = choose(Inputs(*tensors), task)
+        ctx.save_for_backward(*tensors, made.winners, made.thresholds, made.shares)
+        ctx.task = task
+        return made.context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        inputs, chosen = Inputs(*ctx.saved_tensors[:4]), ctx.saved_tensors[4:]
+        dq = dk = dv = None
+        if ctx.needs_input_grad[3]:
+            dv = backward_value(inputs, ctx.task, Choice(inputs.value, *chosen), grads[0])
+        if ctx.task.rule.gradient == "straight-through" and (ctx.needs_input_grad[1] or ctx.needs_input_grad[2]):
+            dq, dk = softmax_gradients(inputs, ctx.task, grads[0])
+        return None, dq, dk, dv, None
+
+
+def softmax_gradients(inputs: Inputs, task: Task, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients that softmax attention at the same scores has for queries and keys."""
+    query, key, value, _ = inputs
+    leaves = [side.detach().requires_grad_() for side in (query, key)]
+    with torch.enable_grad(), fastest_softmax(query):
+        context = soften(leaves[0], leaves[1], value, task)
+        dq, dk = torch.autograd.grad(context, leaves, grad.to(context.dtype))
+    return dq, dk
+
+
+def soften(query: Tensor, key: Tensor, value: Tensor, task: Task) -> Tensor:
+    """Return softmax attention at the same scores."""
+    soft = Call(
+        query=query,
+        key=key,
+        value=value.detach().to(query.dtype),
+        similarity=ScaledDot(task.scale),
+        weighting=weighting.Softmax(),
+        position=NoPosition(),
+        mask=task.mask,
+        share=task.share,
+    )
+    return Fused().run(soft)
+
+
+def attend_compiled(inputs: Inputs, task: Task) -> Context:
+    """Return the same for torch.compile, which cannot look into the kernels: an operator, and softmax beside it.
+
+    Softmax attention is added and taken away again: 0, with the straight-through gradient. So it runs in the forward
+    pass, and not on the way back as in `ArgmaxFunction`.
+    """
+    query, key, value, lengths = inputs
+    rule = task.rule
+    chosen = argmax_forward(
+        query.detach(), key.detach(), value, lengths, task.causal, task.scale, rule.ties, rule.tolerance
+    )
+    context = chosen[0]
+    if rule.gradient == "straight-through" and torch.is_grad_enabled() and (query.requires_grad or key.requires_grad):
+        soft = soften(query, key, value, task)
+        context = context + (soft - soft.detach()).to(context.dtype)
+    return context
+
+
+@torch.library.custom_op("clearhead::argmax_forward", mutates_args=())
+def argmax_forward(  # noqa: PLR0917 - an operator takes plain values
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    causal: bool,
+    scale: float,
+    ties: str,
+    tolerance: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    made = choose(Inputs(query, key, value, lengths), plain_task(causal, scale, ties, tolerance))
+    return made.context, made.winners, made.thresholds, made.shares
+
+
+@argmax_forward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    made = empty_choice(dense_rows(query), value, options[3])
+    return made.context, made.winners, made.thresholds, made.shares
+
+
+@torch.library.custom_op("clearhead::argmax_backward", mutates_args=())
+def argmax_backward(  # noqa: PLR0917
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    causal: bool,
+    scale: float,
+    ties: str,
+    tolerance: float,
+    winners: Tensor,
+    thresholds: Tensor,
+    shares: Tensor,
+    grad: Tensor,
+) -> Tensor:
+    choice = Choice(value, winners, thresholds, shares)
+    task = plain_task(causal, scale, ties, tolerance)
+    return backward_value(Inputs(query, key, value, lengths), task, choice, grad)
+
+
+@argmax_backward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
+    return empty_like_rows(dense_rows(value), value.shape[1], value.shape[2], value.shape[3], value.dtype)
+
+
+def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:4], *output[1:])
+    ctx.options = inputs[4:]
+
+
+def compiled_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    inputs, chosen = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+    return None, None, argmax_backward(*inputs, *ctx.options, *chosen, grad), None, None, None, None, None
+
+
+argmax_forward.register_autograd(compiled_backward, setup_context=keep_for_backward)
+
+
+def plain_task(causal: bool, scale: float, ties: str, tolerance: float) -> Task:
+    """Return the task of an operator, which is given plain values only; the padding's lengths come as a tensor."""
+    rule = weighting.Argmax(ties=cast(Any, ties), tolerance=tolerance)
+    return Task(mask=masks.causal() if causal else masks.everything(), scale=scale, rule=rule)
+
+
+def empty_choice(query: Tensor, value: Tensor, ties: str) -> Choice:
+    """Return a choice with nothing in it yet."""
+    batch, n_heads, n_query, _ = query.shape
+    out = empty_like_rows(query, n_heads, n_query, value.shape[3], value.dtype)
+    winners = query.new_empty(batch, n_heads, n_query, dtype=torch.int32)
+    shape = winners.shape if ties == "average" else (1,)
+    thresholds, shares = (query.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    return Choice(out, winners, thresholds, shares)
+
+
+@contextlib.contextmanager
+def fastest_softmax(query: Tensor) -> Iterator[None]:
+    """Let torch try its attention kernels in the order of `BACKENDS`, where it has a choice."""
+    if query.device.type != "cuda" or query.dtype not in HALF:
+        yield
+        return
+    with sdpa_kernel(BACKENDS, set_priority=True):
+        yield
+
+
+def tile_for(query: Tensor) -> Tile:
+    """Choose a tile for these shapes. The figures come from benchmarks/gpu_kernels.py."""
+    if query.dtype == torch.float32:
+        return Tile(rows=64, keys=32, warps=4, stages=1)
+    return Tile(stages=3 if query.shape[-1] <= 128 else 2)
+
+
+def choose(inputs: Inputs, task: Task, tile: Tile | None = None) -> Choice:
+    """Find each row's winner, and its value."""
+    code = triton_code("argmax_triton")
+    query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
+    batch, n_heads, n_query, _ = query.shape
+    n_kv_heads, n_key = value.shape[1], value.shape[2]
+    tile = tile or tile_for(query)
+    n_blocks = -(-n_query // tile.rows)
+    padding = padding_arguments(inputs)
+    made = empty_choice(query, value, task.rule.ties)
+    with on_device(query):
+        code.choose[(batch * n_heads * n_blocks,)](
+            query,
+            key,
+            value,
+            made.context,
+            made.winners,
+            made.thresholds,
+            made.shares,
+            padding.lengths,
+            *query.stride()[:3],
+            *key.stride()[:3],
+            *value.stride()[:3],
+            *made.context.stride()[:3],
+            abs(task.scale),
+            task.rule.tolerance,
+            n_heads,
+            n_kv_heads,
+            n_query,
+            n_key,
+            n_blocks,
+            padding.stride,
+            task.causal,
+            padding.padded,
+            **constants_for(query, value, task),
+            **tile.options(),
+        )
+    return made
+
+
+def backward_value(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, tile: Tile | None = None) -> Tensor:
+    """Return the gradient of the values: each gets that of the rows that chose it."""
+    code = triton_code("argmax_triton")
+    query, key, grad = (dense_rows(tensor) for tensor in (inputs.query, inputs.key, grad))
+    value = dense_rows(inputs.value)
+    batch, n_heads, n_query, _ = query.shape
+    n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
+    if tile is None and task.rule.ties != "average" and not torch.are_deterministic_algorithms_enabled():
+        return scatter_value(value, choice, grad)
+    tile = tile or tile_for(query)
+    n_blocks = -(-n_key // tile.keys)
+    padding = padding_arguments(inputs)
+    dv = empty_like_rows(value, n_kv_heads, n_key, d_value, value.dtype)
+    with on_device(query):
+        code.grad_value[(batch * n_kv_heads * n_blocks,)](
+            query,
+            key,
+            grad,
+            dv,
+            choice.winners,
+            choice.thresholds,
+            choice.shares,
+            padding.lengths,
+            *query.stride()[:3],
+            *key.stride()[:3],
+            *grad.stride()[:3],
+            *dv.stride()[:3],
+            abs(task.scale),
+            n_heads,
+            n_kv_heads,
+            n_query,
+            n_key,
+            n_blocks,
+            padding.stride,
+            task.causal,
+            padding.padded,
+            DOT_GRAD=product_type(grad.dtype),
+            **constants_for(query, value, task),
+            **tile.options(),
+        )
+    return dv
+
+
+def scatter_value(value: Tensor, choice: Choice, grad: Tensor) -> Tensor:
+    """Add each row's gradient to its winner, in an order that may differ from run to run, as float32 sums do."""
+    code = triton_code("argmax_triton")
+    (batch, n_heads, n_query, d_value), (n_kv_heads, n_key) = grad.shape, value.shape[1:3]
+    total = value.new_zeros(value.shape, dtype=torch.float32)
+    rows, n_blocks = 32, -(-n_query // 32)
+    with on_device(value):
+        code.scatter_value[(batch * n_heads * n_blocks,)](
+            grad,
+            total,
+            choice.winners,
+            *grad.stride()[:3],
+            n_heads,
+            n_kv_heads,
+            n_query,
+            n_key,
+            n_blocks,
+            d_value,
+            block_width(d_value),
+            rows,
+            num_warps=4,
+        )
+    return empty_like_rows(value, n_kv_heads, n_key, d_value, value.dtype).copy_(total)
+
+
+def constants_for(query: Tensor, value: Tensor, task: Task) -> dict[str, Any]:
+    """Return the compile-time arguments of both kernels."""
+    d_head, d_value = query.shape[-1], value.shape[-1]
+    return {
+        "NEGATED": task.scale < 0,
+        "TIES": task.rule.ties,
+        "D": d_head,
+        "DV": d_value,
+        "BD": block_width(d_head),
+        "BV": block_width(d_value),
+        "DOT": product_type(query.dtype),
+        "PRECISION": "tf32x3",
+    }
+
+
+def product_type(dtype: torch.dtype) -> Any:
+    """Return the type of a matrix product's factors. Half precision enters as it is, so the products are exact."""
+    import triton.language as tl
+
+    if TRITON_INTERPRETED:  # which has no bfloat16 products
+        return tl.float32
+    return {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}.get(dtype, tl.float32)

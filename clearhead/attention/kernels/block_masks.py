@@ -1,0 +1,140 @@
+"""Block masks for flex: which tiles of the score matrix a mask leaves empty, partial or full.
+
+torch's `create_block_mask` evaluates a mask on all n_query x n_key cells at once: 268 MB at n = 16,384, 69 GB at
+262,144. Here a band of rows is evaluated at a time, and the same pass finds the queries that see no key and the keys
+that no query sees. The layers of a model share their masks, so what was found is cached by the mask.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, fields, is_dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask
+
+from clearhead.attention import masks
+from clearhead.attention.call import Call, Sight
+from clearhead.attention.cells import four_axes
+from clearhead.attention.modes import has_numbers
+
+__all__ = ["MaskTiles", "tiles_of"]
+
+TILE = 128
+BAND_CELLS = 1 << 24
+"""Cells of the mask evaluated at a time."""
+CACHED = 16
+"""Masks remembered, the least recently used dropped first."""
+
+
+@dataclass(frozen=True)
+class MaskTiles:
+    """What flex needs of a mask beside the rule itself."""
+
+    block_mask: BlockMask
+    sight: Sight | None
+    """Which queries and keys take part; None if all of them do."""
+    mask: masks.Mask
+    """Kept alive, so that no other mask comes to have the identity it is cached by."""
+
+
+cache: OrderedDict[tuple[object, ...], MaskTiles] = OrderedDict()
+
+
+def tiles_of(call: Call) -> MaskTiles:
+    """Return the tiles of a call's mask, from the cache where the same mask was seen at the same size."""
+    key = cache_key(call)
+    if key is None:
+        return find_tiles(call)
+    if key not in cache:
+        cache[key] = find_tiles(call)
+        if len(cache) > CACHED:
+            cache.popitem(last=False)
+    cache.move_to_end(key)
+    return cache[key]
+
+
+def cache_key(call: Call) -> tuple[object, ...] | None:
+    """Return what decides the tiles; None where that cannot be told, as for a mask that calls a user's function.
+
+    A captured CUDA graph computes its tiles anew in each replay, so a capture reads nothing made outside it.
+    """
+    identity = mask_identity(call.mask)
+    if identity is None or call.given_positions is not None or call.share is not None:
+        return None
+    capturing = call.query.is_cuda and torch.cuda.is_current_stream_capturing()
+    return identity, call.query.shape[0], call.n_heads, call.n_query, call.n_key, call.query.device, capturing
+
+
+def mask_identity(mask: object) -> tuple[object, ...] | None:
+    """Return a mask's class with its numbers, and its tensors by identity and version."""
+    if type(mask).__module__ != masks.__name__ or isinstance(mask, masks.Function) or not is_dataclass(mask):
+        return None
+    found: list[object] = [type(mask)]
+    for field in fields(mask):
+        value = getattr(mask, field.name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, Tensor):
+                found.append(None if one.is_inference() else (id(one), one._version))
+            elif isinstance(one, masks.ListedNumbers):
+                found.append(id(one))
+            elif isinstance(one, masks.Mask):
+                found.append(mask_identity(one))
+            else:
+                found.append(one if isinstance(one, int | bool | str) else None)
+            if found[-1] is None:
+                return None
+    return tuple(found)
+
+
+def find_tiles(call: Call) -> MaskTiles:
+    """Evaluate the mask band by band; count the allowed cells of each tile, and note who sees and who is seen."""
+    n_query, n_key = call.n_query, call.n_key
+    batch, heads, *_ = four_axes(call.mask.allowed(call.cells(slice(0, 1)))).shape
+    band = max(1, BAND_CELLS // (batch * heads * n_key * TILE)) * TILE
+    counts, rows = [], []
+    keys: Tensor | None = None
+    for start in range(0, n_query, band):
+        stop = min(start + band, n_query)
+        allowed = four_axes(call.mask.allowed(call.cells(slice(start, stop))))
+        allowed = allowed.expand(batch, heads, stop - start, n_key)
+        rows.append(allowed.any(-1))
+        seen = allowed.any(-2)
+        keys = seen if keys is None else keys | seen
+        counts.append(count_cells(allowed))
+    assert keys is not None
+    sight = Sight(rows=torch.cat(rows, -1), keys=keys)
+    return MaskTiles(
+        block_mask=block_mask_of(torch.cat(counts, 2), n_query, n_key),
+        sight=None if sees_all(sight) else sight,
+        mask=call.mask,
+    )
+
+
+def count_cells(allowed: Bool[Tensor, "b h row key"]) -> Int[Tensor, "b h row_tile key_tile"]:
+    n_row, n_key = allowed.shape[2:]
+    padded = F.pad(allowed, (0, -n_key % TILE, 0, -n_row % TILE))
+    return padded.unflatten(3, (-1, TILE)).unflatten(2, (-1, TILE)).sum((3, 5))
+
+
+def sees_all(sight: Sight) -> bool:
+    """Look whether nothing is hidden: once for each mask, and never while a CUDA graph is captured."""
+    if not has_numbers(sight.rows) or (sight.rows.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return False
+    return bool(sight.rows.all() & sight.keys.all())
+
+
+def block_mask_of(counts: Int[Tensor, "b h row_tile key_tile"], n_query: int, n_key: int) -> BlockMask:
+    """Make the block mask; the rule for cells of partial tiles is given by the call that uses it."""
+    full = counts == TILE * TILE
+    partial = (counts > 0) & ~full
+    return BlockMask.from_kv_blocks(*ordered(partial), *ordered(full), BLOCK_SIZE=TILE, seq_lengths=(n_query, n_key))
+
+
+def ordered(
+    tiles: Bool[Tensor, "b h row_tile key_tile"],
+) -> tuple[Int[Tensor, "b h row_tile"], Int[Tensor, "b h row_tile key_tile"]]:
+    """Return how many tiles each row of tiles has, and their places, those it has first."""
+    places = torch.argsort(tiles.to(torch.int8), dim=-1, descending=True, stable=True)
+    return tiles.sum(-1, dtype=torch.int32), places.to(torch.int32)

@@ -1,0 +1,591 @@
+"""Linear: kernelized attention in Triton kernels, forward and backward, in time and memory linear in n.
+
+`linear_triton.py` holds the GPU code and the mathematics; here is what it serves, how a call is cut up, and the order
+of the launches. Feature maps elu and relu are computed inside the kernels; other maps by torch before them.
+"""
+
+import contextlib
+import importlib
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, ClassVar, NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from clearhead.attention.call import Call, Facts
+from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.kernels.chunked import Chunked
+from clearhead.attention.kernels.linear import features, kernelized
+from clearhead.attention.masks import Padding, numbers_on
+from clearhead.attention.modes import transformed
+from clearhead.compiling import TRITON_INTERPRETED, missing_triton
+
+__all__ = [
+    "Inputs",
+    "Linear",
+    "Options",
+    "Plan",
+    "Tile",
+    "attend_linear",
+    "backward",
+    "block_width",
+    "dense_rows",
+    "empty_like_rows",
+    "forward",
+    "key_lengths",
+    "on_device",
+    "padding_arguments",
+    "triton_code",
+]
+
+MAPS = {"elu": "elu", "relu": "relu", "plain": "identity"}
+"""Feature maps this kernel serves, and what it computes for each: a plain one was mapped by torch before."""
+WIDEST = 128
+"""Features, or numbers of a value, that one program holds; more are computed in slices."""
+FEW = 8
+"""Up to this many segments a program adds up the sums before its own by itself; beyond it they are scanned first."""
+PROGRAMS = 1024
+"""Programs that fill a GPU: segments are made shorter until there are as many."""
+
+
+@final
+class Linear(Kernel):
+    name: ClassVar[str] = "linear"
+    summary: ClassVar[str] = "kernelized attention in Triton kernels on a GPU: time and memory linear in n"
+
+    def refusal(self, facts: Facts) -> str | None:
+        if facts.weighting != "kernelized":
+            return "keys and values can be summed before a query comes only in kernelized attention"
+        if facts.similarity != "features":
+            return "its features come as logarithms, of any size, and these kernels sum numbers"
+        if facts.dropout:
+            return "dropout leaves out weights, and here they are never formed"
+        if others := facts.masks - {"none", "causal", "padding"}:
+            return f"it serves causal and padding, and no mask of this kind: {', '.join(sorted(others))}"
+        if facts.masks != {"none"} and not facts.aligned:
+            return f"{', '.join(sorted(facts.masks))}: it needs the keys in order, and positions were given"
+        if facts.dtype == torch.float64:
+            return "its matrix products are in float32 at most: it has no float64"
+        return missing_triton(facts.device)
+
+    def run(self, call: Call) -> Context:
+        if transformed() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
+            return Chunked().run(call)
+        dtype, lengths = call.value.dtype, key_lengths(call)
+        options = Options(
+            causal="causal" in call.mask.kinds,
+            normalised=kernelized(call).normalised,
+            map=MAPS[call.similarity.feature_map],
+        )
+        query, key = call.query, call.key
+        if options.map == "identity":
+            mapped = features(call.widened())
+            narrow = dtype if dtype == torch.bfloat16 else torch.float32
+            query, key = mapped.query.to(narrow), mapped.key.to(narrow)
+        return attend_linear(Inputs(query, key, call.value, lengths), options)
+
+
+class Inputs(NamedTuple):
+    """The tensors of a call, `(batch, head, n, d)`, and how many keys each batch row has; None: all of them."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    lengths: Tensor | None
+
+    @property
+    def needs_gradient(self) -> bool:
+        return torch.is_grad_enabled() and any(side.requires_grad for side in self[:3])
+
+
+def key_lengths(call: Call) -> Tensor | None:
+    """Return how many keys each batch row has, `(batch,)` or `(1,)`; None without padding."""
+    lengths = [numbers_on(term.lengths, call.query.device) for term in call.mask.terms if isinstance(term, Padding)]
+    if call.share is not None:
+        lengths = [call.share.of_batch(one) for one in lengths]
+    return reduce(torch.minimum, lengths) if lengths else None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is computed, apart from the tensors."""
+
+    causal: bool
+    normalised: bool
+    map: str
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How one kernel is compiled: positions in a chunk, warps, stages of its pipeline, and registers for a thread."""
+
+    chunk: int = 64
+    warps: int = 4
+    stages: int = 2
+    registers: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        return {"CHUNK": self.chunk, "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a call is cut up: positions in a segment, and a tile for each kernel."""
+
+    segment: int = 512
+    sums: Tile = Tile()
+    attend: Tile = Tile()
+    grad_query: Tile = Tile()
+    grad_key: Tile = Tile()
+    split: bool = True
+    """Forward, the float32 state enters bfloat16 products as two parts (16 bits of it) instead of one (8 bits); one is
+    faster, and how exact it is on long texts is not measured. On the way back it is always two: the product nearly
+    cancels with d z."""
+    precision: str = "tf32x3"
+    """Of float32 products: `tf32x3`, three products on tensor cores for one, or `ieee`, slow and no more exact here."""
+    few: int = FEW
+
+    @staticmethod
+    def of(tile: Tile, **options: Any) -> "Plan":
+        """Return a plan with the same tile for every kernel."""
+        return Plan(sums=tile, attend=tile, grad_query=tile, grad_key=tile, **options)
+
+
+def attend_linear(inputs: Inputs, options: Options) -> Context:
+    """Return the context; widths past `WIDEST` in slices, which add up (features) or stand side by side (values)."""
+    query, _, value, _ = inputs
+    if query.shape[-1] > WIDEST:
+        return sum_over_features(inputs, options)
+    if value.shape[-1] > WIDEST:
+        slices = value.split(WIDEST, -1)
+        return torch.cat([attend_linear(inputs._replace(value=one), options) for one in slices], -1)
+    if torch.compiler.is_compiling():
+        return linear_forward(*inputs, options.causal, options.normalised, options.map)[0]
+    if inputs.needs_gradient:
+        return differentiable_once(LinearFunction.apply(options, *inputs), Linear.name)
+    return forward(inputs, options)[0]
+
+
+def sum_over_features(inputs: Inputs, options: Options) -> Context:
+    """Add up the amounts over slices of the features; a last column of ones becomes the denominator."""
+    query, key, value, lengths = inputs
+    wide = F.pad(value.float(), (0, 1), value=1.0)
+    if lengths is not None:  # padding may hold NaN, and a slice of features sees no reason to leave it out
+        hidden = torch.arange(value.shape[2], device=value.device) >= lengths.view(-1, 1, 1)
+        wide = wide.masked_fill(hidden.unsqueeze(-1), 0)
+    plain = Options(causal=options.causal, normalised=False, map=options.map)
+    slices = zip(query.split(WIDEST, -1), key.split(WIDEST, -1), strict=True)
+    made = [attend_linear(Inputs(one.float(), other.float(), wide, lengths), plain) for one, other in slices]
+    amount, total = reduce(torch.add, made).split([value.shape[-1], 1], -1)
+    if options.normalised:
+        nothing = total == 0
+        amount = (amount / total.masked_fill(nothing, 1)).masked_fill(nothing, 0)
+    return amount.to(value.dtype)
+
+
+class LinearFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, options: Options, *tensors: Tensor) -> Tensor:
+        inputs = Inputs(*tensors)
+        out, inverse, sums = forward(inputs, options)
+        ctx.save_for_backward(*inputs, inverse, sums)
+        ctx.options = options
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        *inputs, inverse, sums = ctx.saved_tensors
+        return None, *backward(Inputs(*inputs), ctx.options, (inverse, sums), grads[0]), None
+
+
+# The same for torch.compile, as operators that it need not look into. Eagerly they would cost more than the function.
+
+
+@torch.library.custom_op("clearhead::linear_forward", mutates_args=())
+def linear_forward(  # noqa: PLR0917 - an operator takes plain values
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    causal: bool,
+    normalised: bool,
+    map: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return forward(Inputs(query, key, value, lengths), Options(causal, normalised, map))
+
+
+@linear_forward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return empty_results(Inputs(query, key, value, rest[0]), Options(*rest[1:]))
+
+
+@torch.library.custom_op("clearhead::linear_backward", mutates_args=())
+def linear_backward(  # noqa: PLR0917
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    causal: bool,
+    normalised: bool,
+    map: str,
+    inverse: Tensor,
+    sums: Tensor,
+    grad: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return backward(Inputs(query, key, value, lengths), Options(causal, normalised, map), (inverse, sums), grad)
+
+
+@linear_backward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(
+        empty_like_rows(x, x.shape[1], x.shape[2], x.shape[3], x.dtype) for x in map(dense_rows, (query, key, value))
+    )
+
+
+def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:4], *output[1:])
+    ctx.options = inputs[4:]
+
+
+def compiled_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    *inputs, inverse, sums = ctx.saved_tensors
+    return *linear_backward(*inputs, *ctx.options, inverse, sums, grad), None, None, None, None
+
+
+linear_forward.register_autograd(compiled_backward, setup_context=keep_for_backward)
+
+
+def empty_results(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tensors like those that `forward` returns, with nothing in them."""
+    query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
+    batch, n_heads, n_query, _ = query.shape
+    plan = plan_for(query, value, max(n_query, key.shape[2]), batch * n_heads)
+    n_segments = Cut.of(query, key, options.causal, plan.segment).key_segments
+    mode = sums_mode(options.causal, n_segments, plan)
+    sums = query.new_empty(0, dtype=torch.float32)
+    if mode != "none":
+        n_sums = 1 if mode == "all" and n_segments > plan.few else n_segments
+        sums = empty_sums(query, batch * value.shape[1], n_sums, constants_for(query, value, options, plan))
+    inverse = query.new_empty((batch, n_heads, n_query) if options.normalised else (1,), dtype=torch.float32)
+    return empty_like_rows(query, n_heads, n_query, value.shape[3], value.dtype), inverse, sums
+
+
+def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
+    """Choose segments and tiles for these shapes. The figures come from benchmarks/gpu_kernels.py."""
+    segment = 1024
+    while segment > 128 and rows * -(-n_slots // segment) < PROGRAMS:
+        segment //= 2
+    wide = max(query.shape[-1], value.shape[-1]) > 64
+    if value.dtype == torch.bfloat16:
+        tile = Tile(chunk=64, warps=8 if wide else 4, stages=2)
+        walk = tile if wide else Tile(chunk=64, warps=4, stages=2, registers=168)
+        return Plan(segment=segment, sums=tile, attend=walk, grad_query=tile, grad_key=tile)
+    return Plan.of(Tile(16 if value.dtype == torch.float32 else 32, 8 if wide else 4, 1), segment=segment)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How many slots and segments there are on each side; causal queries and keys share theirs."""
+
+    query_slots: int
+    key_slots: int
+    query_segments: int
+    key_segments: int
+    first_segment: int
+    """The first segment with a query in it."""
+
+    @staticmethod
+    def of(query: Tensor, key: Tensor, causal: bool, segment: int) -> "Cut":
+        n_query, n_key = query.shape[2], key.shape[2]
+        if not causal:
+            return Cut(n_query, n_key, -(-n_query // segment), -(-n_key // segment), 0)
+        n_slots = max(n_query, n_key)
+        n_segments = -(-n_slots // segment)
+        return Cut(n_slots, n_slots, n_segments, n_segments, (n_slots - n_query) // segment)
+
+
+def forward(inputs: Inputs, options: Options, plan: Plan | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the context, 1 / denominator, and the sums of the segments: what the way back needs."""
+    code = triton_code("linear_triton")
+    query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
+    batch, n_heads, n_query, _ = query.shape
+    n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
+    plan = plan or plan_for(query, value, max(n_query, n_key), batch * n_heads)
+    cut = Cut.of(query, key, options.causal, plan.segment)
+    constants = constants_for(query, value, options, plan)
+    padding = padding_arguments(inputs)
+    out = empty_like_rows(query, n_heads, n_query, d_value, value.dtype)
+    inverse = query.new_empty((batch, n_heads, n_query) if options.normalised else (1,), dtype=torch.float32)
+    with on_device(query):
+        sums, mode = query.new_empty(0, dtype=torch.float32), "none"  # one segment starts from nothing
+        if not options.causal or cut.key_segments > 1:
+            sums = empty_sums(query, batch * n_kv_heads, cut.key_segments, constants)
+            code.sum_keys[(batch * n_kv_heads * cut.key_segments,)](
+                key,
+                value,
+                sums,
+                padding.lengths,
+                *key.stride()[:3],
+                *value.stride()[:3],
+                n_kv_heads,
+                n_key,
+                cut.key_slots,
+                cut.key_segments,
+                padding.stride,
+                padding.padded,
+                **pick(constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
+                **plan.sums.options(),
+            )
+            sums, mode = gather_sums(sums, options.causal, plan, reverse=False)
+        code.attend[(batch * n_heads * (cut.query_segments - cut.first_segment),)](
+            query,
+            key,
+            value,
+            out,
+            inverse,
+            sums,
+            padding.lengths,
+            *query.stride()[:3],
+            *key.stride()[:3],
+            *value.stride()[:3],
+            *out.stride()[:3],
+            n_heads,
+            n_kv_heads,
+            n_query,
+            n_key,
+            cut.query_slots,
+            cut.first_segment,
+            cut.query_segments - cut.first_segment,
+            sums.shape[1] if mode != "none" else 0,
+            padding.stride,
+            options.causal,
+            padding.padded,
+            options.normalised,
+            SUMS=mode,
+            **constants | {"SPLIT": plan.split and constants["SPLIT"]},
+            **plan.attend.options(),
+        )
+    return out, inverse, sums
+
+
+def backward(
+    inputs: Inputs, options: Options, kept: tuple[Tensor, Tensor], grad: Tensor, plan: Plan | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value.
+
+    `kept` is what `forward` returned beside the context, with the same plan.
+    """
+    code = triton_code("linear_triton")
+    query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
+    inverse, sums = kept
+    grad = dense_rows(grad)
+    batch, n_heads, n_query, d_head = query.shape
+    n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
+    plan = plan or plan_for(query, value, max(n_query, n_key), batch * n_heads)
+    cut = Cut.of(query, key, options.causal, plan.segment)
+    constants = constants_for(query, value, options, plan)
+    padding = padding_arguments(inputs)
+    grouped = n_heads != n_kv_heads
+    dq = empty_like_rows(query, n_heads, n_query, d_head, query.dtype)
+    dk = empty_like_rows(key, n_heads, n_key, d_head, torch.float32 if grouped else key.dtype)
+    dv = empty_like_rows(value, n_heads, n_key, d_value, torch.float32 if grouped else value.dtype)
+    delta = torch.empty_like(inverse)
+    with on_device(query):
+        mode = sums_mode(options.causal, cut.key_segments, plan)
+        code.grad_query[(batch * n_heads * (cut.query_segments - cut.first_segment),)](
+            query,
+            key,
+            value,
+            grad,
+            inverse,
+            delta,
+            sums,
+            dq,
+            padding.lengths,
+            *query.stride()[:3],
+            *key.stride()[:3],
+            *value.stride()[:3],
+            *grad.stride()[:3],
+            *dq.stride()[:3],
+            n_heads,
+            n_kv_heads,
+            n_query,
+            n_key,
+            cut.query_slots,
+            cut.first_segment,
+            cut.query_segments - cut.first_segment,
+            sums.shape[1] if mode != "none" else 0,
+            padding.stride,
+            options.causal,
+            padding.padded,
+            options.normalised,
+            SUMS=mode,
+            **constants,
+            **plan.grad_query.options(),
+        )
+        back, back_mode = sums, "none"
+        if not options.causal or cut.query_segments > 1:
+            back = empty_sums(query, batch * n_heads, cut.query_segments, constants)
+            code.sum_queries[(batch * n_heads * cut.query_segments,)](
+                query,
+                grad,
+                inverse,
+                delta,
+                back,
+                padding.lengths,
+                *query.stride()[:3],
+                *grad.stride()[:3],
+                n_heads,
+                n_query,
+                n_key,
+                cut.query_slots,
+                cut.query_segments,
+                padding.stride,
+                options.causal,
+                padding.padded,
+                options.normalised,
+                **pick(constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
+                **plan.sums.options(),
+            )
+            back, back_mode = gather_sums(back, options.causal, plan, reverse=True)
+        code.grad_key[(batch * n_heads * cut.key_segments,)](
+            query,
+            key,
+            value,
+            grad,
+            inverse,
+            delta,
+            back,
+            dk,
+            dv,
+            padding.lengths,
+            *query.stride()[:3],
+            *key.stride()[:3],
+            *value.stride()[:3],
+            *grad.stride()[:3],
+            *dk.stride()[:3],
+            *dv.stride()[:3],
+            n_heads,
+            n_kv_heads,
+            n_query,
+            n_key,
+            cut.key_slots,
+            cut.key_segments,
+            back.shape[1] if back_mode != "none" else 0,
+            padding.stride,
+            options.causal,
+            padding.padded,
+            options.normalised,
+            SUMS=back_mode,
+            **constants,
+            **plan.grad_key.options(),
+        )
+    if grouped:
+        dk, dv = sum_groups(dk, key), sum_groups(dv, value)
+    return dq, dk, dv
+
+
+def sum_groups(gradient: Tensor, like: Tensor) -> Tensor:
+    """Add up the gradients of the query heads that share a key head."""
+    made = empty_like_rows(like, like.shape[1], like.shape[2], like.shape[3], like.dtype)
+    return made.copy_(gradient.unflatten(1, (like.shape[1], -1)).sum(2))
+
+
+def sums_mode(causal: bool, n_segments: int, plan: Plan) -> str:
+    """Say how a program finds its state among the sums that `forward` returned."""
+    if not causal:
+        return "all"
+    if n_segments == 1:
+        return "none"
+    return "added" if n_segments <= plan.few else "scanned"
+
+
+def gather_sums(sums: Tensor, causal: bool, plan: Plan, *, reverse: bool) -> tuple[Tensor, str]:
+    """Prepare the sums of the segments for the programs that start from them, and say how to read them."""
+    code = triton_code("linear_triton")
+    rows, n_segments, size = sums.shape
+    mode = sums_mode(causal, n_segments, plan)
+    if mode == "all" and n_segments > plan.few:
+        return sums.sum(1, keepdim=True), mode
+    if mode != "scanned":
+        return sums, mode
+    scanned = torch.empty_like(sums)
+    block = min(64, 1 << (n_segments - 1).bit_length())
+    code.scan[(rows * -(-size // 64),)](sums, scanned, n_segments, size, reverse, block, 64, num_warps=4)
+    return scanned, mode
+
+
+@dataclass(frozen=True)
+class PaddingArguments:
+    lengths: Tensor
+    stride: int
+    padded: bool
+
+
+def padding_arguments(inputs: Inputs) -> PaddingArguments:
+    lengths = inputs.lengths
+    if lengths is None:
+        return PaddingArguments(inputs.query, 0, False)
+    return PaddingArguments(lengths, lengths.stride(0) if lengths.shape[0] > 1 else 0, True)
+
+
+def triton_code(name: str) -> Any:
+    """Import a file of Triton code of this folder, when it is first needed: Triton may not be installed."""
+    return importlib.import_module(f"clearhead.attention.kernels.{name}")
+
+
+def constants_for(query: Tensor, value: Tensor, options: Options, plan: Plan) -> dict[str, Any]:
+    """Return the compile-time arguments that the kernels choose from."""
+    import triton.language as tl
+
+    d_head, d_value = query.shape[-1], value.shape[-1]
+    tensor_cores = value.dtype == torch.bfloat16 and not TRITON_INTERPRETED  # the interpreter has no bfloat16 products
+    return {
+        "MAP": options.map,
+        "D": d_head,
+        "DV": d_value,
+        "BF": block_width(d_head),
+        "BV": block_width(d_value),
+        "SEGMENT": plan.segment,
+        "DOT": tl.bfloat16 if tensor_cores else tl.float32,
+        # float16 has 10 bits, as tf32 has, but φ(q)·φ(k) may leave its range.
+        "PRECISION": plan.precision if value.dtype == torch.float32 else "tf32",
+        "SPLIT": tensor_cores,
+    }
+
+
+def pick(constants: dict[str, Any], names: str) -> dict[str, Any]:
+    return {name: constants[name] for name in names.split()}
+
+
+def block_width(width: int) -> int:
+    """Return the power of two, 16 or more, that holds this many columns: what a matrix product in Triton needs."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def dense_rows(tensor: Tensor) -> Tensor:
+    """Return the tensor with its last axis dense in memory; the others may have any strides."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def empty_like_rows(like: Tensor, n_heads: int, n: int, width: int, dtype: torch.dtype) -> Tensor:
+    """Return an empty `(batch, head, n, width)`, laid out as `like` is: heads inside or outside the positions."""
+    if like.stride(1) < like.stride(2):
+        return like.new_empty(like.shape[0], n, n_heads, width, dtype=dtype).transpose(1, 2)
+    return like.new_empty(like.shape[0], n_heads, n, width, dtype=dtype)
+
+
+def empty_sums(like: Tensor, rows: int, n_segments: int, constants: dict[str, Any]) -> Tensor:
+    size = constants["BF"] * (constants["BV"] + 1)
+    return like.new_empty(rows, n_segments, size, dtype=torch.float32)
+
+
+def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Make the tensor's GPU the current one: Triton launches there."""
+    if tensor.device.type != "cuda" or tensor.device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(tensor.device)

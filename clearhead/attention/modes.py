@@ -1,0 +1,45 @@
+"""The mode torch is in around a call: compiled, transformed by torch.func, under autocast, or none of these.
+
+Eager code on a CPU may read a tensor's numbers to take a shorter way or to check them. Under `torch.compile`, under a
+transform of `torch.func` (vmap, grad, jacrev) and on fake or meta tensors there are no numbers to read.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["autocast_enabled", "can_read", "has_numbers", "outside_modes", "transformed"]
+
+PLAIN = (Tensor, nn.Parameter)
+"""A subclass may be a FakeTensor, which has a shape and no numbers."""
+
+
+def can_read(tensor: Tensor) -> bool:
+    """Whether Python may read the tensor's numbers at no cost: they are there, and on the CPU."""
+    return tensor.is_cpu and has_numbers(tensor)
+
+
+def has_numbers(tensor: Tensor) -> bool:
+    """Whether the tensor has numbers that Python may read, on a GPU by waiting for it."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return type(tensor) in PLAIN and not tensor.is_meta
+
+
+def transformed() -> bool:
+    """Whether a transform of torch.func is at work. False while compiling: Dynamo traces transforms itself."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def autocast_enabled(tensor: Tensor) -> bool:
+    """Whether autocast is on for the tensor's device; torch itself raises for `meta`, which has none."""
+    return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
+
+
+@contextlib.contextmanager
+def outside_modes() -> Iterator[None]:
+    """Make tensors that may be kept: on the CPU, outside inference mode and outside every transform of torch.func."""
+    with torch.inference_mode(False), torch.device("cpu"), torch._C._DisableFuncTorch():
+        yield

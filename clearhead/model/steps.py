@@ -1,0 +1,43 @@
+"""Steps: the values that a part of a model makes on its way, by name, and how each follows from others.
+
+A norm, a feed-forward and an output say here what happens inside them, so that a trace has a name for every value and
+the explorer works each one out without knowing the part.
+
+>>> from clearhead.model.norms import RMSNorm
+>>> [step.name for step in RMSNorm().build(8).steps]
+['mean_square', 'normalized', 'gamma', 'out']
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from clearhead.taps import Tapped
+
+__all__ = ["Explained", "Step"]
+
+
+class Step(NamedTuple):
+    """One value that a part makes."""
+
+    name: str
+    formula: str = ""
+    """How it follows from others, whose names stand in braces; `{x}` is what came in. Without braces: in words."""
+    map: str = ""
+    """The attribute that holds the linear map which makes the value from `of`; empty where no linear map does."""
+    of: str = "x"
+    learned: bool = False
+    """Whether it is a learned vector, the same at every position."""
+
+
+class Explained(Tapped):
+    """A module that says which values it makes; the last step is what it returns."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Return the steps in the order they happen: each is tapped in `forward`, or returned by `explain`."""
+        return (Step("out"),)
+
+    def explain(self, x: Tensor) -> dict[str, Tensor]:
+        """Return the steps that `forward` does not make by themselves, because one fused operation does it all."""
+        return {}

@@ -1,0 +1,104 @@
+"""The boxes of the model's picture: what each is made of, and every number of one of them for one token."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.errors import OptionError
+from clearhead.serve.asking import Asked
+from clearhead.tracing.names import Box, Value
+from clearhead.tracing.trace import Trace
+
+__all__ = ["Boxes", "box_facts"]
+
+
+def box_facts(box: Box) -> dict[str, Any]:
+    """What a box is called, what is made in it, and how one value follows from another."""
+    return {
+        "name": box.name,
+        "kind": box.kind,
+        "layer": box.layer,
+        "values": [asdict(value) for value in box.values],
+    }
+
+
+@final
+class Boxes:
+    """The numbers of a trace's boxes, token by token."""
+
+    def __init__(self, trace: Trace) -> None:
+        if trace.inner is None:
+            raise OptionError("this trace was loaded without its model, which makes the numbers of its boxes")
+        self.trace, self.inner = trace, trace.inner
+        self.values = {value.name: value for box in self.inner.names.boxes.values() for value in box.values}
+
+    def numbers(self, asked: Asked) -> dict[str, Any]:
+        """Every number of a box for one token (and, of keys and values, one key) in one head, by name.
+
+        What the box's values follow from is among them.
+        """
+        box, token, key, head = (
+            self.box(asked),
+            self.token(asked),
+            asked.whole("key", default=0),
+            asked.whole("head", default=0),
+        )
+        return {name: as_list(value) for name, value in self.of_box(box, token=token, key=key, head=head)}
+
+    def of_box(self, box: Box, *, token: int, key: int = 0, head: int = 0) -> Iterator[tuple[str, Float[Tensor, "d"]]]:
+        made = self.inner.section(box, slice(token, token + 1))
+        for name in names_of(box):
+            value = self.values[name]
+            row = key if value.rows == "key" else token
+            found = made.get(name)
+            if found is None or value.rows == "key":
+                found = self.inner.value(name, slice(row, row + 1))
+            if not found.numel():
+                raise OptionError(f"{name}: there is no row {row}")
+            yield name, self.vector(value, found, head)
+
+    def vector(self, value: Value, found: Tensor, head: int) -> Float[Tensor, "d"]:
+        if value.rows == "none":
+            return found
+        if not value.per_head:
+            return found[0]
+        if head >= len(found):
+            raise OptionError(f"{value.name}: there is no head {head}; there are {len(found)}, counted from 0")
+        return found[head, 0]
+
+    def terms(self, asked: Asked) -> dict[str, Any]:
+        """The sum of products that one number of a linear map is."""
+        name = asked.text("name")
+        if name not in self.values:
+            raise OptionError(f"there is no {name[:80]!r} in this model")
+        row, unit, head = asked.whole("row", default=0), asked.whole("unit"), asked.whole("head", default=0)
+        value = self.values[name]
+        found = self.vector(value, self.inner.value(name, slice(row, row + 1)), head)
+        if unit >= len(found):
+            raise OptionError(f"{name}: there is no unit {unit}; there are {len(found)}, counted from 0")
+        made = self.inner.products(name, row, (head, unit) if value.per_head else (unit,))
+        return {"x": as_list(made.x), "weight": as_list(made.weight), "bias": made.bias, "value": found[unit].item()}
+
+    def box(self, asked: Asked) -> Box:
+        name = asked.text("box")
+        if name not in self.inner.names.boxes:
+            raise OptionError(f"there is no box called {name[:80]!r} in this model")
+        return self.inner.names.boxes[name]
+
+    def token(self, asked: Asked) -> int:
+        side = self.trace.sides[self.box(asked).side]
+        return asked.whole("token", below=len(side.ids), default=0)
+
+
+def names_of(box: Box) -> list[str]:
+    """The names of a box's values, and before them what they follow from."""
+    read = [name for value in box.values for name in value.operands.values()]
+    read += [value.of for value in box.values if value.of and value.rows == "query"]
+    return list(dict.fromkeys([*read, *(value.name for value in box.values)]))
+
+
+def as_list(vector: Float[Tensor, "d"]) -> list[float]:
+    return vector.detach().float().tolist()

@@ -1,0 +1,94 @@
+"""The program that was compiled into a run: what it is, which head does what, and its answer to a text.
+
+`clearhead craft look` writes it into the run folder as JSON. The weights of such a run are the program only as long as
+nobody trains them further.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.decoding.generating import inferring
+from clearhead.tracing.recording import recording
+from clearhead.tracing.trace import Trace
+from clearhead.training.run import Run
+
+__all__ = ["PROGRAM", "RunProgram", "load_program"]
+
+PROGRAM = "program.json"
+"""The file in the folder of a compiled run that says what it was compiled from."""
+NOTHING = "–"
+"""How an answer is written where the program gives none."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RunProgram:
+    """A compiled program as its run folder describes it; fields that an older folder lacks are empty."""
+
+    program: str
+    about: str = ""
+    listing: list[str] = field(default_factory=list)
+    """The program itself, a line for each sequence it computes."""
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    """What each head and network computes, as `clearhead.craft.description.describe_layers` says it."""
+    vocabulary: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    answer_ids: list[int] = field(default_factory=list)
+    """The token whose logit says how much of each answer there is; of numbers the logit is the number."""
+    numeric: bool = False
+    threshold: float = 0.5
+    """The logit above which an answer counts as given."""
+    directions: list[str] = field(default_factory=list)
+    length: int = 0
+    offset: int = 1
+    """How many tokens stand before the text."""
+    beside: int = 0
+    """How many stand after it."""
+
+    @property
+    def continues_texts(self) -> bool:
+        """Whether its answers are tokens that it reads, so that a text can be continued with them."""
+        return not self.numeric and set(self.answers) <= set(self.vocabulary)
+
+    def facts(self, run: Run) -> dict[str, Any]:
+        """Return what a page says of it. `exact`: the weights are still those that were compiled."""
+        told = {"name": self.program, "about": self.about, "listing": self.listing, "layers": self.layers}
+        return told | {"exact": run.step == 0}
+
+    def answers_to(self, run: Run, trace: Trace) -> list[str] | None:
+        """Return the program's answer at every token of the traced text, changed as the trace is.
+
+        None where its logits no longer say it: the run was trained since, or its folder is an older one.
+        """
+        if run.step != 0 or not self.answer_ids:
+            return None
+        ids = trace.sides[trace.answering].ids
+        stop = len(ids) - self.beside
+        rows = [torch.tensor([side.ids], device=next(run.model.parameters()).device) for side in trace.sides.values()]
+        with inferring(run.model), recording(run.model, trace.changes):
+            logits = run.model(*rows)[0, self.offset : stop]
+        return self.read(logits)
+
+    def read(self, logits: Float[Tensor, "n vocabulary"]) -> list[str]:
+        """Read the answers from the logits of the text's tokens, as `clearhead craft run` does."""
+        columns = logits[:, self.answer_ids].double()
+        if self.numeric:
+            return [f"{value:.4g}" for value in columns[:, 0].tolist()]
+        best, which = columns.max(-1)
+        pairs = zip(best.tolist(), which.tolist(), strict=True)
+        return [self.answers[i] if value > self.threshold else NOTHING for value, i in pairs]
+
+
+def load_program(run: Run) -> RunProgram | None:
+    """Return the program that was compiled into a run; None where there is none."""
+    try:
+        told = json.loads((run.folder.path / PROGRAM).read_text(encoding="utf-8"))
+        known = {name: told[name] for name in RunProgram.__dataclass_fields__ if name in told}
+        return RunProgram(**known)
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,221 @@
+"""Inner values: whatever a trace does not store, made again by the model's own modules from what it stores.
+
+A trace keeps the stream and what goes into and comes out of each attention. Everything between follows from them: a
+norm, a feed-forward, W_O or an output is run again on the value that came into it, for all tokens or for a few. What
+comes out must be what was recorded there, or it is an error.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention.layer import Attention
+from clearhead.decoding.generating import inferring
+from clearhead.errors import OptionError, TraceError
+from clearhead.model.arrangements import Connection
+from clearhead.model.steps import Explained
+from clearhead.taps import replacing
+from clearhead.tracing.edits import ALL_ROWS, Change, edited
+from clearhead.tracing.names import CONCAT, STEPS, Box, Names
+from clearhead.tracing.rebuilding import MATRICES, TOLERANCE, Site
+
+__all__ = ["InnerValues", "Products", "site_value"]
+
+
+class Products(NamedTuple):
+    """One number that a linear map makes: the sum of `weight` times `x`, and `bias`."""
+
+    x: Tensor
+    weight: Tensor
+    bias: float
+
+
+def site_value(site: Site, step: str, rows: slice = ALL_ROWS) -> Tensor:
+    """A step of an attention, of all its heads; `concat` has them side by side. `rows` are of queries or of keys."""
+    if step == CONCAT:
+        return site.context[:, rows].transpose(0, 1).flatten(1)
+    if step in MATRICES:
+        start, stop, _ = rows.indices(site.n_query)
+        return torch.stack([getattr(head.rows(start, stop), step) for head in site.head])
+    return getattr(site, step)[:, rows]
+
+
+@final
+class InnerValues:
+    """The values of a traced model that are made again when they are asked for."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        sites: Mapping[str, Site],
+        stream: Mapping[str, Tensor],
+        lengths: Mapping[str, int],
+        changes: Sequence[Change] = (),
+    ) -> None:
+        self.model, self.sites, self.stream = model, sites, stream
+        self.lengths, self.changes = lengths, changes
+        self.names = Names(model)
+        held = [*stream.values(), *(site.made for site in sites.values())]
+        self.tolerance = max(TOLERANCE[value.dtype] for value in held)
+        """That of the coarsest numbers: under autocast some are of half precision."""
+
+    def __repr__(self) -> str:
+        return f"InnerValues({len(self.names.all)} names)"
+
+    def value(self, name: str, rows: slice = ALL_ROWS) -> Tensor:
+        """The value of that name; of one that has a row for each token, these rows."""
+        at, _, step = name.rpartition(".")
+        if name in self.stream:
+            return self.stream[name][rows]
+        if at in self.sites and step in (*STEPS, CONCAT):
+            return site_value(self.sites[at], step, rows)
+        if at in self.sites and step.startswith("projected_"):
+            return self.projected(at, step.removeprefix("projected_"), rows)
+        return self.section(self.names.box_of[name], rows)[name]
+
+    def section(self, box: Box, rows: slice = ALL_ROWS) -> dict[str, Tensor]:
+        """The values that are made together with those of a box, by name."""
+        make = {"embedding": self.embedding, "norm": self.last_norm, "output": self.output}.get(box.section[1])
+        make = make or functools.partial(self.branch, box.section[1], box.section[2])
+        if not self.changes and rows != ALL_ROWS:
+            with contextlib.suppress(TraceError):
+                return make(box.side, rows)
+        # whole: a change counts its places from the first, and a part of the user's own may look at other positions
+        found = make(box.side, ALL_ROWS)
+        return {name: self.cut(name, value, rows) for name, value in found.items()}
+
+    def cut(self, name: str, value: Tensor, rows: slice) -> Tensor:
+        """The rows of a value that was made whole."""
+        own = next(one for one in self.names.box_of[name].values if one.name == name)
+        if own.rows in ("none", "whole"):
+            return value
+        return value[:, rows] if own.per_head else value[rows]
+
+    def embedding(self, side: str, rows: slice) -> dict[str, Tensor]:
+        part = self.names.sides[side][1].embedding
+        token = self.stream[f"{side}.embedding.token"]
+        with inferring(self.model), self.watched({part: f"{side}.embedding"}) as made:
+            out = part.with_position(token.unsqueeze(0))[0]
+        self.check(f"{side}.embedding.out", out)
+        made[f"{side}.embedding.token"] = token
+        came = made[f"{side}.embedding.{'token' if part.position is None else 'sum'}"] if part.norm is not None else out
+        found = {**made, **self.norm_steps(part.norm, f"{side}.embedding.norm", came)}
+        return {name: self.cut(name, value, rows) for name, value in found.items()}
+
+    def branch(self, number: str, branch: str, side: str, rows: slice) -> dict[str, Tensor]:
+        """A branch of a block with its connection: the norm, the attention from W_O on or the feed-forward, the sum."""
+        at = f"{side}.{number}.{branch}"
+        block = self.names.sides[side][1].stack.blocks[int(number)]
+        around: Connection = getattr(block, f"around_{branch}")
+        module = getattr(block, branch)
+        came = self.stream[self.names.inputs[side, number, branch]][rows].unsqueeze(0)
+
+        def run(x: Tensor) -> Tensor:
+            if not isinstance(module, Attention):
+                return module(x)
+            return module.finish(self.sites[at].context[:, rows].unsqueeze(0).to(x.dtype))
+
+        with inferring(self.model), self.watched({around: at, module: at}) as made:
+            out = around(came, run)[0]
+        self.check(f"{at}.{around.passes}", out, rows)
+        before = came[0]
+        for place in around.places:
+            if place.box == "norm":
+                made |= self.norm_steps(getattr(around, place.module), f"{at}.{place.module}", before)
+            before = made[f"{at}.{place.out or 'out'}"]
+        return made
+
+    def projected(self, at: str, role: str, rows: slice) -> Tensor:
+        """Queries or keys before their positions turn them; turned, they must be those that met."""
+        made, site = self.names.maps[f"{at}.projected_{role}"], self.sites[at]
+        rows = ALL_ROWS if self.changes else rows
+        source = self.value(made.of, rows).unsqueeze(0)
+        positions = getattr(site.call.positions, role)[..., rows]
+        with inferring(self.model):
+            vectors = made.apply(source)
+            turned = edited(f"{at}.{role}", site.position.turn(vectors, positions), self.changes)
+        self.hold(f"{at}.{role}", turned[0], getattr(site.call, role)[0, :, rows])
+        return vectors[0].repeat_interleave(site.n_heads // vectors.shape[1], 0)
+
+    def last_norm(self, side: str, rows: slice) -> dict[str, Tensor]:
+        norm, out = self.names.sides[side][1].stack.norm, f"{side}.normed"
+        came = self.stream[self.names.inputs[side, "norm"]][rows]
+        assert norm is not None
+        with inferring(self.model):
+            normed = edited(out, norm(came.unsqueeze(0)), self.changes)[0]
+        self.check(out, normed, rows)
+        return {**self.norm_steps(norm, f"{side}.norm", came), out: normed}
+
+    def output(self, side: str, rows: slice) -> dict[str, Tensor]:
+        part, at = self.names.sides[side][1], f"{side}.output"
+        assert part.output is not None
+        own = self.names.boxes[at].values[0]
+        rows = ALL_ROWS if own.rows == "whole" else rows
+        last = self.stream[self.names.inputs[side, "output"]][rows].unsqueeze(0)
+        lengths = torch.tensor([self.lengths[side]], device=last.device) if own.rows == "whole" else None
+        with inferring(self.model), self.watched({part.output: at}) as made:
+            logits = part.output(last, lengths)
+            logits = logits if logits.ndim == 2 else logits[0]
+            return {**made, f"{at}.logits": logits, f"{at}.probability": torch.softmax(logits.float(), -1)}
+
+    def norm_steps(self, norm: nn.Module | None, at: str, x: Tensor) -> dict[str, Tensor]:
+        if not isinstance(norm, Explained):
+            return {}
+        with inferring(self.model):
+            return {f"{at}.{name}": value for name, value in norm.explain(x).items()}
+
+    def products(self, name: str, row: int, place: tuple[int, ...]) -> Products:
+        """The terms of one number that a linear map makes: at this row, the `place` is its index in the rest."""
+        made = self.names.maps.get(name)
+        if made is None:
+            raise OptionError(f"{name} is not made by one linear map: it has no sum of products to show")
+        at, x = name.rpartition(".")[0], self.value(made.of, slice(row, row + 1)).detach()
+        with torch.enable_grad(), torch.inference_mode(mode=False):
+            x = x.clone().requires_grad_()
+            out, zero = made.apply(x.unsqueeze(0)), made.apply(torch.zeros_like(x).unsqueeze(0))
+            # (batch, head, n, d) of the maps to heads, else (batch, n, d)
+            index = (
+                (0, place[0] * out.shape[1] // self.sites[at].n_heads, 0, place[1])
+                if out.ndim == 4
+                else (0, 0, place[-1])
+            )
+            [weight] = torch.autograd.grad(out[index], x)
+        return Products(x.detach().flatten(), weight.flatten(), zero[index].item())
+
+    @contextlib.contextmanager
+    def watched(self, modules: Mapping[nn.Module, str]) -> Iterator[dict[str, Tensor]]:
+        """Collect what these modules tap, by name and as the changes have it."""
+        made: dict[str, Tensor] = {}
+        known = set(self.names.taps.values())
+
+        def keep(at: str, tap: str, value: Tensor) -> Tensor:
+            name = f"{at}.{tap}"
+            if name in known and name not in made:
+                value = edited(name, value, self.changes)
+                made[name] = value[0] if value.ndim > 2 else value
+            return value
+
+        with contextlib.ExitStack() as watchers:
+            for module, at in modules.items():
+                watchers.enter_context(replacing(module, functools.partial(keep, at)))
+            yield made
+
+    def check(self, name: str, made: Tensor, rows: slice = ALL_ROWS) -> None:
+        self.hold(name, made, self.stream[name][rows])
+
+    def hold(self, name: str, made: Tensor, recorded: Tensor) -> None:
+        """Raise where a value made again is not what was recorded."""
+        most = torch.nan_to_num(recorded.abs()).max().item()
+        allowed = self.tolerance * max(1.0, most)
+        if not torch.allclose(made.to(recorded.dtype), recorded, rtol=0, atol=allowed, equal_nan=True):
+            off = (made - recorded).abs().max().item()
+            raise TraceError(
+                f"{name}: made again from what was recorded it is off by {off:.1e}, and {allowed:.1e} is allowed. Have "
+                "the model's weights changed since, was it traced in training mode with dropout, or were positions "
+                "given? Trace it anew, in eval mode"
+            )

@@ -1,0 +1,295 @@
+"""The sequence diagram of one attention step, as SVG: who sends what to whom, from top to bottom.
+
+Objects stand in columns with a lifeline below each, as in UML: the queries, the keys and the values with their numbers,
+the sum, and the output. Arrows go in the order of the four steps: every query meets every key (the score is written on
+the arrow), softmax turns the scores of the query that is followed into weights, each value goes into the sum times its
+weight, and the weighted sum is the output.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+from xml.sax.saxutils import escape
+
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.attention.reference import Steps
+
+__all__ = ["Exchange", "draw_sequence", "exchange_of"]
+
+COLUMN, GROUP, EDGE = 96.0, 26.0, 20.0
+"""In pixels: a lifeline's column, what separates queries, keys and values, the margin."""
+LINE, ROW, SCORE_ROW = 15.0, 30.0, 21.0
+"""In pixels: a line of text in an object, an arrow with its label, a score's arrow."""
+BOX = 88.0
+SHOWN_NUMBERS = 4
+"""How many numbers of a vector an object shows."""
+MOST_QUERIES, MOST_KEYS = 6, 8
+"""Of longer texts only the query that is followed, and the keys with the largest weights."""
+LONGEST = 8
+"""Letters of a token that an object has room for."""
+
+ROLE_STYLE = "".join(
+    f".sequence .{role} rect{{stroke:var(--{role},{colour})}}.sequence .{role} .name{{fill:var(--{role}-ink,{ink})}}"
+    f".sequence path.{role}{{stroke:var(--{role},{colour})}}"
+    f".sequence path.tip.{role}{{fill:var(--{role},{colour});stroke:none}}"
+    for role, colour, ink in (
+        ("query", "#0087d7", "#0068a8"),
+        ("key", "#e69f00", "#825800"),
+        ("value", "#009e73", "#006b4e"),
+        ("weight", "#d55e00", "#a84600"),
+        ("context", "#cc79a7", "#973d70"),
+    )
+)
+STYLE = (
+    ".sequence text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:var(--ink,#1d1c1a)}"
+    ".sequence .ground{fill:var(--surface,#ffffff)}"
+    ".sequence .title{font:600 16px system-ui,sans-serif}"
+    ".sequence .said,.sequence .phase{font:13px system-ui,sans-serif;fill:var(--soft,#57544e)}"
+    ".sequence .phase{font-weight:600}.sequence .name{font-weight:600}"
+    ".sequence .life{stroke:var(--strong-line,#c9c4b9);stroke-dasharray:3 4;fill:none}"
+    ".sequence .cut{stroke:var(--line,#e3dfd7);fill:none}"
+    ".sequence rect{fill:var(--surface,#ffffff);stroke-width:1.5}"
+    ".sequence .behind{fill:var(--surface,#ffffff);stroke:none}"
+    ".sequence path{fill:none;stroke-width:1.2}.sequence .faint{opacity:.45}.sequence .strong{stroke-width:2}"
+    + ROLE_STYLE
+)
+DARK = (
+    "@media (prefers-color-scheme:dark){.sequence{--ink:#eceae5;--surface:#191b1e;--soft:#b5b2ab;--strong-line:#474b52;"
+    "--line:#2c2f34;--query-ink:#58b9f2;--key-ink:#f0b43c;--value-ink:#43cb9f;--weight-ink:#ff944d;"
+    "--context-ink:#e5a6c9}}"
+)
+"""The colours of web/src/app.css; a file of its own follows the reader's machine, a page its own theme."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What the diagram shows: the vectors of one head, its scores and weights, and the query that is followed.
+
+    `queries` and `keys` are the places drawn. `rest` is the weight of the keys that are not, and what they bring.
+    """
+
+    title: str
+    said: str
+    query_tokens: Sequence[str]
+    key_tokens: Sequence[str]
+    steps: Steps
+    followed: int
+    queries: Sequence[int]
+    keys: Sequence[int]
+    scale: float
+    weighting: str = "softmax"
+    names: Sequence[str] = ()
+    """What the numbers of a query and a key are called, if they are called anything."""
+    value_names: Sequence[str] = ()
+
+    @property
+    def rest(self) -> tuple[float, Float[Tensor, "d_value"]] | None:
+        left = [key for key in range(len(self.key_tokens)) if key not in set(self.keys)]
+        if not left:
+            return None
+        weight = self.steps.weight[self.followed, left]
+        return weight.sum().item(), weight @ self.steps.value[left]
+
+
+def exchange_of(
+    title: str,
+    said: str,
+    tokens: tuple[Sequence[str], Sequence[str]],
+    steps: Steps,
+    followed: int,
+    *,
+    scale: float,
+    weighting: str = "softmax",
+    names: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> Exchange:
+    """Return what is drawn of one head: all of a short text; of a longer one the largest weights of one query."""
+    n_query, n_key = len(tokens[0]), len(tokens[1])
+    order = steps.weight[followed].argsort(descending=True, stable=True).tolist()
+    visible = [key for key in order if n_key <= MOST_KEYS or steps.masked[followed, key].item() > float("-inf")]
+    return Exchange(
+        title=title,
+        said=said,
+        query_tokens=tokens[0],
+        key_tokens=tokens[1],
+        steps=steps,
+        followed=followed,
+        queries=range(n_query) if n_query <= MOST_QUERIES else (followed,),
+        keys=sorted((visible or order)[:MOST_KEYS]),
+        scale=scale,
+        weighting=weighting,
+        names=names[0],
+        value_names=names[1],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing:
+    """An object of the diagram: its role, its name, its numbers, and where its lifeline stands."""
+
+    role: str
+    name: str
+    lines: Sequence[str]
+    x: float
+
+
+def draw_sequence(one: Exchange, *, standalone: bool = True) -> str:
+    """Return the diagram as an SVG element; `standalone` makes it a file that follows the reader's light or dark."""
+    queries, keys, values, others, summed, output = place_things(one)
+    top = 84.0
+    below = top + 34 + LINE * max(len(thing.lines) for thing in (*queries, *keys, *values))
+    y = below
+    body: list[str] = []
+    width = output.x + COLUMN / 2 + EDGE
+    body += phase(y, width, "2  Scores: each query meets each key, score = query · key")
+    y += ROW
+    for place, query in zip(one.queries, queries, strict=True):
+        for key_place, key in zip(one.keys, keys, strict=True):
+            y += SCORE_ROW
+            look = "" if place == one.followed else " faint"
+            hidden = one.steps.masked[place, key_place].item() == float("-inf")
+            label = number(one.steps.score[place, key_place].item()) + " masked" * hidden
+            body.append(arrow(query.x, key.x, y, "query" + look, label, name=f"score {place} {key_place}"))
+    y += ROW
+    body += phase(
+        y,
+        width,
+        f"3  Weights: {one.weighting} of score × {number(one.scale)}, for “{cut(one.query_tokens[one.followed])}”",
+    )
+    for key_place, value in zip(one.keys, values, strict=True):
+        y += ROW
+        label = f"× {weight_text(one.steps.weight[one.followed, key_place].item())}"
+        body.append(arrow(value.x, summed.x, y, "weight", label, name=f"weight {one.followed} {key_place}"))
+    if others is not None and one.rest is not None:
+        y += ROW
+        body.append(arrow(others.x, summed.x, y, "weight", f"× {weight_text(one.rest[0])} in all", name="weight rest"))
+    y += 1.6 * ROW
+    body += phase(y, width, "4  Output")
+    y += ROW
+    body.append(arrow(summed.x, output.x, y, "context strong", "Weighted Sum", name="weighted sum"))
+    y += 14
+    context = Thing(
+        role="context",
+        name=cut(one.query_tokens[one.followed]),
+        lines=lines_of(one.steps.context[one.followed], one.value_names),
+        x=output.x,
+    )
+    body.append(object_box(context, y))
+    end = y + 34 + LINE * len(context.lines)
+    heads = [thing for thing in (*queries, *keys, *values, others, summed, output) if thing is not None]
+    lives = [
+        f'<path class="life" d="M{thing.x:g} {top + 20:g}V{y if thing is output else end - 6:g}"/>' for thing in heads
+    ]
+    height = end + EDGE
+    described = escape(f"{one.title}. {one.said}")
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="sequence" viewBox="0 0 {width:g} {height:g}" '
+            f'width="{width:g}" height="{height:g}" role="img" aria-label="{described.replace(chr(34), "&quot;")}">',
+            f"<style>{STYLE}{DARK if standalone else ''}</style>",
+            f'<rect class="ground" width="{width:g}" height="{height:g}"/>',
+            text("title", EDGE, EDGE + 12, one.title),
+            text("said", EDGE, EDGE + 32, one.said),
+            text("phase", EDGE, top - 10, "1  Inputs: the query (q), key (k) and value (v) of each token"),
+            *lives,
+            *(object_box(thing, top) for thing in heads),
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+def place_things(
+    one: Exchange,
+) -> tuple[list[Thing], list[Thing], list[Thing], Thing | None, Thing, Thing]:
+    """Return the objects from left to right: queries, keys, values, the values not drawn, the sum, the output."""
+    x = EDGE + COLUMN / 2
+    groups: list[list[Thing]] = []
+    for role, places, tokens, vectors, names in (
+        ("query", one.queries, one.query_tokens, one.steps.query, one.names),
+        ("key", one.keys, one.key_tokens, one.steps.key, one.names),
+        ("value", one.keys, one.key_tokens, one.steps.value, one.value_names),
+    ):
+        group = []
+        for place in places:
+            lines = lines_of(vectors[place], names)
+            group.append(Thing(role=role, name=f"{role[0]}: {cut(tokens[place])}", lines=lines, x=x))
+            x += COLUMN
+        groups.append(group)
+        x += GROUP
+    others = None
+    if one.rest is not None:
+        count = len(one.key_tokens) - len(one.keys)
+        others = Thing(role="value", name=f"{count} more", lines=("values",), x=x)
+        x += COLUMN
+    summed = Thing(role="weight", name="sum", lines=("Σ weight", "× value"), x=x)
+    output = Thing(role="context", name="output", lines=(), x=x + COLUMN + GROUP)
+    return groups[0], groups[1], groups[2], others, summed, output
+
+
+def lines_of(vector: Float[Tensor, "d"], names: Sequence[str]) -> list[str]:
+    """Return the numbers of a vector, a line for each, with their names; of a long one the first few."""
+    numbers = vector.tolist()
+    few = numbers if len(numbers) <= SHOWN_NUMBERS else numbers[: SHOWN_NUMBERS - 1]
+    lines = [f"{names[place][:5]:<5}{number(value):>6}" if names else number(value) for place, value in enumerate(few)]
+    return lines if len(few) == len(numbers) else [*lines, f"… {len(numbers)} in all"]
+
+
+def number(value: float) -> str:
+    """Return a number to read: three digits that matter, a true minus.
+
+    >>> number(6.0), number(-0.12345), number(1234.5), number(float("-inf"))
+    ('6', '−0.123', '1234', '−∞')
+    """
+    if value == float("-inf"):
+        return "−∞"
+    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return text.replace("-", "−")
+
+
+def weight_text(weight: float) -> str:
+    """Return a weight with three decimals, and 0 only where it is 0."""
+    return "0" if weight == 0 else f"{weight:.3f}" if weight >= 0.0005 else "<0.001"
+
+
+def object_box(thing: Thing, top: float) -> str:
+    height = 26 + LINE * len(thing.lines)
+    parts = [
+        f'<g class="{thing.role}"><rect x="{thing.x - BOX / 2:g}" y="{top:g}" width="{BOX:g}" height="{height:g}" '
+        'rx="3"/>',
+        text("name", thing.x, top + 17, thing.name, middle=True),
+        *(text("number", thing.x, top + 17 + LINE * (i + 1), line, middle=True) for i, line in enumerate(thing.lines)),
+        "</g>",
+    ]
+    return "".join(parts)
+
+
+def arrow(start: float, end: float, y: float, role: str, label: str, *, name: str) -> str:
+    """Return an arrow with its label on it, near its head."""
+    x, wide = end - 12, 7.3 * len(label)
+    line = f'<path class="{role}" d="M{start:g} {y:g}H{end - 8:g}"/>'
+    # A tip of its own and no marker: markers that take the colour of their line are not known to every browser.
+    tip = f'<path class="{role} tip" d="M{end - 9:g} {y - 4:g} {end:g} {y:g} {end - 9:g} {y + 4:g}z"/>'
+    behind = f'<rect class="behind" x="{x - wide - 3:g}" y="{y - 13:g}" width="{wide + 6:g}" height="11"/>'
+    return f'<g data-arrow="{escape(name)}">{line}{tip}{behind}{text("label", x, y - 4, label, end=True)}</g>'
+
+
+def phase(y: float, width: float, said: str) -> list[str]:
+    return [
+        f'<path class="cut" d="M{EDGE:g} {y:g}H{width - EDGE:g}"/>',
+        f'<rect class="behind" x="{EDGE:g}" y="{y + 3:g}" width="{7 * len(said):g}" height="17"/>',
+        text("phase", EDGE, y + 16, said),
+    ]
+
+
+def cut(token: str) -> str:
+    shown = token.strip() or "␣"
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
+
+
+def text(role: str, x: float, y: float, said: str, *, middle: bool = False, end: bool = False) -> str:
+    anchor = ' text-anchor="middle"' if middle else ' text-anchor="end"' if end else ""
+    fit = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in said)
+    return f'<text class="{role}" x="{x:g}" y="{y:g}" xml:space="preserve"{anchor}>{escape(fit)}</text>'

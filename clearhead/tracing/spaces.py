@@ -1,0 +1,77 @@
+"""Spaces: the same tokens compared as embeddings, as queries with keys, and as values of one head.
+
+An embedding knows everything about a word. A head maps it twice: into queries and keys, where words are near each other
+if one should look at the other, and into values, where they are near if they say the same to the next layer.
+
+>>> import torch
+>>> from clearhead.model import presets
+>>> from clearhead.tracing import trace_model
+>>> trace = trace_model(presets.gpt2("tiny", vocabulary=50).build(), torch.tensor([[7, 7, 3]]))
+>>> compare_spaces(trace, "decoder.0.attention", head=0).embedding.shape
+torch.Size([3, 3])
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.errors import OptionError
+from clearhead.tracing.trace import Trace
+
+__all__ = ["Spaces", "compare_spaces"]
+
+Table = Float[Tensor, "token token"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Spaces:
+    """Tables of the tokens at `places` by themselves: cosines from -1 to 1, and the head's own scores.
+
+    `embedding`: of the two token embeddings, without positions. `query_key`: of the row's query and the column's key,
+    as they meet in the head (turned, where positions are rotary); `score` is what the head makes of the two. `value`:
+    of the two values.
+    """
+
+    places: tuple[int, ...]
+    tokens: tuple[str, ...]
+    embedding: Table
+    query_key: Table
+    score: Table
+    value: Table
+
+
+@torch.no_grad()
+def compare_spaces(trace: Trace, site: str, head: int, places: Sequence[int] | None = None) -> Spaces:
+    """Return how alike tokens are in the three spaces of a head of self-attention; all tokens unless some are named."""
+    attention = trace[site]
+    if attention.slot != "attention":
+        raise OptionError(
+            f"{site} attends from one text to another, so its tokens have queries or values, not both; choose a "
+            "self-attention"
+        )
+    if not 0 <= head < attention.n_heads:
+        raise OptionError(f"{site}: there is no head {head}; there are {attention.n_heads}, counted from 0")
+    chosen = tuple(range(attention.n_query) if places is None else places)
+    if not chosen or not all(0 <= place < attention.n_query for place in chosen):
+        came = ", ".join(map(str, chosen)) or "none"
+        raise OptionError(f"places: expected one or more from 0 to {attention.n_query - 1}; came {came}")
+    rows, one = list(chosen), attention.head[head]
+    embedding, value = trace.value(f"{attention.side}.embedding.token")[rows], one.value[rows]
+    return Spaces(
+        places=chosen,
+        tokens=tuple(trace.sides[attention.side].tokens[place] for place in rows),
+        embedding=cosines(embedding, embedding),
+        query_key=cosines(one.query[rows], one.key[rows]),
+        score=torch.cat([one.rows(place, place + 1).score[:, rows] for place in rows]),
+        value=cosines(value, value),
+    )
+
+
+def cosines(one: Float[Tensor, "row d"], other: Float[Tensor, "column d"]) -> Float[Tensor, "row column"]:
+    return F.normalize(one.float(), dim=-1) @ F.normalize(other.float(), dim=-1).T

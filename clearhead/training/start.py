@@ -1,0 +1,65 @@
+"""Starting from pre-trained word vectors: the rows of a model's token tables whose words a file has."""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import nn
+
+from clearhead.errors import OptionError
+from clearhead.model.embedding import TokenEmbedding
+from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.vectors import WordVectors, read_vectors
+from clearhead.training.tasks import Task
+
+__all__ = ["start_from_vectors"]
+
+
+def start_from_vectors(model: nn.Module, task: Task, path: str, told: Callable[[str], None]) -> None:
+    """Put the vectors of a file into the model's token tables, and say how many words were found.
+
+    What enters the model for such a word is the file's vector itself, whatever factor the embedding has. Words that the
+    file does not have keep their random start. A word is looked up as it is written, then in lower case.
+    """
+    tables = embeddings_of(model, task)
+    words = {name: tokenizer.pieces(range(tokenizer.vocabulary)) for name, (_, tokenizer) in tables.items()}
+    for name, (_, tokenizer) in tables.items():
+        if tokenizer.kind != "word":
+            raise OptionError(
+                f"vectors: they are of words, and the tokens of the {name} are of kind {tokenizer.kind!r}; choose the "
+                "tokeniser word"
+            )
+    asked = {form for every in words.values() for word in every for form in (word, word.lower())}
+    found = read_vectors(path, asked)
+    for name, (embedding, _) in tables.items():
+        filled = fill(embedding, words[name], found)
+        told(
+            f"vectors: {filled:,} of {len(words[name]):,} words of the {name} are in {path}, which has {found.count:,}"
+        )
+
+
+def embeddings_of(model: nn.Module, task: Task) -> dict[str, tuple[TokenEmbedding, Tokenizer]]:
+    """Return the embeddings that have a table of their own, and the tokenisers of what they read, by name."""
+    if not isinstance(model, EncoderDecoder):
+        return {"text": (cast(Encoder | Decoder, model).embedding, task.tokenizers["text"])}
+    source, target = model.encoder.embedding, model.decoder.embedding
+    tables = {"source": (source, task.tokenizers["source"]), "target": (target, task.tokenizers["target"])}
+    if source.table is target.table:
+        return {"text": tables["target"]}
+    return tables
+
+
+@torch.no_grad()
+def fill(embedding: TokenEmbedding, words: list[str], found: WordVectors) -> int:
+    """Write the vectors into the table's rows; return for how many words there was one."""
+    width = embedding.table.shape[1]
+    if found.size != width:
+        raise OptionError(f"vectors: they have {found.size} numbers each, and the model is {width} wide")
+    count = 0
+    for row, word in enumerate(words):
+        vector = found.vectors.get(word) or found.vectors.get(word.lower())
+        if vector is not None:
+            embedding.table[row] = torch.tensor(vector) / embedding.factor
+            count += 1
+    return count

@@ -1,0 +1,238 @@
+"""Variants: a model with one part exchanged for another, by the name of an option and its value as text.
+
+`clearhead train` and `clearhead compare` change models with these functions, so whatever they can name is trained,
+compared and stored in the recipe like any other model.
+
+>>> from clearhead.model import presets
+>>> spec = with_part(presets.tiny(vocabulary=100), "block", "pre", context=64)
+>>> spec.decoder.blocks[0].arrangement
+PreNorm(norm=LayerNorm(epsilon=1e-05, bias=True))
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from clearhead.attention.heads import HeadLayout, Heads, SlicedHeads
+from clearhead.attention.similarity import Dot, ScaledDot, Similarity
+from clearhead.attention.weighting import Softmax
+from clearhead.errors import OptionError
+from clearhead.model.arrangements import Arrangement, NoNorm, NoteNorm, PostNorm, PreNorm
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU, SwiGLU
+from clearhead.model.norms import LayerNorm, Norm
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.training.defaults import each_attention, each_block, with_attention, with_position
+
+__all__ = [
+    "BLOCKS",
+    "FEED_FORWARDS",
+    "HEADS",
+    "PARTS",
+    "SCALES",
+    "parse_scale",
+    "parse_whole",
+    "with_part",
+    "with_parts",
+    "with_width",
+]
+
+HEADS = ("whole", "sliced")
+"""What `--heads` takes: every head sees the whole input, or head i only slice i of it."""
+
+BLOCKS: dict[str, Callable[[Norm], Arrangement]] = {
+    "pre": PreNorm,
+    "post": PostNorm,
+    "note": NoteNorm,
+    "none": lambda norm: NoNorm(),
+}
+"""What `--block` takes: where the norm stands. `note` is the notes' own block, norm(FFN(a) + a)."""
+
+FEED_FORWARDS: dict[str, type[ReLU | GELU | SiLU | SwiGLU] | None] = {
+    "relu": ReLU,
+    "gelu": GELU,
+    "silu": SiLU,
+    "swiglu": SwiGLU,
+    "none": None,
+}
+"""What `--feed-forward` takes; each has the d_ff of the one it replaces."""
+
+SCALES = ("sqrt", "none")
+"""What `--scale` takes beside a number: q·k times 1/√d_head, or q·k as it is."""
+
+
+def with_heads(spec: Spec, name: str) -> Spec:
+    """Return the model with heads that see the whole input, or with heads that each see their own slice of it."""
+    check_name("heads", name, HEADS)
+    change = sliced if name == "sliced" else whole
+    return each_attention(spec, lambda slot: replace(slot, heads=change(layout(slot))))
+
+
+def sliced(heads: HeadLayout) -> HeadLayout:
+    if isinstance(heads, SlicedHeads):
+        return heads
+    if not isinstance(heads, Heads):
+        raise OptionError(f"heads: sliced heads can replace Heads; this model has {heads}")
+    if heads.kv not in (None, heads.count) or (heads.d_head, heads.d_value) != (None, None):
+        raise OptionError(
+            "heads: sliced heads have maps as wide as their slice for query, key and value: they share no key heads, "
+            f"and take no width of their own; this model has {heads}"
+        )
+    return SlicedHeads(heads.count, bias=heads.bias, output=heads.output, value_rank=heads.value_rank)
+
+
+def whole(heads: HeadLayout) -> HeadLayout:
+    if isinstance(heads, SlicedHeads):
+        return Heads(heads.count, bias=heads.bias, output=heads.output, value_rank=heads.value_rank)
+    return heads
+
+
+def with_value_rank(spec: Spec, text: str) -> Spec:
+    """Return the model whose value maps are V_down, to `rank` numbers in each head, then V_up, to d_value."""
+    rank = parse_whole("value_rank", text)
+
+    def change(slot: AttentionSpec) -> AttentionSpec:
+        heads = layout(slot)
+        ranked = heads if isinstance(heads, SlicedHeads) else whole_heads("value_rank", slot)
+        return replace(slot, heads=replace(ranked, value_rank=rank))
+
+    return each_attention(spec, change)
+
+
+def with_d_value(spec: Spec, text: str) -> Spec:
+    """Return the model whose values have this width in each head, whatever the width of queries and keys."""
+    width = parse_whole("d_value", text)
+    return each_attention(spec, lambda slot: replace(slot, heads=replace(whole_heads("d_value", slot), d_value=width)))
+
+
+def whole_heads(option: str, slot: AttentionSpec) -> Heads:
+    heads = layout(slot)
+    if not isinstance(heads, Heads):
+        raise OptionError(
+            f"{option}: only heads that see the whole input can choose it; this model has {heads}, whose value "
+            "maps are square. Leave out sliced heads"
+        )
+    return heads
+
+
+def layout(slot: AttentionSpec) -> HeadLayout:
+    return Heads(slot.heads) if isinstance(slot.heads, int) else slot.heads
+
+
+def with_block(spec: Spec, name: str) -> Spec:
+    """Return the model with its norms elsewhere: before each branch, after it, as the notes have it, or nowhere."""
+    check_name("block", name, BLOCKS)
+    return each_block(spec, lambda block: replace(block, arrangement=BLOCKS[name](norm_of(block.arrangement))))
+
+
+def norm_of(arrangement: Arrangement) -> Norm:
+    """Return the norm that an arrangement has; LayerNorm where it has none."""
+    match arrangement:
+        case PreNorm(norm=norm) | PostNorm(norm=norm) | NoteNorm(norm=norm):
+            return norm
+        case _:
+            return LayerNorm()
+
+
+def with_scale(spec: Spec, text: str) -> Spec:
+    """Return the model whose scores are q·k times another factor: 1/√d_head (`sqrt`), 1 (`none`), or this number."""
+    similarity = parse_scale(text)
+
+    def change(slot: AttentionSpec) -> AttentionSpec:
+        now = slot.similarity or (slot.weighting or Softmax()).similarity
+        if not isinstance(now, Dot | ScaledDot):
+            raise OptionError(
+                f"scale: it multiplies the dot product of query and key; this attention scores by {now}, which has no "
+                "such factor. Leave it out, or choose attention by dot product"
+            )
+        return replace(slot, similarity=similarity)
+
+    return each_attention(spec, change)
+
+
+def parse_scale(text: str) -> Similarity:
+    """Return the dot product with the factor that is written: `sqrt`, `none` or a number above 0."""
+    if text in SCALES:
+        return ScaledDot() if text == "sqrt" else Dot()
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise OptionError(f"scale: expected {', '.join(SCALES)}, or a number above 0 such as 0.125; came {text!r}")
+    return ScaledDot(factor)
+
+
+def with_feed_forward(spec: Spec, name: str) -> Spec:
+    """Return the model with another feed-forward of the same d_ff in every block, or without any."""
+    check_name("feed_forward", name, FEED_FORWARDS)
+    return each_block(spec, lambda block: replace(block, feed_forward=other_feed_forward(block, name)))
+
+
+def other_feed_forward(block: BlockSpec, name: str) -> FeedForward | None:
+    kind, now = FEED_FORWARDS[name], block.feed_forward
+    if kind is None or isinstance(now, kind):
+        return None if kind is None else now
+    if now is None:
+        raise OptionError(f"feed_forward: {name} takes its d_ff from the one there is, and this block has none")
+    return kind(now.d_ff)
+
+
+def check_name(option: str, name: str, known: Mapping[str, object] | tuple[str, ...]) -> None:
+    if name not in known:
+        raise OptionError(f"{option}: there is no {name!r}; there are {', '.join(known)}")
+
+
+def parse_whole(option: str, text: str) -> int:
+    """Return the whole number, 1 or more, that an option was given as text."""
+    if not text.isdecimal() or int(text) < 1:
+        raise OptionError(f"{option}: expected a whole number, 1 or more; came {text!r}")
+    return int(text)
+
+
+def with_width(spec: Spec, d_model: int) -> Spec:
+    """Return the model with another width. Where its heads do not divide it, there are as many fewer as need be."""
+
+    def change(slot: AttentionSpec) -> AttentionSpec:
+        heads = layout(slot)
+        if not isinstance(heads, Heads | SlicedHeads):
+            return slot
+        fitting = max(count for count in range(1, heads.count + 1) if d_model % count == 0)
+        if isinstance(heads, Heads) and fitting != heads.count:
+            return replace(slot, heads=replace(heads, count=fitting, kv=None))
+        return replace(slot, heads=replace(heads, count=fitting))
+
+    changed = each_attention(spec, change)
+    if not isinstance(changed, EncoderDecoderSpec):
+        return replace(changed, d_model=d_model)
+    encoder, decoder = replace(changed.encoder, d_model=d_model), replace(changed.decoder, d_model=d_model)
+    return replace(changed, encoder=encoder, decoder=decoder)
+
+
+PARTS: dict[str, Callable[[Spec, str, int], Spec]] = {
+    "attention": lambda spec, value, context: with_attention(spec, value),
+    "scale": lambda spec, value, context: with_scale(spec, value),
+    "heads": lambda spec, value, context: with_heads(spec, value),
+    "value_rank": lambda spec, value, context: with_value_rank(spec, value),
+    "d_value": lambda spec, value, context: with_d_value(spec, value),
+    "block": lambda spec, value, context: with_block(spec, value),
+    "feed_forward": lambda spec, value, context: with_feed_forward(spec, value),
+    "position": with_position,
+}
+"""The parts of a model that can be changed by name, in the order in which they are: scale works on the attention that
+is chosen, value_rank on its heads."""
+
+
+def with_part(spec: Spec, name: str, value: str, *, context: int) -> Spec:
+    """Return the model with one part changed; `context` is the longest row, which learned positions must know."""
+    if name not in PARTS:
+        raise OptionError(f"a model's {name!r} cannot be varied; there are {', '.join(PARTS)}")
+    return PARTS[name](spec, value, context)
+
+
+def with_parts(spec: Spec, values: Mapping[str, str], *, context: int) -> Spec:
+    """Return the model with several parts changed, whatever the order in which they are given."""
+    for name in sorted(values, key=lambda name: [*PARTS, name].index(name)):
+        spec = with_part(spec, name, values[name], context=context)
+    return spec

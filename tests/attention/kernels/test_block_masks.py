@@ -1,0 +1,110 @@
+"""Tiles of a mask: torch's own block mask, found a band of rows at a time, and remembered by the mask."""
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask
+
+from clearhead.attention import masks
+from clearhead.attention.call import LONG
+from clearhead.attention.kernels import block_masks, choose
+from clearhead.attention.kernels.block_masks import find_tiles, tiles_of
+from clearhead.attention.kernels.flex import mask_mod
+from clearhead.attention.masks import Extent
+from clearhead.attention.positions import ALiBi, NoPosition
+from clearhead.attention.request import make_call
+from clearhead.attention.weighting import Softmax
+
+BATCH, HEADS = 2, 3
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    block_masks.cache.clear()
+
+
+def call_of(mask, n_query=300, n_key=300, positions=(None, None), position=NoPosition()):
+    query, key = torch.randn(BATCH, HEADS, n_query, 16), torch.randn(BATCH, HEADS, n_key, 16)
+    return make_call(
+        (query, key, key),
+        similarity=None,
+        weighting=Softmax(),
+        position=position,
+        mask=mask,
+        positions=positions,
+    )
+
+
+@pytest.mark.parametrize(("n_query", "n_key"), [(300, 300), (128, 256), (5, 290), (270, 130)])
+@pytest.mark.parametrize("name", list(masks.TABLE))
+def test_tiles_are_those_of_torch(name, n_query, n_key, monkeypatch):
+    monkeypatch.setattr(block_masks, "BAND_CELLS", 1)  # a band is one row of tiles
+    call = call_of(masks.TABLE[name](Extent(BATCH, HEADS, n_query, n_key, CPU)), n_query, n_key)
+    found = find_tiles(call)
+    batch, heads = found.block_mask.kv_num_blocks.shape[:2]
+    rule = mask_mod(call)
+
+    def may_attend(b, h, q, k):  # torch counts the arguments, which the shape hook hides
+        return rule(b, h, q, k)
+
+    torchs = create_block_mask(may_attend, batch, heads, n_query, n_key, "cpu")
+    assert torch.equal(found.block_mask.to_dense(), torchs.to_dense())
+    assert torch.equal(found.block_mask.kv_num_blocks, torchs.kv_num_blocks)
+    assert torch.equal(found.block_mask.full_kv_num_blocks, torchs.full_kv_num_blocks)
+    allowed = call.mask.allowed(call.cells()).expand(BATCH, HEADS, n_query, n_key)
+    if found.sight is None:
+        assert allowed.any(-1).all()
+        assert allowed.any(-2).all()
+    else:
+        assert torch.equal(found.sight.rows.expand(BATCH, HEADS, -1), allowed.any(-1))
+        assert torch.equal(found.sight.keys.expand(BATCH, HEADS, -1), allowed.any(-2))
+
+
+def test_a_mask_is_evaluated_once_for_all_the_layers_that_share_it():
+    ids = torch.arange(300) // 100
+    document = masks.document(ids)
+    first = tiles_of(call_of(masks.causal() & document))
+    assert tiles_of(call_of(masks.causal() & document)) is first
+    assert tiles_of(call_of(masks.causal() & document, n_query=100)) is not first
+    assert tiles_of(call_of(masks.causal() & masks.document(ids))) is not first
+
+
+def test_a_tensor_changed_in_place_is_noticed():
+    lengths = torch.tensor([300, 140])
+    call = call_of(masks.padding(lengths))
+    before = tiles_of(call)
+    term = next(one for one in call.mask.terms if isinstance(one, masks.Padding))
+    assert before.sight is not None
+    next(value for value in vars(term).values() if isinstance(value, torch.Tensor)).fill_(300)
+    assert tiles_of(call).sight is None
+
+
+def test_what_a_users_function_says_is_asked_anew_each_time():
+    limit = [10]
+    mask = masks.function(lambda query, key: key < limit[0])
+    before = tiles_of(call_of(mask)).block_mask.to_dense()
+    limit[0] = 300
+    after = tiles_of(call_of(mask)).block_mask.to_dense()
+    assert after.sum() > before.sum()
+
+
+def test_the_cache_stays_small():
+    for _ in range(2 * block_masks.CACHED):
+        tiles_of(call_of(masks.document(torch.zeros(300, dtype=torch.long))))
+    assert len(block_masks.cache) == block_masks.CACHED
+
+
+@pytest.mark.parametrize(
+    ("mask", "position", "n", "expected"),
+    [
+        (masks.causal(), NoPosition(), 4096, "fused"),
+        (masks.window(5), NoPosition(), 4096, "flex"),
+        (masks.window(5), NoPosition(), 256, "fused"),
+        (masks.causal(), ALiBi(), 4096, "flex"),
+        (masks.everything(), NoPosition(), 4096, "fused"),
+    ],
+)
+def test_on_a_gpu_a_long_mask_is_compiled_and_not_built(mask, position, n, expected):
+    facts = call_of(mask, n, n, position=position).facts()
+    assert choose(facts._replace(device="cuda", long=n * n >= LONG)) == expected
+    assert choose(facts) == "fused"

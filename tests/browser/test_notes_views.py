@@ -1,0 +1,88 @@
+"""The views made for the notes: three spaces, the sequence diagram, and learned positions of a run that has them."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+import clearhead as ch
+from clearhead.tracing.sequence_diagram import weight_text
+from clearhead.tracing.spaces import compare_spaces
+from tests.browser.looking import looking
+from tests.browser.watching import SOURCE, Tabs, comes_to, says, shown
+from tests.training import small_runs
+
+pytestmark = pytest.mark.slow
+
+OWN = "encoder.1.attention"
+
+
+class TestSpaces:
+    def test_the_tables_hold_the_traces_numbers(self, tabs, demo):
+        page = tabs.open("spaces", site=OWN, head=2, places="0,2,3", pair="1,0")
+        spaces = compare_spaces(ch.trace(demo, SOURCE), OWN, 2, [0, 2, 3])
+        for name in ("embedding", "query_key", "value"):
+            cells = page.get_by_test_id(f"spaces-{name}").locator("tbody td button")
+            expect(cells).to_have_count(9)
+            for told, value in zip(cells.all_inner_texts(), getattr(spaces, name).flatten().tolist(), strict=True):
+                assert says(told, value)
+        rows = page.get_by_test_id("spaces-pairs").locator("tbody tr")
+        for place in range(3):
+            told = rows.nth(place).locator("td b").all_inner_texts()
+            numbers = [getattr(spaces, name)[1, place].item() for name in ("embedding", "query_key", "value", "score")]
+            assert all(says(text, number) for text, number in zip(told, numbers, strict=True))
+
+    def test_a_pair_and_the_tokens_are_chosen(self, tabs):
+        page = tabs.open("spaces", site=OWN)
+        page.get_by_test_id("spaces-value").locator("tbody tr").nth(1).locator("td button").nth(2).click()
+        comes_to(page, pair="1,2")
+        before = page.get_by_test_id("spaces-value").locator("tbody tr").count()
+        page.get_by_test_id("spaces-token-0").click()
+        expect(page.get_by_test_id("spaces-token-0")).to_have_attribute("aria-pressed", "false")
+        expect(page.get_by_test_id("spaces-value").locator("tbody tr")).to_have_count(before - 1)
+
+    def test_from_a_cross_attention_it_goes_to_a_self_attention(self, tabs):
+        page = tabs.open("spaces", site="decoder.1.cross")
+        comes_to(page, site="decoder.1.attention")
+        expect(page.get_by_test_id("spaces-pairs")).to_be_visible()
+
+
+class TestSequence:
+    def test_the_arrows_bear_the_traces_weights(self, tabs, demo):
+        page = tabs.open("sequence", site=OWN, head=1, query=2)
+        head = ch.trace(demo, SOURCE)[OWN].head[1]
+        arrows = page.get_by_test_id("sequence-drawing").locator("[data-arrow^='weight ']")
+        expect(arrows.first).to_be_visible()
+        for arrow in arrows.all():
+            key = arrow.get_attribute("data-arrow").split()[-1]
+            if key != "rest":
+                weight = weight_text(head.weight[2, int(key)].item())
+                assert arrow.locator("text").text_content() == f"× {weight}"
+
+    def test_the_notes_sentence(self, tabs):
+        page = tabs.open("sequence")
+        page.get_by_test_id("sequence-notes").click()
+        comes_to(page, of="notes")
+        drawing = page.get_by_test_id("sequence-drawing")
+        expect(drawing.locator("text.title")).to_have_text("Attention as a sequence: the cute blue creature sleeps")
+        assert drawing.locator("[data-arrow='weight 3 1'] text").text_content() == "× 0.441"
+        assert drawing.locator("[data-arrow='weighted sum'] text").text_content() == "Weighted Sum"
+        page.get_by_role("group", name="query").get_by_role("button", name="sleeps").click()
+        expect(drawing.locator("text.said")).to_contain_text("Followed: sleeps")
+
+
+def test_learned_positions_are_shown_on_a_run_that_has_them(chromium, tmp_path_factory):
+    run = small_runs.trained(small_runs.documents, tmp_path_factory)
+    table = run.model.embedding.position.table
+    with looking(run.folder.path) as address:
+        tabs = Tabs(chromium, address)
+        page = tabs.open("positions", source="the cat eats")
+        expect(page.get_by_role("button", name="Learned", exact=True)).to_have_attribute("aria-pressed", "true")
+        picture = page.get_by_role("img", name=re.compile("^Learned: numbers"))
+        picture.hover(position={"x": 60, "y": 40})
+        told = picture.locator(".tell").text_content()
+        place, dimension, value = re.search(r"position (\d+), dimension (\d+): (\S+)", told).groups()
+        assert says(value, table[int(place), int(dimension)].item())
+        shown(page, "positions")
+        tabs.check()
+        tabs.close()

@@ -1,0 +1,110 @@
+"""Run the Triton kernels in Triton's interpreter, on a CPU: a part of the grid, and lengths with several chunks.
+
+`python tests/plain/interpreted.py linear` prints what is wrong, and a count; test_triton.py runs it in a process of its
+own, since Triton decides when it is imported whether it interprets.
+"""
+
+import os
+import sys
+import types
+from itertools import islice
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+import clearhead as ch
+from clearhead.attention import grid
+from clearhead.attention.case import difference
+from clearhead.attention.kernels import argmax_gpu, linear_gpu
+
+M = ch.masks
+COMBINATIONS = 16
+NAN = float("nan")
+
+
+class Kept:
+    def restore(self) -> None:
+        """Leave Triton's functions as they are: nothing else runs in this process."""
+
+
+def patch_interpreter() -> None:
+    """Mend two things in Triton 3.6's interpreter.
+
+    It replaces Triton's functions anew at each call, which takes most of the time: once is enough. And it makes an int
+    of an array of one number, which numpy 2.4 refuses.
+    """
+    replace = interpreter._patch_lang
+    replace(types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    tl.core.tensor.__index__ = lambda self: int(self.handle.data.item())
+    interpreter._patch_lang = lambda function: Kept()
+
+
+def linear_cases():
+    """Yield a name, a weighting, lengths, heads, widths, a dtype, the mask, lengths of padding, and a plan."""
+    plan = linear_gpu.Plan.of(linear_gpu.Tile(chunk=16), segment=32)
+    scanned = linear_gpu.Plan.of(linear_gpu.Tile(chunk=16), segment=16, few=1)
+    elu, relu, plain = (ch.weighting.Kernelized(name) for name in ("elu", "relu", "softmax"))
+    total = ch.weighting.Kernelized("elu", normalised=False)
+    yield "two segments", elu, (50, 50), (2, 2), (8, 8), M.causal(), None, plan
+    yield "scanned, padded, grouped", relu, (50, 50), (2, 1), (8, 5), M.causal(), [50, 21], scanned
+    yield "more keys", total, (20, 50), (1, 1), (8, 20), M.causal(), [50, 0], scanned
+    yield "more queries", elu, (50, 20), (2, 1), (8, 8), M.causal(), None, plan
+    yield "cross, padded", plain, (20, 40), (2, 1), (8, 8), None, [0, 33], plan
+    yield "cross, many segments", elu, (20, 70), (1, 1), (8, 8), None, None, scanned
+    yield "wide features and values", elu, (20, 20), (1, 1), (140, 150), M.causal(), [20, 9], plan
+
+
+def argmax_cases():
+    plan = argmax_gpu.Tile(rows=16, keys=16)
+    for ties in ("first", "last", "average"):
+        rule = ch.weighting.Argmax(ties=ties)
+        yield f"{ties}, causal", rule, (40, 40), (2, 1), (4, 8), M.causal(), [40, 21], plan
+        yield f"{ties}, more queries", rule, (40, 20), (2, 2), (4, 8), M.causal(), None, plan
+        yield f"{ties}, cross", rule, (20, 40), (1, 1), (4, 8), None, [0, 33], plan
+    yield "no gradient", ch.weighting.Argmax(gradient="none"), (20, 40), (2, 1), (4, 8), M.causal(), None, plan
+    yield "no tolerance", ch.weighting.Argmax(tolerance=0.0), (20, 40), (1, 1), (4, 8), M.causal(), None, plan
+
+
+def compare(kernel, weighting, sizes, mask, n_keys):
+    """Return what the kernel gets wrong; NaN stands in the padding, and argmax gets whole numbers, which tie."""
+    (n_query, n_key), (n_heads, n_kv_heads), (d_head, d_value) = sizes
+    query, key = torch.randn(2, n_heads, n_query, d_head), torch.randn(2, n_kv_heads, n_key, d_head)
+    value, upstream = torch.randn(2, n_key, n_kv_heads, d_value), torch.randn(2, n_heads, n_query, d_value)
+    value = value.transpose(1, 2)
+    if kernel == "argmax":
+        query, key = query.round(), key.round()
+    if n_keys is not None:
+        hidden = (torch.arange(n_key) >= torch.tensor(n_keys).view(-1, 1, 1)).unsqueeze(-1)
+        key, value = key.masked_fill(hidden, NAN), value.masked_fill(hidden, NAN)
+        mask = M.padding(n_keys) if mask is None else mask & M.padding(n_keys)
+    found = []
+    for name in ("reference", kernel):
+        leaves = [side.clone().requires_grad_() for side in (query, key, value)]
+        context = ch.attend(*leaves, weighting=weighting, mask=mask, kernel=name)
+        gradients = torch.autograd.grad(context, leaves, upstream, allow_unused=True, materialize_grads=True)
+        found.append([context.detach(), *gradients])
+    named = zip(("context", "query", "key", "value"), *reversed(found), strict=True)
+    return [text for name, got, wanted in named if (text := difference(name, got, wanted, 2e-5)) is not None]
+
+
+def main(kernel: str) -> None:
+    patch_interpreter()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    served = (one for one in grid.combinations(kernel) if not grid.reasons(one))
+    report = grid.check(islice(served, COMBINATIONS))
+    problems, count = list(report.failures), report.supported
+    for name, weighting, *sizes, mask, n_keys, plan in linear_cases() if kernel == "linear" else argmax_cases():
+        linear_gpu.plan_for = lambda *_: plan  # noqa: B023
+        argmax_gpu.tile_for = lambda *_: plan  # noqa: B023
+        problems += [f"{name}: {text}" for text in compare(kernel, weighting, sizes, mask, n_keys)]
+        count += 1
+    print(*problems, sep="\n")
+    print(f"{count} run, {len(problems)} wrong")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

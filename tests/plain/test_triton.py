@@ -1,0 +1,63 @@
+"""The Triton kernels: held to the reference in Triton's interpreter, and how they are chosen where there is no GPU."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import clearhead as ch
+from clearhead import compiling
+from clearhead.attention.kernels import KERNELS
+
+ROOT = Path(__file__).parents[2]
+WEIGHTINGS = {"linear": ch.weighting.Kernelized(), "argmax": ch.weighting.Argmax()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", WEIGHTINGS)
+def test_the_interpreter_agrees_with_the_reference(kernel):
+    """Part of the grid, several chunks and segments, ties, NaN in padding, grouped heads; outputs and gradients."""
+    pytest.importorskip("triton")
+    command = [sys.executable, str(ROOT / "tests/plain/interpreted.py"), kernel]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment())
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert found.stdout.splitlines()[-1].endswith(" run, 0 wrong"), found.stdout
+
+
+def environment():
+    import os
+
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("kernel", WEIGHTINGS)
+def test_on_a_cpu_they_say_what_they_need(kernel, monkeypatch):
+    x = torch.randn(2, 3, 4)
+    with pytest.raises(ch.ClearheadError, match="on a CUDA device only, and these tensors are on cpu"):
+        ch.attend(x, x, x, weighting=WEIGHTINGS[kernel], kernel=kernel)
+    assert ch.which_kernel(x, x, x, weighting=WEIGHTINGS[kernel]).kernel in ("chunked", "blockwise")
+    monkeypatch.setattr(compiling, "TRITON_INSTALLED", False)
+    with pytest.raises(ch.ClearheadError, match="written in Triton, which is not installed"):
+        ch.attend(x, x, x, weighting=WEIGHTINGS[kernel], kernel=kernel)
+
+
+def test_on_a_gpu_auto_takes_them():
+    x = torch.randn(1, 2, 3, 4)
+    for kernel, weighting in WEIGHTINGS.items():
+        facts = ch.attention.request.make_call(
+            (x, x, x),
+            similarity=None,
+            weighting=weighting,
+            position=ch.positions.NoPosition(),
+            mask=ch.masks.causal(),
+            positions=(None, None),
+        ).facts()
+        on_gpu = facts._replace(device="cuda")
+        assert next(name for name, one in KERNELS.items() if one.refusal(on_gpu) is None) == kernel
+
+
+def test_importing_clearhead_does_not_import_triton():
+    code = "import sys, clearhead; sys.exit('triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), check=False).returncode == 0

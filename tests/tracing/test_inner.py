@@ -1,0 +1,285 @@
+"""Every inner value has a name in the trace, and is what passed there; what is not stored is made again."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead as ch
+from clearhead.errors import OptionError, TraceError
+from clearhead.model import presets
+from clearhead.model.arrangements import Arrangement, Connection, Place
+from clearhead.model.feedforward import FeedForward, Network
+from clearhead.model.norms import LayerNorm, Norm
+from clearhead.model.outputs import Blanks, Classes
+from clearhead.model.steps import Step
+from clearhead.taps import replacing
+from clearhead.tracing.names import Names
+from clearhead.tracing.recording import recording
+from clearhead.tracing.trace import recorded, trace_model
+from tests.decoding.models import build, models
+from tests.model.small import SIZE, WORDS, block_spec, both_spec, built, decoder_spec, encoder_spec, words
+from tests.tracing.observing import observed
+from tests.tracing.test_models import inputs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+MODELS = models()
+SPECS = {
+    "encoder-decoder": both_spec(),
+    "gpt2": presets.gpt2(SIZE, vocabulary=WORDS),
+    "llama": presets.llama(SIZE, vocabulary=WORDS),
+    "bert": presets.bert(SIZE, vocabulary=WORDS),
+    "fill": encoder_spec(output=Blanks()),
+    "classes of the mean": encoder_spec(output=Classes(3, pool="mean")),
+    "classes as BERT has them": encoder_spec(output=Classes(3, hidden=True)),
+    "vectors": encoder_spec(),
+}
+
+
+def tokens_for(model):
+    return [words(1, 7), words(1, 5)] if hasattr(model, "decoder") else [words(1, 5)]
+
+
+def assert_complete(trace, wanted):
+    assert set(trace.names) == set(wanted)
+    assert len(trace.names) == len(set(trace.names))
+    for name in trace.names:
+        found = trace.value(name)
+        assert found.shape == wanted[name].shape, name
+        torch.testing.assert_close(found, wanted[name].to(found.dtype), rtol=1e-6, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_every_name_has_the_value_that_passed_there(spec):
+    model = built(spec)
+    tokens = tokens_for(model)
+    assert_complete(trace_model(model, *tokens), observed(model, *tokens))
+
+
+@pytest.mark.parametrize("choices", MODELS[::9], ids=str)
+def test_every_name_of_every_kind_of_model(choices):
+    model = build(choices)
+    tokens = inputs(model)
+    assert_complete(trace_model(model, *tokens), observed(model, *tokens))
+
+
+@pytest.mark.parametrize("choices", MODELS[4::40], ids=str)
+def test_a_few_rows_are_rows_of_the_whole(choices):
+    model = build(choices)
+    trace = trace_model(model, *inputs(model))
+    for name in trace.names:
+        whole, part = trace.value(name), trace.value(name, slice(2, 4))
+        if part.shape != whole.shape:
+            torch.testing.assert_close(part, whole[:, 2:4] if whole.ndim == 3 else whole[2:4], rtol=1e-9, atol=1e-9)
+
+
+def test_the_feed_forward_s_hidden_units_have_their_name():
+    model = built(decoder_spec())
+    trace = trace_model(model, words(1))
+    network = model.stack.blocks[0].feed_forward
+    with torch.no_grad():
+        before = network.up(trace.value("decoder.0.feed_forward.normed"))
+    torch.testing.assert_close(trace.value("decoder.0.feed_forward.pre_activation"), before)
+    torch.testing.assert_close(trace.value("decoder.0.feed_forward.hidden"), before.relu())
+
+
+def test_nothing_more_is_stored_than_the_stream_and_the_attentions():
+    model = built(both_spec())
+    with recording(model) as record:
+        model(words(1, 7), words(1, 5))
+    assert set(record.stream) == set(Names(model).stream.values())
+    assert len(record.stream) < len(Names(model).all) / 5
+
+
+def test_a_name_there_is_not_is_told_with_those_near_it():
+    trace = trace_model(built(decoder_spec()), words(1))
+    with pytest.raises(OptionError, match=r"no 'decoder\.0\.feed_forward\.hid'.*decoder\.0\.feed_forward\.hidden"):
+        trace.value("decoder.0.feed_forward.hid")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["decoder.1.feed_forward.hidden", "decoder.1.attention.normed", "decoder.norm.mean", "decoder.embedding.position"],
+)
+def test_weights_that_have_changed_since_are_an_error(name):
+    model = built(decoder_spec(embedding=ch.model.Embedding(position=ch.positions.Learned(8))))
+    trace = trace_model(model, words(1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1e-3)
+    with pytest.raises(TraceError, match=r"made again from what was recorded it is off by .* Trace it anew"):
+        trace.value(name)
+
+
+def test_a_pass_with_dropout_is_not_passed_off_as_one_without():
+    spec = decoder_spec(blocks=(block_spec(dropout=0.5),) * 2)
+    model = built(spec).train()
+    with recording(model) as record:
+        model(words(1))
+    trace = recorded(model, record, {"decoder": words(1)[0].tolist()})
+    with pytest.raises(TraceError, match="traced in training mode with dropout"):
+        trace.value("decoder.0.feed_forward.hidden")
+
+
+def test_half_precision_is_held_to_its_own_tolerance():
+    model = built(decoder_spec()).to(torch.bfloat16)
+    trace = trace_model(model, words(1))
+    for name in trace.names:
+        assert trace.value(name).isfinite().all() or name.endswith(".masked")
+
+
+EDITS = {
+    "a hidden unit": ch.Edit(at="encoder.0.feed_forward", step="hidden", unit=3, to=2.0),
+    "before the non-linearity": ch.Edit(at="decoder.1.feed_forward", step="pre_activation", query=2, times=-1.0),
+    "after a norm": ch.Edit(at="decoder.0.cross", step="normed", query=1, times=0.0),
+    "out of an attention": ch.Edit(at="decoder.0.attention", step="out", times=2.0),
+    "one number of the concatenation": ch.Edit(at="encoder.1.attention", step="concat", unit=0, to=1.0),
+    "the position of a token": ch.Edit(at="encoder.embedding", step="position", query=2, times=0.0),
+    "a logit": ch.Edit(at="decoder.output", step="logits", query=4, unit=1, to=9.0),
+    "a number of a head's context": ch.Edit(at="decoder.1.cross", step="context", head=1, unit=2, times=0.0),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_what_is_changed_by_name_is_changed_there_and_after_it(edit):
+    """The same as putting the value in by a tap; and the changed trace is complete."""
+    model, tokens = built(both_spec()), [words(1, 7), words(1, 5)]
+    path = {name: path for path, name in Names(model).taps.items()}.get(edit.name)
+    path = path or f"{Names(model).paths[edit.at]}.{edit.step}"
+
+    def replaced(seen, value):
+        if seen != path:
+            return value
+        value = value.clone()
+        rows = value[..., slice(None) if edit.query is None else edit.query, :]
+        rows = rows if edit.head is None else value[:, edit.head]
+        part = rows[..., slice(None) if edit.unit is None else edit.unit]
+        part.copy_(part * edit.times if edit.to is None else torch.full_like(part, edit.to))
+        return value
+
+    with torch.no_grad():
+        plain = model(*tokens)
+        with replacing(model, replaced):
+            wanted = model(*tokens)
+        with recording(model, [edit]):
+            found = model(*tokens)
+    assert not torch.equal(plain, wanted)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    trace = trace_model(model, *tokens, changes=[edit])
+    torch.testing.assert_close(trace.value("decoder.output.logits"), wanted[0])
+    for name in trace.names:
+        assert trace.value(name, slice(1, 2)).isfinite().all() or name.endswith(".masked")
+
+
+@pytest.mark.parametrize("name", ["encoder.0.attention.norm.mean", "decoder.output.probability"])
+def test_what_is_worked_out_or_learned_cannot_be_changed(name):
+    at, _, step = name.rpartition(".")
+    with pytest.raises(OptionError, match=f"{name} cannot be changed"):
+        trace_model(built(both_spec()), words(1), words(1), changes=[ch.Edit(at=at, step=step, times=0.0)])
+
+
+def test_a_unit_that_is_not_there_is_told():
+    edit = ch.Edit(at="decoder.0.feed_forward", step="hidden", unit=20, times=0.0)
+    with pytest.raises(OptionError, match=r"unit 20 is changed, and there are 20, counted from 0"):
+        trace_model(built(decoder_spec()), words(1), changes=[edit])
+
+
+def test_a_loaded_trace_has_everything_with_its_model_and_says_what_is_missing_without(tmp_path):
+    model = built(both_spec())
+    trace = trace_model(model, words(1, 7), words(1, 5))
+    trace.save(tmp_path / "a.trace")
+    whole, alone = ch.Trace.load(tmp_path / "a.trace", model), ch.Trace.load(tmp_path / "a.trace")
+    assert whole.names == trace.names
+    assert set(alone.names) < set(trace.names)
+    assert {"encoder.0.attention.weight", "encoder.0.attention.residual"} < set(alone.names)
+    for name in trace.names:
+        assert torch.equal(whole.value(name), trace.value(name))
+        if name in alone.names:
+            assert torch.equal(alone.value(name), trace.value(name))
+    with pytest.raises(TraceError, match=r"made by its model: Trace\.load\(path, model\)"):
+        alone.value("encoder.0.feed_forward.hidden")
+
+
+def test_the_terms_of_a_linear_map_come_to_its_number():
+    model = built(presets.llama(SIZE, vocabulary=WORDS))
+    trace = trace_model(model, words(1))
+    assert trace.inner is not None
+    for name in trace.inner.names.maps:
+        value = trace.value(name, slice(2, 3))
+        place = (1, 3) if value.ndim == 3 else (3,)
+        made = trace.inner.products(name, 2, place)
+        wanted = value[1, 0, 3] if value.ndim == 3 else value[0, 3]
+        torch.testing.assert_close((made.x * made.weight).sum() + made.bias, wanted, msg=name)
+    with pytest.raises(OptionError, match="no sum of products"):
+        trace.inner.products("decoder.0.feed_forward.hidden", 2, (3,))
+
+
+class Sandwich(Connection):
+    """A connection of the user's own: a norm before the branch and one after it."""
+
+    places: ClassVar[tuple[Place, ...]] = (
+        Place("norm", "normed", "norm"),
+        Place("branch"),
+        Place("norm", "renormed", "second"),
+        Place("add", "residual"),
+    )
+
+    def __init__(self, d_model):
+        super().__init__(0.0, LayerNorm().build(d_model))
+        self.second = LayerNorm().build(d_model)
+
+    def forward(self, x, branch):
+        normed = self.tap("normed", self.norm(x))
+        return self.tap("residual", x + self.tap("renormed", self.second(branch(normed))))
+
+
+@dataclass(frozen=True)
+class Sandwiched(Arrangement):
+    def around(self, branch, d_model, dropout):
+        return Sandwich(d_model)
+
+
+@dataclass(frozen=True)
+class PlainNorm(Norm):
+    """A norm that says nothing of its steps."""
+
+    def build(self, d_model):
+        return nn.LayerNorm(d_model)
+
+
+@dataclass(frozen=True)
+class Shifted(FeedForward):
+    """A feed-forward that also reads the token before."""
+
+    def build(self, d_model):
+        return ShiftedNetwork(d_model, self.d_ff)
+
+
+class ShiftedNetwork(Network):
+    def __init__(self, d_model, d_ff):
+        super().__init__()
+        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+
+    @property
+    def steps(self):
+        return (Step("hidden", "the token and the one before"), Step("out", map="down", of="hidden"))
+
+    def forward(self, x):
+        shifted = nn.functional.pad(x, (0, 0, 1, 0))[..., :-1, :]
+        return self.tap("out", self.down(self.tap("hidden", self.up(x + shifted).tanh())))
+
+
+def test_parts_of_the_user_s_own_are_named_and_made_again():
+    own = block_spec(arrangement=Sandwiched(), feed_forward=Shifted(20))
+    other = block_spec(arrangement=replace(block_spec().arrangement, norm=PlainNorm()))
+    model = built(decoder_spec(blocks=(own, other)))
+    tokens = words(1)
+    trace, wanted = trace_model(model, tokens), observed(model, tokens)
+    assert_complete(trace, wanted)
+    assert "decoder.0.feed_forward.second.variance" in trace.names
+    torch.testing.assert_close(
+        trace.value("decoder.0.feed_forward.hidden", slice(3, 4)), wanted["decoder.0.feed_forward.hidden"][3:4]
+    )

@@ -1,0 +1,96 @@
+"""The sequence diagram: lifelines and arrows as the notes describe them, with the numbers of the steps."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from clearhead.attention.attend import explain
+from clearhead.attention.masks import causal, everything
+from clearhead.attention.weighting import Argmax, Softmax
+from clearhead.tracing.sentence import TOKENS, creature_exchange, designed_layer, embeddings
+from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, exchange_of, number, weight_text
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(exchange, **options):
+    """The elements of a diagram."""
+    return ElementTree.fromstring(draw_sequence(exchange, **options))
+
+
+def arrows(tree):
+    """The label of every arrow by its name, and whether it goes to the right."""
+    return {
+        group.get("data-arrow"): group.find(f"{SVG}text").text
+        for group in tree.iter(f"{SVG}g")
+        if group.get("data-arrow")
+    }
+
+
+def texts(tree):
+    return [one.text for one in tree.iter(f"{SVG}text")]
+
+
+def test_every_query_meets_every_key_and_the_arrows_bear_the_scores_and_weights():
+    tree = drawn(creature_exchange(3))
+    steps = designed_layer(Softmax(), everything()).explain(embeddings()).without_batch()
+    found = arrows(tree)
+    for query in range(5):
+        for key in range(5):
+            assert found[f"score {query} {key}"] == number(steps.score[query, key].item())
+    for key in range(5):
+        assert found[f"weight 3 {key}"] == f"× {weight_text(steps.weight[3, key].item())}"
+    assert found["weighted sum"] == "Weighted Sum"
+    assert len(found) == 25 + 5 + 1
+
+
+def test_queries_keys_and_values_are_objects_with_their_numbers():
+    said = texts(drawn(creature_exchange(3)))
+    for role in "qkv":
+        assert [text for text in said if text.startswith(f"{role}: ")] == [f"{role}: {token}" for token in TOKENS]
+    assert "det       2" in said
+    assert [text for text in said if "0.441" in text] == ["× 0.441", "× 0.441", "cute  0.441", "blue  0.441"]
+
+
+def test_what_is_masked_is_said_to_be_and_weighs_nothing():
+    found = arrows(drawn(creature_exchange(1, Softmax(), causal())))
+    assert found["score 1 3"] == "6 masked"
+    assert found["weight 1 3"] == "× 0"
+    assert not found["score 1 0"].endswith("masked")
+
+
+def test_another_weighting_is_named_and_used():
+    tree = drawn(creature_exchange(3, Argmax()))
+    assert any("argmax of score" in text for text in texts(tree))
+    assert sorted(label for name, label in arrows(tree).items() if name.startswith("weight 3")) == [
+        *(["× 0"] * 4),
+        "× 1.000",
+    ]
+
+
+def test_of_a_long_text_the_largest_weights_are_drawn_and_the_rest_is_summed():
+    torch.manual_seed(0)
+    steps = explain(torch.randn(2, 16), torch.randn(40, 16), torch.randn(40, 6))
+    names = [f"t{i}" for i in range(40)]
+    exchange = exchange_of("long", "", (["a", "b"], names), steps, 1, scale=0.25)
+    assert len(exchange.keys) == MOST_KEYS
+    assert set(exchange.keys) == set(steps.weight[1].topk(MOST_KEYS).indices.tolist())
+    weight, brought = exchange.rest
+    drawn_part = steps.weight[1, exchange.keys] @ steps.value[exchange.keys]
+    torch.testing.assert_close(drawn_part + brought, steps.context[1])
+    found = arrows(drawn(exchange))
+    assert found["weight rest"] == f"× {weight_text(weight)} in all"
+    assert any(text == "… 16 in all" for text in texts(drawn(exchange)))
+
+
+@pytest.mark.parametrize("standalone", [True, False])
+def test_tokens_are_escaped_and_only_a_file_of_its_own_follows_the_machine(standalone):
+    steps = designed_layer(Softmax(), everything()).explain(embeddings()).without_batch()
+    odd = ["<b>", "&amp", "\x07\n", 'say "hi"', "a very long token indeed"]
+    text = draw_sequence(exchange_of('"<t>"', "&", (odd, odd), steps, 0, scale=0.5), standalone=standalone)
+    ElementTree.fromstring(text)
+    assert ("prefers-color-scheme" in text) == standalone
+    assert "<b>" not in text
+    assert not re.search("[\x00-\x09\x0b-\x1f]", text)

@@ -1,0 +1,174 @@
+"""Variants: each option changes its own part of every block and nothing else; what cannot be is told."""
+
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from clearhead.attention.heads import Heads, SlicedHeads
+from clearhead.attention.similarity import Cosine, Dot, ScaledDot
+from clearhead.cli.demo import demo_recipe
+from clearhead.errors import OptionError
+from clearhead.model import presets
+from clearhead.model.arrangements import NoNorm, NoteNorm, PostNorm, PreNorm
+from clearhead.model.feedforward import GELU, ReLU, SwiGLU
+from clearhead.model.norms import LayerNorm, RMSNorm
+from clearhead.model.outputs import Classes
+from clearhead.model.presets import Size
+from clearhead.model.saved import spec_from_json, spec_to_json
+from clearhead.text.encoding import Corpus
+from clearhead.text.sources import Documents
+from clearhead.training.defaults import decoder, encoder
+from clearhead.training.variants import PARTS, with_part, with_parts
+
+DOCS = Path(__file__).parents[2] / "docs"
+SIZE = Size(2, 32, 4, 4, 48)
+SPECS = {
+    "encoder-decoder": presets.classic(20, size=SIZE),
+    "decoder": decoder(SIZE, 16, 0.0),
+    "encoder": encoder(SIZE, Classes(2), 0.0),
+}
+CASES = [
+    ({"heads": "sliced"}, lambda block: isinstance(block.attention.heads, SlicedHeads)),
+    ({"value_rank": "3"}, lambda block: block.attention.heads == Heads(4, kv=block.attention.heads.kv, value_rank=3)),
+    ({"value_rank": "8", "d_value": "32"}, lambda block: block.attention.heads.d_value == 32),
+    ({"block": "pre"}, lambda block: block.arrangement == PreNorm()),
+    ({"block": "post"}, lambda block: block.arrangement == PostNorm()),
+    ({"block": "note"}, lambda block: block.arrangement == NoteNorm()),
+    ({"block": "none"}, lambda block: block.arrangement == NoNorm()),
+    ({"scale": "none"}, lambda block: block.attention.similarity == Dot()),
+    ({"scale": "sqrt"}, lambda block: block.attention.similarity == ScaledDot()),
+    ({"scale": "0.25"}, lambda block: block.attention.similarity == ScaledDot(0.25)),
+    ({"feed_forward": "none"}, lambda block: block.feed_forward is None),
+    ({"feed_forward": "swiglu"}, lambda block: block.feed_forward == SwiGLU(48)),
+    ({"scale": "none", "heads": "sliced", "block": "none", "feed_forward": "none"}, lambda block: True),
+]
+
+
+def blocks(spec):
+    return (*spec.encoder.blocks, *spec.decoder.blocks) if hasattr(spec, "encoder") else spec.blocks
+
+
+def run(model, spec):
+    tokens = torch.tensor([[1, 2, 3, 4]])
+    return model(tokens, tokens) if hasattr(spec, "encoder") else model(tokens)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize(("parts", "holds"), CASES, ids=lambda one: str(one) if isinstance(one, dict) else "")
+def test_a_variant_changes_every_block_builds_learns_and_is_stored(kind, parts, holds):
+    spec = with_parts(SPECS[kind], parts, context=16)
+    assert all(map(holds, blocks(spec)))
+    assert spec_from_json(spec_to_json(spec)) == spec
+    model = spec.build()
+    run(model, spec).square().mean().backward()
+    assert all(one.grad is not None and one.grad.isfinite().all() for one in model.parameters())
+
+
+def test_cross_attention_changes_with_the_rest():
+    spec = with_parts(SPECS["encoder-decoder"], {"heads": "sliced", "scale": "none"}, context=16)
+    for block in spec.decoder.blocks:
+        assert (block.cross.heads, block.cross.similarity) == (SlicedHeads(4), Dot())
+
+
+def test_no_scale_leaves_scores_as_they_are_and_a_factor_multiplies_them():
+    """The same weights with three scales: the weights of a head are softmax(factor · q·k)."""
+    torch.manual_seed(0)
+    base = encoder(SIZE, Classes(2), 0.0)
+    x = torch.randn(1, 5, 32)
+    state = base.blocks[0].attention.build(32).state_dict()
+    for text, factor in (("sqrt", 8**-0.5), ("none", 1.0), ("0.125", 0.125)):
+        layer = with_part(base, "scale", text, context=16).blocks[0].attention.build(32)
+        layer.load_state_dict(state)
+        steps = layer.explain(x)
+        torch.testing.assert_close(steps.weight, (factor * steps.score).softmax(-1))
+
+
+def test_what_is_not_asked_for_stays():
+    spec = presets.bert("tiny", vocabulary=30)
+    assert blocks(with_part(spec, "block", "pre", context=16))[0].arrangement == PreNorm(LayerNorm(1e-12))
+    llama = presets.llama("tiny", vocabulary=30)
+    assert blocks(with_part(llama, "block", "post", context=16))[0].arrangement == PostNorm(RMSNorm())
+    assert with_part(llama, "feed_forward", "swiglu", context=16) == llama
+    gelu = decoder(SIZE, 16, 0.0)
+    assert with_part(gelu, "feed_forward", "gelu", context=16) == gelu
+    assert blocks(with_part(gelu, "feed_forward", "relu", context=16))[0].feed_forward == ReLU(48)
+    assert isinstance(blocks(gelu)[0].feed_forward, GELU)
+
+
+def test_heads_go_there_and_back():
+    spec = SPECS["encoder"]
+    there = with_part(spec, "heads", "sliced", context=16)
+    assert with_part(there, "heads", "sliced", context=16) == there
+    assert with_part(there, "heads", "whole", context=16) == spec
+    bare = replace(spec.blocks[0], attention=replace(spec.blocks[0].attention, heads=4))
+    assert blocks(with_part(replace(spec, blocks=(bare,)), "heads", "sliced", context=16))[0].attention.heads == (
+        SlicedHeads(4)
+    )
+
+
+IMPOSSIBLE = [
+    ("encoder", {"heads": "sliced", "value_rank": "4"}, "value_rank: only heads that see the whole input"),
+    ("encoder", {"heads": "sliced", "d_value": "4"}, "d_value: only heads that see the whole input"),
+    ("encoder", {"block": "note", "feed_forward": "none"}, "NoteNorm .* this block has no feed-forward"),
+    ("encoder", {"attention": "cosine", "scale": "none"}, "scale: .* scores by Cosine.*, which has no such factor"),
+    ("encoder", {"attention": "kernelized", "scale": "2"}, "scale: .* which has no such factor"),
+    ("encoder", {"heads": "round"}, "heads: there is no 'round'; there are whole, sliced"),
+    ("encoder", {"block": "mid"}, "block: there is no 'mid'; there are pre, post, note, none"),
+    ("encoder", {"feed_forward": "tanh"}, "feed_forward: there is no 'tanh'; there are relu"),
+    ("encoder", {"value_rank": "0"}, "value_rank: expected a whole number, 1 or more; came '0'"),
+    ("encoder", {"d_value": "-1"}, "d_value: expected a whole number, 1 or more; came '-1'"),
+    ("encoder", {"depth": "3"}, "'depth' cannot be varied; there are attention, scale, heads"),
+    *(
+        ("encoder", {"scale": bad}, "scale: expected sqrt, none, or a number above 0")
+        for bad in ("0", "-1", "nan", "inf", "x")
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "parts", "why"), IMPOSSIBLE)
+def test_what_cannot_be_is_told(kind, parts, why):
+    with pytest.raises(OptionError, match=why):
+        with_parts(SPECS[kind], parts, context=16)
+
+
+def test_heads_that_share_keys_cannot_be_sliced():
+    with pytest.raises(OptionError, match="they share no key heads"):
+        with_part(presets.llama("tiny", vocabulary=30), "heads", "sliced", context=16)
+
+
+def test_a_scale_takes_the_dot_product_that_is_there_and_not_another_similarity():
+    spec = with_part(SPECS["encoder"], "attention", "cosine", context=16)
+    assert blocks(spec)[0].attention.similarity == Cosine()
+    for name in ("softmax", "sigmoid", "sparsemax", "argmax"):
+        changed = with_parts(SPECS["encoder"], {"scale": "none", "attention": name}, context=16)
+        assert blocks(changed)[0].attention.similarity == Dot()
+
+
+def test_the_order_in_which_parts_are_given_does_not_matter():
+    parts = {"position": "learned", "scale": "none", "attention": "sparsemax", "value_rank": "2", "heads": "whole"}
+    forward = with_parts(SPECS["decoder"], parts, context=16)
+    assert with_parts(SPECS["decoder"], dict(reversed(parts.items())), context=16) == forward
+    assert set(parts) < set(PARTS)
+
+
+def test_the_demo_is_pre_norm_and_the_classic_post_norm_as_the_docs_say():
+    corpus = Corpus(train=Documents(paths=("train.txt",)))
+    arrangements = {block.arrangement for block in blocks(demo_recipe(corpus, 1).model)}
+    assert arrangements == {PreNorm()}
+    for preset in ("tiny", "base", "big"):
+        assert {block.arrangement for block in blocks(getattr(presets, preset)(vocabulary=20))} == {PostNorm()}
+    page = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
+    assert "The paper's Transformer is post-norm" in page
+    assert "the model of `clearhead demo` is pre-norm" in page
+
+
+def test_the_results_have_a_row_for_every_variant_of_the_benchmark():
+    found = runpy.run_path(str(DOCS.parent / "benchmarks" / "note_variants.py"))["VARIANTS"]
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    for name, parts in found.items():
+        options = " ".join(f"--{part.replace('_', '-')} {value}" for part, value in parts.items())
+        assert f"| {name} | `{options}` |" in page
+        with_parts(SPECS["encoder-decoder"], parts, context=16).build()

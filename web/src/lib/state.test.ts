@@ -1,0 +1,149 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+
+import type { EditJson, Meta, Run, Source, TraceRequest } from "./source";
+import { Explorer } from "./state.svelte";
+
+const OFF: EditJson = { at: "encoder.0.attention", step: "context", head: 1, times: 0 };
+const OTHER: EditJson = { at: "encoder.0.attention", step: "context", head: 0, times: 0 };
+
+/** The page's address with its history, as far as the explorer uses them. */
+class Pages {
+  entries = [""];
+  place = 0;
+  listeners: (() => void)[] = [];
+
+  get hash(): string {
+    return this.entries[this.place];
+  }
+
+  pushState = (_: unknown, __: string, address: string): void => {
+    this.entries = [...this.entries.slice(0, ++this.place), address];
+  };
+
+  replaceState = (_: unknown, __: string, address: string): void => {
+    this.entries[this.place] = address;
+  };
+
+  go(by: number): void {
+    this.place += by;
+    this.listeners.forEach((listen) => listen());
+  }
+}
+
+let pages: Pages;
+let asked: TraceRequest[];
+
+function explorerOf(fixed?: Meta): Explorer {
+  const trace = async (request: TraceRequest): Promise<Meta> => {
+    asked.push(request);
+    return fixed ?? ({ id: String(asked.length), source: request.source, edits: request.edits, sites: [] } as never);
+  };
+  const run = async (): Promise<Run> => ({ examples: [{ source: "first" }] }) as Run;
+  return new Explorer({ views: ["model", "head", "intervene"], trace, run } as unknown as Source);
+}
+
+beforeEach(() => {
+  pages = new Pages();
+  asked = [];
+  vi.stubGlobal("location", pages);
+  vi.stubGlobal("history", pages);
+  vi.stubGlobal("matchMedia", () => ({ matches: false, addEventListener: () => {} }));
+  vi.stubGlobal("addEventListener", (_: string, listen: () => void) => pages.listeners.push(listen));
+});
+afterEach(() => vi.unstubAllGlobals());
+
+describe("texts", () => {
+  it("are a step of the history each, and come back with Back and Forward", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    await explorer.submit("second\nline", null);
+    await explorer.submit("third", null);
+    expect(pages.entries).toHaveLength(3);
+    pages.go(-1);
+    await vi.waitFor(() => expect(explorer.meta?.source).toBe("second\nline"));
+    expect(explorer.request?.source).toBe("second\nline");
+    pages.go(-1);
+    await vi.waitFor(() => expect(explorer.meta?.source).toBe("first"));
+    pages.go(2);
+    await vi.waitFor(() => expect(explorer.meta?.source).toBe("third"));
+    expect(pages.entries).toHaveLength(3);
+  });
+
+  it("that are asked for again, and what is edited, are no step", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    await explorer.submit("first", null);
+    await explorer.edit([OFF]);
+    await explorer.showUnchanged(true);
+    expect(pages.entries).toHaveLength(1);
+  });
+
+  it("of a link that was just opened are no step either", async () => {
+    pages.entries = ["#/head?source=linked&head=0"];
+    const explorer = explorerOf();
+    await explorer.start();
+    expect(explorer.meta?.source).toBe("linked");
+    expect(pages.entries).toHaveLength(1);
+  });
+});
+
+describe("edits", () => {
+  it("are undone and redone, one or all", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    await explorer.edit([OFF]);
+    await explorer.edit([OFF, OTHER]);
+    await explorer.undo();
+    expect(explorer.edits).toEqual([OFF]);
+    await explorer.redo();
+    expect(explorer.edits).toEqual([OFF, OTHER]);
+    await explorer.edit([]);
+    expect(explorer.edits).toEqual([]);
+    await explorer.undo();
+    expect(explorer.edits).toEqual([OFF, OTHER]);
+    expect(asked.at(-1)?.edits).toEqual([OFF, OTHER]);
+  });
+
+  it("of a link can be undone", async () => {
+    pages.entries = [`#/head?source=x&edits=${encodeURIComponent(JSON.stringify([OFF]))}`];
+    const explorer = explorerOf();
+    await explorer.start();
+    expect(explorer.edits).toEqual([OFF]);
+    await explorer.undo();
+    expect(explorer.edits).toEqual([]);
+  });
+
+  it("are set aside while the unchanged model is shown, and stay in the address", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    await explorer.edit([OFF]);
+    await explorer.showUnchanged(true);
+    expect(asked.at(-1)?.edits).toEqual([]);
+    expect([explorer.unchanged, explorer.edits, explorer.shownRequest?.edits]).toEqual([true, [OFF], []]);
+    expect(pages.hash).toContain("unchanged=1");
+    await explorer.submit("another", null);
+    expect([explorer.unchanged, explorer.edits]).toEqual([true, [OFF]]);
+    await explorer.showUnchanged(false);
+    expect(asked.at(-1)).toMatchObject({ source: "another", edits: [OFF] });
+    expect(pages.hash).not.toContain("unchanged");
+  });
+
+  it("act again where another is made, and where both models are compared", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    await explorer.edit([OFF]);
+    await explorer.showUnchanged(true);
+    await explorer.edit([OFF, OTHER]);
+    expect(explorer.unchanged).toBe(false);
+    await explorer.showUnchanged(true);
+    explorer.select({ view: "intervene" });
+    await vi.waitFor(() => expect(explorer.unchanged).toBe(false));
+    expect(asked.at(-1)?.edits).toEqual([OFF, OTHER]);
+  });
+
+  it("of a saved page are those it was saved with", async () => {
+    const explorer = explorerOf({ id: "", source: "first", edits: [OFF], sites: [] } as unknown as Meta);
+    await explorer.start();
+    expect(explorer.edits).toEqual([OFF]);
+  });
+});
