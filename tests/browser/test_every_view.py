@@ -111,7 +111,7 @@ def test_axe_finds_no_serious_fault(tabs, view):
     page.evaluate(AXE.read_text(encoding="utf-8"))
     for theme in ("light", "dark"):
         expect(page.locator("html")).to_have_attribute("data-theme", theme)
-        page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")
+        page.evaluate("Promise.allSettled(document.getAnimations().map(each => each.finished))")
         found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
         told = [told for one in found["violations"] for told in faults(one)]
         assert not told, f"{theme}: {told}"

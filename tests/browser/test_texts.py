@@ -77,7 +77,7 @@ def test_back_goes_through_texts_and_views_in_their_order(tabs):
 
 def test_a_click_on_a_lane_opens_the_box_beneath(tabs):
     page = tabs.open("model")
-    box = page.get_by_test_id("box-encoder-0-feed_forward").locator("rect").bounding_box()
+    box = page.get_by_test_id("box-encoder.0.feed_forward").locator("rect").first.bounding_box()
     lane = page.locator("[data-token='1']").first.locator("rect").bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, lane["y"] + lane["height"] / 2)
     page.wait_for_function("() => location.hash.includes('box=encoder.')")
