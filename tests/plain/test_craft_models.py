@@ -196,7 +196,7 @@ def test_a_trace_names_what_the_stream_holds(compiled):
     """After the last block the direction of the answer is 1 and those of the other values are 0, to the bit."""
     crafted = compiled["reverse"]
     made = trace_model(crafted.model, *crafted.tensors("abbc"))
-    last = made.value(made.names[-1])
+    last = made.value(list(made.stream)[-1])
     place = {name: number for number, name in enumerate(crafted.directions)}
     for index, token in enumerate("cbba", 1):
         assert {other: last[index, place[f"reverse:{other}"]].item() for other in "abc"} == {
