@@ -110,7 +110,6 @@ def test_heads_go_there_and_back():
 
 
 IMPOSSIBLE = [
-    ("encoder", {"heads": "sliced", "value_rank": "4"}, "value_rank: only heads that see the whole input"),
     ("encoder", {"heads": "sliced", "d_value": "4"}, "d_value: only heads that see the whole input"),
     ("encoder", {"block": "note", "feed_forward": "none"}, "NoteNorm .* this block has no feed-forward"),
     ("encoder", {"attention": "cosine", "scale": "none"}, "scale: .* scores by Cosine.*, which has no such factor"),
