@@ -342,8 +342,6 @@ def backward_value(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, til
     value = dense_rows(inputs.value)
     batch, n_heads, n_query, _ = query.shape
     n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
-    if tile is None and task.rule.ties != "average" and not torch.are_deterministic_algorithms_enabled():
-        return scatter_value(value, choice, grad)
     tile = tile or tile_for(query)
     n_blocks = -(-n_key // tile.keys)
     padding = padding_arguments(inputs)
@@ -376,31 +374,6 @@ def backward_value(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, til
             **tile.options(),
         )
     return dv
-
-
-def scatter_value(value: Tensor, choice: Choice, grad: Tensor) -> Tensor:
-    """Add each row's gradient to its winner, in an order that may differ from run to run, as float32 sums do."""
-    code = triton_code("argmax_triton")
-    (batch, n_heads, n_query, d_value), (n_kv_heads, n_key) = grad.shape, value.shape[1:3]
-    total = value.new_zeros(value.shape, dtype=torch.float32)
-    rows, n_blocks = 32, -(-n_query // 32)
-    with on_device(value):
-        code.scatter_value[(batch * n_heads * n_blocks,)](
-            grad,
-            total,
-            choice.winners,
-            *grad.stride()[:3],
-            n_heads,
-            n_kv_heads,
-            n_query,
-            n_key,
-            n_blocks,
-            d_value,
-            block_width(d_value),
-            rows,
-            num_warps=4,
-        )
-    return empty_like_rows(value, n_kv_heads, n_key, d_value, value.dtype).copy_(total)
 
 
 def constants_for(query: Tensor, value: Tensor, task: Task) -> dict[str, Any]:

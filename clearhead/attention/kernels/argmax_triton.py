@@ -10,15 +10,15 @@ exactly one key is tied: the winner, whatever the rule for ties. Every other row
 ambiguous one goes through its keys a second time, now knowing m: it finds the first or last tied key of each row, or
 adds up the values of all of them. Both passes compute a score by the same instructions, and so to the same bits.
 
-`scatter_value` adds each row's gradient to its winner's value, by atomic additions in float32. `grad_value` does it by
-a matrix product with the choices, where several keys share a row or the same bits are wanted every time.
+`grad_value` gives each value the gradients of the rows that chose it, as a matrix product with the choices: no atomic
+additions, so the same bits every time.
 """
 
 import triton.language as tl
 
 from clearhead.attention.kernels.linear_triton import jit, load_rows, row_length, store_rows
 
-__all__ = ["choose", "grad_value", "scatter_value"]
+__all__ = ["choose", "grad_value"]
 
 COUNTS = ["n_heads", "n_kv_heads", "n_query", "n_key", "n_blocks", "length_stride", "tolerance"]
 NOWHERE = tl.constexpr(2147483647)
@@ -293,34 +293,3 @@ def grad_value(
         total = tl.dot(weight, upstream.to(DOT_GRAD), total, input_precision=PRECISION)
     dv += batch * dv_batch + kv_head * dv_head + first_key.to(tl.int64) * dv_row
     store_rows(dv, columns, dv_row, here, total, DV, BV)
-
-
-@jit(do_not_specialize=COUNTS)
-def scatter_value(
-    grad,
-    total,
-    winners,
-    grad_batch,
-    grad_head,
-    grad_row,
-    n_heads,
-    n_kv_heads,
-    n_query,
-    n_key,
-    n_blocks,
-    DV: tl.constexpr,
-    BV: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """Add each row's gradient to the row of its winner in `total`, `(batch, kv_head, key, DV)` in float32."""
-    program = tl.program_id(0)
-    block, row = program % n_blocks, (program // n_blocks).to(tl.int64)
-    batch, head = row // n_heads, row % n_heads
-    kv_head = head // (n_heads // n_kv_heads)
-    rows, columns = block * ROWS + tl.arange(0, ROWS), tl.arange(0, BV)
-    winner = tl.load(winners + row * n_query + rows, mask=rows < n_query, other=-1)
-    mask = (winner >= 0)[:, None] & (columns < DV)[None, :]
-    base = grad + batch * grad_batch + head * grad_head
-    upstream = tl.load(base + rows.to(tl.int64)[:, None] * grad_row + columns[None, :], mask=mask, other=0.0)
-    places = ((batch * n_kv_heads + kv_head) * n_key + winner.to(tl.int64))[:, None] * DV + columns[None, :]
-    tl.atomic_add(total + places, upstream.to(tl.float32), mask=mask, sem="relaxed")
