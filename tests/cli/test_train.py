@@ -270,7 +270,6 @@ def test_what_is_asked_wrongly_is_told_in_two_lines_before_anything_is_read(comm
         (["--preset", "tiny"], "--preset: fill takes an encoder, and tiny is none"),
         (["--attention", "hard"], "--attention: there is no 'hard'"),
         (["--heads", "round"], "--heads: there is no 'round'; there are whole, sliced"),
-        (["--heads", "sliced", "--value-rank", "4"], "--value-rank: only heads that see the whole input can choose it"),
         (["--block", "note", "--feed-forward", "none"], "--feed-forward: NoteNorm is norm(FFN(a) + a): this block has"),
         (["--attention", "cosine", "--scale", "none"], "--scale: it multiplies the dot product of query and key"),
         (["--freeze-vectors"], "--freeze-vectors: goes with --vectors"),
