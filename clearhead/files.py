@@ -1,0 +1,237 @@
+"""Read and write files safely: writes are atomic, reads are bounded, links are never written through.
+
+A file is written under another name beside its place, flushed to the disk, and renamed: a crash leaves the old file or
+the new one. JSON of ours is sealed: it carries the version of its format and a checksum of its own content.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from clearhead.errors import ClearheadError, RunError
+
+__all__ = [
+    "FORMAT",
+    "PARTIAL",
+    "flush",
+    "open_log",
+    "parse_json",
+    "read_bytes",
+    "read_json",
+    "read_sealed",
+    "remove_partials",
+    "replacing",
+    "seal",
+    "sha256_of_file",
+    "write_bytes",
+    "write_sealed",
+    "write_text",
+]
+
+FORMAT = 1
+"""The version of sealed JSON. Files from before there was one have no `format`, and are read as version 0."""
+MOST_BYTES = 64_000_000
+"""The largest JSON file that is read."""
+DEEPEST = 64
+"""The deepest nesting of lists and objects in JSON."""
+PARTIAL = ".partial"
+"""How the name of a file ends that is not whole yet."""
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a name beside `path` to write to; on success flush that file and rename it to `path`.
+
+    The name is new and unpredictable, so nothing that lies there is written through or over. A link at `path` is
+    replaced, not followed. Raises OSError, with `path` as it was.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+    try:
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK, 0o666))
+        yield partial
+        flush(partial)
+        os.replace(partial, path)
+        flush(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically; OSError where it cannot be."""
+    with replacing(path) as partial:
+        partial.write_bytes(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8 atomically; OSError where it cannot be."""
+    write_bytes(path, text.encode())
+
+
+def flush(path: Path) -> None:
+    """Flush a file to the disk itself. Flushing a folder makes a rename in it last."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_partials(folder: Path, names: Iterable[str]) -> None:
+    """Remove what a killed process left of files with these names."""
+    for name in names:
+        for left in folder.glob(f".{name}.*{PARTIAL}"):
+            left.unlink(missing_ok=True)
+
+
+def open_log(path: Path, *, new: bool = False) -> BinaryIO:
+    """Open a file to append to. With `new` it must not be there yet. A link or a device raises OSError."""
+    handle = os.open(
+        path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_EXCL if new else 0) | NO_LINK | NO_WAIT, 0o666
+    )
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("it is no regular file")
+    return os.fdopen(handle, "ab")
+
+
+def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
+    """Read a regular file of at most `most` bytes; OSError for anything else, a device or a pipe too."""
+    handle = os.open(path, os.O_RDONLY | NO_WAIT)
+    with os.fdopen(handle, "rb") as file:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError("it is no regular file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(f"it has {max(about.st_size, len(data)):,} bytes, and {most:,} are the most that are read")
+    return data
+
+
+def read_json(path: str | Path, *, most: int = MOST_BYTES, error: type[ClearheadError] = RunError) -> Any:
+    """Read a JSON file, bounded in size and depth. Raises `error`, or FileNotFoundError if there is no such file."""
+    try:
+        return parse_json(read_bytes(path, most=most))
+    except FileNotFoundError:
+        raise
+    except OSError as problem:
+        raise error(f"{path}: cannot be read ({problem.strerror or problem})") from None
+    except ValueError as problem:
+        raise error(f"{path}: is not JSON as Clearhead writes it ({problem})") from None
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Parse JSON; ValueError for NaN and infinities, a name twice in one object, or nesting too deep."""
+    try:
+        text = data if isinstance(data, str) else data.decode()
+        found = json.loads(
+            text, parse_constant=refuse_constant, parse_float=finite_float, object_pairs_hook=object_of_pairs
+        )
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST} deep") from None
+    check_depth(found)
+    return found
+
+
+def refuse_constant(name: str) -> float:
+    raise ValueError(f"there is no {name} in JSON")
+
+
+def finite_float(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError(f"{text[:30]} is too large for a number")
+    return found
+
+
+def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice[:60]!r} is there twice")
+    return found
+
+
+def check_depth(value: Any) -> None:
+    """Raise ValueError where lists and objects are nested too deeply. It uses no recursion itself."""
+    level = [value]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner.extend(one.values())
+            elif isinstance(one, list):
+                inner.extend(one)
+        if not inner:
+            return
+        level = inner
+    raise ValueError(f"it is nested more than {DEEPEST} deep")
+
+
+def seal(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the format's version and a checksum of everything else.
+
+    >>> sealed = seal({"task": "translate"})
+    >>> sealed["format"], len(sealed["sha256"])
+    (1, 64)
+    """
+    versioned = {"format": FORMAT, **content}
+    return {**versioned, "sha256": checksum(versioned)}
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of JSON content, whatever its spacing and the order of its names."""
+    rest = {name: value for name, value in content.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_sealed(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Seal content, write it atomically as JSON, and return it. OSError where it cannot be written."""
+    sealed = seal(content)
+    write_text(path, json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return sealed
+
+
+def read_sealed(path: str | Path, *, error: type[ClearheadError] = RunError) -> dict[str, Any]:
+    """Read what `write_sealed` wrote. Content without `format` is from before there was one, and has no checksum.
+
+    Raises `error` where the file cannot be read, is of a later format or was changed since it was written;
+    FileNotFoundError if there is none.
+    """
+    found = read_json(path, error=error)
+    if not isinstance(found, dict):
+        raise error(f"{path}: expected a JSON object; came {type(found).__name__}")
+    if "format" not in found and not isinstance(found.get("sha256"), str):
+        return found
+    version = found.get("format")
+    if type(version) is not int or version < 1:
+        raise error(f"{path}: its format is {str(version)[:40]!r}, which is no version")
+    if version > FORMAT:
+        raise error(
+            f"{path}: was written in format {version}, and this version of Clearhead reads up to {FORMAT}; "
+            "install a newer one"
+        )
+    if found.get("sha256") != checksum(found):
+        raise error(
+            f"{path}: was changed since it was written: its checksum is wrong. Put the file back as it was, "
+            "or start anew"
+        )
+    return found
+
+
+def sha256_of_file(path: str | Path) -> str:
+    """Return the SHA-256 of a regular file; OSError where it cannot be read."""
+    handle = os.open(path, os.O_RDONLY | NO_WAIT)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError("it is no regular file")
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,125 @@
+"""Files: atomic writes, bounded reads, sealed JSON."""
+
+import json
+import os
+
+import pytest
+
+from clearhead import files
+from clearhead.errors import RunError, TraceError
+
+
+def test_a_write_replaces_a_link_and_leaves_what_it_pointed_to(tmp_path):
+    (tmp_path / "diary.txt").write_text("mine")
+    (tmp_path / "out.json").symlink_to(tmp_path / "diary.txt")
+    files.write_text(tmp_path / "out.json", "ours")
+    assert (tmp_path / "diary.txt").read_text() == "mine"
+    assert (tmp_path / "out.json").read_text() == "ours"
+    assert not (tmp_path / "out.json").is_symlink()
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
+    files.write_text(tmp_path / "a", "old")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write_text(tmp_path / "a", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "old"
+
+
+def test_partials_are_removed_by_name_and_nothing_else_is(tmp_path):
+    for name in (".model.json.0a1b2c3d.partial", ".diary.partial", "model.json"):
+        (tmp_path / name).write_text("")
+    files.remove_partials(tmp_path, ["model.json"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".diary.partial", "model.json"]
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "/dev/null", "/dev/tty", "fifo", "folder"])
+def test_only_regular_files_are_read(tmp_path, place):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(RunError, match="cannot be read"):
+        files.read_json(tmp_path / place)
+
+
+def test_a_file_that_is_too_large_says_so(tmp_path):
+    (tmp_path / "large").write_bytes(b" " * 101)
+    with pytest.raises(TraceError, match="it has 101 bytes, and 100 are the most"):
+        files.read_json(tmp_path / "large", most=100, error=TraceError)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": NaN}', "there is no NaN in JSON"),
+        ('{"a": -Infinity}', "there is no -Infinity in JSON"),
+        ("1e999", "1e999 is too large for a number"),
+        ('{"a": 1, "a": 2}', "the name 'a' is there twice"),
+        ("[" * 65 + "]" * 65, "nested more than 64 deep"),
+        ("[" * 100_000, "nested more than 64 deep"),
+        ("1" * 10_000, "integer string conversion"),
+        ('"\ud800"'.encode("utf-8", "surrogatepass"), "codec can't decode"),
+        ("{", "Expecting property name"),
+        ("", "Expecting value"),
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_reason(text, said):
+    with pytest.raises(ValueError, match=said):
+        files.parse_json(text)
+
+
+def test_depth_that_is_allowed_is_read():
+    assert files.parse_json("[" * 63 + "]" * 63)
+
+
+def test_sealed_content_comes_back_and_no_change_of_it_does(tmp_path):
+    path = tmp_path / "model.json"
+    sealed = files.write_sealed(path, {"heads": 4, "name": "ä"})
+    assert files.read_sealed(path) == sealed == {"format": 1, "heads": 4, "name": "ä", "sha256": sealed["sha256"]}
+    for change in ({"heads": 2}, {"name": "a"}, {"format": True}, {"more": 1}, {"sha256": "0" * 64}):
+        path.write_text(json.dumps({**sealed, **change}))
+        with pytest.raises(RunError):
+            files.read_sealed(path)
+
+
+def test_every_flipped_bit_of_sealed_content_is_seen(tmp_path):
+    path = tmp_path / "model.json"
+    sealed = files.write_sealed(path, {"heads": 4, "rate": 0.5, "name": "a b"})
+    written = path.read_bytes()
+    silent = []
+    for bit in range(len(written) * 8):
+        changed = bytearray(written)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        try:
+            found = files.read_sealed(path)
+        except RunError:
+            continue
+        if found != sealed:
+            silent.append((bit, found))
+    assert silent == []
+
+
+def test_content_from_before_the_format_is_version_0_and_a_later_one_is_refused(tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text('{"heads": 4}')
+    assert files.read_sealed(path) == {"heads": 4}
+    path.write_text(json.dumps({"format": 2}))
+    with pytest.raises(RunError, match="written in format 2, and this version of Clearhead reads up to 1"):
+        files.read_sealed(path)
+
+
+def test_a_log_is_appended_to_and_never_through_a_link(tmp_path):
+    for line in (b"one\n", b"two\n"):
+        with files.open_log(tmp_path / "log") as log:
+            log.write(line)
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.open_log(tmp_path / "link")
+    with pytest.raises(FileExistsError):
+        files.open_log(tmp_path / "log", new=True)
