@@ -1,0 +1,260 @@
+"""Folders that are not what was assumed: moved or replaced during training, out of reach before a resume, and links.
+
+Whatever is done, no file of the user's may change. Once everything is back in its place, the run goes on to its end.
+"""
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.attack import forking
+from tests.attack.kills import counted, do_at
+from tests.attack.small import Target, changes, command, contents, problem_of
+from tests.attack.table import Row
+
+ENDS = (0, 1, 2)
+NOBODY = 65534
+OURS = (
+    ".lock",
+    "run.json",
+    "recipe.json",
+    "model.json",
+    "tokenizer.json",
+    "tokenizer.source.json",
+    "tokenizer.target.json",
+    "metrics.jsonl",
+    "curves.svg",
+    "curves.svg.partial",
+    ".model.json.partial",
+    ".recipe.json.partial",
+    "evaluation.json",
+    ".evaluation.json.partial",
+    "data",
+    "tensorboard",
+    "checkpoints",
+    "checkpoints/run.json",
+    "checkpoints/step-00000002",
+    "checkpoints/step-00000004",
+    "checkpoints/step-00000006",
+    "checkpoints/.step-00000006.partial",
+    "checkpoints/step-00000004/state.json",
+    "checkpoints/step-00000004/model.safetensors",
+    "checkpoints/step-00000004/training.safetensors",
+)
+"""Names that a run folder has, had or may have while it is written."""
+
+
+def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
+    draw = random.Random(f"{seed} folders")
+    target = Target.make(home)
+    return [
+        moved_during_training(target, draw, 4 if short else 60),
+        out_of_reach(target, draw, 5 if short else None),
+        in_a_folder_of_the_users(target, draw, 4 if short else None),
+        links(target, draw, 5 if short else None),
+    ]
+
+
+def users_files(folder: Path) -> Path:
+    """Make a folder that holds a user's files under the names that a run uses."""
+    for name in ("checkpoints/step-00000002/thesis.txt", "model.json", "metrics.jsonl", "tokenizer.json", "notes.txt"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"mine: {name}\n", encoding="utf-8")
+    return folder
+
+
+def move_run(run: Path, aside: Path) -> None:
+    os.rename(run, aside)
+
+
+def replace_run(run: Path, aside: Path) -> None:
+    os.rename(run, aside)
+    users_files(run)
+
+
+def move_checkpoints(run: Path, aside: Path) -> None:
+    aside.mkdir()
+    if (run / "checkpoints").exists():
+        os.rename(run / "checkpoints", aside / "checkpoints")
+
+
+def replace_checkpoints(run: Path, aside: Path) -> None:
+    move_checkpoints(run, aside)
+    users_files(run / "checkpoints" / "step-00000002")
+
+
+def moved_during_training(target: Target, draw: random.Random, tries: int) -> Row:
+    """Move the folder, or its checkpoints, while the run is training; put them back, and go on."""
+    row = Row("the folder or its checkpoints moved or replaced during training")
+    ways = (move_run, replace_run, move_checkpoints, replace_checkpoints)
+    made = counted(target, half=True)
+    for i in range(tries):
+        way, k = ways[i % len(ways)], draw.randint(3, len(made))
+        run, aside = target.run(f"moved-{i}", half=True), target.home / f"aside-{i}"
+        kept: list[Any] = []
+
+        def act(name: str, what: Any, way: Callable = way, run: Path = run, aside: Path = aside) -> None:
+            way(run, aside)
+
+        problem = problem_of(do_at(target, run, k, act), ENDS)
+        problem = problem or users_changes(way, run) or put_back(way, run, aside)
+        row.add(problem or target.finish(run), f"try {i}, {way.__name__} at call {k} ({made[k - 1]})")
+        kept.clear()
+        for path in (run, aside):
+            shutil.rmtree(path, ignore_errors=True)
+    return row
+
+
+def users_changes(way: Callable, run: Path) -> str:
+    """Return what became of the files of the user's that were put in the way."""
+    at = {replace_run: run, replace_checkpoints: run / "checkpoints" / "step-00000002"}.get(way)
+    if at is None:
+        return ""
+    odd = [
+        name
+        for name in ("checkpoints/step-00000002/thesis.txt", "model.json", "metrics.jsonl", "tokenizer.json", "notes.txt")
+        if not (at / name).is_file() or (at / name).read_text(encoding="utf-8") != f"mine: {name}\n"
+    ]
+    return f"the user's {', '.join(odd)} were changed or removed" if odd else ""
+
+
+def put_back(way: Callable, run: Path, aside: Path) -> str:
+    """Undo the move; return what stands in the way of it."""
+    if way in (move_run, replace_run):
+        if way is move_run and run.exists() and any(path.is_file() for path in run.rglob("*")):
+            return f"a second folder has grown in the old place: {', '.join(contents(run))}"
+        shutil.rmtree(run, ignore_errors=True)
+        os.rename(aside, run)
+    elif (aside / "checkpoints").exists():
+        if way is move_checkpoints and (run / "checkpoints").exists() and any((run / "checkpoints").iterdir()):
+            return f"other checkpoints have grown in the old place: {', '.join(contents(run / 'checkpoints'))}"
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+        os.rename(aside / "checkpoints", run / "checkpoints")
+    return ""
+
+
+def out_of_reach(target: Target, draw: random.Random, most: int | None) -> Row:
+    """Take a part of the run away before a resume: it is refused with every byte as it was, or goes on rightly."""
+    row = Row("a part of the run out of reach before a resume")
+    names = ("checkpoints", "data", "model.json", "recipe.json", "run.json", "checkpoints/run.json", "metrics.jsonl")
+    ways = ("gone", "dangling link", "empty folder", "empty file", "no permission")
+    tries = [(name, way) for name in names for way in ways]
+    for name, way in tries if most is None else draw.sample(tries, most):
+        run, aside = target.run("reach", half=True), target.home / "aside"
+        if (run / name).exists() and not (way == "no permission" and os.getuid()):
+            os.rename(run / name, aside)
+            hide(run / name, aside, way)
+            before = contents(run)
+            ended = forking.run(as_nobody(run, command("train", run, "--resume"), drop=way == "no permission"))
+            problem = problem_of(ended, ENDS)
+            if not problem and ended.code:
+                changed = changes(before, run)
+                problem = f"refused, and yet changed {changed}" if changed else reveal(run, name, aside)
+            row.add(problem or target.finish(run), f"{name}: {way}")
+        for path in (run, aside):
+            shutil.rmtree(path, ignore_errors=True)
+            path.unlink(missing_ok=True)
+    return row
+
+
+def hide(path: Path, aside: Path, way: str) -> None:
+    match way:
+        case "dangling link":
+            path.symlink_to(path.parent / "not-mounted")
+        case "empty folder":
+            path.mkdir()
+        case "empty file":
+            path.touch()
+        case "no permission":
+            os.rename(aside, path)
+            path.chmod(0)
+
+
+def reveal(run: Path, name: str, aside: Path) -> str:
+    """Put back what was hidden."""
+    path = run / name
+    if not aside.exists():
+        path.chmod(0o755)
+        return ""
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+    os.rename(aside, path)
+    return ""
+
+
+def as_nobody(run: Path, work: Callable[[], int], *, drop: bool) -> Callable[[], int]:
+    """Return the work as done by a user whom permissions hold; root is held by none."""
+
+    def dropped() -> int:
+        for path in [run, *run.rglob("*")] if drop else ():
+            os.chown(path, NOBODY, NOBODY)
+        if drop:
+            for folder in run.parents[:3]:
+                folder.chmod(0o755)
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        return work()
+
+    return dropped
+
+
+def in_a_folder_of_the_users(target: Target, draw: random.Random, most: int | None) -> Row:
+    """Train into a folder that holds a user's file under a name of ours: nothing of it may change."""
+    row = Row("training into a folder that holds files of the user's")
+    for name in OURS if most is None else draw.sample(OURS, most):
+        run = target.home / "users"
+        path = run / name
+        path.parent.mkdir(parents=True)
+        path.write_text("mine\n", encoding="utf-8")
+        before = contents(run)
+        problem = problem_of(do_at(target, run, 0, "kill"), ENDS)
+        kept = path.is_file() and path.read_text(encoding="utf-8", errors="replace") == "mine\n"
+        if not problem and not kept and name != ".lock":
+            problem = f"the user's file was changed; the folder: {changes(before, run)}"
+        row.add(problem, name)
+        shutil.rmtree(run)
+    return row
+
+
+def links(target: Target, draw: random.Random, most: int | None) -> Row:
+    """Plant a link at every name of ours, in a new folder and in one to resume: what it leads to may not change."""
+    row = Row("links planted at every name of a run")
+    tries = [(name, where, half) for name in OURS for where in ("file", "folder", "nothing") for half in (False, True)]
+    for name, where, half in tries if most is None else draw.sample(tries, most):
+        run, victims = target.run("linked", half=half), target.home / "victims"
+        plant(run / name, victims, where)
+        before = contents(victims)
+        verb = command("train", run, "--resume") if half else None
+        ended = forking.run(verb) if verb else do_at(target, run, 0, "kill")
+        changed = changes(before, victims, but=())
+        problem = problem_of(ended, ENDS) or (f"changed through the link: {changed}" if changed else "")
+        row.add(problem, f"a link to a {where} at {name}, {'resumed' if half else 'trained'}")
+        for path in (run, victims):
+            shutil.rmtree(path)
+    return row
+
+
+def plant(path: Path, victims: Path, where: str) -> None:
+    """Put a link in the place of a file or a folder; it leads to a copy of what was there, or to a user's files."""
+    victims.mkdir()
+    victim = victims / path.name
+    if where != "nothing":
+        if path.exists():
+            (shutil.copytree if path.is_dir() else shutil.copyfile)(path, victim)
+        elif where == "folder":
+            users_files(victim)
+        else:
+            victim.write_text("mine\n", encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    path.symlink_to(victim)

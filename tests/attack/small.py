@@ -1,0 +1,185 @@
+"""The small runs under attack: begun, gone on with, finished and compared, each in a tenth of a second or so."""
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clearhead import cli
+from clearhead.errors import ClearheadError
+from clearhead.model.presets import Size
+from clearhead.training import curves
+from clearhead.training.averaging import Last
+from clearhead.training.folder import RunFolder
+from clearhead.training.recipe import Batching, Budget, Keeping, Optimising, Recipe
+from clearhead.training.schedules import Cosine
+from clearhead.training.train import resume, train
+from tests.attack import forking
+from tests.attack.forking import Outcome
+from tests.training import small_runs
+from tests.training.tiny import differences, quiet, recipe_for
+
+STEPS, SAVE = 6, 2
+TINY = Size(1, 8, 2, 2, 16)
+TASKS = {
+    "translate": small_runs.translating,
+    "generate": small_runs.documents,
+    "fill": small_runs.filling,
+    "classify": small_runs.classifying,
+}
+
+
+def recipe_of(home: Path, task: str = "translate") -> Recipe:
+    """Return the recipe of a run of six steps with dropout, an averaged copy, evaluations and pruning."""
+    before, small_runs.SIZE = small_runs.SIZE, TINY
+    try:
+        recipe = recipe_for(TASKS[task], home / f"text-{task}", budget=Budget(steps=STEPS))
+    finally:
+        small_runs.SIZE = before
+    return replace(
+        recipe,
+        optimising=Optimising(lr=1e-2, schedule=Cosine(warmup=2), smoothing=0.1, averaging=Last(share=0.5, every=2)),
+        batching=Batching(tokens=96, context=small_runs.CONTEXT),
+        keeping=Keeping(log=2, evaluate=3, save=SAVE, score_records=1, samples=1),
+    )
+
+
+class Sketch:
+    """A figure that is quick to draw: matplotlib takes longer than all the rest of a small run."""
+
+    def savefig(self, to: Any, **_: Any) -> None:
+        if isinstance(to, io.IOBase):
+            to.write(b"<svg/>")
+        else:
+            Path(to).write_bytes(b"<svg/>")
+
+
+def go_on(run: Path, recipe: Recipe) -> int:
+    """Begin a run, or go on with it, as a user would after a crash; return an exit code, with problems on stderr."""
+    curves.figure_of = lambda lines, title: Sketch()  # type: ignore[assignment]
+    try:
+        if RunFolder(run).exists():
+            resume(run, told=quiet)
+        else:
+            train(run, recipe, told=quiet)
+    except ClearheadError as error:
+        print(f"clearhead: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", 1)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def command(*args: object) -> Callable[[], int]:
+    """Return a function that runs one `clearhead` command, and returns its exit code."""
+
+    def work() -> int:
+        curves.figure_of = lambda lines, title: Sketch()  # type: ignore[assignment]
+        return cli.run([str(arg) for arg in args])
+
+    return work
+
+
+def warm_up(home: Path) -> None:
+    """Train a run in this process, so that its children find everything imported that is imported late."""
+    drawn = curves.figure_of
+    try:
+        if go_on(home / "warm", recipe_of(home)):
+            raise RuntimeError("the first run failed")
+    finally:
+        curves.figure_of = drawn
+
+
+def make(run: Path, recipe: Recipe) -> Path:
+    """Train a run that nothing disturbs."""
+    ended = forking.run(lambda: go_on(run, recipe))
+    if ended.code:
+        raise RuntimeError(f"the undisturbed run failed: {ended.err}")
+    return run
+
+
+class Target(NamedTuple):
+    """What is attacked: a recipe, the run of it that nothing disturbed, and one that was killed half-way."""
+
+    home: Path
+    recipe: Recipe
+    reference: Path
+    half: Path
+
+    @classmethod
+    def make(cls, home: Path, task: str = "translate") -> "Target":
+        recipe = recipe_of(home, task)
+        return cls(home, recipe, make(home / "reference", recipe), begun(home / "half", recipe))
+
+    def run(self, name: str, *, half: bool) -> Path:
+        """Return the path of a run to attack: there already and half-way, or not there yet."""
+        path = self.home / name
+        return copy(self.half, path) if half else path
+
+    def finish(self, run: Path) -> str:
+        """Go on to the end; return what is wrong with how it ends, or "" if it is as the run nothing disturbed."""
+        ended = forking.run(lambda: go_on(run, self.recipe))
+        if ended.code:
+            return f"cannot go on: {ended.unclear() or ended.err.strip()[-400:]} (exit code {ended.code})"
+        try:
+            return "; ".join(differences(RunFolder(run), RunFolder(self.reference))).replace(str(run), run.name)
+        except (ClearheadError, OSError, LookupError) as error:
+            return f"cannot be compared: {error}"
+
+
+def begun(run: Path, recipe: Recipe) -> Path:
+    """Train a run up to its second checkpoint, and kill it there."""
+    from clearhead.training import loop
+
+    def work() -> int:
+        before = loop.Trainer.step
+
+        def step(trainer: Any, batches: Any) -> None:
+            if trainer.done == 2 * SAVE + 1:
+                os.kill(os.getpid(), 9)
+            before(trainer, batches)
+
+        loop.Trainer.step = step  # type: ignore[method-assign]
+        return go_on(run, recipe)
+
+    ended = forking.run(work)
+    if ended.code != -9:
+        raise RuntimeError(f"the run was not begun: {ended}")
+    return run
+
+
+def copy(run: Path, to: Path) -> Path:
+    """Copy a run folder, links as links."""
+    shutil.copytree(run, to, symlinks=True)
+    return to
+
+
+def contents(folder: Path) -> dict[str, bytes | str]:
+    """Return everything under a folder: files with their bytes, links with where they lead, folders."""
+    found: dict[str, bytes | str] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = f"-> {os.readlink(path)}"
+        else:
+            found[name] = path.read_bytes() if path.is_file() else "folder"
+    return found
+
+
+def changes(before: dict[str, bytes | str], folder: Path, but: tuple[str, ...] = (".lock",)) -> str:
+    """Return which files were changed, added or removed, or ""."""
+    after = contents(folder)
+    odd = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    return ", ".join(name for name in odd if Path(name).name not in but)
+
+
+def problem_of(outcome: Outcome, allowed: tuple[int, ...]) -> str:
+    """Return what is wrong with how a child ended: an unclear error, or an exit code that it may not have."""
+    unclear = outcome.unclear()
+    if unclear or outcome.code in allowed:
+        return unclear
+    return f"ended with exit code {outcome.code}: {outcome.err.strip()[-300:]}"
