@@ -95,7 +95,6 @@ def moved_during_training(target: Target, draw: random.Random, tries: int) -> Ro
     for i in range(tries):
         way, k = ways[i % len(ways)], draw.randint(3, len(made))
         run, aside = target.run(f"moved-{i}", half=True), target.home / f"aside-{i}"
-        kept: list[Any] = []
 
         def act(name: str, what: Any, way: Callable = way, run: Path = run, aside: Path = aside) -> None:
             way(run, aside)
@@ -103,7 +102,6 @@ def moved_during_training(target: Target, draw: random.Random, tries: int) -> Ro
         problem = problem_of(do_at(target, run, k, act), ENDS)
         problem = problem or users_changes(way, run) or put_back(way, run, aside)
         row.add(problem or target.finish(run), f"try {i}, {way.__name__} at call {k} ({made[k - 1]})")
-        kept.clear()
         for path in (run, aside):
             shutil.rmtree(path, ignore_errors=True)
     return row
@@ -116,7 +114,13 @@ def users_changes(way: Callable, run: Path) -> str:
         return ""
     odd = [
         name
-        for name in ("checkpoints/step-00000002/thesis.txt", "model.json", "metrics.jsonl", "tokenizer.json", "notes.txt")
+        for name in (
+            "checkpoints/step-00000002/thesis.txt",
+            "model.json",
+            "metrics.jsonl",
+            "tokenizer.json",
+            "notes.txt",
+        )
         if not (at / name).is_file() or (at / name).read_text(encoding="utf-8") != f"mine: {name}\n"
     ]
     return f"the user's {', '.join(odd)} were changed or removed" if odd else ""
@@ -154,7 +158,8 @@ def out_of_reach(target: Target, draw: random.Random, most: int | None) -> Row:
             if not problem and ended.code:
                 changed = changes(before, run)
                 problem = f"refused, and yet changed {changed}" if changed else reveal(run, name, aside)
-            row.add(problem or target.finish(run), f"{name}: {way}")
+            lost = name == "metrics.jsonl" and ended.code == 0  # it goes on with a new log
+            row.add(problem or target.finish(run, metrics=not lost), f"{name}: {way}")
         for path in (run, aside):
             shutil.rmtree(path, ignore_errors=True)
             path.unlink(missing_ok=True)

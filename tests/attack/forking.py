@@ -125,6 +125,36 @@ def read_whole(file: Any) -> bytes:
         return file.read()
 
 
+def in_batches(count: int, work: Callable[[int], str], *, size: int = 50, memory: int | None = None) -> list[str]:
+    """Call `work` with 0 to `count` - 1, so many in each child; return the problems it returned, with their numbers.
+
+    A child that gets stuck or crashes is a problem of the number it was at.
+    """
+    problems: list[str] = []
+    first = 0
+    while first < count:
+        stop = min(first + size, count)
+
+        def batch(first: int = first, stop: int = stop) -> list[str]:
+            found: list[str] = []
+            for i in range(first, stop):
+                signal.setitimer(signal.ITIMER_REAL, SECONDS)
+                os.pwrite(place.fileno(), f"{i:>12}".encode(), 0)
+                if problem := work(i):
+                    found.append(f"try {i}: {problem}")
+            return found
+
+        with tempfile.TemporaryFile() as place:
+            ended = run(batch, memory=memory)
+            at = int(os.pread(place.fileno(), 12, 0) or first)
+        problems += ended.value or []
+        first = stop
+        if ended.value is None:
+            problems.append(f"try {at}: {ended.unclear() or f'ended with {ended.code}: {ended.err[-300:]}'}")
+            first = at + 1
+    return problems
+
+
 def run(work: Callable[[], Any], *, seconds: float = SECONDS, memory: int | None = None) -> Outcome:
     """Run `work` in a child to its end."""
     return start(work, seconds=seconds, memory=memory).wait()

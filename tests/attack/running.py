@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tests.attack import disks, folders, kills, signals
+from tests.attack import commands, disks, flips, folders, kills, signals, texts
 from tests.attack.small import warm_up
 from tests.attack.table import Row, as_markdown, as_text, write_json, write_page
 
@@ -22,6 +22,9 @@ ATTACKS: dict[str, Attack] = {
     "signals": signals.attack,
     "disks": disks.attack,
     "folders": folders.attack,
+    "commands": commands.attack,
+    "flips": flips.attack,
+    "texts": texts.attack,
 }
 """Every attack by its name, in the table's order."""
 FAST = "/dev/shm"

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,7 +89,9 @@ def warm_up(home: Path) -> None:
     """Train a run in this process, so that its children find everything imported that is imported late."""
     drawn = curves.figure_of
     try:
-        if go_on(home / "warm", recipe_of(home)):
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            codes = go_on(home / "warm", recipe_of(home)), command("train", home / "warm", "--resume")()
+        if any(codes):
             raise RuntimeError("the first run failed")
     finally:
         curves.figure_of = drawn
@@ -120,13 +123,18 @@ class Target(NamedTuple):
         path = self.home / name
         return copy(self.half, path) if half else path
 
-    def finish(self, run: Path) -> str:
-        """Go on to the end; return what is wrong with how it ends, or "" if it is as the run nothing disturbed."""
+    def finish(self, run: Path, *, metrics: bool = True) -> str:
+        """Go on to the end; return what is wrong with how it ends, or "" if it is as the run nothing disturbed.
+
+        Without `metrics` only weights and what the optimiser holds are compared.
+        """
         ended = forking.run(lambda: go_on(run, self.recipe))
         if ended.code:
             return f"cannot go on: {ended.unclear() or ended.err.strip()[-400:]} (exit code {ended.code})"
         try:
-            return "; ".join(differences(RunFolder(run), RunFolder(self.reference))).replace(str(run), run.name)
+            found = differences(RunFolder(run), RunFolder(self.reference))
+            odd = [one for one in found if metrics or "metrics" not in one]
+            return "; ".join(odd).replace(str(run), run.name)
         except (ClearheadError, OSError, LookupError) as error:
             return f"cannot be compared: {error}"
 

@@ -1,0 +1,93 @@
+"""Changed files through the command line: every verb, with its exit code and what it says on stderr checked."""
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.attack import forking
+from tests.attack.forking import Outcome
+from tests.attack.mutations import Kept, mutate
+from tests.attack.small import TASKS, command, copy, make, recipe_of
+from tests.attack.table import Row
+
+LINES = "the cat eats the <mask>\neins zwei\nred plum\n\n"
+MEMORY = 3_000_000_000
+"""How many bytes a command may map beyond what it starts with: a small model needs none of them."""
+UNREAD = ("curves.svg", ".lock")
+
+
+def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
+    draw = random.Random(f"{seed} commands")
+    row = Row("changed files through the command line")
+    lines = home / "lines.txt"
+    lines.write_text(LINES, encoding="utf-8")
+    runs = {task: make(home / "runs" / task, recipe_of(home, task)) for task in TASKS}
+    for task, run in runs.items():
+        for args in verbs(task, run, lines, home):
+            warm(args)
+    for i in range(12 if short else 500):
+        task, run = draw.choice([*runs.items()])
+        kept = Kept(draw.choice(files_of(run)))
+        args = draw.choice([*verbs(task, run, lines, home)])
+        if "--resume" in args:
+            run_a_copy(row, i, (home, run, kept), args, draw)
+            continue
+        how = mutate(kept.path, draw)
+        ended = forking.run(command(*args), memory=MEMORY)
+        told = f"try {i}, {args[0]} of {task} with {kept.path.relative_to(run)} changed ({how})"
+        row.add(problem_of(ended, home), told)
+        kept.put_back()
+    return [row]
+
+
+def warm(args: tuple[object, ...]) -> None:
+    """Run a verb once as it should be; it must succeed."""
+    ended = forking.run(command(*args))
+    if ended.code:
+        raise RuntimeError(f"{args} failed before anything was changed: {ended.err}")
+
+
+def verbs(task: str, run: Path, lines: Path, home: Path) -> Iterator[tuple[object, ...]]:
+    """Yield commands that read a run of this task."""
+    extra = {"translate": ("--beam", 2), "generate": ("--tokens", 4, "--greedy")}.get(task, ())
+    yield task, run, lines, *extra
+    yield "train", run, "--resume"
+    yield "runs", run.parent
+    yield "trace", run, "eins zwei", "--html", home / "page.html", *(("--target", "12") if task == "translate" else ())
+    text = home / f"text-{task}"
+    match task:
+        case "translate":
+            yield "evaluate", run, "--source", text / "de", "--target", text / "en", "--beam", 1
+        case "classify":
+            yield "evaluate", run, "--table", text / "table.tsv"
+        case _:
+            yield "evaluate", run, "--text", text / "lines"
+
+
+def files_of(run: Path) -> list[Path]:
+    """Return the files of a run that a verb may read."""
+    return sorted(path for path in run.rglob("*") if path.is_file() and path.name not in UNREAD)
+
+
+def run_a_copy(row: Row, i: int, where: tuple[Path, Path, Kept], args: tuple[object, ...], draw: random.Random) -> None:
+    """Go on with a copy, since that writes: the run itself stays as it is."""
+    home, run, kept = where
+    changed = copy(run, home / "copy")
+    how = mutate(changed / kept.path.relative_to(run), draw)
+    ended = forking.run(command(args[0], changed, *args[2:]), memory=MEMORY)
+    row.add(problem_of(ended, home), f"try {i}, resume of {run.name} with {kept.path.name} changed ({how})")
+    shutil.rmtree(changed)
+
+
+def problem_of(ended: Outcome, home: Path) -> str:
+    """Return what is wrong with a command's end: it may succeed, or fail with a clear word that names a file."""
+    if unclear := ended.unclear():
+        return unclear
+    if ended.code not in (0, 1, 2):
+        return f"ended with exit code {ended.code}: {ended.err[-300:]}"
+    if ended.code and str(home) not in ended.err:
+        return f"the error names no file: {ended.err[-300:]}"
+    if "\x1b[2J" in ended.err:
+        return "it sent an escape sequence to the terminal"
+    return ""
