@@ -166,10 +166,10 @@ def load(
 
 def chosen(folder: RunFolder, step: int | None, told: Callable[[str], None]) -> tuple[Checkpoint, dict[str, Tensor]]:
     """The checkpoint to use, and its weights: the one asked for, else the best, else the newest that is whole."""
-    there = folder.checkpoints.all()
     if step is not None:
-        asked = [one for one in there if one.step == step] or no_such_step(folder, there, step)
-        return asked[0], asked[0].model()
+        asked = folder.checkpoints.at(step) or no_such_step(folder, folder.checkpoints.all(), step)
+        return asked, asked.model()
+    there = folder.checkpoints.all(told)
     for checkpoint in sorted(there, key=lambda one: one.step != best_step(folder, there)):
         try:
             return checkpoint, checkpoint.model()
