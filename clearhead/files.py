@@ -120,10 +120,12 @@ def read_json(path: str | Path, *, most: int = MOST_BYTES, error: type[Clearhead
     """Read a JSON file, bounded in size and depth. Raises `error`, or FileNotFoundError if there is no such file."""
     try:
         return parse_json(read_bytes(path, most=most))
-    except FileNotFoundError:
-        raise
+    except (FileNotFoundError, NotADirectoryError) as missing:
+        raise FileNotFoundError(missing.errno, missing.strerror, str(path)) from None
     except OSError as problem:
         raise error(f"{path}: cannot be read ({problem.strerror or problem})") from None
+    except MemoryError:
+        raise error(f"{path}: there is not enough memory to read it; close other programs") from None
     except ValueError as problem:
         raise error(f"{path}: is not JSON as Clearhead writes it ({problem})") from None
 
@@ -197,7 +199,9 @@ def checksum(content: Mapping[str, Any]) -> str:
 def write_sealed(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """Seal content, write it atomically as JSON, and return it. OSError where it cannot be written."""
     sealed = seal(content)
-    write_text(path, json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    # UTF-8 has no half of a surrogate pair, as in a file name of other bytes. JSON calls it just what this does.
+    write_bytes(path, text.encode(errors="backslashreplace"))
     return sealed
 
 
