@@ -20,6 +20,8 @@ from clearhead.errors import ClearheadError, RunError
 __all__ = [
     "FORMAT",
     "PARTIAL",
+    "check_file_name",
+    "check_seal",
     "flush",
     "open_log",
     "parse_json",
@@ -214,22 +216,37 @@ def read_sealed(path: str | Path, *, error: type[ClearheadError] = RunError) -> 
     found = read_json(path, error=error)
     if not isinstance(found, dict):
         raise error(f"{path}: expected a JSON object; came {type(found).__name__}")
-    if "format" not in found and not isinstance(found.get("sha256"), str):
-        return found
+    if "format" in found or isinstance(found.get("sha256"), str):
+        check_seal(found, str(path), error=error)
+    return found
+
+
+def check_seal(found: Mapping[str, Any], where: str, *, error: type[ClearheadError] = RunError) -> None:
+    """Raise `error` where sealed content is of a later format, or its checksum is wrong or missing."""
     version = found.get("format")
     if type(version) is not int or version < 1:
-        raise error(f"{path}: its format is {str(version)[:40]!r}, which is no version")
+        raise error(f"{where}: its format is {str(version)[:40]!r}, which is no version")
     if version > FORMAT:
         raise error(
-            f"{path}: was written in format {version}, and this version of Clearhead reads up to {FORMAT}; "
+            f"{where}: was written in format {version}, and this version of Clearhead reads up to {FORMAT}; "
             "install a newer one"
         )
     if found.get("sha256") != checksum(found):
         raise error(
-            f"{path}: was changed since it was written: its checksum is wrong. Put the file back as it was, "
+            f"{where}: was changed since it was written: its checksum is wrong. Put the file back as it was, "
             "or start anew"
         )
-    return found
+
+
+def check_file_name(name: str, where: str, *, error: type[ClearheadError] = RunError) -> str:
+    """Return the name of a file that another file mentions; raise `error` for one that leads out of its folder.
+
+    >>> check_file_name("tokenizer.json", "model.json")
+    'tokenizer.json'
+    """
+    if not name or name.startswith(".") or any(sign in name for sign in "/\\:\0"):
+        raise error(f"{where}: {name[:60]!r} is no name of a file in this folder")
+    return name
 
 
 def sha256_of_file(path: str | Path) -> str:
