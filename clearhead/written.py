@@ -12,7 +12,7 @@ import stat
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -34,6 +34,8 @@ __all__ = [
 CLASS = "is"
 Then = Mapping[str, Mapping[str, Any]]
 """By class, the fields that older files lack, and the value each had when those were written."""
+MOST_OBJECTS = 50_000
+"""More than these, some 6,000 blocks, are no model: making them would only take time."""
 LARGEST = 2**64
 """Integers in files are smaller than this: torch's seeds reach up to it, and nothing else so far."""
 
@@ -90,29 +92,48 @@ def from_json(
     Every field of a class must be there and fit its annotation. Only `then`, for a file from before there was a
     `format`, has values for fields that may be missing. Errors begin with `where`, the file, and the field's path.
     """
+    if count_objects(value) > MOST_OBJECTS:
+        raise error(f"{where}: has more than {MOST_OBJECTS:,} parts, which no model has")
+    return make_part(value, Reader(table, then or {}, error), where)
+
+
+class Reader(NamedTuple):
+    """What `make_part` needs for every part: see `from_json`."""
+
+    table: Mapping[str, type]
+    then: Then
+    error: type[ClearheadError]
+
+
+def make_part(value: Any, reader: Reader, where: str) -> Any:
+    """Return a value from JSON as `from_json` does."""
     if isinstance(value, list):
-        return tuple(
-            from_json(inner, table, where=f"{where}[{i}]", then=then, error=error) for i, inner in enumerate(value)
-        )
+        return tuple(make_part(inner, reader, f"{where}[{i}]") for i, inner in enumerate(value))
     if not isinstance(value, dict):
         return value
-    fields = {
-        name: from_json(inner, table, where=join(where, name), then=then, error=error)
-        for name, inner in value.items()
-        if name != CLASS
-    }
+    fields = {name: make_part(inner, reader, join(where, name)) for name, inner in value.items() if name != CLASS}
     if CLASS not in value:
         return fields
-    name = value[CLASS]
+    name, (table, then, error) = value[CLASS], reader
     if not isinstance(name, str) or name not in table:
         raise error(
             f"{where}: there is no {str(name)[:60]!r} in this version of Clearhead: was it written by a newer one?"
         )
-    given = check_fields(fields, hints_of(table[name]), where, what=name, then=(then or {}).get(name), error=error)
+    given = check_fields(fields, hints_of(table[name]), where, what=name, then=then.get(name), error=error)
     try:
         return table[name](**given)
     except ClearheadError as problem:
         raise error(f"{where}: {problem}") from None
+
+
+def count_objects(value: Any) -> int:
+    """Count the JSON objects in a value, in itself too; without recursion, and quickly."""
+    count, left = 0, [value]
+    while left:
+        one = left.pop()
+        count += isinstance(one, dict)
+        left.extend(one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+    return count
 
 
 def join(where: str, name: str) -> str:
