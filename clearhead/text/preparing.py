@@ -19,7 +19,7 @@ from clearhead.text.problems import Problems
 from clearhead.text.sources import Source, shown
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.written import check_fields, to_json
+from clearhead.written import check_fields, check_regular, to_json
 
 __all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "prepare"]
 
@@ -152,6 +152,11 @@ def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing) -> str:
     digest = hashlib.blake2b(digest_size=12)
     digest.update(json.dumps([FORMAT, *map(to_json, (corpus, layout, tokenizing))]).encode())
     given = (tokenizing.given,) if tokenizing.given else ()
+    for path in given:
+        try:
+            check_regular(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected a tokenizer.json") from None
     sources = [corpus.train] if corpus.dev is None else [corpus.train, corpus.dev]
     for path in (*itertools.chain.from_iterable(source.files for source in sources), *given):
         try:

@@ -458,3 +458,9 @@ def test_text_that_was_prepared_before_there_were_checksums_is_used(file, ready)
     flip(home / "train" / "text.ends")
     with pytest.raises(RunError, match="not a whole store"):
         opened(home)
+
+
+def test_a_device_is_no_tokeniser(file, ready):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    with pytest.raises(DataError, match=r"/dev/zero: cannot be read \(it is no regular file\)"):
+        ready(source, tokenizing=Tokenizing(given="/dev/zero"))
