@@ -22,6 +22,8 @@ from clearhead.errors import ClearheadError, RunError
 __all__ = [
     "FORMAT",
     "PARTIAL",
+    "check_file_name",
+    "check_seal",
     "flush",
     "open_log",
     "os_errors_as_run_errors",
@@ -149,6 +151,8 @@ def read_json(path: str | Path, *, most: int = MOST_BYTES, error: type[Clearhead
         raise FileNotFoundError(missing.errno, missing.strerror, str(path)) from None
     except OSError as problem:
         raise error(f"{path}: cannot be read ({problem.strerror or problem})") from None
+    except MemoryError:
+        raise error(f"{path}: there is not enough memory to read it; close other programs") from None
     except ValueError as problem:
         raise error(f"{path}: is not JSON as Clearhead writes it ({problem})") from None
 
@@ -180,8 +184,8 @@ def finite_float(text: str) -> float:
 def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise ValueError(f"the name {twice[:60]!r} is there twice")
     return found
 
@@ -222,7 +226,9 @@ def checksum(content: Mapping[str, Any]) -> str:
 def write_sealed(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """Seal content, write it atomically as JSON, and return it. OSError where it cannot be written."""
     sealed = seal(content)
-    write_text(path, json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    # UTF-8 has no half of a surrogate pair, as in a file name of other bytes. JSON calls it just what this does.
+    write_bytes(path, text.encode(errors="backslashreplace"))
     return sealed
 
 
@@ -235,22 +241,37 @@ def read_sealed(path: str | Path, *, error: type[ClearheadError] = RunError) -> 
     found = read_json(path, error=error)
     if not isinstance(found, dict):
         raise error(f"{path}: expected a JSON object; came {type(found).__name__}")
-    if "format" not in found and not isinstance(found.get("sha256"), str):
-        return found
+    if "format" in found or isinstance(found.get("sha256"), str):
+        check_seal(found, str(path), error=error)
+    return found
+
+
+def check_seal(found: Mapping[str, Any], where: str, *, error: type[ClearheadError] = RunError) -> None:
+    """Raise `error` where sealed content is of a later format, or its checksum is wrong or missing."""
     version = found.get("format")
     if type(version) is not int or version < 1:
-        raise error(f"{path}: its format is {str(version)[:40]!r}, which is no version")
+        raise error(f"{where}: its format is {str(version)[:40]!r}, which is no version")
     if version > FORMAT:
         raise error(
-            f"{path}: was written in format {version}, and this version of Clearhead reads up to {FORMAT}; "
+            f"{where}: was written in format {version}, and this version of Clearhead reads up to {FORMAT}; "
             "install a newer one"
         )
     if found.get("sha256") != checksum(found):
         raise error(
-            f"{path}: was changed since it was written: its checksum is wrong. Put the file back as it was, "
+            f"{where}: was changed since it was written: its checksum is wrong. Put the file back as it was, "
             "or start anew"
         )
-    return found
+
+
+def check_file_name(name: str, where: str, *, error: type[ClearheadError] = RunError) -> str:
+    """Return the name of a file that another file mentions; raise `error` for one that leads out of its folder.
+
+    >>> check_file_name("tokenizer.json", "model.json")
+    'tokenizer.json'
+    """
+    if not name or name.startswith(".") or any(sign in name for sign in "/\\:\0"):
+        raise error(f"{where}: {name[:60]!r} is no name of a file in this folder")
+    return name
 
 
 def sha256_of_file(path: str | Path) -> str:

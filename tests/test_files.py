@@ -143,3 +143,15 @@ def test_a_log_is_appended_to_and_never_through_a_link(tmp_path):
         files.open_log(tmp_path / "link")
     with pytest.raises(FileExistsError):
         files.open_log(tmp_path / "log", new=True)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/b", "/etc/passwd", "a\\b", "C:a", ".hidden", "a\0b"])
+def test_a_file_that_is_named_in_a_file_lies_beside_it(name):
+    with pytest.raises(TraceError, match=r"model\.json: .* is no name of a file in this folder"):
+        files.check_file_name(name, "model.json", error=TraceError)
+
+
+def test_a_name_that_is_there_twice_among_many_is_found_at_once():
+    text = ",".join(f'"{i}":0' for i in range(100_000))
+    with pytest.raises(ValueError, match="the name '99999' is there twice"):
+        files.parse_json(f'{{{text},"99999":1}}')

@@ -1,0 +1,96 @@
+"""Check a file of weights against a model's spec before either takes memory.
+
+A spec from a stranger can ask for any size. What it asks for is compared with the names and shapes in the file's
+header, which no one can make large without a large file.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from clearhead.errors import ClearheadError, RunError
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.training.checkpoints import named_tensors
+from clearhead.written import check_regular
+
+__all__ = ["Header", "check_finite", "check_shapes", "read_header"]
+
+
+class TensorInfo(NamedTuple):
+    """A tensor as a header has it: its dtype as safetensors calls it, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+Header = Mapping[str, TensorInfo]
+FLOATS = {"F64", "F32", "F16", "BF16"}
+COUNTS = ("count", "heads")
+"""Fields of a spec that say how often something is built: loops run over them, even on the meta device."""
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Return the tensors of a safetensors file without reading them; RunError where it is none."""
+    try:
+        check_regular(path)
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return {name: TensorInfo(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+
+
+def check_shapes(spec: Spec, header: Header, where: str) -> None:
+    """Raise RunError where the weights of a file are not those of the spec's model. It takes no memory to speak of."""
+    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec,)
+    blocks = sum(len(stack.blocks) for stack in stacks)
+    if blocks > len(header):
+        raise RunError(f"{where}: the model has {blocks:,} blocks, and the file only {len(header):,} tensors")
+    largest = max((size for one in header.values() for size in one.shape), default=0)
+    for name, count in counts_in(spec):
+        if count > largest:
+            raise RunError(f"{where}: the model has a {name} of {count:,}, and no tensor in the file is so large")
+    try:
+        with torch.device("meta"):
+            expected = named_tensors(spec.build())
+    except (ClearheadError, RuntimeError, OverflowError, TypeError) as error:
+        raise RunError(f"{where}: the model cannot be built ({str(error).splitlines()[0]})") from None
+    if expected.keys() != header.keys():
+        odd = sorted(expected.keys() ^ header.keys())
+        raise RunError(f"{where}: its tensors are not this model's; they differ in {', '.join(odd[:3])}")
+    for name, one in expected.items():
+        if tuple(one.shape) != header[name].shape:
+            raise RunError(f"{where}: {name} is {header[name].shape} and should be {tuple(one.shape)}")
+        if one.is_floating_point() != (header[name].dtype in FLOATS):
+            raise RunError(f"{where}: {name} is of {header[name].dtype} and should be {one.dtype}")
+
+
+def counts_in(part: Any) -> Iterator[tuple[str, int]]:
+    """Yield the counts anywhere in a spec."""
+    if isinstance(part, tuple):
+        for one in part:
+            yield from counts_in(one)
+    elif dataclasses.is_dataclass(part):
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if field.name in COUNTS and isinstance(value, int):
+                yield field.name, value
+            yield from counts_in(value)
+
+
+def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Raise RunError where a weight is NaN or infinite: whatever came of it would be garbage."""
+    for name, one in tensors.items():
+        if one.is_floating_point() and one.numel():
+            least, most = one.aminmax()  # either is NaN if anything is
+            if not (torch.isfinite(least) and torch.isfinite(most)):
+                raise RunError(
+                    f"{where}: {name} holds NaN or infinity: the training diverged, or the file is damaged. Use an "
+                    "earlier checkpoint, or train anew with a lower learning rate"
+                )
