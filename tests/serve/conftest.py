@@ -47,7 +47,7 @@ class Client:
 
 
 @contextlib.contextmanager
-def serving(run, folder, budget=None):
+def serving(run, folder, budget=None, **options):
     """A server of a run, with a page of one line."""
     from clearhead.serve.budget import Budget
     from clearhead.serve.explorer import Explorer
@@ -57,7 +57,7 @@ def serving(run, folder, budget=None):
     (folder / "index.html").write_text(PAGE)
     (folder / "assets" / "page-1_a.js").write_text("1")
     (folder.parent / "secret.txt").write_text("secret")
-    server = Server(Explorer(run, budget or Budget()), static=folder)
+    server = Server(Explorer(run, budget or Budget()), static=folder, **options)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
