@@ -21,13 +21,14 @@ ENOUGH := const [a, b] = process.versions.node.split("."); process.exit(a < 20 |
 # torch 2.13.0 has wheels for Python 3.11 to 3.14.
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 
-.PHONY: help demo web test test-fast check format clean
+.PHONY: help demo web test test-fast attack check format clean
 
 help:
 	@echo "make demo       train a translator of number words in about a minute, and look into it"
 	@echo "make web        build the explorer's page (the others do so by themselves)"
 	@echo "make test       every test, with coverage"
 	@echo "make test-fast  every test that is not slow"
+	@echo "make attack     kill, fill, move, flip and ask for real for a quarter of an hour; prints what survived (SEED=1)"
 	@echo "make check      formatting, lint, types, direction of imports; of the page too"
 	@echo "make format     format the code and mend what lint can mend"
 	@echo "make clean      remove caches and build output (not .venv)"
@@ -47,6 +48,10 @@ test-fast: $(TOOLS) $(WEB)
 	$(NPM) test
 	$(PYTEST) -m "not slow"
 	$(PYTEST) --jaxtyping-packages= tests/plain -m "not slow"
+
+# The same with the table of docs/reliability.md written anew: make attack WRITE=--write
+attack: $(TOOLS) $(WEB)
+	$(BIN)/python -m tests.attack --seed $(or $(SEED),1) $(WRITE)
 
 check: $(TOOLS) $(MODULES)
 	$(BIN)/ruff format --check .

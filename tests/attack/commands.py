@@ -14,6 +14,7 @@ from tests.attack.table import Row
 LINES = "the cat eats the <mask>\neins zwei\nred plum\n\n"
 MEMORY = 3_000_000_000
 """How many bytes a command may map beyond what it starts with: a small model needs none of them."""
+SECONDS = 30
 UNREAD = ("curves.svg", ".lock")
 
 
@@ -26,7 +27,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     for task, run in runs.items():
         for args in verbs(task, run, lines, home):
             warm(args)
-    for i in range(12 if short else 500):
+    for i in range(8 if short else 500):
         task, run = draw.choice([*runs.items()])
         kept = Kept(draw.choice(files_of(run)))
         args = draw.choice([*verbs(task, run, lines, home)])
@@ -34,7 +35,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
             run_a_copy(row, i, (home, run, kept), args, draw)
             continue
         how = mutate(kept.path, draw)
-        ended = forking.run(command(*args), memory=MEMORY)
+        ended = forking.run(command(*args), memory=MEMORY, seconds=SECONDS)
         told = f"try {i}, {args[0]} of {task} with {kept.path.relative_to(run)} changed ({how})"
         row.add(problem_of(ended, home), told)
         kept.put_back()
@@ -75,7 +76,7 @@ def run_a_copy(row: Row, i: int, where: tuple[Path, Path, Kept], args: tuple[obj
     home, run, kept = where
     changed = copy(run, home / "copy")
     how = mutate(changed / kept.path.relative_to(run), draw)
-    ended = forking.run(command(args[0], changed, *args[2:]), memory=MEMORY)
+    ended = forking.run(command(args[0], changed, *args[2:]), memory=MEMORY, seconds=SECONDS)
     row.add(problem_of(ended, home), f"try {i}, resume of {run.name} with {kept.path.name} changed ({how})")
     shutil.rmtree(changed)
 

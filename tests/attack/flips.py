@@ -27,9 +27,9 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     return [
-        in_use(home, seed, 60 if short else 1200),
-        in_scores(home, seed, 6 if short else 100),
-        before_a_resume(home / "resumed", seed, 6 if short else 250),
+        in_use(home, seed, 40 if short else 1200),
+        in_scores(home, seed, 4 if short else 100),
+        before_a_resume(home / "resumed", seed, 3 if short else 250),
     ]
 
 

@@ -52,9 +52,9 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     target = Target.make(home)
     return [
         moved_during_training(target, draw, 4 if short else 60),
-        out_of_reach(target, draw, 5 if short else None),
-        in_a_folder_of_the_users(target, draw, 4 if short else None),
-        links(target, draw, 5 if short else None),
+        out_of_reach(target, draw, 4 if short else None),
+        in_a_folder_of_the_users(target, draw, 3 if short else None),
+        links(target, draw, 4 if short else None),
     ]
 
 

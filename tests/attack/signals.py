@@ -24,7 +24,7 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     draw = random.Random(f"{seed} signals")
     target = Target.make(home)
-    tries = 3 if short else 60
+    tries = 2 if short else 60
     return [at_random(target, draw, tries), twice(target, draw, tries)]
 
 
