@@ -248,6 +248,8 @@ class Checkpoints:
             raise RunError(f"{path}: is a checkpoint without a run's id, which this run did not save")
         if "format" in state and self.model is not None and state.get("model") != self.model:
             raise RunError(f"{path}: was saved with another model.json than the one that is there now")
+        if state["step"] != step_of(path):
+            raise RunError(f"{path}: holds step {state['step']}, so the folder was renamed")
         sums = state["files"] if "format" in state else state["sha256"]
         return Checkpoint(folder=path, step=step_of(path), state=state, sums=sums)
 
@@ -347,8 +349,6 @@ def read_state(path: Path) -> dict[str, Any]:
     best = state["best"]
     if best is not None and not all(type(best.get(name)) in (int, float) for name in ("step", "score")):
         raise RunError(f"{file}: is no state of a checkpoint: 'best' is {str(best)[:60]!r}")
-    if state["step"] != step_of(path):
-        raise RunError(f"{path}: holds step {state['step']}, so the folder was renamed")
     return state
 
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -103,12 +102,11 @@ def resume(
     folder = RunFolder(Path(path))
     recipe = folder.recipe()
     check_unlinked(folder.path)
-    find = partial(find_checkpoints, folder, checkpoints)
-    find().folders()
+    find_checkpoints(folder, checkpoints)
     with folder.locked() as held:
         task, spec = folder.task(), folder.spec()
         prepared = prepared_before(data or folder.data, folder)
-        found = find()
+        found = find_checkpoints(folder, checkpoints)
         checkpoint = last_whole(found, folder, recipe, told)
         told("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
         changed = replace(
@@ -126,6 +124,7 @@ def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpo
     if elsewhere is not None:
         return move_checkpoints(folder, Path(elsewhere))
     found = folder.checkpoints
+    found.folders()
     check_no_link(found.folder)
     return found
 
