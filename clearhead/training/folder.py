@@ -100,7 +100,8 @@ class RunFolder:
         )
 
     def spec(self) -> Spec:
-        return spec_from_json(self.described()["spec"])
+        told = self.described()
+        return spec_from_json(told["spec"], where=f"{self.model_file}: spec", old="format" not in told)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
