@@ -3,9 +3,9 @@
     git worktree add /tmp/old COMMIT --detach
     mkdir -p OUT && cd OUT && PYTHONPATH=/tmp/old OMP_NUM_THREADS=1 python THIS_FILE
 
-It runs in an empty folder with relative paths, so that nothing of a machine is in the files. For each task it leaves the
-run after 20 steps (of `translate` with two checkpoints, else one), `expected.json` (what that code answered) and `resumed.safetensors` (the
-weights it had after ten more steps).
+It runs in an empty folder with relative paths, so that nothing of a machine is in the files. For each task it leaves
+the run after 20 steps (of `translate` with two checkpoints, else one), `expected.json` (what that code answered) and
+`resumed.safetensors` (the weights it had after ten more steps).
 """
 
 import json
