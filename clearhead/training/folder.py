@@ -195,7 +195,8 @@ class RunFolder:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected a tokenizer.json") from None
 
     def spec(self) -> Spec:
-        return spec_from_json(self.described()["spec"])
+        told = self.described()
+        return spec_from_json(told["spec"], where=f"{self.model_file}: spec", old="format" not in told)
 
     def read_evaluation(self) -> dict[str, Any]:
         """Read evaluation.json; RunError where there is none, or one that is damaged or of another run."""
