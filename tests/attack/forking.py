@@ -106,6 +106,14 @@ class Child:
 
     def __init__(self, number: int, files: list[Any]) -> None:
         self.number, self.files = number, files
+        self.status: int | None = None
+
+    def ended(self) -> bool:
+        """Return whether the child has ended, without waiting for it."""
+        if self.status is None:
+            number, status = os.waitpid(self.number, os.WNOHANG)
+            self.status = status if number else None
+        return self.status is not None
 
     def send(self, number: int, after: float = 0.0) -> None:
         """Send a signal after so many seconds."""
@@ -113,7 +121,7 @@ class Child:
         os.kill(self.number, number)
 
     def wait(self) -> Outcome:
-        _, status = os.waitpid(self.number, 0)
+        status = os.waitpid(self.number, 0)[1] if self.status is None else self.status
         out, err, value = (read_whole(file) for file in self.files)
         code = os.waitstatus_to_exitcode(status)
         return Outcome(code, json.loads(value) if value else None, out.decode(errors="replace"), err.decode("latin-1"))

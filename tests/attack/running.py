@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tests.attack import commands, disks, flips, folders, kills, signals, texts
+from tests.attack import commands, disks, flips, folders, kills, readers, signals, texts
 from tests.attack.small import warm_up
 from tests.attack.table import Row, as_markdown, as_text, write_json, write_page
 
@@ -20,6 +20,7 @@ Attack = Callable[..., list[Row]]
 ATTACKS: dict[str, Attack] = {
     "kills": kills.attack,
     "signals": signals.attack,
+    "readers": readers.attack,
     "disks": disks.attack,
     "folders": folders.attack,
     "commands": commands.attack,
