@@ -6,9 +6,11 @@ the new one. JSON of ours is sealed: it carries the version of its format and a 
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +26,7 @@ __all__ = [
     "check_seal",
     "flush",
     "open_log",
+    "os_errors_as_run_errors",
     "parse_json",
     "read_bytes",
     "read_json",
@@ -31,6 +34,7 @@ __all__ = [
     "remove_partials",
     "replacing",
     "seal",
+    "set_aside",
     "sha256_of_file",
     "write_bytes",
     "write_sealed",
@@ -87,11 +91,32 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def os_errors_as_run_errors(path: Path) -> Iterator[None]:
+    """Re-raise an OSError, such as that of a full disk, as a RunError that says what could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{path}: could not be written ({error}); what was saved before is as it was. "
+            "Free some space, or mend the folder's permissions, and go on with --resume"
+        ) from None
+
+
 def remove_partials(folder: Path, names: Iterable[str]) -> None:
-    """Remove what a killed process left of files with these names."""
-    for name in names:
-        for left in folder.glob(f".{name}.*{PARTIAL}"):
-            left.unlink(missing_ok=True)
+    """Remove what a killed process left of files with these names, this version's or an earlier one's."""
+    left = re.compile(rf"\.?({'|'.join(map(re.escape, names))})(\.[0-9a-f]{{8}}|\.\d+)?{re.escape(PARTIAL)}")
+    for path in folder.iterdir():
+        if left.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
+            path.unlink(missing_ok=True)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file or folder to the first numbered name that is free, and return it: metrics.1.jsonl, step-5.1."""
+    names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
+    aside = next(name for name in names if not os.path.lexists(name))
+    path.rename(aside)
+    return aside
 
 
 def open_log(path: Path, *, new: bool = False) -> BinaryIO:

@@ -16,6 +16,7 @@ from typing import NamedTuple, final
 from clearhead.decoding.generating import inferring
 from clearhead.decoding.session import right_padded
 from clearhead.errors import OptionError
+from clearhead.files import write_text
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
@@ -24,7 +25,6 @@ from clearhead.text.kinds import SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents
 from clearhead.training.answers import in_batches
-from clearhead.training.checkpoints import write_text
 from clearhead.training.defaults import PLACEHOLDER, decoder, with_position
 from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
 from clearhead.training.run import Run

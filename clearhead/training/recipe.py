@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from clearhead.errors import OptionError, RunError
-from clearhead.files import read_sealed, write_sealed
+from clearhead.files import os_errors_as_run_errors, read_sealed, write_sealed
 from clearhead.model import saved
 from clearhead.model.saved import PARTS
 from clearhead.model.sizes import Spec
@@ -13,7 +13,6 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.averaging import Averaging, Ema, Last, Unaveraged
-from clearhead.training.checkpoints import writing
 from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, Schedule, WarmupStableDecay
 from clearhead.written import Then, from_json, table_of, to_json
 
@@ -180,7 +179,7 @@ THEN: Then = {**saved.THEN, "Recipe": {"parameters": None, "vectors": None}}
 def write_recipe(recipe: Recipe, path: Path, *, run: str | None = None) -> None:
     """Write the recipe as sealed JSON, bound to the run with this id."""
     content = to_json(recipe, CLASSES)
-    with writing(path):
+    with os_errors_as_run_errors(path):
         write_sealed(path, content if run is None else {"run": run, **content})
 
 

@@ -107,7 +107,7 @@ def test_a_run_whose_model_is_not_described_yet(tmp_path):
     with pytest.raises(RunError, match="there is no model yet; train it, or go on with --resume"):
         RunFolder(tmp_path).spec()
     (tmp_path / "model.json").write_text("{")
-    with pytest.raises(RunError, match=r"model\.json: cannot be read"):
+    with pytest.raises(RunError, match=r"model\.json: is not JSON as Clearhead writes it"):
         RunFolder(tmp_path).task()
 
 
