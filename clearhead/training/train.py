@@ -13,7 +13,7 @@ from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import resized
 from clearhead.text.preparing import Prepared, opened, prepare
 from clearhead.training.assessing import Held, assess
-from clearhead.training.checkpoints import Checkpoint, Checkpoints, check_no_link
+from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link
 from clearhead.training.claiming import (
     check_new,
     check_unlinked,
@@ -30,10 +30,11 @@ from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, settled
 from clearhead.training.metrics import finite
 from clearhead.training.recipe import Budget, Machine, Recipe
-from clearhead.training.run import Run, load, to_stderr
+from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import TASKS
+from clearhead.training.weight_files import check_shapes, read_header
 
 __all__ = ["resume", "train"]
 
@@ -105,6 +106,7 @@ def resume(
     find_checkpoints(folder, checkpoints)
     with folder.locked() as held:
         task, spec = folder.task(), folder.spec()
+        check_fit(task, spec, str(folder.model_file))
         prepared = prepared_before(data or folder.data, folder)
         found = find_checkpoints(folder, checkpoints)
         checkpoint = last_whole(found, folder, recipe, told)
@@ -180,6 +182,9 @@ class Training:
         """Train to the end, and evaluate. `begin` is called when all is there, just before anything is written."""
         work = self.work
         device = prepare_machine(work.recipe.machine)
+        if checkpoint is not None:
+            weights = checkpoint.folder / MODEL
+            check_shapes(work.spec, read_header(weights), str(weights))
         torch.manual_seed(work.recipe.seed)
         model = work.spec.build()
         if work.recipe.vectors is not None and checkpoint is None:

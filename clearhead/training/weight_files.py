@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from clearhead.errors import ClearheadError, RunError
 from clearhead.model.sizes import Spec
@@ -19,7 +18,7 @@ from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.training.checkpoints import named_tensors
 from clearhead.written import check_regular
 
-__all__ = ["Header", "check_finite", "check_shapes", "read_header"]
+__all__ = ["Header", "TensorInfo", "check_shapes", "read_header"]
 
 
 class TensorInfo(NamedTuple):
@@ -82,15 +81,3 @@ def counts_in(part: Any) -> Iterator[tuple[str, int]]:
             if field.name in COUNTS and isinstance(value, int):
                 yield field.name, value
             yield from counts_in(value)
-
-
-def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
-    """Raise RunError where a weight is NaN or infinite: whatever came of it would be garbage."""
-    for name, one in tensors.items():
-        if one.is_floating_point() and one.numel():
-            least, most = one.aminmax()  # either is NaN if anything is
-            if not (torch.isfinite(least) and torch.isfinite(most)):
-                raise RunError(
-                    f"{where}: {name} holds NaN or infinity: the training diverged, or the file is damaged. Use an "
-                    "earlier checkpoint, or train anew with a lower learning rate"
-                )

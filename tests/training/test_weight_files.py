@@ -17,7 +17,7 @@ from clearhead.model import presets
 from clearhead.model.saved import spec_from_json, spec_to_json
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.run import load
-from clearhead.training.weight_files import TensorInfo, check_finite, check_shapes, read_header
+from clearhead.training.weight_files import TensorInfo, check_shapes, read_header
 from tests.model.test_saved import SPECS
 
 SMALL = [spec for spec in SPECS if getattr(spec, "d_model", 99) == 8 and spec.blocks]
@@ -83,15 +83,6 @@ def test_a_header_is_read_without_the_weights(tmp_path):
             read_header(place)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_weights_that_are_no_numbers_are_refused(value):
-    whole = {"a": torch.arange(6.0), "b": torch.tensor([1, 2]), "c": torch.empty(0)}
-    check_finite(whole, "w")
-    whole["a"][3] = value
-    with pytest.raises(RunError, match="w: a holds NaN or infinity: the training diverged"):
-        check_finite(whole, "w")
-
-
 @pytest.fixture
 def copy(translator, tmp_path):
     shutil.copytree(translator.folder.path, tmp_path / "run")
@@ -104,7 +95,7 @@ def test_nan_weights_under_a_valid_checksum_give_no_garbage(copy):
     next(iter(weights.values())).fill_(math.nan)
     state = {name: one for name, one in newest.state.items() if name not in ("format", "run", "model", "files")}
     copy.checkpoints.save(newest.step, weights, newest.training(), state)
-    with pytest.raises(RunError, match=r"no checkpoint can be used: .*holds NaN"):
+    with pytest.raises(RunError, match=r"no checkpoint can be used: .*NaN"):
         load(copy.path, device="cpu", told=lambda line: None)
 
 
