@@ -85,8 +85,11 @@ class Checkpoint:
         try:
             if sha256_of_file(path) != self.sums[name]:
                 raise RunError(f"{path}: its checksum is wrong, so it was changed or cut off since it was written")
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read ({error})") from None
+        try:
             found = load_file(path)
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, RuntimeError) as error:  # torch's own for a file that is removed meanwhile
             raise RunError(f"{path}: cannot be read ({error})") from None
         for key, one in found.items():
             check_finite(path, key, one)

@@ -192,14 +192,23 @@ def chosen(
     if step is not None:
         asked = folder.checkpoints.at(step) or no_such_step(folder, folder.checkpoints.all(), step)
         return asked, load_weights(asked, spec)
-    problem = ""
-    there = folder.checkpoints.all(told)
+    before, passed_over, problem = folder.checkpoints.folders(), list[str](), ""
+    there = folder.checkpoints.all(passed_over.append)
     for checkpoint in sorted(there, key=lambda one: one.step != best_step(folder, there)):
         try:
-            return checkpoint, load_weights(checkpoint, spec)
+            weights = load_weights(checkpoint, spec)
         except RunError as error:
-            told(f"{error}; the checkpoint is passed over")
+            passed_over.append(f"{error}; the checkpoint is passed over")
             problem = problem or f": {error}"
+            continue
+        for line in passed_over:
+            told(line)
+        return checkpoint, weights
+    if folder.checkpoints.folders() != before:
+        # The run is in training: a newer checkpoint was saved, and those that were listed are removed.
+        return chosen(folder, spec, step, told)
+    for line in passed_over:
+        told(line)
     if problem:
         raise RunError(f"{folder.path}: no checkpoint can be used{problem}")
     raise RunError(f"{folder.path}: there is no whole checkpoint yet; train it, or go on with --resume")

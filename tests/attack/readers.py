@@ -18,7 +18,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     draw = random.Random(f"{seed} readers")
     recipe = recipe_of(home)
     recipe = replace(recipe, keeping=replace(recipe.keeping, save=1, checkpoints=1), seed=draw.randrange(100))
-    while row.tried < (20 if short else 700):
+    while row.tried < (20 if short else 300):
         run = home / "read"
         child = forking.start(lambda run=run: go_on(run, recipe))
         loaded = False
