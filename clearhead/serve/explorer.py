@@ -235,11 +235,12 @@ def mean_weight(site: Site) -> Float[Tensor, "query key"]:
 
 def check_overflow(made: Trace) -> None:
     """Raise where edits drove numbers inside the model beyond what its precision holds."""
-    values = [(name, value) for name, value in made.stream.items()]
-    values += [(f"{name}.context", site.made) for name, site in made.sites.items()]
-    for name, value in values:
-        if made.changes and not bool(value.isfinite().all()):
-            raise overflow_of(name, value.dtype)
+    if not made.changes:
+        return
+    values = {**made.stream, **{f"{name}.context": site.made for name, site in made.sites.items()}}
+    for name in made.all_names:  # in the order of the way through the model, so that the first is told
+        if name in values and not bool(values[name].isfinite().all()):
+            raise overflow_of(name, values[name].dtype)
 
 
 def never_met(run: Run, text: str) -> list[str]:

@@ -176,6 +176,16 @@ def test_reading_a_head_holds_a_block_or_two_at_a_time(long, monkeypatch, read):
     assert found.isfinite().any()
 
 
+def test_a_column_that_is_asked_for_holds_a_block_or_two_at_a_time(documents, monkeypatch):
+    text = "the cat eats the plum, the dog eats the cat, the cow eats the apple, größer"
+    made = trace(documents, text)
+    wanted = Wanted(source=text, target=None, edits=[], step=documents.step)
+    blocks = Blocks(monkeypatch, 1)
+    found = Traced(wanted, documents, made).column(Asked({"site": "decoder.0.attention", "head": "0", "key": "0"}))
+    assert blocks.made == len(found["weight"]) >= 16
+    assert blocks.most <= 3
+
+
 @pytest.mark.parametrize("cells", [2400, 7000, 1 << 20])
 @pytest.mark.parametrize("level", [0, 1, 3, 7, 12])
 def test_a_tile_is_the_same_whatever_the_blocks(long, monkeypatch, level, cells):
