@@ -13,6 +13,7 @@ from pathlib import Path
 
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
+from clearhead.model.saved import spec_to_json
 from clearhead.training.checkpoints import Checkpoints, check_no_link
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
@@ -135,7 +136,8 @@ def upgrade(folder: RunFolder, checkpoints: Path) -> None:
     if "format" not in described:
         with os_errors_as_run_errors(folder.model_file):
             sums = {file: sha256_of_file(folder.path / file) for file in described["tokenizers"].values()}
-        folder.write_own(folder.model_file, {**described, "files": sums})
+        spec = spec_to_json(folder.spec())  # with every field of today, as it was then
+        folder.write_own(folder.model_file, {**described, "spec": spec, "files": sums})
 
 
 def remove_litter(folder: RunFolder) -> None:
