@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tests.attack import commands, disks, flips, folders, kills, readers, signals, texts
+from tests.attack import commands, disks, flips, folders, kills, readers, serving, signals, texts
 from tests.attack.small import warm_up
 from tests.attack.table import Row, as_markdown, as_text, write_json, write_page
 
@@ -26,6 +26,7 @@ ATTACKS: dict[str, Attack] = {
     "commands": commands.attack,
     "flips": flips.attack,
     "texts": texts.attack,
+    "requests": serving.attack,
 }
 """Every attack by its name, in the table's order."""
 FAST = "/dev/shm"

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from clearhead.cli import run
+from clearhead.files import write_sealed
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +21,9 @@ def trained(tmp_path_factory, one_thread):
     begun = home / "runs" / "more" / "open"
     shutil.copytree(ended, begun)
     (begun / "evaluation.json").unlink()
-    [checkpoint] = (begun / "checkpoints").iterdir()
+    [checkpoint] = (begun / "checkpoints").glob("step-*")
     state = json.loads((checkpoint / "state.json").read_text())
-    (checkpoint / "state.json").write_text(json.dumps(state | {"finished": False}))
+    write_sealed(checkpoint / "state.json", state | {"finished": False})
     return home / "runs"
 
 
@@ -78,8 +79,8 @@ def test_a_run_folder_itself_is_a_row(command, trained):
     ("file", "text", "said"),
     [
         ("recipe.json", None, "it has no recipe.json"),
-        ("recipe.json", "{", "cannot be read"),
-        ("recipe.json", '{"is": "Machine"}', "holds no recipe but Machine"),
+        ("recipe.json", "{", "is not JSON"),
+        ("recipe.json", '{"is": "Unaveraged"}', "holds no recipe but Unaveraged"),
         ("recipe.json", '{"is": "Unheard"}', "there is no 'Unheard' in this version"),
         ("evaluation.json", "[]", "holds no evaluation"),
         ("evaluation.json", "nonsense", "cannot be read"),
