@@ -87,8 +87,9 @@ def check_unlinked(folder: Path, names: Iterable[str] = (LOCK, "metrics.jsonl", 
 def claim(folder: RunFolder, checkpoints: str | Path | None = None) -> None:
     """Make the folder, which is locked, a run of ours: run.json, and where the checkpoints will be if elsewhere."""
     check_new(folder)
-    remove_litter(folder)
-    if not folder.run_file.exists():
+    if folder.run_file.exists():
+        remove_litter(folder)
+    else:  # what lies in a folder that is not ours yet is not our litter
         with os_errors_as_run_errors(folder.run_file):
             write_sealed(folder.run_file, {"run": secrets.token_hex(8)})
     with os_errors_as_run_errors(folder.checkpoints_file):

@@ -36,7 +36,9 @@ def lock(folder: Path) -> Iterator[None]:
             holder = f"process {number}" if number else "another process"
             raise RunError(f"{folder}: is in use by {holder}; wait for it, or choose another folder") from None
         before = os.pread(handle, 32, 0)
-        write_over(handle, str(os.getpid()).encode())
+        # The number only serves the message above: that the disk is full is told by the first file that matters.
+        with contextlib.suppress(OSError):
+            write_over(handle, str(os.getpid()).encode())
         try:
             yield
         finally:
