@@ -136,8 +136,8 @@ def upgrade(folder: RunFolder, checkpoints: Path) -> None:
     if "format" not in described:
         with os_errors_as_run_errors(folder.model_file):
             sums = {file: sha256_of_file(folder.path / file) for file in described["tokenizers"].values()}
-        # The spec is written anew: fields that came since must be in a file that has a format.
-        folder.write_own(folder.model_file, {**described, "files": sums, "spec": spec_to_json(folder.spec())})
+        spec = spec_to_json(folder.spec())  # with every field of today, as it was then
+        folder.write_own(folder.model_file, {**described, "spec": spec, "files": sums})
 
 
 def remove_litter(folder: RunFolder) -> None:
