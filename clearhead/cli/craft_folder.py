@@ -1,7 +1,6 @@
 """A crafted program as a run folder: the model, its tokeniser, texts that it is for, and a checkpoint."""
 
 import itertools
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +55,7 @@ def write_run(ask: Ask, path: Path) -> RunFolder:
         kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, told=lambda line: None)
         task = TASKS[made.task](tokenizers=kept.tokenizers, context=made.context)
         folder.describe(made.crafted.model.spec, task, kept)
-        write_text(path / PROGRAM, json.dumps(about(ask.program, made), indent=1, ensure_ascii=False) + "\n")
+        folder.write_own(path / PROGRAM, about(ask.program, made))
         folder.checkpoints.create()
         folder.begin(recipe)
         save(folder, recipe, task, made, texts[0])

@@ -6,6 +6,8 @@
 True
 """
 
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from clearhead.attention import masks, positions, similarity, weighting
@@ -18,7 +20,7 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.written import Then, from_json, table_of, to_json
 
-__all__ = ["PARTS", "spec_from_json", "spec_to_json"]
+__all__ = ["PARTS", "counts_in", "spec_from_json", "spec_to_json"]
 
 PARTS = table_of(
     (
@@ -52,3 +54,24 @@ def spec_from_json(written: Any, *, where: str = "JSON", old: bool = False) -> S
     if not isinstance(spec, Spec):
         raise RunError(f"{where}: a model was expected, and a {type(spec).__name__} was written")
     return spec
+
+
+COUNTS = ("count", "heads", "buckets", "width")
+"""Fields of parts that say how often or how wide something is built: each is an axis of one of its tensors."""
+
+
+def counts_in(part: Any) -> Iterator[tuple[str, int]]:
+    """Yield the counts anywhere in a spec or a part, by the names of their fields.
+
+    >>> list(counts_in(Heads(8, kv=2)))
+    [('count', 8)]
+    """
+    if isinstance(part, tuple):
+        for one in part:
+            yield from counts_in(one)
+    elif dataclasses.is_dataclass(part):
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if field.name in COUNTS and isinstance(value, int):
+                yield field.name, value
+            yield from counts_in(value)

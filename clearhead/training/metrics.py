@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, final
 
 from clearhead.errors import RunError
-from clearhead.files import open_log, set_aside
+from clearhead.files import open_log, parse_json, read_bytes, set_aside
 
 __all__ = ["TIMES", "MetricsLog", "read_metrics", "without_times"]
 
+MOST_BYTES = 1_000_000_000
+"""The largest log that is read: some ten million lines."""
 TIMES = ("seconds", "tokens_per_second", "memory_mb")
 """The keys whose numbers differ between two runs that are otherwise equal."""
 
@@ -104,7 +106,7 @@ def finite(value: object) -> object:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of metrics. A last line that is torn, because its writer was killed, is left out."""
     try:
-        *whole, last = path.read_bytes().split(b"\n")
+        *whole, last = read_bytes(path, most=MOST_BYTES).split(b"\n")
     except OSError as error:
         raise RunError(f"{path}: the metrics cannot be read: {error.strerror or error}") from error
     lines = [parsed(line, path, number) for number, line in enumerate(whole, start=1)]
@@ -114,7 +116,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def is_torn(last: bytes) -> bool:
     """Whether what comes after the last line break is less than a line. A part of a JSON object is never JSON."""
     try:
-        json.loads(last.decode())
+        parse_json(last)
     except ValueError:
         return True
     return False
@@ -123,7 +125,7 @@ def is_torn(last: bytes) -> bool:
 def parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     """What a line says."""
     try:
-        read = json.loads(line.decode())
+        read = parse_json(line)
     except ValueError as error:
         raise RunError(f"{path}:{number}: this line of metrics is broken: {error}. Remove it, or mend it") from error
     if not isinstance(read, dict):

@@ -15,8 +15,8 @@ from typing import NamedTuple, final
 
 from clearhead.decoding.generating import inferring
 from clearhead.decoding.session import right_padded
-from clearhead.errors import OptionError
-from clearhead.files import write_text
+from clearhead.errors import OptionError, RunError
+from clearhead.files import read_json, write_text
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
@@ -202,8 +202,8 @@ def write_probe(probe: Probe, folder: Path, amount: Amount) -> Corpus:
 
 def is_written(path: Path, notes: dict[str, str | int]) -> bool:
     try:
-        return json.loads(path.read_text(encoding="utf-8")) == notes
-    except (OSError, ValueError):
+        return read_json(path) == notes
+    except (FileNotFoundError, RunError):
         return False
 
 

@@ -4,15 +4,15 @@ A spec from a stranger can ask for any size. What it asks for is compared with t
 header, which no one can make large without a large file.
 """
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from clearhead.errors import ClearheadError, RunError
+from clearhead.model.saved import counts_in
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.training.checkpoints import named_tensors
@@ -30,8 +30,6 @@ class TensorInfo(NamedTuple):
 
 Header = Mapping[str, TensorInfo]
 FLOATS = {"F64", "F32", "F16", "BF16"}
-COUNTS = ("count", "heads")
-"""Fields of a spec that say how often something is built: loops run over them, even on the meta device."""
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
@@ -68,16 +66,3 @@ def check_shapes(spec: Spec, header: Header, where: str) -> None:
             raise RunError(f"{where}: {name} is {header[name].shape} and should be {tuple(one.shape)}")
         if one.is_floating_point() != (header[name].dtype in FLOATS):
             raise RunError(f"{where}: {name} is of {header[name].dtype} and should be {one.dtype}")
-
-
-def counts_in(part: Any) -> Iterator[tuple[str, int]]:
-    """Yield the counts anywhere in a spec."""
-    if isinstance(part, tuple):
-        for one in part:
-            yield from counts_in(one)
-    elif dataclasses.is_dataclass(part):
-        for field in dataclasses.fields(part):
-            value = getattr(part, field.name)
-            if field.name in COUNTS and isinstance(value, int):
-                yield field.name, value
-            yield from counts_in(value)
