@@ -273,7 +273,11 @@ class Head:
             # A square may reach over several blocks, so each block only raises what is there.
             first = (start - rows.start) // size
             above = (start - rows.start) % size
-            part = pooled(cells[:, columns.start : columns.stop], size, above)
+            square = (
+                min(size, len(rows)),
+                min(size, len(columns)),
+            )  # a coarse level is padded no further than it reaches
+            part = pooled(cells[:, columns.start : columns.stop], square, above)
             here = found[first : first + len(part)]
             torch.maximum(here, part, out=here)
         return found
@@ -328,11 +332,10 @@ def overflow_of(name: str, dtype: torch.dtype) -> OptionError:
     )
 
 
-def pooled(matrix: Float[Tensor, "query key"], size: int, above: int = 0) -> Float[Tensor, "row column"]:
-    """The largest of each size x size square; at the edges, of what there is. `above`: rows missing of the first."""
-    if size == 1:
-        return matrix
+def pooled(matrix: Float[Tensor, "query key"], square: tuple[int, int], above: int = 0) -> Float[Tensor, "row column"]:
+    """The largest of each height x width square; at the edges, of what there is. `above`: rows missing of the first."""
+    height, width = square
     rows, columns = matrix.shape
-    matrix = F.pad(matrix, (0, -columns % size), value=float("-inf")).unflatten(1, (-1, size)).amax(2)
-    matrix = F.pad(matrix, (0, 0, above, -(above + rows) % size), value=float("-inf"))
-    return matrix.unflatten(0, (-1, size)).amax(1)
+    matrix = F.pad(matrix, (0, -columns % width), value=float("-inf")).unflatten(1, (-1, width)).amax(2)
+    matrix = F.pad(matrix, (0, 0, above, -(above + rows) % height), value=float("-inf"))
+    return matrix.unflatten(0, (-1, height)).amax(1)

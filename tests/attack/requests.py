@@ -286,13 +286,18 @@ async def client(place: Place, sender: Sender, count: Count) -> None:
             status, body = await asyncio.wait_for(reply_of(reader), 60)
         except Closed as error:
             status, body = error.args
+            writer.close()
             writer = None
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
-            count.unanswered, writer = count.unanswered + 1, None
+            count.unanswered += 1
+            writer.close()
+            writer = None
             continue
         if request.startswith(b"POST") and status == 200 and b'"sites"' in body[:100_000]:
             sender.traces = [*sender.traces[-7:], json.loads(body)["id"]]
         count.add(request, status, body)
+    if writer is not None:
+        writer.close()
 
 
 @contextlib.asynccontextmanager
@@ -320,6 +325,7 @@ async def attacked(place: Place, count: Count, seed: int, silent: int) -> list[i
         memory.append(resident(place.process))
     async with silent_ones(place, silent):
         await asyncio.gather(*clients)
+    await asyncio.sleep(0.2)  # so that the loop ends after its connections
     return [memory[0], resident(place.process)]
 
 

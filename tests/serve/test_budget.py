@@ -206,6 +206,16 @@ def test_a_block_of_a_tile_never_has_more_cells_than_it_may(long, monkeypatch):
     assert max(sizes) == 10
 
 
+def test_the_coarsest_level_takes_no_more_memory_than_the_matrix_is_wide(long, monkeypatch):
+    shapes, pad = [], torch.nn.functional.pad
+    monkeypatch.setattr(
+        torch.nn.functional, "pad", lambda x, *args, **how: shapes.append(pad(x, *args, **how)) or shapes[-1]
+    )
+    assert long.tile("weight", 23, 0, 0).shape == (1, 1)
+    assert max(one.shape[1] for one in shapes) <= 600
+    assert max(one.shape[0] for one in shapes) <= 600
+
+
 def test_answers_are_compared_a_few_rows_at_a_time(monkeypatch):
     one, other = torch.randn(2, 1, 700, 11)
     before, after = (torch.log_softmax(rows[0].double(), -1) for rows in (one, other))
