@@ -1,4 +1,4 @@
-"""Damaged files in one process: what `tests/training/mutating.py` makes of runs and saved traces, of today and of old."""
+"""Damaged files in one process: what tests/training/mutating.py makes of runs and traces, of today and of the past."""
 
 from pathlib import Path
 

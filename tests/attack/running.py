@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tests.attack import commands, disks, flips, folders, kills, readers, serving, signals, texts
+from tests.attack import commands, damage, disks, flips, folders, kills, readers, serving, signals, texts
 from tests.attack.small import warm_up
 from tests.attack.table import Row, as_markdown, as_text, write_json, write_page
 
@@ -23,6 +23,7 @@ ATTACKS: dict[str, Attack] = {
     "readers": readers.attack,
     "disks": disks.attack,
     "folders": folders.attack,
+    "damage": damage.attack,
     "commands": commands.attack,
     "flips": flips.attack,
     "texts": texts.attack,

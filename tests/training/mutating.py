@@ -27,7 +27,7 @@ from clearhead.tracing.trace import trace_model
 from clearhead.training.metrics import read_metrics
 from clearhead.training.train import train
 from clearhead.written import load_tensors, save_tensors
-from tests.training.old_runs.make import TEXTS, recipe_of
+from tests.training.old_runs.make import TEXTS, recipe_of, spec_of
 
 SLOW = 5.0
 """Seconds after which an attack counts as one that hangs."""
@@ -235,7 +235,7 @@ def attack_run(path, count, seed, *, old=False):
 def tiny_trace(path, *, old=False):
     """Save a trace; `old`: as it was before traces were sealed."""
     torch.manual_seed(0)
-    spec = recipe_of("translate", sliced=False).model
+    spec = spec_of("translate", sliced=False)
     model = replace(spec, encoder=replace(spec.encoder, vocabulary=9), decoder=replace(spec.decoder, vocabulary=9))
     changes = [ch.Edit(at="decoder.0.cross", step="context", head=1, times=0.0)]
     trace_model(model.build().eval(), torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]]), changes=changes).save(path)
