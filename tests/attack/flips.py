@@ -29,7 +29,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     return [
         in_use(home, seed, 40 if short else 1200),
         in_scores(home, seed, 4 if short else 100),
-        before_a_resume(home / "resumed", seed, 3 if short else 250),
+        before_a_resume(home / "resumed", seed, 3 if short else 150),
     ]
 
 

@@ -22,7 +22,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     return [
         at_every_call(target, draw, most, half=False),
         at_every_call(target, draw, most, half=True),
-        at_random(target, draw, 3 if short else 150),
+        at_random(target, draw, 3 if short else 100),
     ]
 
 
