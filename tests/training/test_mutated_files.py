@@ -11,6 +11,7 @@ from tests.training.mutating import Attack, attack_all, change_json, mutate
 COUNT = 200
 
 
+@pytest.mark.slow
 def test_no_damaged_file_is_used_silently_or_ends_in_an_unclear_error(tmp_path, one_thread):
     made = attack_all(COUNT, 13, tmp_path, tasks=("classify",))
     assert sum(sum(one.counts.values()) for one in made.values()) == COUNT
