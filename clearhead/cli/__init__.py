@@ -1,5 +1,6 @@
 """The `clearhead` command, one file a verb. Exit codes: 0, 1 (failed), 2 (asked wrongly), 130 (Ctrl-C)."""
 
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -27,11 +28,13 @@ from clearhead.cli import (
     translate,
 )
 from clearhead.cli.options import Sectioned, grouped
+from clearhead.cli.screen import escape_controls
 from clearhead.errors import ClearheadError
 
 __all__ = ["main"]
 
 FAILED, ASKED_WRONGLY, INTERRUPTED = 1, 2, 130
+OUT_OF_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc", re.IGNORECASE)
 
 app = typer.Typer(
     name="clearhead",
@@ -110,12 +113,12 @@ def run(args: Sequence[str]) -> int:
         if "--debug" in args:
             traceback.print_exc()
         else:
-            print(told(error), file=sys.stderr)
+            print(escape_controls(explain_error(error)), file=sys.stderr)
         return getattr(error, "exit_code", FAILED)
 
 
-def told(error: Exception) -> str:
-    """One or two lines for a person."""
+def explain_error(error: Exception) -> str:
+    """Say in one or two lines what went wrong, and what to do."""
     match error:
         case typer.TyperException():
             context = getattr(error, "ctx", None)
@@ -123,6 +126,20 @@ def told(error: Exception) -> str:
             return f"clearhead: {error.format_message()}\nTry: {verb} --help"
         case ClearheadError() | OSError():
             return f"clearhead: {error}"
+        case _ if is_out_of_memory(error):
+            first = str(error).partition("\n")[0]
+            return (
+                f"clearhead: there is not enough memory{f' ({first})' if first else ''}\n"
+                "Take shorter texts, fewer at a time (in training: --tokens-at-once), a smaller model or another "
+                "--device."
+            )
         case _:
             kind = type(error).__name__
             return f"clearhead: this should not happen: {kind}: {error}\nThe same command with --debug shows where."
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether Python, torch's allocators or the machine's ran out of memory; torch has no class for its CPU's."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY.search(str(error)))
