@@ -1,8 +1,14 @@
 """`clearhead look`: the explorer, in the browser."""
 
+import contextlib
+import html
 import os
+import signal
 import sys
+import tempfile
 import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +25,13 @@ Examples:
   clearhead look runs/de-en --no-open --port 8000"""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+REDIRECT = """<!doctype html>
+<meta charset="utf-8">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={address}">
+<title>Clearhead</title>
+<a href="{address}">Open the explorer</a>
+"""
 
 
 def look(
@@ -44,9 +57,30 @@ def look(
     if host not in LOOPBACK:
         print(f"Whoever knows the address can reach this from the network: it listens on {host}.", file=sys.stderr)
     write(f"{server.place.address}\n")
-    if not no_open and has_screen():
-        webbrowser.open(server.place.address)
-    server.run()
+    if no_open or not has_screen():
+        server.run()
+        return
+    with redirect_page(server.place.address) as page:
+        webbrowser.open(page.as_uri())
+        server.run()
+
+
+@contextlib.contextmanager
+def redirect_page(address: str) -> Iterator[Path]:
+    """Yield a page that leads to the address, which only this user can read; it is removed at the end.
+
+    A browser's command line can be read by every user of a machine, and the address holds the token. `kill` ends the
+    process as an exit does, so that the page is removed then too.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with tempfile.TemporaryDirectory(prefix="clearhead-") as folder:  # mode 0700
+            page = Path(folder) / "explorer.html"
+            with os.fdopen(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+                file.write(REDIRECT.format(address=html.escape(address)))
+            yield page
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def has_screen() -> bool:

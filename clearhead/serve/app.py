@@ -1,6 +1,7 @@
 """The routes: which question of the explorer an address asks, and in which form its answer goes out."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +16,11 @@ from starlette.staticfiles import StaticFiles
 
 from clearhead.errors import ClearheadError, TraceError
 from clearhead.serve.asking import Asked, read_json
+from clearhead.serve.budget import TooMuchError
 from clearhead.serve.explorer import Explorer, GoneError
+from clearhead.serve.guard import tell_failure
 from clearhead.serve.replies import as_bytes, as_json, as_numbers
+from clearhead.tracing.stopping import StoppedError, stopping_when
 
 __all__ = ["make_app"]
 
@@ -67,6 +71,7 @@ def make_app(explorer: Explorer, static: Path) -> Starlette:
     handlers = {
         ClearheadError: told(400),
         GoneError: told(410),
+        TooMuchError: told(413),
         TraceError: told(500),
         HTTPException: not_so,
         Exception: failed,
@@ -122,12 +127,33 @@ class Turns:
         return endpoint
 
     async def take(self, request: Request, work: Callable[[], Response]) -> Response:
-        """Waits for its turn. Whoever has gone away meanwhile, as when a map is panned, is not worked for."""
+        """Wait for a turn, and do the work. Whoever has gone, as when a map is panned, is no longer worked for."""
         await request.body()
         async with self.lock:
             if await request.is_disconnected():
                 return Response(status_code=400)
-            return await asyncio.get_running_loop().run_in_executor(self.thread, work)
+            gone = threading.Event()
+            watcher = asyncio.create_task(wait_until_gone(request, gone))
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self.thread, work_until, gone, work)
+            except StoppedError:
+                return Response(status_code=400)
+            finally:
+                gone.set()  # also where the server ends, so that its thread does
+                watcher.cancel()
+
+
+async def wait_until_gone(request: Request, gone: threading.Event) -> None:
+    """Set `gone` when the reader closes the connection. The body has been read, so nothing else can come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    gone.set()
+
+
+def work_until(gone: threading.Event, work: Callable[[], Response]) -> Response:
+    """Do the work on this thread, and give it up at the next block of rows once the reader is gone."""
+    with stopping_when(gone.is_set):
+        return work()
 
 
 def told(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
@@ -146,5 +172,6 @@ async def not_so(request: Request, error: Exception) -> Response:
 
 
 async def failed(request: Request, error: Exception) -> Response:
-    """The error itself goes on to the guard, which tells it on stderr."""
+    """What was not expected is told on stderr before the reply goes out, and to the page only that it happened."""
+    tell_failure(error)
     return as_json({"error": "this should not happen: the terminal has the details"}, 500)

@@ -11,12 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.serve.budget import JSON_NUMBER, Budget, Cost
+from clearhead.serve.costs import cells_of
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.tracing.stopping import check_stopped
 from clearhead.tracing.trace import Trace
 
 __all__ = ["Occurrence", "context_view", "occurrences"]
 
 RESPONSIBLE = 5
+SLOWER = 6
+"""How many attention weights are rebuilt in the time in which a token is decoded or looked at in Python."""
 
 
 @final
@@ -54,8 +59,12 @@ class Occurrence:
         return {"text": self.text, "tokens": self.trace.sides[self.side].tokens, "places": self.places}
 
 
-def occurrences(tokenizer: Tokenizer, word: str, text: str, trace: Trace, side: str) -> list[Occurrence]:
+def occurrences(
+    tokenizer: Tokenizer, word: str, text: str, trace: Trace, side: str, *, budget: Budget
+) -> list[Occurrence]:
     """Every time the word stands in the text, as a word of its own; else where whole tokens of longer words make it."""
+    n = len(trace.sides[side].ids)
+    budget.check(Cost(cells=SLOWER * n * n), f"finding a word among {n:,} tokens", "send shorter texts")
     spans = token_spans(tokenizer, trace.sides[side].ids)
     whole = tokenizer.decode(trace.sides[side].ids)
     wanted = word.lower() if tokenizer.lower else word
@@ -66,17 +75,23 @@ def occurrences(tokenizer: Tokenizer, word: str, text: str, trace: Trace, side: 
         found = [(start, stop) for start, stop in within if start in starts and stop in stops]
     if not found:
         raise OptionError(f"the word {word[:60]!r} does not stand in {text[:60]!r}; write it in every text")
+    what = f"following {word[:60]!r}, which stands {len(found):,} times in one text"
+    budget.check(Cost(cells=SLOWER * n * len(found)), what, "take a rarer word, or send a shorter text")
     every = [[i for i, (a, b) in enumerate(spans) if a < stop and start < b] for start, stop in found]
     return [Occurrence(text=text, trace=trace, side=side, places=places) for places in every]
 
 
 def token_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[int, int]]:
     """Where each token stands in the text of them all; a special token nowhere."""
-    ends = [len(tokenizer.decode(ids[:i])) for i in range(len(ids) + 1)]
+    ends = []
+    for i in range(len(ids) + 1):
+        check_stopped()
+        ends.append(len(tokenizer.decode(ids[:i])))
     return [(min(ends[i], ends[i + 1]), ends[i + 1]) for i in range(len(ids))]
 
 
-def context_view(word: str, found: Sequence[Occurrence]) -> dict[str, Any]:
+def context_view(word: str, found: Sequence[Occurrence], *, budget: Budget) -> dict[str, Any]:
+    budget.check(view_cost(found), f"comparing {word[:60]!r} in {len(found):,} places", "take fewer or shorter texts")
     paths = torch.stack([one.path() for one in found])
     unit = F.normalize(paths, dim=-1).transpose(0, 1)
     n_layers = paths.shape[1] - 1
@@ -88,6 +103,18 @@ def context_view(word: str, found: Sequence[Occurrence]) -> dict[str, Any]:
         "path": in_the_plane(paths).tolist(),
         "responsible": [[[], *(one.responsible(layer) for layer in range(n_layers))] for one in found],
     }
+
+
+def view_cost(found: Sequence[Occurrence]) -> Cost:
+    """Return what comparing every place with every other takes, and a row of every head for each token."""
+    cells = sum(
+        cells_of(one.trace[name], heads=one.trace[name].n_heads, rows=len(one.places))
+        for one in found
+        for name in (f"{one.side}.{layer}.attention" for layer in range(one.trace.sides[one.side].n_layers))
+    )
+    layers = found[0].trace.sides[found[0].side].n_layers + 1
+    numbers = layers * len(found) * (len(found) + found[0].trace.sides[found[0].side].d_model)
+    return Cost(cells=cells, memory=numbers * JSON_NUMBER)
 
 
 def in_the_plane(paths: Float[Tensor, "place layer d_model"]) -> Float[Tensor, "place layer 2"]:

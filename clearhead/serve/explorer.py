@@ -1,5 +1,6 @@
 """The explorer: everything the page may ask of a run, as plain data. It knows nothing of HTTP."""
 
+from collections.abc import Sequence
 from typing import Any, final
 
 from jaxtyping import Float, UInt8
@@ -7,24 +8,30 @@ from torch import Tensor
 
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.serve.asking import Asked
+from clearhead.serve.budget import FLOAT, JSON_NUMBER, Budget, Cost
 from clearhead.serve.contexts import context_view, occurrences
+from clearhead.serve.costs import ModelCosts
 from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.facts import run_facts
 from clearhead.serve.kept import Latest
-from clearhead.serve.traced import Traced, mean_of
-from clearhead.serve.tree import Grown, grow, request_of
+from clearhead.serve.traced import Traced
+from clearhead.serve.tree import Grown, Request, grow, request_of
 from clearhead.serve.wanted import WEIGHTINGS, Wanted, changes_of, read_edits
 from clearhead.serve.waves import positions
+from clearhead.tracing.edits import Change
+from clearhead.tracing.rebuilding import Site, overflow_of
 from clearhead.tracing.sentence import TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import draw_sequence
+from clearhead.tracing.trace import Trace
+from clearhead.training.answers import reach
 from clearhead.training.run import Run, load
 from clearhead.training.tasks import Translate
-from clearhead.training.tracing import shown, trace
+from clearhead.training.tracing import asked_of, shown, trace
 
 __all__ = ["Explorer", "GoneError"]
 
-TRACES, ROOM = 12, 2_000_000_000
-"""How many traces are kept, and bytes of them together."""
+TRACES = 12
+"""How many traces are kept."""
 OTHERS = 2
 """Checkpoints that are loaded beside the run's own."""
 MOST_TEXTS, LONGEST_WORD = 20, 100
@@ -40,11 +47,12 @@ class GoneError(ClearheadError):
 class Explorer:
     """A run, looked into. Methods take what was asked and give data, or raise a ClearheadError with a sentence."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, budget: Budget = Budget()) -> None:
+        self.run, self.budget = run, budget
+        self.costs = ModelCosts(run.model)
         self.metrics = Curves(run.folder.metrics)
         self.others = Latest[int, Run](most=OTHERS)
-        self.traces = Latest[str, Traced](most=TRACES, room=ROOM, size=lambda one: one.trace.nbytes)
+        self.traces = Latest[str, Traced](most=TRACES, room=budget.memory, size=lambda one: one.nbytes)
         self.device = str(next(run.model.parameters()).device)
 
     def run_facts(self) -> dict[str, Any]:
@@ -61,9 +69,25 @@ class Explorer:
         return self.traces.get_or_make(wanted.id, lambda: self.made(wanted)).meta()
 
     def made(self, wanted: Wanted) -> Traced:
-        run = self.at(wanted.step)
-        found = trace(run, wanted.source, wanted.target, edits=wanted.changes)
-        return Traced(wanted, run, found.noted(*never_met(run, wanted.source)))
+        run, changes = self.at(wanted.step), wanted.changes
+        self.check_text(run, wanted, changes)
+        found = trace(run, wanted.source, wanted.target, edits=changes)
+        check_overflow(found)
+        return Traced(wanted, run, found.noted(*never_met(run, wanted.source)), self.budget)
+
+    def check_text(self, run: Run, wanted: Wanted, changes: Sequence[Change]) -> None:
+        """Check what tracing a text takes; the longest text there can be follows from the budget."""
+        ids = asked_of(run, wanted.source, wanted.target).ids
+        lengths = {side: len(tokens) for side, tokens in ids.items()}
+        cost, own = Cost(), isinstance(run.task, Translate) and wanted.target is None
+        if own:  # what the model will write is not known yet: the most it may
+            lengths["decoder"] = min(run.task.context, reach(lengths["encoder"]))
+            cost = self.costs.decoding(lengths, rows=1, new=lengths["decoder"], changes=changes)
+        longest = self.budget.most(lambda n: self.costs.trace(dict.fromkeys(lengths, n)), run.task.context)
+        fewer = ", and fewer with edits inside an attention or without a target" if own or changes else ""
+        tokens = " and ".join(f"{n:,} {side} tokens" for side, n in lengths.items())
+        instead = f"shorten the text: the longest has {longest:,} tokens here{fewer}"
+        self.budget.check(cost + self.costs.trace(lengths, changes), f"a trace of {tokens}", instead)
 
     def known(self, name: str) -> Traced:
         found = self.traces.get(name)
@@ -125,11 +149,14 @@ class Explorer:
         if not word:
             raise OptionError("there is no word to follow: write one that stands in every text")
         run = self.at(asked.whole("step", default=self.run.step))
-        found = []
+        found, cost = [], Cost()
         for text in asked.texts("texts", most=MOST_TEXTS, longest=100_000):
             made = self.plain_trace(run, text)
-            found += occurrences(run.tokenizer, word, text, made.trace, next(iter(made.trace.sides)))
-        return context_view(word, found)
+            cost += self.costs.trace(made.lengths)  # all of them are held at once
+            self.budget.check(Cost(memory=cost.memory), "traces of these texts together", "send fewer or shorter ones")
+            side = next(iter(made.lengths))
+            found += occurrences(run.tokenizer, word, text, made.trace, side, budget=self.budget)
+        return context_view(word, found, budget=self.budget)
 
     def plain_trace(self, run: Run, text: str) -> Traced:
         """The trace of a text that is only read: nothing is translated."""
@@ -138,7 +165,10 @@ class Explorer:
         return self.traces.get_or_make(wanted.id, lambda: self.made(wanted))
 
     def positions(self, asked: Asked) -> dict[str, Any]:
-        return positions(self.run, asked.whole("n", least=2, below=1025, default=64))
+        n = asked.whole("n", least=2, below=1025, default=64)
+        width = max(part.spec.d_model for part in self.costs.sides.values())
+        self.budget.check(Cost(memory=3 * n * (width * JSON_NUMBER + n * FLOAT)), f"{n} positions", "ask for fewer")
+        return positions(self.run, n)
 
     def decode(self, asked: Asked) -> dict[str, Any]:
         """Search with a beam, and return it step by step, with where its best output looked in the source.
@@ -152,6 +182,7 @@ class Explorer:
         max_new = asked.maybe_whole("max_new", least=1, below=run.task.context + 1)
         request = request_of(run, asked.text("source"), max_new)
         edits = read_edits(asked)
+        self.check_search(request, changes_of(edits), width=width, candidates=candidates)
         grown = grow(run, request, width=width, candidates=candidates, changes=changes_of(edits))
         return {
             "nodes": grown.nodes,
@@ -162,6 +193,18 @@ class Explorer:
             "edits": edits,
         }
 
+    def check_search(self, request: Request, changes: Sequence[Change], *, width: int, candidates: int) -> None:
+        new, sides = request.rules.max_new, list(self.costs.sides)
+        paired = len(sides) > 1
+        lengths = dict(zip(sides, (len(request.source), new) if paired else (len(request.source) + new,), strict=True))
+        cost = self.costs.decoding(lengths, rows=width, new=new, changes=changes)
+        told = self.costs.tree(width=width, candidates=candidates, new=new)
+        if paired:  # and where it looked in the source: weights of every layer, once as a matrix and once as JSON
+            layers = len(self.costs.sides["decoder"].stack.blocks)
+            told += layers * new * len(request.source) * (JSON_NUMBER + 2 * FLOAT)
+        what = f"searching for {new:,} tokens with a beam of {width} and {candidates} candidates"
+        self.budget.check(cost + Cost(memory=told), what, "ask for fewer, or send a shorter text")
+
     def cross(self, run: Run, source: str, grown: Grown, edits: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
         """Of each token of the best output: how much each layer looked at each piece of the source."""
         if not isinstance(run.task, Translate):
@@ -170,7 +213,7 @@ class Explorer:
         reached = [edit for edit, change in zip(edits, changes_of(edits), strict=True) if change.reaches(len(tokens))]
         wanted = Wanted(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
         made = self.traces.get_or_make(wanted.id, lambda: self.made(wanted)).trace
-        layers = [mean_of([head.weight for head in layer.cross.head]) for layer in made.decoder if layer.cross]
+        layers = [mean_weight(layer.cross) for layer in made.decoder if layer.cross]
         return [
             {"step": step, "weight": [weight[step - 1].tolist() for weight in layers]}
             for step in range(1, len(tokens) + 1)
@@ -180,6 +223,24 @@ class Explorer:
         lines = self.metrics.after(asked.whole("after", least=-1, default=-1))
         last = max((line["step"] for line in lines), default=None)
         return {"lines": lines, "training": is_training(self.run.folder), "last": last}
+
+
+def mean_weight(site: Site) -> Float[Tensor, "query key"]:
+    """Return the mean of the heads' weights, one head held at a time."""
+    total = site.head[0].weight.clone()
+    for head in site.head[1:]:
+        total += head.weight
+    return total / site.n_heads
+
+
+def check_overflow(made: Trace) -> None:
+    """Raise where edits drove numbers inside the model beyond what its precision holds."""
+    if not made.changes:
+        return
+    values = {**made.stream, **{f"{name}.context": site.made for name, site in made.sites.items()}}
+    for name in made.all_names:  # in the order of the way through the model, so that the first is told
+        if name in values and not bool(values[name].isfinite().all()):
+            raise overflow_of(name, values[name].dtype)
 
 
 def never_met(run: Run, text: str) -> list[str]:

@@ -18,7 +18,7 @@ from typing import final
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["MOST_BYTES", "Guard", "Place"]
+__all__ = ["MOST_BYTES", "Guard", "Place", "tell_failure"]
 
 MOST_BYTES = 1_000_000
 """Of a request's body."""
@@ -137,12 +137,13 @@ class Guard:
         return inner, again(await whole_body(receive), receive)
 
     async def answered(self, scope: Scope, receive: Receive, reply: "Reply") -> None:
-        """The app's reply. What it did not expect is told on stderr, and to the page only that it happened."""
+        """The app's reply. Its own handler has told what went wrong if it also replied so; else it is told here."""
         try:
             await self.app(scope, receive, reply)
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
-            if not reply.begun:
+        except Exception as error:
+            if reply.status != 500:
+                tell_failure(error)
+            if reply.status is None:
                 await refusal(Refused(500, "this should not happen: the terminal has the details"))(
                     scope, receive, reply
                 )
@@ -170,6 +171,12 @@ class Guard:
         for origin in origins:
             if not origin.startswith("http://") or not self.place.knows(origin.removeprefix("http://")):
                 raise Refused(403, "")
+
+
+def tell_failure(error: Exception) -> None:
+    """Write the traceback of an error on stderr, in one piece: other threads write there too."""
+    sys.stderr.write("".join(traceback.format_exception(error)))
+    sys.stderr.flush()
 
 
 def refusal(error: Refused) -> Response:
@@ -229,12 +236,14 @@ class Reply:
     """Sends a reply with the headers that every reply has."""
 
     def __init__(self, send: Send, *, api: bool) -> None:
-        self.send, self.begun = send, False
+        self.send = send
+        self.status: int | None = None
+        """That of the reply, once it has begun."""
         self.extra = list(encoded({**HEADERS, "Cache-Control": "no-store" if api else "no-cache"}.items()))
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.begun = True
+            self.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), *self.extra]}
         await self.send(message)
 

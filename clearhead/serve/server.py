@@ -1,6 +1,7 @@
 """The server: a socket on this machine, the guard in front of the app, and uvicorn between them."""
 
 import contextlib
+import functools
 import secrets
 import socket
 from pathlib import Path
@@ -10,6 +11,7 @@ import uvicorn
 
 from clearhead.errors import OptionError, RunError
 from clearhead.serve.app import make_app
+from clearhead.serve.connections import AT_ONCE, Connection, Limits, QuietServer
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.guard import Guard, Place
 
@@ -29,16 +31,23 @@ class Server:
     """Listens from when it is made; port 0 is any that is free. `place.address` is where."""
 
     def __init__(
-        self, explorer: Explorer, *, host: str = "127.0.0.1", port: int = 0, static: Path | None = None
+        self,
+        explorer: Explorer,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        static: Path | None = None,
+        limits: Limits = Limits(),
     ) -> None:
         app = make_app(explorer, static or STATIC)
         self.socket = listening(host, port)
         self.place = Place(host=host, port=self.socket.getsockname()[1], token=secrets.token_urlsafe(24))
-        self.uvicorn = uvicorn.Server(
+        self.uvicorn = QuietServer(
             uvicorn.Config(
                 Guard(app, self.place),
                 loop="asyncio",
-                http="h11",
+                http=functools.partial(Connection, limits),  # pyright: ignore[reportArgumentType]
+                backlog=AT_ONCE,
                 ws="none",
                 lifespan="off",
                 log_config=None,

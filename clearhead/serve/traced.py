@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.serve.asking import Asked
 from clearhead.serve.boxes import Boxes
+from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Budget, Cost
+from clearhead.serve.costs import FASTER, ModelCosts, row_cost, rows_cost
 from clearhead.serve.kept import Latest
 from clearhead.serve.meta import as_candidates, meta_of
 from clearhead.serve.wanted import Wanted
@@ -20,11 +22,11 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Change
 from clearhead.tracing.names import Model
 from clearhead.tracing.readings import effects, lens, readings
-from clearhead.tracing.rebuilding import ALLOWED, MATRICES, Head, Site
+from clearhead.tracing.rebuilding import ALLOWED, MATRICES, TILE, Head, Site
 from clearhead.tracing.recording import recording
 from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of
 from clearhead.tracing.spaces import compare_spaces
-from clearhead.tracing.trace import LIKELIEST, Candidate, Trace
+from clearhead.tracing.trace import LIKELIEST, ROWS, Candidate, Trace
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify
 from clearhead.training.tracing import shown
@@ -42,8 +44,9 @@ SAMPLED = 8
 COARSEST = 24
 TILES = 96
 """How many tiles of a trace are kept."""
-MOST_CELLS = 200_000_000
-"""Weights that are read for one answer: a few seconds of work."""
+TEXT = "trace a shorter text"
+LENS = 5
+"""Candidates that the lens tells of each layer and token."""
 MOST_COMPARED = 24
 """Tokens that are compared with each other in one answer."""
 ROLES = ("query", "key", "value", "context")
@@ -53,8 +56,10 @@ ROLES = ("query", "key", "value", "context")
 class Traced:
     """One trace, the run it was made with and the request it answers."""
 
-    def __init__(self, wanted: Wanted, run: Run, trace: Trace) -> None:
-        self.wanted, self.run, self.trace = wanted, run, trace
+    def __init__(self, wanted: Wanted, run: Run, trace: Trace, budget: Budget = Budget()) -> None:
+        self.wanted, self.run, self.trace, self.budget = wanted, run, trace, budget
+        self.costs = ModelCosts(run.model)
+        self.lengths = {name: len(side.ids) for name, side in trace.sides.items()}
         self.known: dict[str, Any] = {}
         self.tiles = Latest[tuple[object, ...], Tensor](most=TILES)
 
@@ -63,6 +68,12 @@ class Traced:
         if name not in self.known:
             self.known[name] = make()
         return self.known[name]
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds: the trace, what the model answers at each token, and the tiles that are kept."""
+        tiles = sum(tile.nbytes for tile in self.tiles.values.values())
+        return self.costs.trace(self.lengths, self.trace.changes).memory + tiles
 
     def meta(self) -> dict[str, Any]:
         return self.once("meta", lambda: meta_of(self.wanted, self.run, self.trace))
@@ -85,6 +96,10 @@ class Traced:
         level = asked.whole("level", below=COARSEST, default=0)
         row, column = asked.whole("row", default=0), asked.whole("column", default=0)
 
+        rows, _ = heads[0].tile_range(level, row, column)
+        cost = rows_cost(heads, len(rows), kept=min(TILE, heads[0].site.n_key))
+        self.budget.check(cost, f"this tile of {told(heads)}", "zoom in" if level else "ask for one head")
+
         def tile(head: Head) -> Matrix:
             name = asked.text("site"), head.index, step, level, row, column
             return self.tiles.get_or_make(name, lambda: head.tile(step, level, row, column))
@@ -93,11 +108,16 @@ class Traced:
 
     def thumbs(self, asked: Asked) -> UInt8[Tensor, "head row column"]:
         site = self.site(asked)
+        rows = min(site.n_query, THUMB * SAMPLED)
+        # rows of a head are held at once with their mask, before they are made small
+        cost = rows_cost(site.head, rows) + Cost(memory=rows * site.n_key * 3 * FLOAT)
+        self.budget.check(cost, f"the thumbnails of {site.name}", TEXT)
         return self.once(f"thumbs {site.name}", lambda: torch.stack([thumb(head) for head in site.head]))
 
     def row(self, asked: Asked) -> dict[str, Any]:
         heads = self.heads(asked)
         query = asked.whole("query", below=heads[0].site.n_query)
+        self.budget.check(row_cost(heads), f"a row of {told(heads)}", "ask for one head, or trace a shorter text")
         rows = [head.rows(query, query + 1) for head in heads]
         if len(rows) > 1 or asked.values.get("head") == "mean":
             return {"weight": mean_of([one.weight for one in rows])[0].tolist()}
@@ -108,12 +128,14 @@ class Traced:
     def column(self, asked: Asked) -> dict[str, Any]:
         heads = self.heads(asked)
         key, n = asked.whole("key", below=heads[0].site.n_key), heads[0].site.n_query
-        columns = [torch.cat([rows.weight[:, key] for rows in head.blocks(range(n))]) for head in heads]
-        return {"weight": mean_of(columns).tolist()}
+        cost = rows_cost(heads, n, kept=1) + Cost(memory=n * JSON_NUMBER)
+        self.budget.check(cost, f"a column of {told(heads)}", "ask for one head, for rows, or for a tile of it")
+        return {"weight": mean_of([head.column(key) for head in heads]).tolist()}
 
     def cell(self, asked: Asked) -> dict[str, Any]:
         head = self.head(asked)
         query, key = asked.whole("query", below=head.site.n_query), asked.whole("key", below=head.site.n_key)
+        self.budget.check(row_cost([head]), f"a cell of {told([head])}", TEXT)
         sizes = {"n_query": head.site.n_query, "n_key": head.site.n_key}
         return {**asdict(head.cell(query, key)), "input": self.read_by(head.site, query), **sizes}
 
@@ -129,6 +151,7 @@ class Traced:
 
     def box(self, asked: Asked) -> dict[str, Any]:
         """Every number of one box for one token; of an output, what its likeliest units are called."""
+        self.check_box()
         numbers, site = self.boxes.numbers(asked), self.trace.sites.get(asked.text("box"))
         probability = numbers.get(f"{self.trace.answering}.output.probability")
         return {
@@ -142,7 +165,15 @@ class Traced:
         best = sorted(range(len(probability)), key=lambda unit: -probability[unit])[:LIKELIEST]
         return {one.id: one.text for one in self.worded([Candidate(unit, "", 0.0) for unit in best])}
 
+    def check_box(self) -> None:
+        """Check the numbers of a box for one token. In a changed model they are made for all tokens together."""
+        rows = max(self.lengths.values()) if self.trace.changes else 1
+        sites = [row_cost(site.head) for site in self.trace.sites.values()]
+        row = max(sites, key=lambda cost: cost.memory)
+        self.budget.check(self.costs.box(rows) + row, "the numbers of this box", TEXT)
+
     def terms(self, asked: Asked) -> dict[str, Any]:
+        self.check_box()
         return self.boxes.terms(asked)
 
     def vectors(self, asked: Asked) -> Float[Tensor, "n d"]:
@@ -151,31 +182,41 @@ class Traced:
             if name not in self.trace.stream:
                 known = ", ".join(self.trace.stream)
                 raise OptionError(f"there is no {name[:80]!r} in this trace's stream; there are {known}")
-            return self.trace.stream[name]
-        return getattr(self.head(asked), asked.one_of("role", ROLES))
+            found = self.trace.stream[name]
+            self.budget.check(Cost(memory=3 * found.numel() * FLOAT), f"all vectors of {name}", TEXT)
+            return found
+        head, role = self.head(asked), asked.one_of("role", ROLES)
+        site = head.site
+        numbers = max(site.n_query, site.n_key) * max(site.d_head, site.d_value) + site.made.numel()
+        self.budget.check(Cost(memory=3 * numbers * FLOAT), f"all vectors of {told([head])}", TEXT)
+        return getattr(head, role)
 
     def readings(self, asked: Asked) -> dict[str, Any]:
         """Of one site, or of all."""
-        sites = [self.site(asked)] if asked.values.get("site") is not None else self.all_sites()
+        one = asked.values.get("site") is not None
+        sites = [self.site(asked)] if one else list(self.trace.sites.values())
+        cost = functools.reduce(Cost.__add__, [rows_cost(site.head, site.n_query, kept=1) for site in sites])
+        what = f"reading every weight of {sites[0].name}" if one else "reading every weight of all attentions"
+        self.budget.check(cost, what, TEXT if one else "ask for one attention")
         return {site.name: self.once(f"readings {site.name}", functools.partial(self.read, site)) for site in sites}
-
-    def all_sites(self) -> list[Site]:
-        sites = list(self.trace.sites.values())
-        if sum(site.n_heads * site.n_query * site.n_key for site in sites) > MOST_CELLS:
-            raise OptionError("so long a text has too many weights to read all heads at once: ask for one site's")
-        return sites
 
     def read(self, site: Site) -> dict[str, list[float | None]]:
         heads = [asdict(one) for one in readings(self.trace, site)]
         return {name: [one[name] for one in heads] for name in heads[0]}
 
     def lens(self, asked: Asked) -> dict[str, Any]:
+        n, layers = self.lengths[self.trace.answering], self.trace.sides[self.trace.answering].n_layers + 2
+        logits = n * layers * self.costs.logits
+        cost = Cost(
+            cells=logits // FASTER, memory=n * layers * LENS * JSON_OBJECT + ROWS * self.costs.logits * JSON_NUMBER
+        )
+        self.budget.check(cost, "what each layer would answer at each token", TEXT)
         return self.once("lens", self.make_lens)
 
     def make_lens(self) -> dict[str, Any]:
         layers = [
             {"name": one.name, "rows": [as_candidates(self.worded(row)) for row in one.rows]}
-            for one in lens(self.trace, self.model)
+            for one in lens(self.trace, self.model, shown=LENS)
         ]
         return {"side": self.trace.answering, "layers": layers}
 
@@ -187,6 +228,9 @@ class Traced:
 
     def effects(self, asked: Asked) -> dict[str, Any]:
         site = self.site(asked)
+        one = self.costs.forward(self.lengths, self.trace.changes)
+        cost = Cost(cells=one.cells * (1 + site.n_heads), memory=2 * one.memory)
+        self.budget.check(cost, f"running the model without each head of {site.name}", TEXT)
         return self.once(f"effects {site.name}", functools.partial(self.make_effects, site))
 
     def make_effects(self, site: Site) -> dict[str, Any]:
@@ -212,7 +256,9 @@ class Traced:
     def spaces(self, asked: Asked) -> dict[str, Any]:
         """How alike tokens are as embeddings, as queries and keys, and as values."""
         site, head = self.site(asked), self.head(asked)
-        found = compare_spaces(self.trace, site.name, head.index, asked.wholes("places", most=MOST_COMPARED))
+        places = asked.wholes("places", most=MOST_COMPARED)
+        self.budget.check(rows_cost([head], len(places), kept=4), "comparing these tokens", "compare fewer")
+        found = compare_spaces(self.trace, site.name, head.index, places)
         tables = {name: getattr(found, name).tolist() for name in ("embedding", "query_key", "score", "value")}
         return {"places": list(found.places), "tokens": list(found.tokens), **tables}
 
@@ -223,6 +269,7 @@ class Traced:
         query = asked.whole("query", below=site.n_query)
         key_side = "encoder" if site.slot == "cross" else site.side
         few = site.n_query <= MOST_QUERIES
+        self.budget.check(row_cost([head], MOST_QUERIES), f"the diagram of {told([head])}", TEXT)
         steps = head.rows() if few else head.rows(query, query + 1)
         tokens = [self.trace.sides[side].tokens for side in (site.side, key_side)]
         shown_queries = tokens[0] if few else [tokens[0][query]]
@@ -241,6 +288,8 @@ class Traced:
         """How long each vector of the stream is, and how far it has turned from its embedding."""
         side = asked.one_of("side", tuple(self.trace.sides))
         names = [name for name in self.trace.stream if name.startswith(f"{side}.")]
+        cost = Cost(memory=len(names) * self.lengths[side] * (2 * JSON_NUMBER + self.trace.sides[side].d_model * FLOAT))
+        self.budget.check(cost, f"the stream of the {side}", TEXT)
         embedding = self.trace.value(f"{side}.embedding.out").float()
         values = [(name, self.trace.value(name).float()) for name in names]
         return {
@@ -253,6 +302,12 @@ class Traced:
                 for name, value in values
             ]
         }
+
+
+def told(heads: Sequence[Head]) -> str:
+    """Name a head, or all heads of a site."""
+    site = heads[0].site.name
+    return f"{site}, head {heads[0].index}" if len(heads) == 1 else f"all {len(heads)} heads of {site}"
 
 
 def mean_of(tensors: Sequence[Tensor]) -> Tensor:

@@ -17,6 +17,7 @@ from clearhead.serve.program import load_program
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
+from clearhead.tracing.stopping import check_stopped
 from clearhead.training.answers import continued, reach
 from clearhead.training.run import Run
 from clearhead.training.tasks import Generate, Task, Translate
@@ -147,6 +148,7 @@ class Tree:
         self.root = self.add(ROOT, step=0, rank=0, state="best")
 
     def watch(self, step: Considered) -> None:
+        check_stopped()
         live = {(id(node.parent), node.token): node for node in step.live}
         for rank, (total, beam, token) in enumerate(step.found.ranked()):
             if total == FORBIDDEN:

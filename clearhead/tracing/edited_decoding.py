@@ -16,6 +16,7 @@ from clearhead.decoding.session import Session
 from clearhead.decoding.top import LogProbs
 from clearhead.model.transformers import Decoder
 from clearhead.tracing.edits import Change
+from clearhead.tracing.rebuilding import overflow_of
 from clearhead.tracing.recording import recording
 
 __all__ = ["EditedSession"]
@@ -47,4 +48,7 @@ class EditedSession(Session):
         there = [change for change in self.changes if change.reaches(n)]
         source = [] if self.source is None else [self.source.expand(n_rows, -1)]
         with recording(self.model, there):
-            return self.model(*source, self.rows)[:, -1]
+            logits = self.model(*source, self.rows)[:, -1]
+        if there and not bool(logits.isfinite().all()):
+            raise overflow_of("decoder.output.logits", logits.dtype)
+        return logits

@@ -18,7 +18,8 @@ from clearhead.model.transformers import Decoder, Encoder
 from clearhead.tracing.edits import Change, Edit
 from clearhead.tracing.names import Model, sides_of
 from clearhead.tracing.rebuilding import Head, Site
-from clearhead.tracing.trace import Candidate, Trace, best_of
+from clearhead.tracing.stopping import check_stopped
+from clearhead.tracing.trace import ROWS, Candidate, Trace, best_of
 
 __all__ = ["Effect", "Lens", "Readings", "effects", "lens", "read_head", "readings"]
 
@@ -130,13 +131,21 @@ def is_last_of_block(name: str, names: Sequence[str]) -> bool:
 def answered(
     part: Encoder | Decoder, stream: Float[Tensor, "n d_model"], shown: int, *, normed: bool
 ) -> list[list[Candidate]]:
+    """The likeliest answers, made a few rows at a time; a class, which is made of all tokens at once, in one go."""
+    assert part.output is not None
+    assert part.spec.output is not None
     vectors = stream.unsqueeze(0)
     if part.stack.norm is not None and not normed:
         vectors = part.stack.norm(vectors)
-    assert part.output is not None
-    logits = part.output(vectors, torch.tensor([len(stream)], device=stream.device))
-    rows = best_of(torch.log_softmax((logits if logits.ndim == 2 else logits[0]).float(), -1))
-    return [row[:shown] for row in rows]
+    lengths = torch.tensor([len(stream)], device=stream.device)
+    if not part.spec.output.by_position:
+        return [row[:shown] for row in best_of(torch.log_softmax(part.output(vectors, lengths).float(), -1))]
+    found = []
+    for block in vectors.split(ROWS, 1):
+        check_stopped()
+        logits = part.output(block, torch.full_like(lengths, block.shape[1]))[0]
+        found += [row[:shown] for row in best_of(torch.log_softmax(logits.float(), -1))]
+    return found
 
 
 class Effect(NamedTuple):
@@ -154,13 +163,25 @@ def effects(
 ) -> list[Effect]:
     """The effect of taking out each head of a site. `forward` runs the model with changes and gives its logits."""
     with inferring(model):
-        whole = torch.log_softmax(forward(changes).double(), -1)
-        best = whole.argmax(-1, keepdim=True)
+        whole = forward(changes)
         found = []
         for head in range(n_heads):
+            check_stopped()
             off = Edit(at=site, step="context", head=head, times=0.0)
-            without = torch.log_softmax(forward([*changes, off]).double(), -1)
-            change = (without.gather(-1, best) - whole.gather(-1, best)).mean().item()
-            moved = (whole.exp() * (whole - without)).sum(-1).mean().item()
-            found.append(Effect(head, change, moved))
+            found.append(Effect(head, *compare_answers(whole, forward([*changes, off]))))
     return found
+
+
+def compare_answers(whole: Tensor, without: Tensor) -> tuple[float, float]:
+    """Return how the log-probability of the best answers changes, and the divergence, a few rows of logits at a time.
+
+    Both are means over rows. In double precision all of a long text's logits at once would take gigabytes.
+    """
+    change, moved, n = 0.0, 0.0, 0
+    for one, other in zip(whole.flatten(0, -2).split(ROWS), without.flatten(0, -2).split(ROWS), strict=True):
+        before, after = torch.log_softmax(one.double(), -1), torch.log_softmax(other.double(), -1)
+        best = before.argmax(-1, keepdim=True)
+        change += (after.gather(-1, best) - before.gather(-1, best)).sum().item()
+        moved += (before.exp() * (before - after)).sum().item()
+        n += len(one)
+    return change / n, moved / n

@@ -25,8 +25,9 @@ from clearhead.errors import OptionError, TraceError
 from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tied, turn_of
 from clearhead.tracing.edits import edited, step_tap
 from clearhead.tracing.recording import Passed
+from clearhead.tracing.stopping import check_stopped
 
-__all__ = ["ALLOWED", "MATRICES", "TILE", "TOLERANCE", "Head", "Site"]
+__all__ = ["ALLOWED", "MATRICES", "TILE", "TOLERANCE", "Head", "Site", "overflow_of"]
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 """How far a rebuilt context may be from the kernel's, times the larger of 1 and its largest number."""
@@ -144,6 +145,8 @@ class Site:
     def check(self, context: Tensor, head: int, rows: slice) -> None:
         """Raises where rebuilt contexts are not what the kernel gave."""
         kernel = self.made[head, rows]
+        if self.edited and not bool(kernel.isfinite().all()):
+            raise overflow_of(f"{self.name}.context", kernel.dtype)
         off = (context - kernel).abs().max().item()
         allowed = TOLERANCE[self.made.dtype] * max(1.0, kernel.abs().max().item())
         if not off <= allowed:
@@ -219,6 +222,7 @@ class Head:
     @torch.no_grad()
     def rows(self, start: int = 0, stop: int | None = None) -> Steps:
         """All steps of these query rows, without batch and head axes; the context is as it went on."""
+        check_stopped()
         rows = slice(start, self.site.n_query if stop is None else min(stop, self.site.n_query))
         if not 0 <= rows.start < rows.stop:
             raise OptionError(f"{self.site.name}: rows {start} to {stop} of {self.site.n_query} queries are none")
@@ -234,11 +238,23 @@ class Head:
             context=self.context[rows],
         )
 
-    def blocks(self, rows: range, size: int = 1) -> Iterator[Steps]:
-        """The same for many rows, a block at a time, of a multiple of `size` rows each."""
-        each = max(1, CELLS // (self.site.n_key * self.call.n_heads * size)) * size
+    def spans(self, rows: range) -> Iterator[tuple[int, int]]:
+        """Where blocks of rows begin and end; each has about CELLS cells, and one row at least."""
+        each = max(1, CELLS // (self.site.n_key * self.call.n_heads))
         for start in range(rows.start, rows.stop, each):
-            yield self.rows(start, min(start + each, rows.stop))
+            yield start, min(start + each, rows.stop)
+
+    def blocks(self, rows: range) -> Iterator[Steps]:
+        """The same for many rows, a block at a time. A view of a block keeps all of it in memory: copy what stays."""
+        for start, stop in self.spans(rows):
+            yield self.rows(start, stop)
+
+    def column(self, key: int) -> Float[Tensor, "query"]:
+        """How much each query looks at one key."""
+        found = self.query.new_empty(self.site.n_query)
+        for start, stop in self.spans(range(self.site.n_query)):
+            found[start:stop] = self.rows(start, stop).weight[:, key]
+        return found
 
     def tile(self, step: str, level: int, row: int, column: int) -> Float[Tensor, "query key"]:
         """A tile of one of the matrices, at a zoom level: each number is the largest of 2^level x 2^level.
@@ -249,19 +265,33 @@ class Head:
         """
         if step not in (*MATRICES, ALLOWED):
             raise OptionError(f"a tile shows one of {', '.join((*MATRICES, ALLOWED))}; came {step!r}")
+        rows, columns = self.tile_range(level, row, column)
         size = 1 << level
+        found = self.query.new_full((-(-len(rows) // size), -(-len(columns) // size)), float("-inf"))
+        for start, stop in self.spans(rows):
+            cells = self.allowed(start, stop).float() if step == ALLOWED else getattr(self.rows(start, stop), step)
+            # A square may reach over several blocks, so each block only raises what is there.
+            first = (start - rows.start) // size
+            above = (start - rows.start) % size
+            square = (
+                min(size, len(rows)),
+                min(size, len(columns)),
+            )  # a coarse level is padded no further than it reaches
+            part = pooled(cells[:, columns.start : columns.stop], square, above)
+            here = found[first : first + len(part)]
+            torch.maximum(here, part, out=here)
+        return found
+
+    def tile_range(self, level: int, row: int, column: int) -> tuple[range, range]:
+        """Return the queries and the keys that a tile shows; raise where there are none."""
+        size = TILE << level
         rows, columns = (
-            range(place * TILE * size, min((place + 1) * TILE * size, n))
+            range(place * size, min((place + 1) * size, n))
             for place, n in ((row, self.site.n_query), (column, self.site.n_key))
         )
         if min(row, column, level) < 0 or not rows or not columns:
             raise OptionError(f"{self.site.name}: there is no tile ({row}, {column}) at level {level}")
-        inside = slice(columns.start, columns.stop)
-        if step == ALLOWED:
-            each = max(1, CELLS // (self.site.n_key * self.call.n_heads * size)) * size
-            bands = (self.allowed(start, min(start + each, rows.stop)) for start in range(rows.start, rows.stop, each))
-            return torch.cat([pooled(band[:, inside].float(), size) for band in bands])
-        return torch.cat([pooled(getattr(block, step)[:, inside], size) for block in self.blocks(rows, size)])
+        return rows, columns
 
     def cell(self, query: int, key: int) -> Cell:
         """The arithmetic of one cell, every number of it."""
@@ -294,10 +324,18 @@ class Head:
         return tied(row.masked[0], allowed[0]).nonzero().flatten().tolist()
 
 
-def pooled(matrix: Float[Tensor, "query key"], size: int) -> Float[Tensor, "row column"]:
-    """The largest of each size x size square; at the edges, of what there is."""
-    if size == 1:
-        return matrix
+def overflow_of(name: str, dtype: torch.dtype) -> OptionError:
+    """Return the error for a changed model in which a value is infinite or no number."""
+    return OptionError(
+        f"{name} overflows: with these edits it has numbers that {str(dtype).removeprefix('torch.')} cannot hold (the "
+        f"largest is {torch.finfo(dtype).max:.1e}), so nothing after it means anything; edit by smaller numbers"
+    )
+
+
+def pooled(matrix: Float[Tensor, "query key"], square: tuple[int, int], above: int = 0) -> Float[Tensor, "row column"]:
+    """The largest of each height x width square; at the edges, of what there is. `above`: rows missing of the first."""
+    height, width = square
     rows, columns = matrix.shape
-    whole = F.pad(matrix, (0, -columns % size, 0, -rows % size), value=float("-inf"))
-    return whole.unflatten(0, (-1, size)).amax(1).unflatten(1, (-1, size)).amax(2)
+    matrix = F.pad(matrix, (0, -columns % width), value=float("-inf")).unflatten(1, (-1, width)).amax(2)
+    matrix = F.pad(matrix, (0, 0, above, -(above + rows) % height), value=float("-inf"))
+    return matrix.unflatten(0, (-1, height)).amax(1)

@@ -28,6 +28,7 @@ from clearhead.attention.layer import Attention
 from clearhead.taps import replacing, watching
 from clearhead.tracing.edits import Change, Edit, check_changes, edited, parts_changed, step_tap
 from clearhead.tracing.names import Names
+from clearhead.tracing.stopping import check_stopped
 
 __all__ = ["Passed", "Record", "recording"]
 
@@ -101,6 +102,7 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
 
 
 def run_recorded(record: Record, name: str, layer: Attention, changes: tuple[Change, ...], call: Call) -> Tensor:
+    check_stopped()
     call = parts_changed(call.replace(dropout=0.0), changes)
     inner = [change for change in changes if isinstance(change, Edit) and not change.fused]
     if inner:

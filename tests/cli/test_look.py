@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.parse
+from pathlib import Path
 
 import pytest
 
@@ -61,8 +63,17 @@ def unserved(monkeypatch):
     """A server that ends at once; and what browsers were told to open."""
     opened = []
     monkeypatch.setattr(server.Server, "run", lambda self: self.socket.close())
-    monkeypatch.setattr(look.webbrowser, "open", opened.append)
+    monkeypatch.setattr(look.webbrowser, "open", lambda page: opened.append(linked_from(page)))
     return opened
+
+
+def linked_from(page):
+    """The address that a page on this disk leads to."""
+    assert page.startswith("file://")
+    text = Path(urllib.parse.unquote(urllib.parse.urlsplit(page).path)).read_text()
+    [link] = re.findall(r'href="([^"]+)"', text)
+    assert f'http-equiv="refresh" content="0; url={link}"' in text
+    return link
 
 
 def test_the_browser_is_opened_unless_told_not_to(command, classifier, page, unserved, monkeypatch):
@@ -73,6 +84,39 @@ def test_the_browser_is_opened_unless_told_not_to(command, classifier, page, uns
     assert unserved == [out.strip()]
     assert command(classifier.folder.path, "--no-open")[0] == 0
     assert len(unserved) == 1
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_the_browsers_command_line_does_not_hold_the_token(classifier, page, tmp_path, end):
+    """Every user of a machine can read the command lines of all; the page that leads there only its owner."""
+    browser, told = tmp_path / "browser", tmp_path / "told"
+    browser.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {told}.part; ls -ld "${{1#file://}}" >> {told}.part\n')
+    with browser.open("a") as file:
+        file.write(f'cat "${{1#file://}}" >> {told}.part; mv {told}.part {told}\n')
+    browser.chmod(0o755)
+    script = f"from pathlib import Path; from clearhead.serve import server; server.STATIC = Path({str(page)!r}); "
+    script += f"from clearhead.cli import main; main(['look', {str(classifier.folder.path)!r}])"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "BROWSER": str(browser), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        token = address.split("/")[3]
+        for _ in range(600):
+            if not told.exists():
+                time.sleep(0.05)
+        argument, mode, *content = told.read_text().splitlines()
+        opened = Path(argument.removeprefix("file://"))
+        assert opened.parent.parent == tmp_path
+        assert opened.parent.stat().st_mode & 0o777 == 0o700
+        time.sleep(0.5)  # it serves by now
+        process.send_signal(end)
+        process.communicate(timeout=60)
+    assert token not in argument
+    assert mode.startswith("-rw-------")
+    assert f'<a href="{address}">' in "".join(content)
+    assert not opened.parent.exists()
 
 
 def test_without_a_screen_no_browser_takes_the_terminal(command, classifier, page, unserved, monkeypatch):

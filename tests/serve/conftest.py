@@ -47,8 +47,9 @@ class Client:
 
 
 @contextlib.contextmanager
-def serving(run, folder):
+def serving(run, folder, budget=None, **options):
     """A server of a run, with a page of one line."""
+    from clearhead.serve.budget import Budget
     from clearhead.serve.explorer import Explorer
     from clearhead.serve.server import Server
 
@@ -56,7 +57,7 @@ def serving(run, folder):
     (folder / "index.html").write_text(PAGE)
     (folder / "assets" / "page-1_a.js").write_text("1")
     (folder.parent / "secret.txt").write_text("secret")
-    server = Server(Explorer(run), static=folder)
+    server = Server(Explorer(run, budget or Budget()), static=folder, **options)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

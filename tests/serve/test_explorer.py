@@ -18,6 +18,7 @@ from clearhead.cli.craft_program import PROGRAMS, Ask
 from clearhead.decoding import Greedy
 from clearhead.decoding.generating import inferring
 from clearhead.serve.asking import Asked
+from clearhead.serve.budget import Budget, TooMuchError
 from clearhead.serve.explorer import TRACES, Explorer
 from clearhead.tracing.edits import Edit, Swap
 from clearhead.tracing.readings import effects, lens, readings
@@ -368,13 +369,12 @@ def test_readings_of_every_head(case):
         assert client.get(f"api/trace/{meta['id']}/readings", site=name)[1] == {name: found[name]}
 
 
-def test_of_a_long_text_one_site_is_read_at_a_time(translating, monkeypatch):
-    client, name = translating
-    monkeypatch.setattr("clearhead.serve.traced.MOST_CELLS", 100)
-    status, found = client.get(f"api/trace/{name}/readings")
-    assert status == 400
-    assert "ask for one site's" in found["error"]
-    assert client.get(f"api/trace/{name}/readings", site="decoder.0.cross")[0] == 200
+def test_of_a_long_text_one_site_is_read_at_a_time(translator):
+    asked = Explorer(translator, Budget(cells=60))
+    name = asked.trace(Asked({"source": "vier", "target": "44"}))["id"]
+    with pytest.raises(TooMuchError, match=r"reading every weight of all attentions .* ask for one attention"):
+        asked.readings(name, Asked({}))
+    assert set(asked.readings(name, Asked({"site": "decoder.0.cross"}))) == {"decoder.0.cross"}
 
 
 def test_the_lens_shows_what_each_layer_would_answer(case):

@@ -1,0 +1,81 @@
+"""The budget: what one answer may take, in attention weights that are computed and in bytes that are held meanwhile.
+
+Every question is checked against the same budget before any of it is computed, and what would take more is refused
+with a sentence. The longest text that can be traced follows from it.
+
+>>> budget = Budget(cells=1_000_000, memory=1_000_000)
+>>> budget.check(Cost(cells=640_000), "the column of a head", "ask for a row")
+>>> budget.check(Cost(cells=2_250_000), "the column of a head", "ask for a row")
+Traceback (most recent call last):
+clearhead.serve.budget.TooMuchError: the column of a head takes 2,250,000 attention weights, and 1,000,000 are the most
+for one answer; ask for a row
+>>> budget.most(lambda n: Cost(cells=n * n), 100_000)
+1000
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from clearhead.errors import OptionError
+
+__all__ = ["FLOAT", "JSON_NUMBER", "JSON_OBJECT", "Budget", "Cost", "TooMuchError"]
+
+FLOAT = 4
+"""Bytes of a number in a tensor."""
+JSON_NUMBER = 80
+"""Bytes of a number in an answer of JSON: the Python object, its place in a list, its digits, and these encoded."""
+JSON_OBJECT = 500
+"""Bytes of a small object there: three names and their values."""
+
+
+class TooMuchError(OptionError):
+    """A question that would take more than one answer may."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What an answer takes. A cell is the weight of one query with one key in one head, rebuilt."""
+
+    cells: int = 0
+    memory: int = 0
+    """Bytes held at once."""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(cells=self.cells + other.cells, memory=self.memory + other.memory)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The most that one answer may take: on one core some 7 to 20 seconds, and a gigabyte beside the model."""
+
+    cells: int = 400_000_000
+    memory: int = 1_000_000_000
+    """Of one answer; and of all traces together that are kept to be asked again."""
+
+    def allows(self, cost: Cost) -> bool:
+        return cost.cells <= self.cells and cost.memory <= self.memory
+
+    def check(self, cost: Cost, what: str, instead: str) -> None:
+        """Raise where it takes too much; the sentence says how much, and `instead` what to ask for in its place."""
+        if cost.cells > self.cells:
+            took = f"{cost.cells:,} attention weights, and {self.cells:,} are the most"
+        elif cost.memory > self.memory:
+            took = f"{megabytes(cost.memory)} MB of memory, and {megabytes(self.memory)} MB are the most"
+        else:
+            return
+        raise TooMuchError(f"{what} takes {took} for one answer; {instead}")
+
+    def most(self, cost_of: Callable[[int], Cost], limit: int) -> int:
+        """Return the largest n up to a limit whose cost is within the budget; costs grow with n."""
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.allows(cost_of(middle)) else (low, middle - 1)
+        return low
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f}"

@@ -1,0 +1,166 @@
+"""Connections: how many there may be, and how long one may be silent. uvicorn has no bound for either of its own.
+
+A connection that sends nothing, or half of a request's head, is closed after a deadline. When there are as many as may
+be, the silent one that has waited longest makes room for a new one; those that are being answered are never closed.
+"""
+
+import asyncio
+import errno
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any, final
+
+import h11
+import uvicorn
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+__all__ = ["Connection", "Limits", "QuietServer", "most_files"]
+
+AT_ONCE = 32
+"""Connections that are accepted before any of them is looked at: asyncio takes as many as its backlog says."""
+QUEUED = 2048
+"""Connections that the kernel holds until they are accepted."""
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 52\r\n"
+    b"Retry-After: 5\r\nConnection: close\r\n\r\nthere are too many connections: try again in seconds"
+)
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The most connections at once, and for how many seconds one may keep the server waiting."""
+
+    connections: int = 512
+    head: float = 10.0
+    """For the whole head of a request, from when it is accepted or has sent the first byte."""
+    reading: float = 60.0
+    """For a reply that is not read."""
+
+    def within(self, files: int | None) -> int:
+        """Return how many connections there may be where a process may have so many files open.
+
+        >>> Limits().within(None), Limits().within(1024), Limits().within(256)
+        (512, 512, 128)
+        """
+        return self.connections if files is None else max(1, min(self.connections, files // 2))
+
+
+def most_files() -> int | None:
+    """Return how many files this process may have open; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+@final
+class Connection(H11Protocol):
+    """One connection, with a deadline whenever the next move is the client's."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.limits = limits
+        self.deadline: asyncio.TimerHandle | None = None
+        self.since = self.loop.time()
+        """When it began to wait for the client."""
+
+    @property
+    def answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.within(most_files()) and not self.make_room():
+            transport.write(FULL)
+            transport.close()
+            return
+        self.close_after(self.limits.head)
+
+    def make_room(self) -> bool:
+        """Close the connection that has waited longest, one that never asked anything first; False if none waits."""
+        waiting = [
+            one
+            for one in self.connections
+            if isinstance(one, Connection) and one is not self and not one.answering and not one.transport.is_closing()
+        ]
+        if not waiting:
+            return False
+        min(waiting, key=lambda one: (one.cycle is not None, one.since)).transport.abort()
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # it sent nonsense after its request, while the reply was under way
+            self.transport.abort()
+        if self.answering:
+            self.stop_waiting()
+        elif self.deadline is None:  # not put off by every byte
+            self.since = self.loop.time()
+            self.close_after(self.limits.head)
+
+    def on_response_complete(self) -> None:
+        self.since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.close_after(self.limits.reading)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stop_waiting()
+        super().connection_lost(exc)
+
+    def close_after(self, seconds: float) -> None:
+        self.stop_waiting()
+        self.deadline = self.loop.call_later(seconds, self.transport.abort)
+
+    def stop_waiting(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+
+@final
+class QuietServer(uvicorn.Server):
+    """uvicorn's server, which accepts a few connections at a time and says in one line if it cannot."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.told = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self.tell)
+        await super().startup(sockets)
+        for one in sockets or []:
+            one.listen(QUEUED)  # uvicorn set it to AT_ONCE, and the kernel may hold more than are accepted at once
+
+    def tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Say once that no more connections can be accepted; asyncio would write a traceback for each."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in OUT_OF_FILES:
+            loop.default_exception_handler(context)
+        elif not self.told:
+            self.told = True
+            print(
+                f"no more connections can be accepted ({error.strerror}): close other pages, or raise `ulimit -n`",
+                file=sys.stderr,
+            )

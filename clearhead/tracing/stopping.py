@@ -1,0 +1,36 @@
+"""Stop long work from outside: whoever waits for it may leave, and loops over blocks of rows look whether they have.
+
+>>> with stopping_when(lambda: True):
+...     check_stopped()
+Traceback (most recent call last):
+clearhead.tracing.stopping.StoppedError: nobody waits for this any more
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+
+__all__ = ["StoppedError", "check_stopped", "stopping_when"]
+
+LEFT: ContextVar[Callable[[], bool] | None] = ContextVar("left", default=None)
+
+
+class StoppedError(Exception):
+    """Work was given up because nobody waits for its result. It is no fault, so it is none of the ClearheadErrors."""
+
+
+@contextlib.contextmanager
+def stopping_when(left: Callable[[], bool]) -> Iterator[None]:
+    """Within it, `check_stopped` raises once `left()` is true. Other threads are not concerned."""
+    before = LEFT.set(left)
+    try:
+        yield
+    finally:
+        LEFT.reset(before)
+
+
+def check_stopped() -> None:
+    """Raise StoppedError where nobody waits for the result any more."""
+    left = LEFT.get()
+    if left is not None and left():
+        raise StoppedError("nobody waits for this any more")

@@ -1,0 +1,219 @@
+"""Silent and half-spoken connections: they are closed in time, and whoever asks something is served beside them."""
+
+import contextlib
+import http.client
+import os
+import resource
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from clearhead.serve.connections import FULL, Limits
+from clearhead.training.tracing import trace
+from tests.serve.conftest import Client, serving
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@contextlib.contextmanager
+def silent(port, count, said=b""):
+    """Connections that say so much and then wait."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for _ in range(count):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            one.sendall(said)
+            made.append(one)
+        yield made
+
+
+def closed(sockets, seconds=30):
+    """How many of these the server closes within so many seconds; what it says before is passed over."""
+    waiting, end = {one.fileno(): one for one in sockets}, time.monotonic() + seconds
+    poll = select.poll()
+    for number in waiting:
+        poll.register(number, select.POLLIN)
+    gone = 0
+    while waiting and time.monotonic() < end:
+        for number, _ in poll.poll(100):
+            try:
+                said = waiting[number].recv(4096)
+            except ConnectionError:
+                said = b""
+            if not said:
+                poll.unregister(number)
+                del waiting[number]
+                gone += 1
+    return gone
+
+
+HALVES = {
+    "nothing": b"",
+    "half a line": b"GET /x",
+    "half a head": b"GET / HTTP/1.1\r\nHost: localhost\r\nX-",
+}
+
+
+@pytest.mark.parametrize("said", HALVES.values(), ids=HALVES)
+def test_half_a_request_is_closed_after_a_deadline(classifier, tmp_path, said):
+    with serving(classifier, tmp_path / "static", limits=Limits(head=0.5)) as server:
+        with silent(server.place.port, 5, said) as sockets:
+            assert closed(sockets, 4) == 5
+        assert Client(server).get("api/health") == (200, {"ok": True})
+
+
+def test_half_of_a_second_request_is_closed_too(classifier, tmp_path):
+    with (
+        serving(classifier, tmp_path / "static", limits=Limits(head=0.5)) as server,
+        silent(server.place.port, 1, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") as [one],
+    ):
+        assert one.recv(4096).startswith(b"HTTP/1.1 403")
+        one.sendall(b"GET / HT")
+        assert closed([one], 4) == 1  # without a byte more uvicorn would close it, after 5 seconds
+
+
+def test_the_deadline_is_not_put_off_by_every_byte(classifier, tmp_path):
+    with (
+        serving(classifier, tmp_path / "static", limits=Limits(head=0.5)) as server,
+        silent(server.place.port, 1, b"GET / HTTP/1.1\r\n") as [one],
+    ):
+        said = 0
+        with contextlib.suppress(ConnectionError):
+            while said < 100:
+                one.sendall(b"X-A: b\r\n")
+                said += 1
+                time.sleep(0.05)
+    assert said < 100
+
+
+def test_an_answer_that_takes_longer_than_the_deadline_comes(classifier, tmp_path, monkeypatch):
+    def slow(*args, **kwargs):
+        time.sleep(1)
+        return trace(*args, **kwargs)
+
+    monkeypatch.setattr("clearhead.serve.explorer.trace", slow)
+    with serving(classifier, tmp_path / "static", limits=Limits(head=0.3)) as server:
+        assert Client(server).post("api/trace", {"source": "red cat"})[0] == 200
+
+
+def test_a_reply_that_is_not_read_is_given_up(classifier, tmp_path):
+    static = tmp_path / "static"
+    with serving(classifier, static, limits=Limits(reading=0.5)) as server:
+        (static / "large.bin").write_bytes(bytes(30_000_000))
+        request = f"GET /{server.place.token}/large.bin HTTP/1.1\r\nHost: localhost:{server.place.port}\r\n\r\n"
+        with silent(server.place.port, 1, request.encode()):
+            end = time.monotonic() + 30
+            while server.uvicorn.server_state.connections and time.monotonic() < end:
+                time.sleep(0.05)
+            assert not server.uvicorn.server_state.connections
+
+
+def test_silent_connections_make_room_for_those_who_ask(classifier, tmp_path):
+    with serving(classifier, tmp_path / "static", limits=Limits(connections=50)) as server:
+        existing = http.client.HTTPConnection("127.0.0.1", server.place.port, timeout=30)
+        health = f"/{server.place.token}/api/health"
+        for _ in range(2):  # one connection, kept
+            with silent(server.place.port, 150) as sockets:
+                assert closed(sockets, 0.5) >= 90
+                existing.request("GET", health)
+                assert existing.getresponse().read()
+                assert Client(server).get("api/health") == (200, {"ok": True})
+                assert len(server.uvicorn.server_state.connections) <= 51
+        existing.close()
+
+
+def test_where_all_are_being_answered_one_more_is_told_so(classifier, tmp_path, monkeypatch):
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def waits(*args, **kwargs):
+        begun.set()
+        assert goes_on.wait(60)
+        return trace(*args, **kwargs)
+
+    monkeypatch.setattr("clearhead.serve.explorer.trace", waits)
+    with serving(classifier, tmp_path / "static", limits=Limits(connections=1)) as server:
+        client, found = Client(server), []
+        first = threading.Thread(target=lambda: found.append(client.post("api/trace", {"source": "red cat"})[0]))
+        first.start()
+        assert begun.wait(30)
+        with socket.create_connection(("127.0.0.1", server.place.port), timeout=30) as one:
+            assert one.makefile("rb").read() == FULL
+        goes_on.set()
+        first.join(30)
+    assert found == [200]
+
+
+def test_the_refusal_says_how_long_it_is():
+    head, _, body = FULL.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(body)}\r\n".encode() in head
+
+
+def test_nonsense_after_a_reply_leaves_no_traceback(classifier, tmp_path, capfd):
+    with serving(classifier, tmp_path / "static") as server:
+        head = f"POST /{server.place.token}/api/trace HTTP/1.1\r\nHost: localhost:{server.place.port}\r\n"
+        kind = "Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", server.place.port), timeout=30) as one:
+                one.sendall((head + kind).encode())
+                assert one.recv(4096).startswith(b"HTTP/1.1 415")
+                one.sendall(b"zz\r\nnonsense\r\n")
+                assert closed([one]) == 1
+        assert Client(server).get("api/health") == (200, {"ok": True})
+    assert capfd.readouterr().err == ""
+
+
+SERVES = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), int(sys.argv[3])))
+from clearhead.serve.explorer import Explorer
+from clearhead.serve.server import Server
+from clearhead.training.run import load
+server = Server(Explorer(load(sys.argv[1], device="cpu")), static=Path(sys.argv[2]))
+print(server.place.address, flush=True)
+server.run()
+"""
+
+
+@contextlib.contextmanager
+def own_process(run, folder, files):
+    """A server in a process that may have so many files open."""
+    folder.mkdir()
+    (folder / "index.html").write_text("page")
+    command = [sys.executable, "-c", SERVES, str(run.folder.path), str(folder), str(files)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (folder / "err").open("wb") as err, subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=err, text=True, env=environment
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        _, _, where, token, _ = process.stdout.readline().split("/")
+        yield int(where.split(":")[1]), token
+        process.terminate()
+
+
+@pytest.mark.parametrize(
+    ("files", "count"), [(256, 300), pytest.param(1024, 1100, marks=pytest.mark.slow)], ids=["300", "1100"]
+)
+def test_silent_connections_neither_stop_it_nor_fill_the_terminal(classifier, tmp_path, files, count):
+    """With the usual limit of 1,024 files, 1,100 of them stopped it before, and wrote 41 MB of tracebacks."""
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > count + 100
+    with own_process(classifier, tmp_path / "static", files) as (port, token):
+        existing = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        for _ in range(2):
+            existing.request("GET", f"/{token}/api/health")
+            assert existing.getresponse().read() == b'{"ok":true}'
+        with silent(port, count):
+            for _ in range(20):
+                existing.request("GET", f"/{token}/api/health")
+                assert existing.getresponse().read() == b'{"ok":true}'
+            other = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            other.request("GET", f"/{token}/api/run")
+            assert other.getresponse().status == 200
+            other.close()
+        existing.close()
+    assert (tmp_path / "static" / "err").read_text() == ""
