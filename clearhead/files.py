@@ -6,9 +6,11 @@ the new one. JSON of ours is sealed: it carries the version of its format and a 
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,8 +22,11 @@ from clearhead.errors import ClearheadError, RunError
 __all__ = [
     "FORMAT",
     "PARTIAL",
+    "check_file_name",
+    "check_seal",
     "flush",
     "open_log",
+    "os_errors_as_run_errors",
     "parse_json",
     "read_bytes",
     "read_json",
@@ -29,6 +34,7 @@ __all__ = [
     "remove_partials",
     "replacing",
     "seal",
+    "set_aside",
     "sha256_of_file",
     "write_bytes",
     "write_sealed",
@@ -85,11 +91,32 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def os_errors_as_run_errors(path: Path) -> Iterator[None]:
+    """Re-raise an OSError, such as that of a full disk, as a RunError that says what could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{path}: could not be written ({error}); what was saved before is as it was. "
+            "Free some space, or mend the folder's permissions, and go on with --resume"
+        ) from None
+
+
 def remove_partials(folder: Path, names: Iterable[str]) -> None:
-    """Remove what a killed process left of files with these names."""
-    for name in names:
-        for left in folder.glob(f".{name}.*{PARTIAL}"):
-            left.unlink(missing_ok=True)
+    """Remove what a killed process left of files with these names, this version's or an earlier one's."""
+    left = re.compile(rf"\.?({'|'.join(map(re.escape, names))})(\.[0-9a-f]{{8}}|\.\d+)?{re.escape(PARTIAL)}")
+    for path in folder.iterdir():
+        if left.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
+            path.unlink(missing_ok=True)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file or folder to the first numbered name that is free, and return it: metrics.1.jsonl, step-5.1."""
+    names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
+    aside = next(name for name in names if not os.path.lexists(name))
+    path.rename(aside)
+    return aside
 
 
 def open_log(path: Path, *, new: bool = False) -> BinaryIO:
@@ -120,10 +147,12 @@ def read_json(path: str | Path, *, most: int = MOST_BYTES, error: type[Clearhead
     """Read a JSON file, bounded in size and depth. Raises `error`, or FileNotFoundError if there is no such file."""
     try:
         return parse_json(read_bytes(path, most=most))
-    except FileNotFoundError:
-        raise
+    except (FileNotFoundError, NotADirectoryError) as missing:
+        raise FileNotFoundError(missing.errno, missing.strerror, str(path)) from None
     except OSError as problem:
         raise error(f"{path}: cannot be read ({problem.strerror or problem})") from None
+    except MemoryError:
+        raise error(f"{path}: there is not enough memory to read it; close other programs") from None
     except ValueError as problem:
         raise error(f"{path}: is not JSON as Clearhead writes it ({problem})") from None
 
@@ -155,8 +184,8 @@ def finite_float(text: str) -> float:
 def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise ValueError(f"the name {twice[:60]!r} is there twice")
     return found
 
@@ -197,7 +226,9 @@ def checksum(content: Mapping[str, Any]) -> str:
 def write_sealed(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """Seal content, write it atomically as JSON, and return it. OSError where it cannot be written."""
     sealed = seal(content)
-    write_text(path, json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    # UTF-8 has no half of a surrogate pair, as in a file name of other bytes. JSON calls it just what this does.
+    write_bytes(path, text.encode(errors="backslashreplace"))
     return sealed
 
 
@@ -210,22 +241,37 @@ def read_sealed(path: str | Path, *, error: type[ClearheadError] = RunError) -> 
     found = read_json(path, error=error)
     if not isinstance(found, dict):
         raise error(f"{path}: expected a JSON object; came {type(found).__name__}")
-    if "format" not in found and not isinstance(found.get("sha256"), str):
-        return found
+    if "format" in found or isinstance(found.get("sha256"), str):
+        check_seal(found, str(path), error=error)
+    return found
+
+
+def check_seal(found: Mapping[str, Any], where: str, *, error: type[ClearheadError] = RunError) -> None:
+    """Raise `error` where sealed content is of a later format, or its checksum is wrong or missing."""
     version = found.get("format")
     if type(version) is not int or version < 1:
-        raise error(f"{path}: its format is {str(version)[:40]!r}, which is no version")
+        raise error(f"{where}: its format is {str(version)[:40]!r}, which is no version")
     if version > FORMAT:
         raise error(
-            f"{path}: was written in format {version}, and this version of Clearhead reads up to {FORMAT}; "
+            f"{where}: was written in format {version}, and this version of Clearhead reads up to {FORMAT}; "
             "install a newer one"
         )
     if found.get("sha256") != checksum(found):
         raise error(
-            f"{path}: was changed since it was written: its checksum is wrong. Put the file back as it was, "
+            f"{where}: was changed since it was written: its checksum is wrong. Put the file back as it was, "
             "or start anew"
         )
-    return found
+
+
+def check_file_name(name: str, where: str, *, error: type[ClearheadError] = RunError) -> str:
+    """Return the name of a file that another file mentions; raise `error` for one that leads out of its folder.
+
+    >>> check_file_name("tokenizer.json", "model.json")
+    'tokenizer.json'
+    """
+    if not name or name.startswith(".") or any(sign in name for sign in "/\\:\0"):
+        raise error(f"{where}: {name[:60]!r} is no name of a file in this folder")
+    return name
 
 
 def sha256_of_file(path: str | Path) -> str:

@@ -32,10 +32,30 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeypa
 
 
 def test_partials_are_removed_by_name_and_nothing_else_is(tmp_path):
-    for name in (".model.json.0a1b2c3d.partial", ".diary.partial", "model.json"):
+    litter = (".model.json.0a1b2c3d.partial", ".model.json.partial", "model.json.partial", "model.json.4711.partial")
+    kept = [".diary.partial", ".model.json.mine.partial", "model.json", "the-model.json.partial"]
+    for name in (*litter, *kept):
         (tmp_path / name).write_text("")
-    files.remove_partials(tmp_path, ["model.json"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".diary.partial", "model.json"]
+    (tmp_path / ".run.json.0a1b2c3d.partial").mkdir()
+    files.remove_partials(tmp_path, ["model.json", "run.json"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, ".run.json.0a1b2c3d.partial"])
+
+
+def test_what_is_set_aside_has_the_first_number_that_is_free(tmp_path):
+    for number, name in enumerate(["log.jsonl", "log.jsonl", "folder"]):
+        (tmp_path / name).write_text(str(number))
+        files.set_aside(tmp_path / name)
+    (tmp_path / "log.3.jsonl").symlink_to(tmp_path / "none")
+    (tmp_path / "log.jsonl").write_text("last")
+    assert files.set_aside(tmp_path / "log.jsonl").name == "log.4.jsonl"
+    texts = {path.name: path.read_text() for path in tmp_path.iterdir() if not path.is_symlink()}
+    assert texts == {"log.1.jsonl": "0", "log.2.jsonl": "1", "folder.1": "2", "log.4.jsonl": "last"}
+
+
+def test_an_error_of_the_system_is_told_as_one_of_the_run(tmp_path):
+    with pytest.raises(RunError, match=r"it\.json: could not be written .*No such file.*--resume"):  # noqa: SIM117
+        with files.os_errors_as_run_errors(tmp_path / "it.json"):
+            files.write_text(tmp_path / "none" / "it.json", "text")
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", "/dev/null", "/dev/tty", "fifo", "folder"])
@@ -123,3 +143,15 @@ def test_a_log_is_appended_to_and_never_through_a_link(tmp_path):
         files.open_log(tmp_path / "link")
     with pytest.raises(FileExistsError):
         files.open_log(tmp_path / "log", new=True)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/b", "/etc/passwd", "a\\b", "C:a", ".hidden", "a\0b"])
+def test_a_file_that_is_named_in_a_file_lies_beside_it(name):
+    with pytest.raises(TraceError, match=r"model\.json: .* is no name of a file in this folder"):
+        files.check_file_name(name, "model.json", error=TraceError)
+
+
+def test_a_name_that_is_there_twice_among_many_is_found_at_once():
+    text = ",".join(f'"{i}":0' for i in range(100_000))
+    with pytest.raises(ValueError, match="the name '99999' is there twice"):
+        files.parse_json(f'{{{text},"99999":1}}')

@@ -25,7 +25,16 @@ from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimi
 from clearhead.training.schedules import SCHEDULES
 from clearhead.training.tasks import TASKS
 
-__all__ = ["BudgetOptions", "Choices", "as_machine", "as_recipe", "new_budget", "overridden"]
+__all__ = [
+    "BudgetOptions",
+    "Choices",
+    "MachineOptions",
+    "as_machine",
+    "as_recipe",
+    "new_budget",
+    "new_machine",
+    "overridden",
+]
 
 MODELS = {
     "translate": ("encoder-decoder", EncoderDecoderSpec),
@@ -239,8 +248,14 @@ def as_machine(options: MachineOptions) -> Machine:
         chosen_device(options.device or "auto")
     except OptionError as error:
         raise wrong("--device", str(error).removeprefix("device: ")) from error
+    return new_machine(options, Machine())
+
+
+def new_machine(options: MachineOptions, old: Machine) -> Machine:
+    """Return a machine with what was given in place of its own."""
     names = ("device", "precision", "compile", "threads")
-    return Machine(**present({name: getattr(options, name) for name in names}), deterministic=options.deterministic)
+    changed = present({name: getattr(options, name) for name in names})
+    return replace(old, **changed, deterministic=options.deterministic or old.deterministic)
 
 
 def as_tokenizing(task: str, options: TokenizerOptions, default: Tokenizing) -> Tokenizing:

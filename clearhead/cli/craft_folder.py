@@ -1,7 +1,6 @@
 """A crafted program as a run folder: the model, its tokeniser, texts that it is for, and a checkpoint."""
 
 import itertools
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,13 @@ from clearhead.craft import Program, run
 from clearhead.craft.crafted import SURE
 from clearhead.craft.description import describe_layers, list_program
 from clearhead.errors import OptionError, RunError
+from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.serve.program import PROGRAM
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing, prepare
 from clearhead.text.sources import Aligned, Documents
-from clearhead.training.checkpoints import named_tensors, write_text, writing
+from clearhead.training.checkpoints import named_tensors
+from clearhead.training.claiming import claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.learner import Learner
 from clearhead.training.loop import training_tensors
@@ -45,16 +46,18 @@ def write_run(ask: Ask, path: Path) -> RunFolder:
         raise OptionError(
             f"{ask.program.name}: no text was found that it is for, or that it answers with its own tokens"
         )
-    with folder.locked(), writing(path):
+    with folder.locked(), os_errors_as_run_errors(path):
+        claim(folder)
         made.tokenizer.save(path / "tokenizer.json")
         layout = TASKS[made.task].layout(made.context)
         write_texts(path, layout.texts, texts)
         recipe = recipe_of(made, path, layout.texts)
-        folder.begin(recipe)
         kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, told=lambda line: None)
         task = TASKS[made.task](tokenizers=kept.tokenizers, context=made.context)
         folder.describe(made.crafted.model.spec, task, kept)
-        write_text(path / PROGRAM, json.dumps(about(ask.program, made), indent=1, ensure_ascii=False) + "\n")
+        folder.write_own(path / PROGRAM, about(ask.program, made))
+        folder.checkpoints.create()
+        folder.begin(recipe)
         save(folder, recipe, task, made, texts[0])
     return folder
 

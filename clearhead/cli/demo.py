@@ -3,7 +3,6 @@
 It goes the way of `clearhead train`: text files in, a run folder out, which every other verb takes.
 """
 
-import json
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,14 +17,16 @@ from clearhead.cli.options import wrong
 from clearhead.cli.progress import progress
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import RunError
+from clearhead.files import PARTIAL, os_errors_as_run_errors, write_text
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
 from clearhead.serve.page import is_built
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
-from clearhead.training.checkpoints import write_text
+from clearhead.training.claiming import claim as claim_folder
 from clearhead.training.folder import RunFolder
+from clearhead.training.holding import LOCK
 from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import Cosine
@@ -99,7 +100,8 @@ def browser_page(shown: Shown) -> Path | None:
     if not is_built():
         return None
     file = page_file(shown.run)
-    write_text(file, shown.html)
+    with os_errors_as_run_errors(file):
+        write_text(file, shown.html)
     return file
 
 
@@ -120,12 +122,18 @@ def claim(folder: RunFolder, seed: int | None) -> int:
         if seed not in (None, there):
             raise wrong("--seed", f"{folder.path} was trained with seed {there}; --again trains anew, with {seed}")
         return there
-    if folder.path.exists() and any(folder.path.iterdir()):
+    if folder.path.exists() and any(not is_beginning(path.name) for path in folder.path.iterdir()):
         raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --folder")
     chosen = USUAL_SEED if seed is None else seed
-    folder.path.mkdir(parents=True, exist_ok=True)
-    write_text(folder.path / MARKER, json.dumps({"made_by": "clearhead demo", "seed": chosen}) + "\n")
+    with folder.locked():
+        claim_folder(folder)
+        folder.write_own(folder.path / MARKER, {"made_by": "clearhead demo", "seed": chosen})
     return chosen
+
+
+def is_beginning(name: str) -> bool:
+    """Whether a demo that was killed before it had written its marker may have left this."""
+    return name in (LOCK, "run.json") or name.endswith(PARTIAL)
 
 
 def marked_seed(folder: RunFolder) -> int | None:
@@ -134,14 +142,16 @@ def marked_seed(folder: RunFolder) -> int | None:
     if not marker.exists():
         return None
     try:
-        return int(json.loads(marker.read_text(encoding="utf-8"))["seed"])
-    except (ValueError, KeyError, TypeError):
+        return int(folder.read_own(marker)["seed"])
+    except (RunError, ValueError, KeyError, TypeError):
         raise RunError(f"{marker}: cannot be read; remove {folder.path}, or choose another with --folder") from None
 
 
 def finished(folder: RunFolder) -> bool:
+    if not (folder.exists() and folder.evaluation.exists()):
+        return False
     saved = folder.checkpoints.all()
-    return bool(saved and saved[0].state["finished"]) and folder.evaluation.exists()
+    return bool(saved and saved[0].state["finished"])
 
 
 def trained(folder: RunFolder, seed: int) -> Run:
@@ -166,8 +176,7 @@ def corpus(drawn: Numbers, folder: Path) -> Corpus:
 
 def evaluation(folder: RunFolder) -> dict[str, Any]:
     """What evaluation.json says of the held-out numbers, under the names that the demo promises as well."""
-    found = json.loads(folder.evaluation.read_text(encoding="utf-8"))
+    found = folder.read_evaluation()
     if "n" not in found:
-        found |= {"n": found["records"], "steps": found["step"]}
-        write_text(folder.evaluation, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        found = folder.write_own(folder.evaluation, found | {"n": found["records"], "steps": found["step"]})
     return found

@@ -8,8 +8,8 @@ from typing import final
 import numpy as np
 
 from clearhead.errors import OptionError
+from clearhead.files import write_text
 from clearhead.text.sources import Aligned
-from clearhead.training.checkpoints import write_text
 
 __all__ = ["BELOW", "Numbers", "draw", "english", "german", "write_pairs"]
 

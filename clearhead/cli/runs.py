@@ -1,6 +1,5 @@
 """`clearhead runs`: the run folders there are, how far each has come, and how good it is."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -15,10 +14,13 @@ from rich.text import Text
 from clearhead.cli.options import wrong
 from clearhead.cli.progress import SCORES, main_score, unwrapped
 from clearhead.cli.screen import prose, rule, show, show_json
-from clearhead.errors import ClearheadError, RunError
+from clearhead.errors import ClearheadError
 from clearhead.model.describe import describe
+from clearhead.model.saved import counts_in
+from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import finite, read_metrics
+from clearhead.written import check_type
 
 __all__ = ["EXAMPLES", "Found", "runs"]
 
@@ -27,6 +29,10 @@ Examples:
   clearhead runs
   clearhead runs experiments --json"""
 
+LONGEST = 500
+"""Characters of a problem that are shown."""
+MOST_BLOCKS = 500
+"""Blocks of a model whose parameters are counted: more take too long for a list."""
 DEPTH = 2
 """How many folders below the one given a run may lie."""
 MARKS = ("recipe.json", "model.json", "metrics.jsonl", "checkpoints")
@@ -69,53 +75,66 @@ def runs(
 
 
 def run_folders(home: Path, depth: int = DEPTH) -> list[Path]:
-    """The folder itself if it is a run, else those in it and below, by name; inside a run there is none to look for."""
-    if any((home / mark).exists() for mark in MARKS):
+    """Return the folder itself if it is a run, else those in it and below, by name; none lies inside a run."""
+    if any(os.path.lexists(home / mark) for mark in MARKS):
         return [home]
     if not depth:
         return []
     try:
-        inside = sorted(path for path in home.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except PermissionError:
+        inside = sorted(path for path in home.iterdir() if os.path.isdir(path) and not path.name.startswith("."))
+    except OSError:
         return [home]
     return [run for path in inside for run in run_folders(path, depth - 1)]
 
 
 def look_into(path: Path, home: Path) -> Found:
-    """What a folder holds. Whatever is wrong with it is part of the answer."""
+    """Return what a folder holds. Whatever is wrong with it is part of the answer."""
     name = path.name if path == home else str(path.relative_to(home))
     always: dict[str, Any] = {"name": name, "path": str(path)}
     try:
         always |= {"disk_bytes": size_of(path), "changed": changed(path)}
         return Found(**always, **read(RunFolder(path)))
-    except (ClearheadError, OSError, ValueError, KeyError, TypeError) as error:
-        said = str(error) if isinstance(error, ClearheadError | OSError) else f"cannot be read ({error!r})"
-        return Found(**always, problem=said.splitlines()[0])
+    except ClearheadError as error:
+        said = str(error)
+    except OSError as error:
+        said = f"cannot be read ({error.strerror or error})"
+    except Exception as error:  # one bad folder, whatever is in it, must not hide the others
+        said = f"cannot be read ({error!r})"
+    return Found(**always, problem=next(iter(said.splitlines()), "cannot be read")[:LONGEST])
 
 
 def read(folder: RunFolder) -> dict[str, Any]:
     recipe = folder.recipe()
     saved = folder.checkpoints.all()
     evaluated = evaluation_of(folder)
-    steps, context = saved[0].step if saved else 0, recipe.batching.context
-    scored = evaluated.get("scores", evaluated)
+    where = str(folder.evaluation)
+    scored = check_type(evaluated.get("scores", evaluated), dict, f"{where}: scores")
+    scores = {measure.key: scored[measure.key] for measure in SCORES if measure.key in scored}
+    parameters = check_type(evaluated.get("parameters"), int | None, f"{where}: parameters")
     return {
         "task": recipe.task,
-        "steps": steps,
+        "steps": saved[0].step if saved else 0,
         "finished": bool(saved and saved[0].state["finished"]) and folder.evaluation.exists(),
-        "scores": {measure.key: scored[measure.key] for measure in SCORES if measure.key in scored},
-        "loss": evaluated.get("loss"),
-        "parameters": evaluated.get("parameters") or describe(folder.spec(), source=context, target=context).parameters,
+        "scores": check_type(scores, dict[str, float], where),
+        "loss": check_type(evaluated.get("loss"), float | None, f"{where}: loss"),
+        "parameters": parameters or parameters_of(folder, recipe.batching.context),
     }
 
 
+def parameters_of(folder: RunFolder, context: int) -> int | None:
+    """Count the parameters of the model; None for a size that it would take long to count."""
+    spec = folder.spec()
+    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec,)
+    large = max((count for _, count in counts_in(spec)), default=0) > 1 << 16
+    if large or sum(len(stack.blocks) for stack in stacks) > MOST_BLOCKS:
+        return None
+    return describe(spec, source=context, target=context).parameters
+
+
 def evaluation_of(folder: RunFolder) -> dict[str, Any]:
-    """The scores of a run that has ended; of another one, its best evaluation so far."""
+    """Return the scores of a run that has ended; of another one, its best evaluation so far."""
     if folder.evaluation.exists():
-        found = json.loads(folder.evaluation.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise RunError(f"{folder.evaluation}: holds no evaluation")
-        return found
+        return folder.read_evaluation()
     lines = read_metrics(folder.metrics) if folder.metrics.exists() else []
     best = [line for line in lines if line.get("kind") == "evaluation" and line.get("best")]
     return best[-1] if best else {}
@@ -128,14 +147,15 @@ def size_of(path: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(inside, name)).st_size
-            except FileNotFoundError:
+            except OSError:
                 continue
     return total
 
 
 def changed(path: Path) -> str:
     """When something was last written, in UTC."""
-    times = [found.stat().st_mtime for mark in ("evaluation.json", *MARKS) if (found := path / mark).exists()]
+    marks = (path / mark for mark in ("evaluation.json", *MARKS))
+    times = [os.lstat(mark).st_mtime for mark in marks if os.path.lexists(mark)]
     return datetime.fromtimestamp(max(times, default=path.stat().st_mtime), UTC).isoformat(timespec="seconds")
 
 

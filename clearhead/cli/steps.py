@@ -18,9 +18,9 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.attention.weighting import Weighting
 from clearhead.cli.screen import show, show_json
+from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS, creature_exchange, designed_layer, embeddings
 from clearhead.tracing.sequence_diagram import draw_sequence
-from clearhead.training.checkpoints import write_text, writing
 from clearhead.training.outputs import check_output
 
 __all__ = ["EXAMPLES", "Demonstration", "demonstrate", "steps"]
@@ -83,7 +83,7 @@ def steps(
     shown = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
     if svg is not None:
         check_output(svg, option="--svg")
-        with writing(svg):
+        with os_errors_as_run_errors(svg):
             write_text(svg, draw_sequence(creature_exchange(row, chosen_weighting, chosen_mask)))
     if as_json:
         show_json(as_object(shown, row))

@@ -13,13 +13,13 @@ from clearhead.cli.screen import show, show_json
 from clearhead.cli.trace_object import as_object
 from clearhead.cli.trace_page import Looked, Written, as_drawing, page, told
 from clearhead.decoding import Beam
+from clearhead.files import write_text
 from clearhead.serve.page import page_of
 from clearhead.serve.traced import Traced
 from clearhead.serve.wanted import Wanted
 from clearhead.tracing.survey import View, clearest, survey
 from clearhead.tracing.trace import Trace
 from clearhead.training import tracing
-from clearhead.training.checkpoints import write_text
 from clearhead.training.outputs import check_output
 from clearhead.training.run import Run, load
 

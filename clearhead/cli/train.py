@@ -1,7 +1,6 @@
 """`clearhead train`: from text files to a trained model in one command, and on from where it was stopped."""
 
 import importlib.util
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -14,12 +13,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.choices import BudgetOptions, Choices, as_recipe, new_budget
+from clearhead.cli.choices import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.options import given, wrong
 from clearhead.cli.progress import Progress, duration, progress, scores_said, unwrapped
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
-from clearhead.errors import RunError
+from clearhead.training.claiming import check_new, check_unlinked, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
 from clearhead.training.recipe import Recipe
@@ -59,7 +58,12 @@ COLUMN = 14
 class Ways:
     """What is done with the recipe."""
 
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run, as it was or with a new budget.")] = False
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run: as it was, or with another budget, --lr or machine.")
+    ] = False
+    checkpoints: Annotated[
+        str | None, typer.Option("--checkpoints", metavar="FOLDER", help="Keep them there, on another disk perhaps.")
+    ] = None
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard too.")] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the recipe as JSON, and leave.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print the evaluation as one JSON object.")] = False
@@ -86,30 +90,55 @@ def train(
         shown = stack.enter_context(progress())
         board = stack.enter_context(Board(folder.path / "tensorboard")) if ways.tensorboard else None
         watcher = both(shown, board)
-        done = go_on(folder, recipe, watcher, shown) if ways.resume else begin(folder, choices, watcher, shown)
+        if ways.resume:
+            done = go_on(folder, recipe, ways, watcher, shown)
+        else:
+            done = begin(folder, choices, ways, watcher, shown)
     tell(done, as_json=ways.as_json)
 
 
 def resumed(folder: RunFolder, choices: Choices) -> Recipe:
-    """The recipe of a run that is there, with a new budget if one was given; anything else is refused."""
-    if others := given(replace(choices, budget=BudgetOptions())):
+    """Return the recipe of a run that is there, with another budget, rate or machine if one was given.
+
+    Anything else would make it another run, and is refused.
+    """
+    same = replace(
+        choices,
+        budget=BudgetOptions(),
+        optimising=replace(choices.optimising, lr=None),
+        machine=MachineOptions(seed=choices.machine.seed),
+    )
+    if others := given(same):
         listed = ", ".join(others)
         raise wrong("--resume", f"goes on with what the run was begun with: leave out {listed}")
     recipe = folder.recipe()
-    return replace(recipe, budget=new_budget(choices.budget, recipe.budget) or recipe.budget)
+    return replace(
+        recipe,
+        budget=new_budget(choices.budget, recipe.budget) or recipe.budget,
+        optimising=replace(recipe.optimising, lr=choices.optimising.lr or recipe.optimising.lr),
+        machine=new_machine(choices.machine, recipe.machine),
+    )
 
 
-def begin(folder: RunFolder, choices: Choices, watcher: Watcher, shown: Progress) -> Run:
-    """Trains a new run. What comes through a pipe is copied into its folder first."""
+def begin(folder: RunFolder, choices: Choices, ways: Ways, watcher: Watcher, shown: Progress) -> Run:
+    """Train a new run. What comes through a pipe is copied into its folder first."""
+    check_new(folder)
     with folder.locked():
-        if folder.exists():
-            raise RunError(f"{folder.path}: there is a run already; go on with --resume, or choose another folder")
+        claim(folder)
         kept = replace(choices, text=with_spooled(choices.text, folder.data))
-    return training.train(folder.path, as_recipe(kept), watcher=watcher, told=shown.told)
+    return training.train(folder.path, as_recipe(kept), watcher=watcher, told=shown.told, checkpoints=ways.checkpoints)
 
 
-def go_on(folder: RunFolder, recipe: Recipe, watcher: Watcher, shown: Progress) -> Run:
-    return training.resume(folder.path, budget=recipe.budget, watcher=watcher, told=shown.told)
+def go_on(folder: RunFolder, recipe: Recipe, ways: Ways, watcher: Watcher, shown: Progress) -> Run:
+    return training.resume(
+        folder.path,
+        budget=recipe.budget,
+        lr=recipe.optimising.lr,
+        machine=recipe.machine,
+        watcher=watcher,
+        told=shown.told,
+        checkpoints=ways.checkpoints,
+    )
 
 
 @final
@@ -129,6 +158,7 @@ class Board:
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         if self.writer is None:
+            check_unlinked(self.folder.parent)
             self.writer = TensorBoard(self.folder, resumed=line["step"] - 1)
         self.writer.write(line)
 
@@ -143,7 +173,7 @@ def both(shown: Progress, board: Board | None) -> Watcher:
 
 
 def tell(run: Run, *, as_json: bool) -> None:
-    evaluation = json.loads(run.folder.evaluation.read_text(encoding="utf-8"))
+    evaluation = run.folder.read_evaluation()
     if as_json:
         show_json({"path": str(run.folder.path), "task": run.task.name, "evaluation": evaluation})
     else:
@@ -154,7 +184,8 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
     """The scores, where everything is, and what to do next."""
     path = run.folder.path
     yield rule(str(path))
-    parts = [f"loss {evaluation['loss']:.4f}", *scores_said(evaluation)]
+    loss = evaluation["loss"]
+    parts = ["loss no number" if loss is None else f"loss {loss:.4f}", *scores_said(evaluation)]
     yield prose(f"[chosen]{'   '.join(parts)}[/]")
     yield prose(
         f"{evaluation['parameters']:,} parameters, {duration(evaluation['training_seconds'])} of training; the weights "

@@ -4,7 +4,6 @@
 nobody trains them further.
 """
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -13,9 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.decoding.generating import inferring
+from clearhead.errors import RunError
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
+from clearhead.written import check_fields, hints_of
 
 __all__ = ["PROGRAM", "RunProgram", "load_program"]
 
@@ -23,6 +24,22 @@ PROGRAM = "program.json"
 """The file in the folder of a compiled run that says what it was compiled from."""
 NOTHING = "–"
 """How an answer is written where the program gives none."""
+
+THEN = {
+    "about": "",
+    "listing": [],
+    "layers": [],
+    "vocabulary": [],
+    "answers": [],
+    "answer_ids": [],
+    "numeric": False,
+    "threshold": 0.5,
+    "directions": [],
+    "length": 0,
+    "offset": 1,
+    "beside": 0,
+}
+"""What a folder from before those fields were written says of its program."""
 
 
 @final
@@ -85,10 +102,15 @@ class RunProgram:
 
 
 def load_program(run: Run) -> RunProgram | None:
-    """Return the program that was compiled into a run; None where there is none."""
+    """Return the program that was compiled into a run; None where there is none. RunError where it is damaged."""
+    path = run.folder.path / PROGRAM
     try:
-        told = json.loads((run.folder.path / PROGRAM).read_text(encoding="utf-8"))
-        known = {name: told[name] for name in RunProgram.__dataclass_fields__ if name in told}
-        return RunProgram(**known)
-    except (OSError, ValueError, TypeError):
+        found = run.folder.read_own(path)
+    except FileNotFoundError:
         return None
+    old = "format" not in found
+    content = {name: value for name, value in found.items() if old or name not in ("format", "run", "sha256")}
+    program = RunProgram(**check_fields(content, hints_of(RunProgram), str(path), then=THEN if old else None))
+    if any(place >= run.tokenizer.vocabulary or place < 0 for place in program.answer_ids):
+        raise RunError(f"{path}: an answer has an id beyond the vocabulary; put the file back as it was")
+    return program

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, final
 
 from clearhead.errors import DataError, OptionError, RunError
+from clearhead.files import check_file_name, read_sealed, sha256_of_file, write_sealed
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, label, texts, usable
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source, shown
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.written import to_json
+from clearhead.written import check_fields, check_regular, to_json
 
 __all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "prepare"]
 
@@ -28,6 +29,23 @@ FORMAT = 1
 MOST_LABELS = 1000
 WHOLE = "whole.json"
 """Written last: where it is, all of the rest is."""
+NOTES = {
+    "key": str | None,
+    "files": dict[str, str],
+    "records": int,
+    "text_bytes": int,
+    "labels": list[str],
+    "skipped": dict[str, int],
+    "dev_skipped": dict[str, int],
+    "tokenizers": dict[str, str],
+    "too_long": int,
+    "without_tokens": int,
+    "equal": int,
+    "equal_left_out": bool,
+}
+"""What whole.json holds beside its seal: `key`, the folder it was made in; `files`, the SHA-256 of those around it."""
+NOTES_THEN = {"key": None, "files": {}}
+"""Before whole.json was sealed, it bound nothing."""
 
 
 @final
@@ -65,38 +83,64 @@ class Prepared:
 
 def prepare(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, folder: Path, told: Told = print) -> Prepared:
     """The ids of a corpus in this folder: made now, unless they are there and were made of the same content."""
-    check_fields(corpus, layout)
+    check_records(corpus, layout)
     home = folder / content_key(corpus, layout, tokenizing)
-    if not (home / WHOLE).exists():
-        try:
-            make(corpus, layout, tokenizing, home, told)
-        except OSError as error:
-            raise RunError(
-                f"{home}: cannot be written to ({error.strerror or error}); make room, or choose another folder"
-            ) from error
-    return opened(home)
-
-
-def opened(home: Path) -> Prepared:
-    """What was prepared before, from its folder alone."""
+    if (home / WHOLE).exists():
+        return opened(home)
     try:
-        notes = json.loads((home / WHOLE).read_text(encoding="utf-8"))
-        files, labels = dict(notes["tokenizers"]), tuple(notes["labels"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        make(corpus, layout, tokenizing, home, told)
+    except OSError as error:
         raise RunError(
-            f"{home}: there is no text prepared, or not all of it ({error}); remove the folder, and it is made anew"
+            f"{home}: cannot be written to ({error.strerror or error}); make room, or choose another folder"
         ) from error
-    tokenizers = {file: Tokenizer.load(home / file) for file in set(files.values())}
-    return Prepared(
+    return opened(home, verify=False)
+
+
+def opened(home: Path, *, verify: bool = True) -> Prepared:
+    """Return what was prepared before, from its folder alone.
+
+    It reads every file of ids once and compares checksums; `verify=False` is for ids that were written a moment ago.
+    """
+    notes = read_notes(home)
+    tokenizers = {file: Tokenizer.load(home / file) for file in set(notes["tokenizers"].values())}
+    prepared = Prepared(
         train=Store(home / "train"),
         dev=Store(home / "dev"),
-        tokenizers={field: tokenizers[file] for field, file in files.items()},
-        labels=labels,
+        tokenizers={field: tokenizers[file] for field, file in notes["tokenizers"].items()},
+        labels=tuple(notes["labels"]),
         notes=notes,
     )
+    if verify:
+        sizes = {field: tokenizer.vocabulary for field, tokenizer in prepared.tokenizers.items()}
+        others = [name for name in prepared.train.fields if name not in sizes]
+        for store in (prepared.train, prepared.dev):
+            store.verify({**dict.fromkeys(others, len(prepared.labels)), **sizes})
+    return prepared
 
 
-def check_fields(corpus: Corpus, layout: Layout) -> None:
+def read_notes(home: Path) -> dict[str, Any]:
+    """Read whole.json, and compare what it says of the tokenisers and stores with what is there."""
+    try:
+        found = read_sealed(home / WHOLE)
+        old = "format" not in found
+        content = {name: value for name, value in found.items() if name not in ("format", "sha256")}
+        notes = check_fields(content, NOTES, WHOLE, then=NOTES_THEN if old else None)
+        if notes["key"] not in (None, home.name):
+            raise ValueError(f"it was made as {notes['key'][:40]}, and lies in another place now")
+        for file, expected in notes["files"].items():
+            if sha256_of_file(home / file) != expected:
+                raise ValueError(f"{file} was changed since it was written: its checksum is wrong")
+        for file in notes["tokenizers"].values():
+            check_file_name(file, WHOLE)
+    except (OSError, ValueError, RunError) as error:
+        raise RunError(
+            f"{home}: there is no text prepared, or not all of it ({error}); remove the folder, and a new training "
+            "makes it anew"
+        ) from error
+    return notes
+
+
+def check_records(corpus: Corpus, layout: Layout) -> None:
     needed = (*layout.texts, *([layout.label] if layout.label else []))
     for source in (corpus.train, corpus.dev):
         if source is not None and not set(needed) <= set(source.fields):
@@ -108,6 +152,11 @@ def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing) -> str:
     digest = hashlib.blake2b(digest_size=12)
     digest.update(json.dumps([FORMAT, *map(to_json, (corpus, layout, tokenizing))]).encode())
     given = (tokenizing.given,) if tokenizing.given else ()
+    for path in given:
+        try:
+            check_regular(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected a tokenizer.json") from None
     sources = [corpus.train] if corpus.dev is None else [corpus.train, corpus.dev]
     for path in (*itertools.chain.from_iterable(source.files for source in sources), *given):
         try:
@@ -133,7 +182,10 @@ def make(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, home: Path, tol
     encoding.write(corpus, found, home)
     for line in told_of(encoding):
         told(line)
+    bound = ("train/store.json", "dev/store.json", *dict.fromkeys(files.values()))
     notes = {
+        "key": home.name,
+        "files": {file: sha256_of_file(home / file) for file in bound},
         "records": found.records,
         "text_bytes": found.text_bytes,
         "labels": found.labels,
@@ -145,9 +197,7 @@ def make(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, home: Path, tol
         "equal": encoding.equal,
         "equal_left_out": encoding.left_out,
     }
-    partial = home / f"{WHOLE}.partial"
-    partial.write_text(json.dumps(notes, indent=1, ensure_ascii=False), encoding="utf-8")
-    partial.rename(home / WHOLE)
+    write_sealed(home / WHOLE, notes)
 
 
 def told_of(encoding: Encoding) -> Iterator[str]:

@@ -2,28 +2,43 @@
 
 A store is a folder of fields (source and target, or text, or text and label). Each field is two files: the ids of all
 records one after another, and where each record ends. It is written under another name and renamed when it is whole.
+store.json is sealed, and has the SHA-256 of every file: `Store.verify` reads them all once before they are trained on.
 """
 
-import json
+import hashlib
 import os
 import shutil
+import stat
 from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, final
+from typing import Any, BinaryIO, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.errors import RunError
+from clearhead.files import check_seal, flush, read_json, write_sealed
+from clearhead.written import check_fields
 
 __all__ = ["FieldSize", "Ragged", "Store", "StoreWriter"]
 
-FORMAT = 1
 FULL = 1 << 20
 """How many ids a writer gathers before they go to disk."""
+STORE = "store.json"
+FIELDS = {
+    "records": int,
+    "dtype": dict[str, Literal["uint16", "uint32"]],
+    "fields": dict[str, dict[str, int]],
+    "vocabulary": dict[str, int],
+    "files": dict[str, str],
+    "notes": dict[str, Any],
+}
+"""What store.json holds beside its seal."""
+THEN = {"vocabulary": {}, "files": {}}
+"""In a store from before those were written: nothing to check against, but what a caller of `verify` knows."""
 
 
 @final
@@ -72,17 +87,15 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            told = json.loads((folder / "store.json").read_text(encoding="utf-8"))
-            if told["format"] != FORMAT:
-                raise ValueError(f"its format is {told['format']}, and this version reads {FORMAT}")
+            told = read_store(folder)
             self.n: int = told["records"]
             self.notes: Mapping[str, object] = told["notes"]
+            self.files: Mapping[str, str] = told["files"]
+            self.vocabularies: Mapping[str, int] = told["vocabulary"]
             self.sizes = {name: FieldSize(**size) for name, size in told["fields"].items()}
-            self.fields = {name: opened(folder, name, told["dtype"][name], self.n) for name in self.sizes}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise RunError(
-                f"{folder}: not a whole store of token ids ({told_briefly(error)}); remove it, and it is made anew"
-            ) from error
+            self.fields = {name: open_field(folder, name, told["dtype"][name], self.n) for name in self.sizes}
+        except (OSError, ValueError, LookupError, TypeError, RunError) as error:
+            raise torn(folder, error) from error
 
     def __len__(self) -> int:
         return self.n
@@ -90,22 +103,68 @@ class Store:
     def __getitem__(self, name: str) -> Ragged:
         return self.fields[name]
 
+    def verify(self, vocabularies: Mapping[str, int] | None = None) -> None:
+        """Read every file once and compare it with its checksum; raise where ids or ends are not what they must be.
 
-def told_briefly(error: Exception) -> str:
-    return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        `vocabularies`: how many ids there are by field, for a store from before it said so itself.
+        """
+        known = {**(vocabularies or {}), **self.vocabularies}
+        try:
+            for name, field in self.fields.items():
+                self.check_file(f"{name}.ids", field.ids, below=known.get(name, 1 << 32))
+                self.check_file(f"{name}.ends", field.ends, below=len(field.ids) + 1)
+        except (OSError, ValueError) as error:
+            raise torn(self.folder, error) from error
+
+    def check_file(self, file: str, values: NDArray, *, below: int) -> None:
+        """Read a mapped file in pieces: values from 0 up, `below` not reached; ends ascend."""
+        digest, last = hashlib.sha256(), 0
+        for start in range(0, len(values), FULL):
+            part = values[start : start + FULL]
+            digest.update(part.data)
+            if int(part.min()) < 0 or int(part.max()) >= below:
+                raise ValueError(f"{file} holds a number that is not from 0 to {below - 1:,}")
+            if file.endswith(".ends"):
+                if int(part[0]) < last or np.any(part[1:] < part[:-1]):
+                    raise ValueError(f"in {file} a record ends before the one before it")
+                last = int(part[-1])
+        if self.files and digest.hexdigest() != self.files.get(file):
+            raise ValueError(f"{file} was changed since it was written: its checksum is wrong")
 
 
-def opened(folder: Path, name: str, dtype: str, n: int) -> Ragged:
-    ids = mapped(folder / f"{name}.ids", np.dtype(dtype))
-    ends = mapped(folder / f"{name}.ends", np.dtype(np.int64))
+def torn(folder: Path, error: Exception) -> RunError:
+    said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+    return RunError(f"{folder}: not a whole store of token ids ({said}); remove it, and a new training makes it anew")
+
+
+def read_store(folder: Path) -> dict[str, Any]:
+    """Read store.json. It had a format of its own, also 1, before it was sealed and named the files' checksums."""
+    told = read_json(folder / STORE)
+    old = isinstance(told, dict) and "files" not in told and "sha256" not in told
+    if isinstance(told, dict) and (not old or told.get("format") != 1):
+        check_seal(told, STORE)
+    content = told if not isinstance(told, dict) else {k: v for k, v in told.items() if k not in ("format", "sha256")}
+    found = check_fields(content, FIELDS, STORE, then=THEN if old else None)
+    for name in found["fields"]:
+        if not name.isidentifier():
+            raise ValueError(f"{name[:60]!r} is no name of a field")
+    return found
+
+
+def open_field(folder: Path, name: str, dtype: str, n: int) -> Ragged:
+    ids = map_file(folder / f"{name}.ids", np.dtype(dtype))
+    ends = map_file(folder / f"{name}.ends", np.dtype(np.int64))
     if len(ends) != n or (int(ends[-1]) if n else 0) != len(ids):
         raise ValueError(f"{name}.ids and {name}.ends do not fit together")
     return Ragged(ids, ends)
 
 
-def mapped(path: Path, dtype: np.dtype) -> NDArray:
-    """The file as an array; an empty file cannot be mapped, and is an empty array."""
-    if path.stat().st_size == 0:
+def map_file(path: Path, dtype: np.dtype) -> NDArray:
+    """Map a regular file as an array; an empty file cannot be mapped, and is an empty array."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError(f"{path.name} is no regular file")
+    if about.st_size == 0:
         return np.empty(0, dtype)
     return np.memmap(path, dtype, mode="r")
 
@@ -117,6 +176,8 @@ class FieldWriter:
         self.ids = array("H" if vocabulary <= 1 << 16 else "I")
         self.ends = array("q")
         self.dtype = np.dtype(self.ids.typecode)
+        self.name, self.vocabulary = name, vocabulary
+        self.digests = hashlib.sha256(), hashlib.sha256()
         self.ids_file: BinaryIO = (folder / f"{name}.ids").open("wb")
         self.ends_file: BinaryIO = (folder / f"{name}.ends").open("wb")
         self.tokens = self.longest = self.text_bytes = self.current = 0
@@ -133,9 +194,17 @@ class FieldWriter:
             self.flush()
 
     def flush(self) -> None:
-        for gathered, file in ((self.ids, self.ids_file), (self.ends, self.ends_file)):
+        files = ((self.ids, self.ids_file), (self.ends, self.ends_file))
+        for digest, (gathered, file) in zip(self.digests, files, strict=True):
             file.write(gathered)
+            digest.update(gathered)
             del gathered[:]
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """The SHA-256 of each file, computed as it was written."""
+        ids, ends = (digest.hexdigest() for digest in self.digests)
+        return {f"{self.name}.ids": ids, f"{self.name}.ends": ends}
 
     def close(self) -> FieldSize:
         self.flush()
@@ -169,16 +238,19 @@ class StoreWriter:
 
     def close(self, notes: Mapping[str, object]) -> Store:
         """The store, whole and in its place. `notes` are what its maker wants to remember with it."""
+        sizes = {name: asdict(field.close()) for name, field in self.fields.items()}
         told = {
-            "format": FORMAT,
             "records": self.n,
             "dtype": {name: str(field.dtype) for name, field in self.fields.items()},
-            "fields": {name: asdict(field.close()) for name, field in self.fields.items()},
+            "fields": sizes,
+            "vocabulary": {name: field.vocabulary for name, field in self.fields.items()},
+            "files": {file: found for field in self.fields.values() for file, found in field.sums.items()},
             "notes": dict(notes),
         }
-        (self.partial / "store.json").write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_sealed(self.partial / STORE, told)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.partial.rename(self.folder)
+        flush(self.folder.parent)
         return Store(self.folder)
 
     def __enter__(self) -> "StoreWriter":

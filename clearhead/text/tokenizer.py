@@ -14,7 +14,8 @@ from typing import Any, final
 import tokenizers as library
 from tokenizers import pre_tokenizers
 
-from clearhead.errors import DataError, OptionError
+from clearhead.errors import ClearheadError, DataError, OptionError
+from clearhead.files import parse_json, read_bytes, write_text
 from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, guard, kind_of, lower_cased
 
 __all__ = ["LOST", "Tokenizer", "suggested_size"]
@@ -34,6 +35,10 @@ Padding never shares a token with the end, as it often does elsewhere: the end m
 LOST = "\ufffd"
 """What `decode` writes for an unknown token, and for bytes that are no character."""
 PARALLEL = "TOKENIZERS_PARALLELISM"
+MOST_BYTES = 200_000_000
+"""The largest tokenizer.json that is read. Gemma's, with 262,000 tokens, has 35 MB."""
+SPARSEST, SPARE = 4, 10_000
+"""Ids are below so many times the number of tokens, and these more: some leave gaps, for what is added later."""
 
 
 @final
@@ -54,8 +59,9 @@ class Tokenizer:
 
     def __init__(self, text: str, *, name: str = "tokenizer.json") -> None:
         """The tokenizer that this text of a tokenizer.json describes; errors call it by the name."""
-        self._library, (self.pad, self.unknown, self.start, self.end, self.mask) = adopted(text, name)
-        self.kind, self.lower = kind_of(self._library)
+        with library_errors_as_data_errors(name):
+            self._library, (self.pad, self.unknown, self.start, self.end, self.mask) = adopted(text, name)
+            self.kind, self.lower = kind_of(self._library)
         self.lossless = self.kind in KINDS and KINDS[self.kind].lossless and not self.lower
         tokens = self._library.get_vocab(with_added_tokens=True)
         self.vocabulary = 1 + max(tokens.values())
@@ -88,24 +94,19 @@ class Tokenizer:
         padding that the file asks for are left out, and so are special tokens that it would put around a text.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_bytes(path, most=MOST_BYTES).decode()
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not text; expected a tokenizer.json (convert other formats to it)") from error
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}; expected a tokenizer.json") from error
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected a tokenizer.json") from error
         return Tokenizer(text, name=str(path))
 
     def save(self, path: str | Path) -> None:
-        """Writes it as a tokenizer.json, beside and then renamed: what stands there is always whole."""
-        path = Path(path)
-        beside = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        """Write it as a tokenizer.json, atomically: what stands there is always whole."""
         try:
-            beside.write_text(self.to_json(), encoding="utf-8", newline="\n")
-            beside.replace(path)
+            write_text(Path(path), self.to_json())
         except OSError as error:
             raise DataError(f"{path}: the tokenizer cannot be written there: {error.strerror or error}") from error
-        finally:
-            beside.unlink(missing_ok=True)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text: no special token is added, and text that looks like one stays text."""
@@ -117,7 +118,8 @@ class Tokenizer:
             raise OptionError("texts: expected many texts, came a single one; put it into a list, or use encode")
         try:
             # The library would take a tuple for a pair of texts, and join the two.
-            found = self._library.encode_batch_fast(list(map(only_text, texts)), add_special_tokens=False)
+            with library_errors_as_data_errors("this text", passing=TypeError):
+                found = self._library.encode_batch_fast(list(map(only_text, texts)), add_special_tokens=False)
         except TypeError:
             for place, text in enumerate(texts):
                 as_bytes(text, f"text {place + 1} of {len(texts)}")
@@ -131,7 +133,8 @@ class Tokenizer:
         """
         spoken = [token for token in (self._spoken.get(place, LOST) for place in map(int, ids)) if token]
         decoder = self._library.decoder
-        return decoder.decode(spoken) if decoder else " ".join(spoken)
+        with library_errors_as_data_errors("these ids"):
+            return decoder.decode(spoken) if decoder else " ".join(spoken)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each token as it is shown to a person: a space as ▁, a line end as \\n, part of a character as <0xE2>."""
@@ -162,7 +165,8 @@ class Tokenizer:
 
     def _encoding(self, text: str) -> library.Encoding:
         try:
-            return self._library.encode(text, add_special_tokens=False)
+            with library_errors_as_data_errors("this text", passing=TypeError):
+                return self._library.encode(text, add_special_tokens=False)
         except TypeError:
             as_bytes(text, "the text")
             raise
@@ -254,14 +258,49 @@ def adopted(text: str, name: str) -> tuple[library.Tokenizer, list[int]]:
 
 
 def parsed(text: str, name: str) -> library.Tokenizer:
+    """Return the library's tokenizer, once the text is known to be JSON whose ids take no more room than its tokens."""
     try:
-        json.loads(text)
+        whole = parse_json(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{name}:{error.lineno}: not JSON: {error.msg}; expected a tokenizer.json") from error
+    except ValueError as error:
+        raise DataError(f"{name}: {error}; expected a tokenizer.json") from error
+    check_ids(whole, name)
     try:
         return library.Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
         raise DataError(f"{name}: JSON, but not a tokenizer.json: {error}; give one that `tokenizers` saved") from error
+
+
+def check_ids(whole: Any, name: str) -> None:
+    """Raise where an id is far beyond the number of tokens: the library makes a table as long as the greatest one."""
+    whole = whole if isinstance(whole, dict) else {}
+    model, added = whole.get("model"), whole.get("added_tokens")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    listed = added if isinstance(added, list) else []
+    ids = [*(vocabulary.values() if isinstance(vocabulary, dict) else ())]
+    ids += [one.get("id") for one in listed if isinstance(one, dict)]
+    count = len(listed) + (len(vocabulary) if isinstance(vocabulary, dict | list) else 0)
+    most = SPARSEST * count + SPARE
+    for one in ids:
+        if isinstance(one, int | float) and not 0 <= one < most:
+            raise DataError(
+                f"{name}: has the id {one:,.20g}, and {count:,} tokens; ids are from 0 to {most - 1:,} here"
+            )
+
+
+@contextmanager
+def library_errors_as_data_errors(what: str, *, passing: type[Exception] = MemoryError) -> Iterator[None]:
+    """Re-raise what the library raises as DataError: bare Exceptions, and panics of Rust, which are not even those."""
+    try:
+        yield
+    except (ClearheadError, MemoryError, passing):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{what}: the tokenizers library cannot use it: {said[:300]}") from error
 
 
 def special_names(tokenizer: library.Tokenizer, model: dict[str, Any]) -> list[str]:

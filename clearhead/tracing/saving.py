@@ -1,14 +1,18 @@
 """A trace as a file: safetensors, with JSON in its header. It opens without the model it was made from.
 
 It holds queries, keys, values and contexts, the parts that were between them with what they had learned, the stream and
-the likeliest answers: all that rebuilding needs, and nothing else.
+the likeliest answers: all that rebuilding needs, and nothing else. The JSON is sealed and has the tensors' checksum.
 """
 
+import hashlib
+import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from clearhead.attention.call import Call
@@ -17,9 +21,10 @@ from clearhead.attention.masks import Mask, Table
 from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.weighting import Softmax
-from clearhead.errors import OptionError, TraceError
+from clearhead.errors import ClearheadError, OptionError, TraceError
+from clearhead.files import check_seal, seal
 from clearhead.model.blocks import AttentionSpec
-from clearhead.model.saved import PARTS
+from clearhead.model.saved import PARTS, THEN, counts_in
 from clearhead.tracing.edits import Change, Edit, Swap
 from clearhead.tracing.inner import InnerValues
 from clearhead.tracing.names import STEPS
@@ -27,14 +32,34 @@ from clearhead.tracing.origin import Origin
 from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Passed
 from clearhead.tracing.trace import Answers, Candidate, Side, Trace
-from clearhead.written import from_json, load_tensors, save_tensors, to_json
+from clearhead.written import check_fields, check_type, from_json, hints_of, load_tensors, save_tensors, to_json
 
 __all__ = ["load_trace", "save_trace"]
 
-VERSION = 1
+VERSION = 2
+"""Traces of version 1 have no seal and no checksum of their tensors; the earliest have no `names`."""
 HEADER = "clearhead trace"
 SLOTS = ("similarity", "weighting", "position")
 VECTORS = ("query", "key", "value")
+SITE_NAME = re.compile(r"(encoder|decoder)\.(0|[1-9]\d{0,5})\.(attention|cross)")
+FIELDS = {
+    "version": int,
+    "fingerprint": str,
+    "kind": Literal["encoder", "decoder", "encoder-decoder"],
+    "task": str,
+    "notes": list[str],
+    "sides": dict[str, dict[str, Any]],
+    "stream": list[str],
+    "names": list[str] | None,
+    "sites": dict[str, dict[str, Any]],
+    "changes": list[dict[str, Any]],
+    "candidates": list[list[list[Any]]],
+    "tensors": str | None,
+}
+"""What the header's JSON holds beside its seal."""
+SITE_FIELDS = {"spec": dict[str, Any], "mask": dict[str, Any] | None, "kernel": str, "why": str}
+CANDIDATE = tuple[int, str, float | None]
+"""As in `Candidate`; a probability of 0 has no logarithm in JSON, and is null."""
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:
@@ -43,7 +68,7 @@ def save_trace(trace: Trace, path: str | Path) -> None:
     sites = {
         name: written_site(site, spec_of(trace.origin.specs[name], site), tensors) for name, site in trace.sites.items()
     }
-    told = {
+    content = {
         "version": VERSION,
         "fingerprint": trace.origin.fingerprint,
         "kind": trace.kind,
@@ -54,12 +79,26 @@ def save_trace(trace: Trace, path: str | Path) -> None:
         "names": list(trace.all_names),
         "sites": sites,
         "changes": [written_change(change, f"changes/{i}", tensors) for i, change in enumerate(trace.changes)],
-        "candidates": [[list(one) for one in row] for row in trace.candidates],
+        "candidates": [[written_candidate(one) for one in row] for row in trace.candidates],
+        "tensors": checksum_of(tensors),
     }
     try:
-        save_tensors(path, tensors, told, header=HEADER)
+        save_tensors(path, tensors, seal(content), header=HEADER)
     except OSError as error:
         raise TraceError(f"{path}: cannot be written ({error})") from None
+
+
+def checksum_of(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of tensors with their names, shapes and dtypes."""
+    made = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        made.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        made.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return made.hexdigest()
+
+
+def written_candidate(one: Candidate) -> list[Any]:
+    return [one.id, one.text, one.log_prob if math.isfinite(one.log_prob) else None]
 
 
 def spec_of(spec: AttentionSpec, site: Site) -> AttentionSpec:
@@ -112,24 +151,57 @@ def written_change(change: Change, name: str, tensors: dict[str, Tensor]) -> dic
 
 
 def load_trace(path: str | Path, model: nn.Module | None = None) -> Trace:
-    """A saved trace. With a `model`, it must be the one it was made from."""
+    """Return a saved trace. With a `model`, it must be the one it was made from."""
     try:
         told, tensors = load_tensors(path, header=HEADER)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read as a trace ({error})") from None
     if told is None:
         raise TraceError(f"{path}: is no trace of Clearhead; one is written by trace.save")
-    if told["version"] != VERSION:
-        raise TraceError(f"{path}: was written in version {told['version']} of the format, and this reads {VERSION}")
-    specs = {name: from_json(site["spec"], PARTS) for name, site in told["sites"].items()}
+    told = check_header(told, tensors, str(path))
+    try:
+        return read_trace(told, tensors, model)
+    except TraceError:
+        raise
+    except (ClearheadError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise TraceError(f"{path}: is a trace that lacks something or is damaged ({said})") from None
+
+
+def check_header(told: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:
+    """Return the JSON of a trace, every field checked; raise TraceError where it, or a tensor, was changed."""
+    check_type(told, dict, where, error=TraceError)
+    old = told.get("version") == 1
+    if not old:
+        if told.get("version") != VERSION:
+            version = str(told.get("version"))[:40]
+            raise TraceError(f"{where}: was written in version {version} of the format, and this reads {VERSION}")
+        check_seal(told, where, error=TraceError)
+        if told.get("tensors") != checksum_of(tensors):
+            raise TraceError(f"{where}: was changed since it was written: the checksum of its tensors is wrong")
+    content = {name: value for name, value in told.items() if name not in ("format", "sha256")}
+    found = check_fields(
+        content, FIELDS, where, then={"names": None, "tensors": None} if old else None, error=TraceError
+    )
+    for name, site in found["sites"].items():
+        if not SITE_NAME.fullmatch(name):
+            raise TraceError(f"{where}: {name[:60]!r} is no name of an attention")
+        check_fields(site, SITE_FIELDS, f"{where}: {name}", error=TraceError)
+    return found
+
+
+def read_trace(told: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module | None) -> Trace:
+    """Put a trace together from what its file holds."""
+    specs = {name: read_spec(site["spec"]) for name, site in told["sites"].items()}
     origin = Origin(lambda: told["fingerprint"], specs)
     if model is not None:
         origin.check(model)
+    sides = {name: read_side(side, name) for name, side in told["sides"].items()}
+    check_sites(told["sites"], sides)
     changes = tuple(read_change(one, tensors) for one in told["changes"])
-    candidates = [[Candidate(*one) for one in row] for row in told["candidates"]]
-    sides = {name: Side(**side) for name, side in told["sides"].items()}
+    candidates = [[read_candidate(one) for one in row] for row in told["candidates"]]
     stream = {name: tensors[f"stream/{name}"] for name in told["stream"]}
-    sites = {name: read_site(name, site, tensors, changes) for name, site in told["sites"].items()}
+    sites = {name: read_site(name, site, specs[name], tensors, changes) for name, site in told["sites"].items()}
     lengths = {name: len(side.ids) for name, side in sides.items()}
     return Trace(
         kind=told["kind"],
@@ -144,8 +216,37 @@ def load_trace(path: str | Path, model: nn.Module | None = None) -> Trace:
         inner=None
         if model is None
         else InnerValues(model, sites=sites, stream=stream, lengths=lengths, changes=changes),
-        all_names=tuple(told["names"]) if "names" in told else stored_names(stream, sites),
+        all_names=stored_names(stream, sites) if told["names"] is None else tuple(told["names"]),
     )
+
+
+def read_spec(written: Any) -> AttentionSpec:
+    found = from_json(written, PARTS, where="spec", then=THEN)
+    if not isinstance(found, AttentionSpec):
+        raise TypeError(f"{type(found).__name__} is no attention")
+    return found
+
+
+def read_side(written: Any, name: str) -> Side:
+    side = Side(**check_fields(written, hints_of(Side), f"the side {name}"))
+    if len(side.ids) != len(side.tokens):
+        raise ValueError(f"the {name} has {len(side.ids)} ids and {len(side.tokens)} tokens")
+    return side
+
+
+def check_sites(names: Iterable[str], sides: Mapping[str, Side]) -> None:
+    """Raise ValueError unless every layer of every side has its attention, and no other layer has."""
+    found = {name.removesuffix(".attention") for name in names if name.endswith(".attention")}
+    many = sum(side.n_layers for side in sides.values())
+    if many != len(found) or found != {f"{name}.{i}" for name, side in sides.items() for i in range(side.n_layers)}:
+        raise ValueError(f"it has {len(found)} attentions, and not one for each of {many} layers")
+    if not {name.removesuffix(".cross") for name in names if name.endswith(".cross")} <= found:
+        raise ValueError("it has attention to a source in a layer that is not there")
+
+
+def read_candidate(written: Any) -> Candidate:
+    token, text, log_prob = check_type(tuple(written), CANDIDATE, "candidates")
+    return Candidate(token, text, -math.inf if log_prob is None else log_prob)
 
 
 def stored_names(stream: Iterable[str], sites: Iterable[str]) -> tuple[str, ...]:
@@ -153,12 +254,19 @@ def stored_names(stream: Iterable[str], sites: Iterable[str]) -> tuple[str, ...]
     return (*stream, *(f"{site}.{step}" for site in sites for step in STEPS))
 
 
-def read_site(name: str, told: Mapping[str, Any], tensors: Mapping[str, Tensor], changes: tuple[Change, ...]) -> Site:
+def read_site(
+    name: str, told: Mapping[str, Any], spec: AttentionSpec, tensors: Mapping[str, Tensor], changes: tuple[Change, ...]
+) -> Site:
     own = {inner.removeprefix(f"{name}/"): tensor for inner, tensor in tensors.items() if inner.startswith(f"{name}/")}
+    check_shapes(own, name)
+    largest = max(size for tensor in own.values() for size in tensor.shape)
+    for field, count in counts_in((spec.similarity, spec.weighting, spec.position)):
+        if count > largest:
+            raise ValueError(f"{name} has a {field} of {count:,}, and no tensor so large")
     query, key, value = (own[role] for role in VECTORS)
-    spec: AttentionSpec = from_json(told["spec"], PARTS)
     similarity, weighting, position = read_parts(spec, query, key, own)
-    mask: Mask = Table(own["mask"]) if told["mask"] is None else from_json(told["mask"], PARTS)
+    mask: Any = Table(own["mask"]) if told["mask"] is None else from_json(told["mask"], PARTS)
+    check_type(mask, Mask, f"{name}: mask")
     given = Positions(own["query_positions"], own["key_positions"]) if "query_positions" in own else None
     call = Call(query, key, value, similarity, weighting, position, mask, given)  # type: ignore[arg-type]
     here = tuple(change for change in changes if change.at == name)
@@ -166,6 +274,18 @@ def read_site(name: str, told: Mapping[str, Any], tensors: Mapping[str, Tensor],
         call=call, context=own["context"].unsqueeze(0), kernel=told["kernel"], why=told["why"], changes=here
     )
     return Site(name, passed)
+
+
+def check_shapes(own: Mapping[str, Tensor], name: str) -> None:
+    """Raise ValueError where the vectors of an attention do not fit together."""
+    query, key, value, context = (own[role] for role in (*VECTORS, "context"))
+    if not all(one.is_floating_point() for one in (query, key, value, context)):
+        raise ValueError(f"the vectors of {name} are no numbers with a fraction")
+    (batch, heads, n, d_head), (*shared, n_key, d_key), (*same, n_value, d_value) = query.shape, key.shape, value.shape
+    fits = batch == 1 and d_head == d_key and n_key == n_value and shared == same and len(shared) == 2
+    if not fits or not shared[1] or heads % shared[1] or context.shape != (heads, n, d_value):
+        shapes = ", ".join(f"{role} {tuple(own[role].shape)}" for role in (*VECTORS, "context"))
+        raise ValueError(f"the vectors of {name} do not fit together: {shapes}")
 
 
 def read_parts(spec: AttentionSpec, query: Tensor, key: Tensor, own: Mapping[str, Tensor]) -> list[Part]:
@@ -186,8 +306,10 @@ def read_parts(spec: AttentionSpec, query: Tensor, key: Tensor, own: Mapping[str
 
 def read_change(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Change:
     if "weighting" in told:
-        return Swap(at=told["at"], weighting=from_json(told["weighting"], PARTS))
+        read = {**told, "weighting": from_json(told["weighting"], PARTS, then=THEN)}
+        return Swap(**check_fields(read, hints_of(Swap), "a change"))
     to = told["to"]
     if isinstance(to, dict):
         to = tensors[to["tensor"]] if "tensor" in to else float(to["number"])
-    return Edit(**{**told, "to": to})
+    plain = {**told, "to": None}
+    return Edit(**{**check_fields(plain, hints_of(Edit), "a change"), "to": to})

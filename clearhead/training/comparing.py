@@ -16,7 +16,7 @@ from typing import final
 import torch
 
 from clearhead.errors import ClearheadError, OptionError, RunError
-from clearhead.training.checkpoints import write_text
+from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.training.comparison import Comparison, Failure, Impossible, Outcome, outcome_of
 from clearhead.training.comparison_plot import draw_comparison
 from clearhead.training.recipe import Recipe, changes
@@ -169,7 +169,7 @@ def outcome(job: Job, problem: str | None) -> Outcome | Failure:
         return Failure(arm=job.arm, seed=job.seed, run=job.run, problem=problem)
     recall = None
     if job.recall is not None:
-        recall = json.loads((job.folder.path / RECALL).read_text(encoding="utf-8"))
+        recall = job.folder.read_own(job.folder.path / RECALL)
     return outcome_of(job.folder, arm=job.arm, data=Path(job.data), recall=recall)
 
 
@@ -182,7 +182,8 @@ def budget_of(jobs: Sequence[Job]) -> dict[str, int | float]:
 def write_comparison(comparison: Comparison, home: Path) -> None:
     """comparison.json, comparison.md and, where there is something to draw, comparison.svg."""
     told = json.dumps(comparison.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(home / "comparison.json", told + "\n")
-    write_text(home / "comparison.md", comparison.markdown())
+    with os_errors_as_run_errors(home):
+        write_text(home / "comparison.json", told + "\n")
+        write_text(home / "comparison.md", comparison.markdown())
     if comparison.outcomes:
         draw_comparison(comparison, home / "comparison.svg")

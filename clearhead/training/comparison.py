@@ -1,6 +1,5 @@
 """What a comparison found: every run, the mean and spread of every arm over its seeds, and the table of them."""
 
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from clearhead.errors import RunError
 from clearhead.text.store import Store
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import finite, read_metrics
@@ -267,10 +265,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, Any] | None = None) -> Outcome:
     """What a run folder says of a run that has ended. `data` is where its token ids are."""
-    try:
-        evaluation = json.loads(folder.evaluation.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder.evaluation}: cannot be read ({error}); remove it, and compare again") from None
+    evaluation = folder.read_evaluation()
     lines = read_metrics(folder.metrics)
     steps = [line for line in lines if line["kind"] == "step"]
     numbers = {key: value for key, value in evaluation.items() if isinstance(value, int | float)}
@@ -278,9 +273,10 @@ def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, 
         numbers["bits_per_byte"] = bits_per_byte(numbers["loss"], data / folder.described()["data"] / "dev")
     if recall is not None:
         numbers["accuracy"] = recall["accuracy"]
-    numbers["tokens_per_second"] = steps[-1]["tokens_per_second"]
-    numbers["memory_mb"] = max(line["memory_mb"] for line in steps)
-    numbers["steps"] = steps[-1]["step"]
+    if steps:  # a log that was lost has none
+        numbers["tokens_per_second"] = steps[-1]["tokens_per_second"]
+        numbers["memory_mb"] = max(line["memory_mb"] for line in steps)
+    numbers["steps"] = steps[-1]["step"] if steps else folder.checkpoints.all()[0].step
     return Outcome(
         arm=arm,
         seed=folder.recipe().seed,

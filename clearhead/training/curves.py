@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from clearhead.colours import ROLES
 from clearhead.errors import RunError
+from clearhead.files import replacing
 
 # It takes a while to import, and most who import this file do not draw.
 if TYPE_CHECKING:
@@ -70,15 +71,11 @@ def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, *, title: str = 
     """
     import matplotlib
 
-    beside = path.with_name(path.name + ".partial")
     try:
-        with matplotlib.rc_context({"svg.hashsalt": "clearhead", "svg.fonttype": "path"}):
-            figure_of(lines, title).savefig(beside, format="svg", metadata={"Date": None, "Creator": None})
-        beside.replace(path)
+        with replacing(path) as partial, matplotlib.rc_context({"svg.hashsalt": "clearhead", "svg.fonttype": "path"}):
+            figure_of(lines, title).savefig(partial, format="svg", metadata={"Date": None, "Creator": None})
     except OSError as error:
         raise RunError(f"{path}: the curves cannot be written there: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def figure_of(lines: Sequence[Mapping[str, Any]], title: str) -> "matplotlib.figure.Figure":

@@ -20,6 +20,7 @@ from torch import nn
 from clearhead.decoding.generating import inferring
 from clearhead.decoding.session import right_padded
 from clearhead.errors import OptionError
+from clearhead.files import write_text
 from clearhead.text.encoding import Encoding, Layout, chunks, label, texts, usable
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Problems
@@ -27,7 +28,6 @@ from clearhead.text.sources import Source
 from clearhead.text.store import StoreWriter
 from clearhead.training.answers import in_batches, one_line
 from clearhead.training.assessing import Held, loss_of
-from clearhead.training.checkpoints import write_text
 from clearhead.training.objective import NOTHING
 from clearhead.training.outputs import check_output
 from clearhead.training.run import Run

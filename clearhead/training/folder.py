@@ -1,32 +1,51 @@
-"""A run folder: what lies where, and that only one process writes to it."""
+"""A run folder: what lies where, whose it is, and that only one process writes to it."""
 
 import contextlib
-import fcntl
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from clearhead.errors import RunError
+from clearhead.errors import DataError, RunError
+from clearhead.files import os_errors_as_run_errors, read_sealed, sha256_of_file, write_sealed
 from clearhead.model.saved import spec_from_json, spec_to_json
 from clearhead.model.sizes import Spec
 from clearhead.text.preparing import Prepared
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.checkpoints import Checkpoints, write_text, writing
+from clearhead.training.checkpoints import Checkpoints
+from clearhead.training.holding import Hold, lock
 from clearhead.training.recipe import Recipe, read_recipe, write_recipe
 from clearhead.training.tasks import TASKS, Task
 
 __all__ = ["RunFolder"]
 
+DESCRIPTION: Mapping[str, tuple[type, ...]] = {
+    "task": (str,),
+    "context": (int,),
+    "tokenizers": (dict,),
+    "labels": (list,),
+    "documents": (int, type(None)),
+    "data": (str,),
+    "spec": (dict,),
+}
+"""What model.json holds, since the first version."""
+
 
 @final
 @dataclass(frozen=True)
 class RunFolder:
-    """Where the things of a run are. Everything to use it, resume it or look into it is inside."""
+    """Where the things of a run are. Everything to use it, resume it or look into it is inside.
+
+    `run.json` has the run's id, which every other file of the run carries. A run from before there were ids has none,
+    until it is gone on with (`claiming.upgrade`).
+    """
 
     path: Path
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
 
     @property
     def recipe_file(self) -> Path:
@@ -53,72 +72,154 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def checkpoints_file(self) -> Path:
+        """Where checkpoints are kept, if they are kept elsewhere."""
+        return self.path / "checkpoints.json"
+
+    @property
     def checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.path / "checkpoints")
+        """The checkpoints of this run, in its folder or wherever checkpoints.json says."""
+        place = self.path / "checkpoints"
+        if os.path.lexists(self.checkpoints_file):
+            said = self.read_own(self.checkpoints_file).get("folder")
+            if not isinstance(said, str) or not os.path.isabs(said):
+                raise RunError(f"{self.checkpoints_file}: says no folder; put the file back as it was")
+            place = Path(said)
+        return self.checkpoints_at(place)
+
+    def checkpoints_at(self, place: Path) -> Checkpoints:
+        """Return the checkpoints of this run as they are, or would be, in another folder."""
+        model = self.read_own(self.model_file).get("sha256") if self.model_file.exists() else None
+        return Checkpoints(place, run=self.id(), model=model)
+
+    def identity(self) -> dict[str, Any]:
+        """Read run.json: the run's id, and whether it is from before there were ids. Empty where there is none."""
+        try:
+            found = read_sealed(self.run_file)
+        except FileNotFoundError:
+            return {}
+        if "format" not in found or not isinstance(found.get("run"), str):
+            raise RunError(f"{self.run_file}: holds no run's id; put the file back as it was")
+        return found
+
+    def id(self) -> str | None:
+        """Return the run's id, None for a run from before there were ids."""
+        return self.identity().get("run")
+
+    def read_own(self, path: Path) -> dict[str, Any]:
+        """Read a sealed file of this run; RunError where it is damaged or of another run, FileNotFoundError if none."""
+        found, identity = read_sealed(path), self.identity()
+        if "format" in found and found.get("run") != identity.get("run"):
+            there = "this folder has no run.json" if not identity else f"this is {identity['run']}"
+            raise RunError(
+                f"{path}: is of another run ({str(found.get('run'))[:40]}; {there}). Put this run's own back"
+            )
+        if "format" not in found and identity and "upgraded" not in identity:
+            raise RunError(f"{path}: has no format and no checksum, so this run did not write it. Put its own back")
+        return found
+
+    def write_own(self, path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a sealed file of this run, and return what it holds."""
+        run = self.id()
+        with os_errors_as_run_errors(path):
+            return write_sealed(path, content if run is None else {**content, "run": run})
 
     def exists(self) -> bool:
         return self.recipe_file.exists()
 
     def recipe(self) -> Recipe:
-        return read_recipe(self.recipe_file)
+        found = read_recipe(self.recipe_file)
+        self.read_own(self.recipe_file)
+        return found
 
     def begin(self, recipe: Recipe) -> None:
-        write_recipe(recipe, self.recipe_file)
+        """Write the recipe, the last file of what a run begins with."""
+        write_recipe(recipe, self.recipe_file, run=self.id())
 
     def describe(self, spec: Spec, task: Task, prepared: Prepared) -> None:
-        """Writes what a use of the model needs beside its weights."""
+        """Write what a use of the model needs beside its weights."""
         files = dict(prepared.notes["tokenizers"])
-        told = {
-            "task": task.name,
-            "context": task.context,
-            "tokenizers": files,
-            "labels": list(task.labels),
-            "documents": len(prepared.train) if task.name == "generate" else None,
-            "data": prepared.train.folder.parent.name,
-            "spec": spec_to_json(spec),
-        }
-        with writing(self.path):
-            for field, file in files.items():
-                prepared.tokenizers[field].save(self.path / file)
-            write_text(self.model_file, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        for field, file in files.items():
+            prepared.tokenizers[field].save(self.path / file)
+        with os_errors_as_run_errors(self.model_file):
+            sums = {file: sha256_of_file(self.path / file) for file in files.values()}
+        self.write_own(
+            self.model_file,
+            {
+                "task": task.name,
+                "context": task.context,
+                "tokenizers": files,
+                "files": sums,
+                "labels": list(task.labels),
+                "documents": len(prepared.train) if task.name == "generate" else None,
+                "data": prepared.train.folder.parent.name,
+                "spec": spec_to_json(spec),
+            },
+        )
 
     def described(self) -> dict[str, Any]:
+        """Read model.json; RunError where it is damaged, of another run, or not what such a file holds."""
         try:
-            return json.loads(self.model_file.read_text(encoding="utf-8"))
+            found = self.read_own(self.model_file)
         except FileNotFoundError:
             raise RunError(f"{self.path}: there is no model yet; train it, or go on with --resume") from None
-        except (OSError, ValueError) as error:
-            raise RunError(f"{self.model_file}: cannot be read ({error})") from None
+        for name, kinds in {**DESCRIPTION, **({"files": (dict,)} if "format" in found else {})}.items():
+            if name not in found:
+                raise RunError(f"{self.model_file}: {name!r} is missing; put the file back as it was")
+            if type(found[name]) not in kinds:
+                raise RunError(f"{self.model_file}: {name!r} is {str(found[name])[:40]!r}; put the file back as it was")
+        if found["task"] not in TASKS:
+            raise RunError(f"{self.model_file}: there is no task {found['task'][:40]!r} in this version")
+        for name in (found["data"], *found["tokenizers"].values()):
+            if not is_plain_name(name):
+                raise RunError(f"{self.model_file}: {str(name)[:60]!r} is no name of a file beside it")
+        return found
 
     def task(self) -> Task:
         told = self.described()
-        loaded = {file: Tokenizer.load(self.path / file) for file in set(told["tokenizers"].values())}
+        loaded = {file: self.tokenizer(file, told.get("files")) for file in set(told["tokenizers"].values())}
         return TASKS[told["task"]](
             tokenizers={field: loaded[file] for field, file in told["tokenizers"].items()},
             context=told["context"],
             labels=tuple(told["labels"]),
         )
 
+    def tokenizer(self, file: str, sums: Mapping[str, str] | None) -> Tokenizer:
+        """Load a tokeniser; RunError where it is not as it was when the run began."""
+        path = self.path / file
+        try:
+            if sums is not None and sha256_of_file(path) != sums.get(file):
+                raise RunError(f"{path}: was changed since the run began: its checksum is wrong. Put it back as it was")
+            return Tokenizer.load(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected a tokenizer.json") from None
+
     def spec(self) -> Spec:
-        return spec_from_json(self.described()["spec"])
+        told = self.described()
+        return spec_from_json(told["spec"], where=f"{self.model_file}: spec", old="format" not in told)
+
+    def read_evaluation(self) -> dict[str, Any]:
+        """Read evaluation.json; RunError where there is none, or one that is damaged or of another run."""
+        try:
+            return self.read_own(self.evaluation)
+        except FileNotFoundError:
+            raise RunError(f"{self.evaluation}: is not there; the run has not ended. Go on with --resume") from None
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Holds the folder for this process. The lock goes with the process, however it ends."""
+    def locked(self) -> Iterator[Hold]:
+        """Hold the folder for this process. The lock goes with the process, however it ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise RunError(f"{self.path}: cannot be written to ({error.strerror}); choose another folder") from None
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                number = os.read(handle, 32).decode(errors="replace")
-                holder = f"process {number}" if number else "another process"
-                raise RunError(f"{self.path}: is in use by {holder}; wait for it, or choose another folder") from None
-            os.truncate(handle, 0)
-            os.pwrite(handle, str(os.getpid()).encode(), 0)
-            yield
-        finally:
-            os.close(handle)
+        with Hold(self.path) as held, lock(self.path):
+            yield held
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether this is the name of a file in a folder, and leads nowhere else.
+
+    >>> is_plain_name("tokenizer.json"), is_plain_name("../x"), is_plain_name(".."), is_plain_name("")
+    (True, False, False, False)
+    """
+    return isinstance(name, str) and not set(name) & {"/", "\\", "\0"} and name.strip(".") != ""

@@ -14,12 +14,15 @@ import numpy as np
 import torch
 
 from clearhead.errors import RunError
+from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import Spec
 from clearhead.text.preparing import Prepared
 from clearhead.training.assessing import Assessment, Held, assess, goal
-from clearhead.training.checkpoints import Checkpoint, copy_into, named_tensors, writing
+from clearhead.training.checkpoints import Checkpoint, Checkpoints, copy_into, named_tensors
 from clearhead.training.curves import draw_curves
+from clearhead.training.divergence import LossWatch
 from clearhead.training.folder import RunFolder
+from clearhead.training.holding import Hold
 from clearhead.training.learner import Learner, Stepper, make_stepper
 from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
@@ -70,11 +73,13 @@ class Stream:
 
 @final
 class Trainer:
-    """One run in training."""
+    """One run in training. `held` is its folder, which must stay where it is; `told` is given warnings."""
 
-    def __init__(self, work: Work, learner: Learner, watcher: Watcher) -> None:
+    def __init__(
+        self, work: Work, learner: Learner, watcher: Watcher, *, held: Hold, told: Callable[[str], None]
+    ) -> None:
         self.folder, self.recipe, self.prepared, self.task = work.folder, work.recipe, work.prepared, work.task
-        self.learner, self.watcher = learner, watcher
+        self.learner, self.watcher, self.held, self.told = learner, watcher, held, told
         self.stepper: Stepper = make_stepper(learner, work.recipe.machine)
         self.stream = Stream(work, filled=self.stepper.filled)
         self.epoch_batches = self.stream.count()
@@ -82,7 +87,10 @@ class Trainer:
         self.seconds = 0.0
         self.since_best = 0
         self.best: dict[str, float] | None = None
+        self.watch = LossWatch(self.recipe.optimising.schedule.warmup)
+        self.log_size = 0
         self.log: MetricsLog
+        self.checkpoints: Checkpoints
 
     @property
     def total(self) -> int:
@@ -105,17 +113,22 @@ class Trainer:
             return self.seconds >= budget.minutes * 60
         return self.done >= self.total
 
-    def train(self, checkpoint: Checkpoint | None, stopping: Stopping) -> None:
-        """Trains to the end of the budget, or until it is told to stop: then it saves, and goes on another time."""
-        self.log = MetricsLog(self.folder.metrics, size=self.restore(checkpoint) if checkpoint else 0)
+    def train(self, stopping: Stopping) -> None:
+        """Train to the end of the budget, or until it is told to stop: then it saves, and goes on another time."""
+        self.checkpoints = self.folder.checkpoints
+        self.held.check()
+        self.log = MetricsLog(self.folder.metrics, size=self.log_size, told=self.told)
+        for line in read_metrics(self.folder.metrics):
+            self.watch_loss(line, quiet=True)
         self.learner.model.train()
         try:
             self.run(stopping)
         finally:
-            with writing(self.folder.metrics):
+            with os_errors_as_run_errors(self.folder.metrics):
                 self.log.close()
+        self.held.check()
         lines = read_metrics(self.folder.metrics)
-        with writing(self.folder.curves):
+        with os_errors_as_run_errors(self.folder.curves):
             draw_curves(lines, self.folder.curves, title=self.folder.path.name)
 
     def run(self, stopping: Stopping) -> None:
@@ -167,20 +180,32 @@ class Trainer:
         if not math.isfinite(loss):
             raise self.diverged(f"the loss is {loss}")
         batches = self.done * self.recipe.batching.passes
-        self.tell(
-            {
-                "kind": "step",
-                "step": self.done,
-                "epoch": round(batches / self.epoch_batches, 4),
-                "loss": loss,
-                "lr": self.recipe.optimising.lr * self.recipe.optimising.schedule.at(self.done - 1, total=self.total),
-                "grad_norm": total.grad_norm,
-                "tokens": self.tokens,
-                "seconds": round(self.seconds, 3),
-                "tokens_per_second": round(self.tokens / max(self.seconds, 1e-9)),
-                "memory_mb": memory_mb(self.learner.device),
-            }
-        )
+        line = {
+            "kind": "step",
+            "step": self.done,
+            "epoch": round(batches / self.epoch_batches, 4),
+            "loss": loss,
+            "lr": self.recipe.optimising.lr * self.recipe.optimising.schedule.at(self.done - 1, total=self.total),
+            "grad_norm": total.grad_norm,
+            "tokens": self.tokens,
+            "seconds": round(self.seconds, 3),
+            "tokens_per_second": round(self.tokens / max(self.seconds, 1e-9)),
+            "memory_mb": memory_mb(self.learner.device),
+        }
+        self.tell(line)
+        self.watch_loss(line)
+
+    def watch_loss(self, line: Mapping[str, Any], *, quiet: bool = False) -> None:
+        """Say that the loss has grown tenfold, once each time. `quiet`: the line is from before a resume."""
+        step, loss = line.get("step"), line.get("loss")
+        if line.get("kind") != "step" or not isinstance(step, int) or not isinstance(loss, float):
+            return
+        times = self.watch.see(step, loss)
+        if times is not None and not quiet:
+            self.told(
+                f"step {step:,}: the training loss has grown to {times:.0f} times its best ({loss:.4g} now): training "
+                f"may be diverging. A lower --lr (it is {self.recipe.optimising.lr:g}) or a longer --warmup helps most"
+            )
 
     def check_weights(self) -> None:
         """A step's loss is from before its update, so it does not tell what the update made of the weights."""
@@ -195,7 +220,7 @@ class Trainer:
 
     def tell(self, line: Mapping[str, Any]) -> None:
         """To the log; to the watcher too, with the steps there will be."""
-        with writing(self.folder.metrics):
+        with os_errors_as_run_errors(self.folder.metrics):
             self.log.write(line)
         self.watcher({**line, "total": self.total})
 
@@ -225,7 +250,8 @@ class Trainer:
     def save(self) -> None:
         """A checkpoint of this very moment. It holds the bytes of the log so far, and no more."""
         self.check_weights()
-        with writing(self.folder.metrics):
+        self.held.check()
+        with os_errors_as_run_errors(self.folder.metrics):
             self.log.sync()
         model = named_tensors(self.learner.caught_up())
         state = {
@@ -237,19 +263,20 @@ class Trainer:
             "since_best": self.since_best,
             "finished": self.finished(),
         }
-        self.folder.checkpoints.save(self.done, model, training_tensors(self.learner), state)
+        self.checkpoints.save(self.done, model, training_tensors(self.learner), state)
+        self.held.saved = f"step-{self.done:08d}"
         best = None if self.best is None else int(self.best["step"])
-        self.folder.checkpoints.prune(self.recipe.keeping.checkpoints, best, self.done)
+        self.checkpoints.prune(self.recipe.keeping.checkpoints, best, self.done)
         self.watcher({"kind": "saved", "step": self.done})
 
-    def restore(self, checkpoint: Checkpoint) -> int:
-        """Puts everything back as it was; returns how long the log was."""
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Put everything back as it was when the checkpoint was saved."""
         restore_training(self.learner, checkpoint.training(), str(checkpoint.folder))
         state = checkpoint.state
         self.done, self.tokens, self.seconds = checkpoint.step, state["tokens"], state["seconds"]
         self.learner.places = state["places"]
         self.best, self.since_best = state["best"], state["since_best"]
-        return state["metrics_size"]
+        self.log_size, self.held.saved = state["metrics_size"], checkpoint.folder.name
 
 
 def step_seed(seed: int, step: int) -> int:

@@ -3,16 +3,24 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, final
 
 from clearhead.errors import RunError
+from clearhead.files import open_log, parse_json, read_bytes, set_aside
 
 __all__ = ["TIMES", "MetricsLog", "read_metrics", "without_times"]
 
+MOST_BYTES = 1_000_000_000
+"""The largest log that is read: some ten million lines."""
 TIMES = ("seconds", "tokens_per_second", "memory_mb")
 """The keys whose numbers differ between two runs that are otherwise equal."""
+
+
+def nothing(text: str) -> None:
+    """Say nothing."""
 
 
 @final
@@ -22,12 +30,20 @@ class MetricsLog:
     A checkpoint keeps `size`; a resume from it opens the file with that size, and what came later is cut off.
     """
 
-    def __init__(self, path: Path, *, size: int = 0) -> None:
-        """Opens the file, cut back to its first `size` bytes; with 0, a fresh file."""
+    def __init__(self, path: Path, *, size: int = 0, told: Callable[[str], None] = nothing) -> None:
+        """Open the file, cut back to its first `size` bytes; with 0, a new file.
+
+        What is there and is not such a log is set aside under a numbered name, and told about: nothing of it is lost.
+        """
         try:
-            if size:
-                cut_back(path, size)
-            self.file = path.open("ab" if size else "wb")
+            if (wrong := misfit(path, size)) is not None:
+                if os.path.lexists(path):
+                    wrong = f"{wrong}; it is set aside as {set_aside(path).name}"
+                told(f"{path}: {wrong}, and a new log begins")
+                size = 0
+            self.file = open_log(path)
+            self.file.truncate(size)
+            self.file.seek(size)
         except OSError as error:
             raise RunError(f"{path}: the metrics cannot be written there: {error.strerror or error}") from error
 
@@ -52,18 +68,28 @@ class MetricsLog:
         self.file.close()
 
 
-def cut_back(path: Path, size: int) -> None:
-    """Cuts the file back to its first `size` bytes, which must end a line."""
+def misfit(path: Path, size: int) -> str | None:
+    """Return why a log with `size` bytes cannot go on in this file, None if it can; OSError for what is no file."""
+    if not os.path.lexists(path):
+        return "the log of what came before is lost" if size else None
+    about = path.lstat()
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError("it is a link, or no regular file; put the log itself there, or remove it")
+    if not size:
+        return "holds the log of steps that are made again" if about.st_size else None
     with path.open("rb") as file:
-        there = file.seek(0, os.SEEK_END)
-        file.seek(size - 1)
-        ends = file.read(1) == b"\n"
-    if not ends:
-        raise RunError(
-            f"{path}: the checkpoint is from when {size} bytes of metrics had been written, and no line ends there now "
-            f"(the file has {there} bytes). Put the file back as it was, or start a new run"
+        kept = file.read(size)
+    if len(kept) < size or not kept.endswith(b"\n"):
+        return (
+            f"is not the log that the checkpoint is of: {size:,} bytes had been written, and no line ends there now "
+            f"(the file has {about.st_size:,} bytes)"
         )
-    os.truncate(path, size)
+    try:
+        for number, line in enumerate(kept[:-1].split(b"\n"), start=1):
+            parsed(line, path, number)
+    except RunError as error:
+        return f"is broken ({str(error).removeprefix(f'{path}:')})"
+    return None
 
 
 def finite(value: object) -> object:
@@ -80,7 +106,7 @@ def finite(value: object) -> object:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of metrics. A last line that is torn, because its writer was killed, is left out."""
     try:
-        *whole, last = path.read_bytes().split(b"\n")
+        *whole, last = read_bytes(path, most=MOST_BYTES).split(b"\n")
     except OSError as error:
         raise RunError(f"{path}: the metrics cannot be read: {error.strerror or error}") from error
     lines = [parsed(line, path, number) for number, line in enumerate(whole, start=1)]
@@ -90,7 +116,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def is_torn(last: bytes) -> bool:
     """Whether what comes after the last line break is less than a line. A part of a JSON object is never JSON."""
     try:
-        json.loads(last.decode())
+        parse_json(last)
     except ValueError:
         return True
     return False
@@ -99,7 +125,7 @@ def is_torn(last: bytes) -> bool:
 def parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     """What a line says."""
     try:
-        read = json.loads(line.decode())
+        read = parse_json(line)
     except ValueError as error:
         raise RunError(f"{path}:{number}: this line of metrics is broken: {error}. Remove it, or mend it") from error
     if not isinstance(read, dict):

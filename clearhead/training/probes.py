@@ -15,7 +15,8 @@ from typing import NamedTuple, final
 
 from clearhead.decoding.generating import inferring
 from clearhead.decoding.session import right_padded
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, RunError
+from clearhead.files import read_json, write_text
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
@@ -24,7 +25,6 @@ from clearhead.text.kinds import SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents
 from clearhead.training.answers import in_batches
-from clearhead.training.checkpoints import write_text
 from clearhead.training.defaults import PLACEHOLDER, decoder, with_position
 from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
 from clearhead.training.run import Run
@@ -202,8 +202,8 @@ def write_probe(probe: Probe, folder: Path, amount: Amount) -> Corpus:
 
 def is_written(path: Path, notes: dict[str, str | int]) -> bool:
     try:
-        return json.loads(path.read_text(encoding="utf-8")) == notes
-    except (OSError, ValueError):
+        return read_json(path) == notes
+    except (FileNotFoundError, RunError):
         return False
 
 

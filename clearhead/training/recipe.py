@@ -1,20 +1,20 @@
 """The recipe: everything that decides what a run becomes, in one frozen tree that the run folder keeps."""
 
-import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, final
 
 from clearhead.errors import OptionError, RunError
+from clearhead.files import os_errors_as_run_errors, read_sealed, write_sealed
+from clearhead.model import saved
 from clearhead.model.saved import PARTS
 from clearhead.model.sizes import Spec
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.averaging import Averaging, Ema, Last, Unaveraged
-from clearhead.training.checkpoints import write_text, writing
 from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, Schedule, WarmupStableDecay
-from clearhead.written import from_json, table_of, to_json
+from clearhead.written import Then, from_json, table_of, to_json
 
 __all__ = ["Batching", "Budget", "Keeping", "Machine", "Optimising", "Recipe", "read_recipe", "write_recipe"]
 
@@ -172,22 +172,34 @@ CLASSES = table_of(
 )
 
 
-def write_recipe(recipe: Recipe, path: Path) -> None:
-    """As JSON, written beside and renamed."""
-    with writing(path):
-        write_text(path, json.dumps(to_json(recipe, CLASSES), indent=1, ensure_ascii=False) + "\n")
+THEN: Then = {**saved.THEN, "Recipe": {"parameters": None, "vectors": None}}
+"""Fields that came after the first recipes were written, and what was the case before there was a choice."""
 
 
-def read_recipe(path: Path) -> Recipe:
+def write_recipe(recipe: Recipe, path: Path, *, run: str | None = None) -> None:
+    """Write the recipe as sealed JSON, bound to the run with this id."""
+    content = to_json(recipe, CLASSES)
+    with os_errors_as_run_errors(path):
+        write_sealed(path, content if run is None else {"run": run, **content})
+
+
+def read_recipe(path: Path, *, run: str | None = None) -> Recipe:
+    """Read a recipe; given a run's id, raise where the file belongs to another run.
+
+    Files from before there was a `format` have no id and no checksum, and fields that were added since take their value
+    of then.
+    """
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+        found = read_sealed(path)
+    except FileNotFoundError:
         raise RunError(
             f"{path.parent} is no run folder: it has no {path.name}; `clearhead runs` lists those there are"
         ) from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
-    recipe = from_json(written, CLASSES)
+    old = "format" not in found
+    content = {name: value for name, value in found.items() if old or name not in ("format", "run", "sha256")}
+    if run is not None and not old and found.get("run") != run:
+        raise RunError(f"{path}: belongs to another run; put this run's own file back")
+    recipe = from_json(content, CLASSES, where=str(path), then=THEN if old else None)
     if not isinstance(recipe, Recipe):
         raise RunError(f"{path}: holds no recipe but {type(recipe).__name__}")
     return recipe

@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 from clearhead.decoding import Beam, Greedy, Sample
 from clearhead.errors import OptionError, RunError
+from clearhead.model.sizes import Spec
 from clearhead.text.sources import Source
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import answers
 from clearhead.training.answers import Class, Filling, Written
-from clearhead.training.checkpoints import Checkpoint, copy_into, named_tensors
+from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
 from clearhead.training.folder import RunFolder
 from clearhead.training.machine import chosen_device
 from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
+from clearhead.training.weight_files import check_shapes, read_header
 
 __all__ = ["Run", "load"]
 
@@ -151,30 +153,55 @@ def to_stderr(text: str) -> None:
 def load(
     path: str | Path, *, device: str = "auto", step: int | None = None, told: Callable[[str], None] = to_stderr
 ) -> Run:
-    """The run of a folder, with its best weights (or its last ones, if it was told so; or those of a given step).
+    """Return the run of a folder, with its best weights (or its last, if its recipe says so; or those of a step).
 
-    Where those are not whole, it is told, and the newest that are whole are taken.
+    Where those are not whole, it is told, and the newest that are whole are taken. Names, shapes and tokenisers are
+    compared before a model is built.
     """
     folder = RunFolder(Path(path))
     folder.recipe()
     task, spec = folder.task(), folder.spec()
-    checkpoint, weights = chosen(folder, step, told)
+    check_fit(task, spec, str(folder.model_file))
+    checkpoint, weights = chosen(folder, spec, step, told)
     model = spec.build()
     copy_into(named_tensors(model), weights, str(checkpoint.folder))
     return Run(folder, task, model.to(chosen_device(device)).eval(), checkpoint.step)
 
 
-def chosen(folder: RunFolder, step: int | None, told: Callable[[str], None]) -> tuple[Checkpoint, dict[str, Tensor]]:
-    """The checkpoint to use, and its weights: the one asked for, else the best, else the newest that is whole."""
-    there = folder.checkpoints.all()
+def check_fit(task: Task, spec: Spec, where: str) -> None:
+    """Raise RunError where a model is not one for the task, its tokenisers and its labels."""
+    try:
+        fits = task.fitted(spec) == spec
+    except OptionError as error:
+        raise RunError(f"{where}: {error}") from None
+    if not fits:
+        raise RunError(f"{where}: its model has another vocabulary or other labels than the run's tokenisers and task")
+
+
+def load_weights(checkpoint: Checkpoint, spec: Spec) -> dict[str, Tensor]:
+    """Return a checkpoint's weights; RunError where they are damaged, of another model, or not finite."""
+    path = checkpoint.folder / MODEL
+    check_shapes(spec, read_header(path), str(path))
+    return checkpoint.model()
+
+
+def chosen(
+    folder: RunFolder, spec: Spec, step: int | None, told: Callable[[str], None]
+) -> tuple[Checkpoint, dict[str, Tensor]]:
+    """Return the checkpoint to use, and its weights: the one asked for, else the best, else the newest whole one."""
     if step is not None:
-        asked = [one for one in there if one.step == step] or no_such_step(folder, there, step)
-        return asked[0], asked[0].model()
+        asked = folder.checkpoints.at(step) or no_such_step(folder, folder.checkpoints.all(), step)
+        return asked, load_weights(asked, spec)
+    problem = ""
+    there = folder.checkpoints.all(told)
     for checkpoint in sorted(there, key=lambda one: one.step != best_step(folder, there)):
         try:
-            return checkpoint, checkpoint.model()
+            return checkpoint, load_weights(checkpoint, spec)
         except RunError as error:
             told(f"{error}; the checkpoint is passed over")
+            problem = problem or f": {error}"
+    if problem:
+        raise RunError(f"{folder.path}: no checkpoint can be used{problem}")
     raise RunError(f"{folder.path}: there is no whole checkpoint yet; train it, or go on with --resume")
 
 

@@ -1,27 +1,40 @@
 """`train` and `resume`: from a recipe to a run folder, whole at any moment."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import final
 
 import torch
 
 from clearhead.errors import OptionError, RunError
+from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import resized
 from clearhead.text.preparing import Prepared, opened, prepare
 from clearhead.training.assessing import Held, assess
-from clearhead.training.checkpoints import Checkpoint, write_text, writing
+from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link
+from clearhead.training.claiming import (
+    check_new,
+    check_unlinked,
+    claim,
+    move_checkpoints,
+    remove_litter,
+    shows_checkpoints,
+    upgrade,
+)
 from clearhead.training.folder import RunFolder
+from clearhead.training.holding import Hold
 from clearhead.training.learner import Learner
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, settled
-from clearhead.training.recipe import Budget, Recipe
-from clearhead.training.run import Run, load, to_stderr
+from clearhead.training.metrics import finite
+from clearhead.training.recipe import Budget, Machine, Recipe
+from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import TASKS
+from clearhead.training.weight_files import check_shapes, read_header
 
 __all__ = ["resume", "train"]
 
@@ -39,14 +52,19 @@ def train(
     watcher: Watcher = say,
     told: Callable[[str], None] = to_stderr,
     data: Path | None = None,
+    checkpoints: str | Path | None = None,
 ) -> Run:
-    """Trains a new run. `data` is where token ids are kept, in the run folder unless several runs share them."""
+    """Train a new run.
+
+    `data` is where token ids are kept, in the run folder unless several runs share them; `checkpoints` is a folder of
+    their own for checkpoints, on another disk for instance.
+    """
     folder = RunFolder(Path(path))
     if recipe.task not in TASKS:
         raise OptionError(f"task: there is no {recipe.task!r}; there are {', '.join(TASKS)}")
-    with folder.locked():
-        if folder.exists():
-            raise RunError(f"{folder.path}: there is a run already; go on with --resume, or choose another folder")
+    check_new(folder)
+    with folder.locked() as held:
+        claim(folder, checkpoints)
         recipe = replace(recipe, machine=settled(recipe.machine))
         context = recipe.batching.context
         prepared = prepare(
@@ -56,34 +74,76 @@ def train(
         spec = task.fitted(recipe.model)
         if recipe.parameters is not None:
             spec = resized(spec, recipe.parameters)
-        folder.describe(spec, task, prepared)
+        held.check()
         recipe = replace(recipe, model=spec)
+        folder.describe(spec, task, prepared)
+        folder.checkpoints.create()
+        held.add(folder.checkpoints.folder)
         folder.begin(recipe)
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
-        return trained(work, None, watcher, told)
+        return Training(work, held, watcher, told).run(None, lambda: None)
 
 
 def resume(
     path: str | Path,
     *,
     budget: Budget | None = None,
+    lr: float | None = None,
+    machine: Machine | None = None,
     watcher: Watcher = say,
     told: Callable[[str], None] = to_stderr,
     data: Path | None = None,
+    checkpoints: str | Path | None = None,
 ) -> Run:
-    """Goes on from the newest whole checkpoint, as if it had never stopped; or further, with a new budget."""
+    """Go on from the newest whole checkpoint, as if it had never stopped; or further, with a new budget.
+
+    `lr` and `machine` take the place of the recipe's own, and are written into it. `checkpoints` is where the folder
+    of the checkpoints was moved to. Where the run cannot be gone on with, nothing in its folder is changed.
+    """
     folder = RunFolder(Path(path))
     recipe = folder.recipe()
-    with folder.locked():
+    check_unlinked(folder.path)
+    find_checkpoints(folder, checkpoints)
+    with folder.locked() as held:
         task, spec = folder.task(), folder.spec()
+        check_fit(task, spec, str(folder.model_file))
         prepared = prepared_before(data or folder.data, folder)
-        checkpoint = last_whole(folder, told)
+        found = find_checkpoints(folder, checkpoints)
+        checkpoint = last_whole(found, folder, recipe, told)
         told("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
-        if budget is not None and budget != recipe.budget:
-            recipe = replace(recipe, budget=budget)
-            folder.begin(recipe)
-        work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
-        return trained(work, checkpoint, watcher, told)
+        changed = replace(
+            recipe,
+            budget=budget or recipe.budget,
+            optimising=replace(recipe.optimising, lr=lr or recipe.optimising.lr),
+            machine=settled(machine or recipe.machine),
+        )
+        work = Work(folder=folder, recipe=changed, prepared=prepared, task=task, spec=spec)
+        return Training(work, held, watcher, told).run(checkpoint, lambda: take_over(work, found, held))
+
+
+def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpoints:
+    """Return the checkpoints to go on from and to add to; RunError where that cannot be done."""
+    if elsewhere is not None:
+        return move_checkpoints(folder, Path(elsewhere))
+    found = folder.checkpoints
+    found.folders()
+    check_no_link(found.folder)
+    return found
+
+
+def take_over(work: Work, found: Checkpoints, held: Hold) -> None:
+    """Write what a resume changes in the folder, once all of the run was found to be whole."""
+    folder = work.folder
+    held.check()
+    remove_litter(folder)
+    upgrade(folder, found.folder)
+    if found.folder != folder.checkpoints.folder:
+        folder.write_own(folder.checkpoints_file, {"folder": str(found.folder)})
+    held.add(folder.checkpoints.folder)
+    with os_errors_as_run_errors(found.folder):
+        found.clean()
+    if work.recipe != folder.recipe() or "format" not in folder.read_own(folder.recipe_file):
+        folder.begin(work.recipe)
 
 
 def prepared_before(data: Path, folder: RunFolder) -> Prepared:
@@ -93,34 +153,55 @@ def prepared_before(data: Path, folder: RunFolder) -> Prepared:
     return opened(home)
 
 
-def last_whole(folder: RunFolder, told: Callable[[str], None]) -> Checkpoint | None:
-    """The checkpoint to go on from; none only where none was ever written."""
-    checkpoints = folder.checkpoints
+def last_whole(
+    checkpoints: Checkpoints, folder: RunFolder, recipe: Recipe, told: Callable[[str], None]
+) -> Checkpoint | None:
+    """Return the checkpoint to go on from; None only where none was ever written."""
     found = checkpoints.newest(told)
     if found is None and checkpoints.folders():
         raise RunError(
             f"{checkpoints.folder}: none of the checkpoints is whole. Put one back; or, to go on from the very start, "
-            "remove them all"
+            "train in another folder"
+        )
+    if found is None and (shown := shows_checkpoints(folder, recipe)) is not None:
+        raise RunError(
+            f"{checkpoints.folder}: there is no checkpoint, and {shown} shows that this run has saved some. Put them "
+            "back; nothing was changed. To go on from the very start, train in another folder"
         )
     return found
 
 
-def trained(work: Work, checkpoint: Checkpoint | None, watcher: Watcher, told: Callable[[str], None]) -> Run:
-    device = prepare_machine(work.recipe.machine)
-    torch.manual_seed(work.recipe.seed)
-    model = work.spec.build()
-    if work.recipe.vectors is not None and checkpoint is None:
-        start_from_vectors(model, work.task, work.recipe.vectors, told)
-    model = model.to(device)
-    learner = Learner(model, work.task, work.recipe.optimising, work.recipe.machine)
-    with Stopping() as stopping:
-        trainer = Trainer(work, learner, watcher)
-        trainer.train(checkpoint, stopping)
-    if stopping.asked and not trainer.finished():
-        raise Stopped(work.folder.path, trainer.done, stopping.asked)
-    run = load(work.folder.path, device=str(device))
-    write_evaluation(run, work.prepared, trainer)
-    return run
+@final
+class Training:
+    """A run about to be trained, in a folder that is held."""
+
+    def __init__(self, work: Work, held: Hold, watcher: Watcher, told: Callable[[str], None]) -> None:
+        self.work, self.held, self.watcher, self.told = work, held, watcher, told
+
+    def run(self, checkpoint: Checkpoint | None, begin: Callable[[], None]) -> Run:
+        """Train to the end, and evaluate. `begin` is called when all is there, just before anything is written."""
+        work = self.work
+        device = prepare_machine(work.recipe.machine)
+        if checkpoint is not None:
+            weights = checkpoint.folder / MODEL
+            check_shapes(work.spec, read_header(weights), str(weights))
+        torch.manual_seed(work.recipe.seed)
+        model = work.spec.build()
+        if work.recipe.vectors is not None and checkpoint is None:
+            start_from_vectors(model, work.task, work.recipe.vectors, self.told)
+        model = model.to(device)
+        learner = Learner(model, work.task, work.recipe.optimising, work.recipe.machine)
+        with Stopping() as stopping:
+            trainer = Trainer(work, learner, self.watcher, held=self.held, told=self.told)
+            if checkpoint is not None:
+                trainer.restore(checkpoint)
+            begin()
+            trainer.train(stopping)
+        if stopping.asked and not trainer.finished():
+            raise Stopped(work.folder.path, trainer.done, stopping.asked)
+        run = load(work.folder.path, device=str(device))
+        write_evaluation(run, work.prepared, trainer)
+        return run
 
 
 class Stopped(RunError):
@@ -154,5 +235,5 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
         "seconds": round(time.perf_counter() - started, 2),
         "samples": found.samples,
     }
-    with writing(run.folder.evaluation):
-        write_text(run.folder.evaluation, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    trainer.held.check()
+    run.folder.write_own(run.folder.evaluation, {key: finite(value) for key, value in told.items()})

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, final
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
+from clearhead.files import open_log, os_errors_as_run_errors, read_sealed
 from clearhead.text.preparing import prepare
-from clearhead.training.checkpoints import write_text
+from clearhead.training.claiming import check_new, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.probes import score_recall
-from clearhead.training.recipe import CLASSES, Recipe
+from clearhead.training.recipe import CLASSES, THEN, Recipe
 from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import TASKS
@@ -61,20 +62,28 @@ KNOWN = CLASSES | table_of([Job])
 
 
 def begin(jobs: Sequence[Job]) -> None:
-    """Writes what each run shall be."""
+    """Claim the folder of each run that is not there yet, and write what the run shall be."""
     for job in jobs:
-        try:
-            job.folder.path.mkdir(parents=True, exist_ok=True)
-            write_text(job.folder.path / JOB, json.dumps(to_json(job, KNOWN), indent=1, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise RunError(f"{job.run}: cannot be written to ({error.strerror}); choose another folder") from None
+        if not job.folder.exists():
+            check_new(job.folder)
+            with job.folder.locked():
+                claim(job.folder)
+        job.folder.write_own(job.folder.path / JOB, {"job": to_json(job, KNOWN)})
 
 
 def read_job(path: Path) -> Job:
+    """Read what a run shall be; RunError where the file is damaged, or of another run."""
     try:
-        job = from_json(json.loads(path.read_text(encoding="utf-8")), KNOWN)
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
+        found = read_sealed(path)
+    except FileNotFoundError:
+        raise RunError(f"{path}: cannot be read (there is no such file)") from None
+    # A run of an earlier version has no id until its worker goes on with it: then its job has none either.
+    if "format" in found and found.get("run") not in (None, RunFolder(path.parent).id()):
+        raise RunError(f"{path}: is of another run; put this run's own file back")
+    if "format" in found:
+        job = from_json(found.get("job"), KNOWN, where=str(path))
+    else:
+        job = from_json(found, KNOWN, where=str(path), then=THEN)
     if not isinstance(job, Job):
         raise RunError(f"{path}: holds no job")
     return job
@@ -138,7 +147,7 @@ def run_all(jobs: Sequence[Job], parallel: int, told: Told) -> dict[str, str]:
 
 def started(job: Job) -> subprocess.Popen[bytes]:
     """A worker, whose signals come from us alone."""
-    with (job.folder.path / LOG).open("ab") as log:
+    with os_errors_as_run_errors(job.folder.path / LOG), open_log(job.folder.path / LOG) as log:
         return subprocess.Popen(
             command("run", job),
             stdout=log,
@@ -179,7 +188,7 @@ def work(job: Job) -> Run:
         run = train(job.run, job.recipe, watcher=report, told=say, data=data)
     if job.recall is not None:
         texts = Path(job.recall).read_text(encoding="utf-8").splitlines()
-        write_text(job.folder.path / RECALL, json.dumps(asdict(score_recall(run, texts)), indent=1) + "\n")
+        job.folder.write_own(job.folder.path / RECALL, asdict(score_recall(run, texts)))
     return run
 
 

@@ -1,11 +1,14 @@
 """`clearhead runs`: every run folder in a row, broken ones too."""
 
 import json
+import os
 import shutil
 
 import pytest
 
 from clearhead.cli import run
+from clearhead.files import write_sealed
+from clearhead.training.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +23,9 @@ def trained(tmp_path_factory, one_thread):
     begun = home / "runs" / "more" / "open"
     shutil.copytree(ended, begun)
     (begun / "evaluation.json").unlink()
-    [checkpoint] = (begun / "checkpoints").iterdir()
+    [checkpoint] = (begun / "checkpoints").glob("step-*")
     state = json.loads((checkpoint / "state.json").read_text())
-    (checkpoint / "state.json").write_text(json.dumps(state | {"finished": False}))
+    write_sealed(checkpoint / "state.json", state | {"finished": False})
     return home / "runs"
 
 
@@ -78,12 +81,14 @@ def test_a_run_folder_itself_is_a_row(command, trained):
     ("file", "text", "said"),
     [
         ("recipe.json", None, "it has no recipe.json"),
-        ("recipe.json", "{", "cannot be read"),
-        ("recipe.json", '{"is": "Machine"}', "holds no recipe but Machine"),
+        ("recipe.json", "{", "is not JSON"),
+        ("recipe.json", '{"is": "Unaveraged"}', "holds no recipe but Unaveraged"),
         ("recipe.json", '{"is": "Unheard"}', "there is no 'Unheard' in this version"),
-        ("evaluation.json", "[]", "holds no evaluation"),
-        ("evaluation.json", "nonsense", "cannot be read"),
-        ("evaluation.json", '{"scores": 3}', "cannot be read"),
+        ("evaluation.json", "[]", "expected a JSON object; came list"),
+        ("evaluation.json", "nonsense", "is not JSON"),
+        ("evaluation.json", '{"scores": 3}', "has no format and no checksum"),
+        ("recipe.json", "[" * 100_000, "nested more than 64 deep"),
+        ("run.json", "{", "is not JSON"),
     ],
 )
 def test_a_broken_folder_is_listed_as_such_beside_the_others(command, copied, file, text, said):
@@ -107,3 +112,65 @@ def test_an_empty_folder_has_none_and_a_missing_one_is_told(command, tmp_path):
     code, out, err = command(tmp_path / "nowhere")
     assert (code, out) == (2, "")
     assert "there is no folder" in err
+
+
+def spoil_with_links(folder):
+    (folder / "recipe.json").unlink()
+    (folder / "recipe.json").symlink_to(folder / "recipe.json")
+
+
+def spoil_with_device(folder):
+    (folder / "evaluation.json").unlink()
+    (folder / "evaluation.json").symlink_to("/dev/zero")
+
+
+def spoil_with_pipe(folder):
+    (folder / "run.json").unlink()
+    os.mkfifo(folder / "run.json")
+
+
+def spoil_with_size(folder):
+    with (folder / "evaluation.json").open("ab") as file:
+        file.truncate(70_000_000)
+
+
+SPOILED = {
+    "a link to itself": (spoil_with_links, "symbolic links"),
+    "a device": (spoil_with_device, "no regular file"),
+    "a pipe": (spoil_with_pipe, "no regular file"),
+    "a huge file": (spoil_with_size, "70,000,000 bytes, and 64,000,000 are the most"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "said"), SPOILED.values(), ids=SPOILED.keys())
+def test_a_folder_that_cannot_be_read_is_listed_beside_the_others(command, copied, spoil, said):
+    spoil(copied / "ended")
+    code, out, err = command(copied)
+    assert (code, err) == (0, "")
+    assert said in next(line for line in out.splitlines() if line.startswith("  ended"))
+    assert "more/open" in out
+
+
+@pytest.mark.parametrize("error", [RecursionError("deep"), MemoryError(), PermissionError(13, "Permission denied")])
+def test_no_error_of_one_folder_hides_the_others(command, copied, monkeypatch, error):
+    recipe = RunFolder.recipe
+
+    def fail(folder):
+        if folder.path.name == "ended":
+            raise error
+        return recipe(folder)
+
+    monkeypatch.setattr(RunFolder, "recipe", fail)
+    code, out, err = command(copied)
+    assert (code, err) == (0, "")
+    assert "ended  broken  cannot be read" in out
+    assert "more/open" in out
+
+
+def test_folders_that_link_to_each_other_are_looked_into_once_each(command, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    (tmp_path / "self").symlink_to(tmp_path / "self")
+    code, out, _ = command(tmp_path)
+    assert code == 0
+    assert "There is none yet" in out

@@ -205,13 +205,50 @@ def test_a_run_goes_on_with_a_new_budget(command, files, tmp_path):
     assert json.loads((tmp_path / "run" / "recipe.json").read_text())["budget"]["steps"] == 5
 
 
-def test_a_resume_takes_nothing_but_a_budget(command, files, tmp_path):
-    code, out, err = command(tmp_path / "run", "--resume", *files["fill"], "--lr", "1", "--steps", "9")
+def test_a_resume_takes_nothing_that_would_make_it_another_run(command, files, tmp_path):
+    others = ["--seed", "2", "--warmup", "3", "--size", "1M", "--tokens", "9"]
+    code, out, err = command(tmp_path / "run", "--resume", *files["fill"], *others, "--lr", "1", "--steps", "9")
     assert (code, out) == (2, "")
-    assert "--resume: goes on with what the run was begun with: leave out --task, --text, --lr\n" in err
+    listed = "--task, --text, --size, --warmup, --tokens, --seed"
+    assert f"--resume: goes on with what the run was begun with: leave out {listed}\n" in err
     code, _, err = command(tmp_path / "run", "--resume")
     assert code == 1
     assert "is no run folder" in err
+
+
+def test_a_resume_takes_another_rate_and_machine_and_a_new_place_for_its_checkpoints(command, files, tmp_path):
+    path, disk = tmp_path / "run", tmp_path / "disk"
+    assert command(path, *files["classify"], *SHORT)[0] == 0
+    (path / "checkpoints").rename(disk)
+    code, _, err = command(path, "--resume")
+    assert code == 1
+    assert "checkpoints of this run cannot be reached there" in err
+    changed = ["--lr", "0.005", "--threads", "1", "--precision", "bfloat16", "--no-compile", "--device", "cpu"]
+    code, out, err = command(path, "--resume", "--steps", 5, *changed, "--checkpoints", disk)
+    assert code == 0, err
+    assert "from step 3" in err
+    assert str(disk) in out
+    recipe = load(path, device="cpu", step=5).folder.recipe()
+    assert (recipe.optimising.lr, recipe.machine.precision, recipe.budget.steps) == (0.005, "bfloat16", 5)
+
+
+def test_checkpoints_are_kept_in_another_folder(command, files, tmp_path):
+    path, disk = tmp_path / "run", tmp_path / "disk" / "run"
+    code, out, err = command(path, *files["classify"], *SHORT, "--checkpoints", disk)
+    assert code == 0, err
+    assert str(disk) in out
+    assert (disk / "step-00000003").is_dir()
+    assert not (path / "checkpoints").exists()
+
+
+def test_a_folder_of_other_things_is_refused_before_anything_is_read_or_written(command, tmp_path, monkeypatch):
+    (tmp_path / "mine" / "step-00000004").mkdir(parents=True)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
+    code, out, err = command(tmp_path / "mine", "--task", "generate", "--text", "-", *SHORT)
+    assert (code, out) == (1, "")
+    assert "holds step-00000004, and is no run of Clearhead's; nothing was touched" in " ".join(err.split())
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["mine", "mine/step-00000004"]
+    assert sys.stdin.buffer.read() == b"one\ntwo\n"
 
 
 def test_vectors_of_another_width_than_the_model_that_was_chosen_are_told(command, files, tmp_path, vectors):

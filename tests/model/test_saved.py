@@ -168,8 +168,27 @@ def test_what_is_no_model_is_told():
         spec_from_json({"is": "Softmax", "temperature": 1.0})
     with pytest.raises(RunError, match="there is no 'EncoderSpec2'"):
         spec_from_json({"is": "EncoderSpec2"})
-    with pytest.raises(RunError, match="EncoderSpec was written with other fields"):
-        spec_from_json({"is": "EncoderSpec", "vocabulary": 9})
+    with pytest.raises(RunError, match=r"model\.json: the field 'd_model' is missing; EncoderSpec has vocabulary"):
+        spec_from_json({"is": "EncoderSpec", "vocabulary": 9}, where="model.json")
+
+
+def test_a_part_in_the_wrong_place_is_told():
+    """Where any part was taken for any other, a model was built from it, or a method was not found later."""
+    written = spec_to_json(EncoderSpec(vocabulary=9, d_model=8, blocks=(with_attention("mask", masks.Causal()),)))
+    written["blocks"][0]["attention"]["mask"] = {"is": "NoNorm"}
+    message = r"model\.json: blocks\[0\]\.attention\.mask: expected a Mask or null; came NoNorm NoNorm\(\)"
+    with pytest.raises(RunError, match=message):
+        spec_from_json(written, where="model.json")
+
+
+def test_a_file_from_before_sliced_heads_had_a_rank():
+    """A missing field has the value of then, and only where the file is as old as that."""
+    spec = EncoderSpec(vocabulary=9, d_model=8, blocks=(with_attention("heads", SlicedHeads(2)),))
+    written = spec_to_json(spec)
+    del written["blocks"][0]["attention"]["heads"]["value_rank"]
+    assert spec_from_json(written, old=True) == spec
+    with pytest.raises(RunError, match=r"heads: the field 'value_rank' is missing"):
+        spec_from_json(written)
 
 
 def test_a_number_that_json_does_not_have_is_refused():

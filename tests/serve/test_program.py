@@ -10,6 +10,8 @@ from clearhead.cli.craft_folder import write_run
 from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.craft_run import compare
 from clearhead.craft import PROGRAMS
+from clearhead.errors import RunError
+from clearhead.files import seal, write_sealed
 from clearhead.serve.asking import Asked
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.program import load_program
@@ -118,10 +120,35 @@ def test_a_program_that_was_trained_on_has_curves_and_its_own_answer_no_longer(l
 
 def test_an_older_folder_without_the_layers_is_still_looked_into(look):
     _, explorer = look("sort")
-    path = explorer.run.folder.path / "program.json"
+    folder, path = explorer.run.folder, explorer.run.folder.path / "program.json"
+    write_sealed(folder.run_file, {"run": folder.id(), "upgraded": True})
     told = json.loads(path.read_text())
     path.write_text(json.dumps({name: told[name] for name in ("program", "about", "answers", "directions")}))
     assert explorer.run_facts()["program"]["layers"] == []
     assert explorer.trace(Asked({"source": "b a"}))["answer"]
-    path.write_text("[]")
+    path.unlink()
     assert load_program(explorer.run) is None
+
+
+def changed(told, **fields):
+    return {**{name: one for name, one in told.items() if name not in ("format", "sha256")}, **fields}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda told: told | {"threshold": 0.4}, "was changed since it was written"),
+        (lambda told: seal(changed(told, offset="1")), "offset: expected a whole number; came '1'"),
+        (lambda told: seal(changed(told, answer_ids=[10**6])), "an answer has an id beyond the vocabulary"),
+        (lambda told: seal(changed(told, colour=1)), "there is no field 'colour'"),
+        (lambda told: seal(changed(told, run="ffff")), "is of another run"),
+        (lambda told: [], "expected a JSON object; came list"),
+    ],
+)
+def test_a_program_that_was_changed_is_told(look, content, message):
+    """What its answers are read with decides them: a damaged file was taken for none, or for what it said."""
+    _, explorer = look("sort")
+    path = explorer.run.folder.path / "program.json"
+    path.write_text(json.dumps(content(json.loads(path.read_text()))))
+    with pytest.raises(RunError, match=rf"program\.json: .*{message}"):
+        load_program(explorer.run)

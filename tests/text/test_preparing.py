@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -402,3 +403,64 @@ def test_the_sample_takes_the_fields_it_is_asked_for(file):
     corpus = Corpus(train=by_aligned(file, ""))
     assert list(sample(corpus, LAYOUTS["translate"], ("target",), 7)) == EN[::7]
     assert list(sample(corpus, LAYOUTS["translate"], ("source", "target"), 30)) == [DE[0], EN[0], DE[30], EN[30]]
+
+
+BENT = {
+    "ids": lambda home: flip(home / "train" / "text.ids"),
+    "the held-out ends": lambda home: flip(home / "dev" / "text.ends"),
+    "the tokeniser": lambda home: replace_in(home / "tokenizer.json", '"a"', '"b"'),
+    "train for dev": lambda home: shutil.copytree(home / "train", home / "dev", dirs_exist_ok=True),
+    "a label": lambda home: replace_in(home / "whole.json", '"too_long": 0', '"too_long": 1'),
+}
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def replace_in(path, old, new):
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize("bend", BENT.values(), ids=BENT.keys())
+def test_nothing_that_was_changed_is_trained_on(file, ready, bend):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    home = ready(source).train.folder.parent
+    bend(home)
+    with pytest.raises(RunError, match=rf"^{home}.*; remove (it|the folder), and a new training makes it anew"):
+        ready(source)
+
+
+def test_ids_of_another_text_are_not_taken_for_these(file, ready):
+    home = ready(Documents(paths=(file("text", DE),), unit="line")).train.folder.parent
+    moved = home.rename(home.with_name("0" * 24))
+    with pytest.raises(RunError, match=r"it was made as \w+, and lies in another place now"):
+        opened(moved)
+
+
+def test_text_that_was_prepared_before_there_were_checksums_is_used(file, ready):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    prepared = ready(source)
+    home, before = prepared.train.folder.parent, both(prepared)
+    for path, new in (
+        (home / "whole.json", ("key", "files")),
+        (home / "train" / "store.json", ("vocabulary", "files")),
+    ):
+        told = json.loads(path.read_text(encoding="utf-8"))
+        kept = ("format",) if path.name == "store.json" else ()
+        old = {name: one for name, one in told.items() if name in kept or name not in ("format", "sha256", *new)}
+        path.write_text(json.dumps(old), encoding="utf-8")
+    assert both(opened(home)) == before
+    flip(home / "train" / "text.ends")
+    with pytest.raises(RunError, match="not a whole store"):
+        opened(home)
+
+
+def test_a_device_is_no_tokeniser(file, ready):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    with pytest.raises(DataError, match=r"/dev/zero: cannot be read \(it is no regular file\)"):
+        ready(source, tokenizing=Tokenizing(given="/dev/zero"))

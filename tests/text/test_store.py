@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.errors import RunError
+from clearhead.files import write_sealed
 from clearhead.text import store as module
 from clearhead.text.store import FieldSize, Store, StoreWriter
 
@@ -189,4 +191,107 @@ def test_an_empty_store_with_ids_is_torn(tmp_path):
     assert len(Store(folder)) == 0
     (folder / "text.ids").write_bytes(b"\0\0")
     with pytest.raises(RunError, match="do not fit together"):
+        Store(folder)
+
+
+def damage(path, draw):
+    """Flip a bit, or swap two numbers."""
+    data = bytearray(path.read_bytes())
+    i, j = draw.sample(range(len(data)), 2)
+    if draw.random() < 0.5 or data[i] == data[j]:
+        data[i] ^= 1 << draw.randrange(8)
+    else:
+        data[i], data[j] = data[j], data[i]
+    path.write_bytes(data)
+
+
+def test_no_damaged_file_of_ids_is_trained_on(tmp_path):
+    """Of 100 such files 12 were, before there was a checksum."""
+    draw, folder = random.Random(13), tmp_path / "store"
+    whole = written(folder, [[draw.randrange(1000) for _ in range(draw.randrange(9))] for _ in range(100)])
+    whole.verify()
+    refused = 0
+    for i in range(100):
+        path = folder / ("text.ids" if i % 2 else "text.ends")
+        before = path.read_bytes()
+        damage(path, draw)
+        with pytest.raises(RunError, match=rf"^{folder}: not a whole store of token ids \(.+\); remove it"):
+            Store(folder).verify()
+        refused += 1
+        path.write_bytes(before)
+    assert refused == 100
+    Store(folder).verify()
+
+
+def unseal(folder):
+    """Make of a store what one was before it was sealed."""
+    told = json.loads((folder / "store.json").read_text())
+    old = {name: value for name, value in told.items() if name not in ("sha256", "files", "vocabulary")}
+    (folder / "store.json").write_text(json.dumps(old))
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("text.ids", [1, 2, 10], r"text\.ids holds a number that is not from 0 to 9"),
+        ("text.ends", [2, 1, 3], r"in text\.ends a record ends before the one before it"),
+        ("text.ends", [-1, 2, 3], r"text\.ends holds a number that is not from 0 to 3"),
+        ("text.ends", [1, 99, 3], r"text\.ends holds a number that is not from 0 to 3"),
+    ],
+)
+def test_an_old_store_without_checksums_is_held_to_what_ids_can_be(tmp_path, file, values, message):
+    folder = tmp_path / "store"
+    written(folder, [[1], [2], [3]], vocabulary=10)
+    unseal(folder)
+    Store(folder).verify({"text": 10})
+    np.array(values, np.uint16 if file.endswith("ids") else np.int64).tofile(folder / file)
+    with pytest.raises(RunError, match=message):
+        Store(folder).verify({"text": 10})
+
+
+def test_ends_must_ascend_from_one_piece_to_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FULL", 2)
+    folder = tmp_path / "store"
+    written(folder, [[1, 1], [2], [3], [4]])
+    unseal(folder)
+    Store(folder).verify()
+    np.array([2, 3, 1, 5], np.int64).tofile(folder / "text.ends")
+    with pytest.raises(RunError, match="a record ends before"):
+        Store(folder).verify()
+
+
+def test_ids_beyond_the_vocabulary_are_refused_whatever_the_checksum(tmp_path):
+    writer = StoreWriter(tmp_path / "store", {"text": 10})
+    writer.add({"text": [10]}, {})
+    store = writer.close({})
+    with pytest.raises(RunError, match=r"text\.ids holds a number that is not from 0 to 9"):
+        store.verify()
+
+
+@pytest.mark.parametrize("name", ["../text", "a/b", ""])
+def test_a_field_is_no_path(tmp_path, name):
+    folder = tmp_path / "store"
+    written(folder, [[1]])
+    told = json.loads((folder / "store.json").read_text())
+    told["fields"] = {name: told["fields"]["text"]}
+    write_sealed(folder / "store.json", {key: one for key, one in told.items() if key not in ("format", "sha256")})
+    with pytest.raises(RunError, match="is no name of a field"):
+        Store(folder)
+
+
+@pytest.mark.parametrize("gone", ["sha256", "files", "vocabulary", "notes"])
+def test_a_store_that_lost_its_checksum_is_no_old_one(tmp_path, gone):
+    folder = tmp_path / "store"
+    written(folder, [[1]])
+    without(gone)(folder)
+    with pytest.raises(RunError, match="not a whole store"):
+        Store(folder)
+
+
+def test_a_device_is_not_mapped(tmp_path):
+    folder = tmp_path / "store"
+    written(folder, [[1]])
+    (folder / "text.ids").unlink()
+    (folder / "text.ids").symlink_to("/dev/zero")
+    with pytest.raises(RunError, match=r"text\.ids is no regular file"):
         Store(folder)

@@ -14,6 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from clearhead.errors import DataError, OptionError
+from clearhead.text import tokenizer as module
 from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, settled
 from clearhead.text.tokenizer import BYTE_OF, Reading, Tokenizer, suggested_size
 
@@ -553,3 +554,88 @@ def test_forked_processes_neither_hang_nor_warn():
         [sys.executable, "-c", FORKS], capture_output=True, text=True, env=surroundings, timeout=120, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+WORDS = json.loads(Tokenizer.train(["ein Haus", "kein Haus"], "word").to_json())
+ADDED = {"content": "q", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+def with_vocabulary(token, place):
+    return WORDS | {"model": WORDS["model"] | {"vocab": WORDS["model"]["vocab"] | {token: place}}}
+
+
+FAR = {
+    "a token": with_vocabulary("x", 10**9),
+    "an added token": WORDS | {"added_tokens": [*WORDS["added_tokens"], ADDED | {"id": 10**9}]},
+    "beyond 64 bits": with_vocabulary("x", 10**30),
+    "below zero": with_vocabulary("x", -1),
+    "just too far": with_vocabulary("x", 10_000 + 4 * 14),
+}
+
+
+@pytest.mark.parametrize("whole", FAR.values(), ids=FAR.keys())
+def test_an_id_far_beyond_the_tokens_is_refused_before_the_library_sees_it(whole, monkeypatch):
+    """One of a billion took 80 s and 4.2 GB."""
+    monkeypatch.setattr(library.Tokenizer, "from_str", None)
+    with pytest.raises(DataError, match=r"far\.json: has the id .*, and 1\d tokens; ids are from 0 to 10,05\d here"):
+        Tokenizer(json.dumps(whole), name="far.json")
+
+
+def test_ids_may_leave_gaps():
+    tokenizer = Tokenizer(json.dumps(with_vocabulary("x", 9_000)))
+    assert tokenizer.vocabulary == 9_001
+    assert tokenizer.decode(tokenizer.encode("x ein")) == "x ein"
+
+
+def test_a_panic_of_the_library_is_told(capfd):
+    """It is no Exception, and passed every `except`."""
+    panics = WORDS | {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}
+    with pytest.raises(DataError, match=r"^odd\.json: the tokenizers library cannot use it: Precompiled: .*charsmap"):
+        Tokenizer(json.dumps(panics), name="odd.json")
+    capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "it is nested more than 64 deep; expected a tokenizer.json"),
+        ('{"model": 1, "model": 2}', "the name 'model' is there twice"),
+        (json.dumps(WORDS | {"model": WORDS["model"] | {"unk_token": "gone"}}), r"cannot use it: .*Missing \[UNK\]"),
+        (json.dumps(WORDS | {"model": {"type": "Unigram", "vocab": [], "unk_id": 3}}), "not a tokenizer.json"),
+    ],
+)
+def test_what_is_wrong_with_a_tokenizer_is_a_data_error(text, message):
+    with pytest.raises(DataError, match=rf"^odd\.json: .*{message}"):
+        Tokenizer(text, name="odd.json")
+
+
+def test_a_text_the_library_fails_on_is_told():
+    """It knows no unknown token, and says so only when it meets one."""
+    vocabulary = [[piece, -1.0] for piece in (*SPECIALS, *sorted(set("".join(SPECIALS))))]
+    model = {"type": "Unigram", "unk_id": None, "byte_fallback": False, "vocab": vocabulary}
+    tokenizer = Tokenizer(json.dumps(WORDS | {"pre_tokenizer": None, "model": model}))
+    for encode in (tokenizer.encode, lambda text: tokenizer.encode_batch([text])):
+        with pytest.raises(DataError, match=r"this text: the tokenizers library cannot use it: .*unknown token"):
+            encode("x")
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "/dev/null", "fifo", "folder"])
+def test_a_tokenizer_is_a_regular_file(tmp_path, place):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match=r"cannot be read: .*; expected a tokenizer.json"):
+        Tokenizer.load(tmp_path / place)
+
+
+def test_a_tokenizer_has_a_largest_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    (tmp_path / "large.json").write_bytes(b" " * 1001)
+    with pytest.raises(DataError, match="cannot be read: it has 1,001 bytes, and 1,000 are the most"):
+        Tokenizer.load(tmp_path / "large.json")
+
+
+def test_saving_replaces_a_link(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "tokenizer.json").symlink_to(tmp_path / "mine")
+    Tokenizer(json.dumps(WORDS)).save(tmp_path / "tokenizer.json")
+    assert (tmp_path / "mine").read_text() == "mine"

@@ -1,11 +1,18 @@
 """A saved trace opens without its model, and says the same."""
 
+import math
+import shutil
+from dataclasses import replace
+
 import pytest
 import torch
 
 import clearhead as ch
 from clearhead.errors import OptionError, TraceError
-from clearhead.tracing.trace import trace_model
+from clearhead.files import seal
+from clearhead.tracing.saving import HEADER, checksum_of
+from clearhead.tracing.trace import Answers, Candidate, trace_model
+from clearhead.written import load_tensors, save_tensors
 from tests.decoding.models import build, models
 from tests.model.small import both_spec, built, decoder_spec, words
 from tests.tracing.test_models import inputs
@@ -101,3 +108,124 @@ def test_a_part_of_the_user_s_own_cannot_be_written(tmp_path):
     )
     with pytest.raises(OptionError, match="Own is no part of Clearhead"):
         trace_model(built(spec), words(1)).save(tmp_path / "a.trace")
+
+
+def rewrite(path, change, *, reseal=True):
+    """Change the JSON in the header of a trace."""
+    told, tensors = load_tensors(path, header=HEADER)
+    told = change(told)
+    if reseal:
+        told = seal({name: one for name, one in told.items() if name not in ("format", "sha256")})
+    save_tensors(path, tensors, told, header=HEADER)
+
+
+def put(*names, value):
+    def change(told):
+        inner = told
+        for name in names[:-1]:
+            inner = inner[name]
+        inner[names[-1]] = value
+        return told
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("traces") / "a.trace"
+    changes = [ch.Edit(at="decoder.0.cross", step="context", head=1, times=0.0)]
+    trace_model(built(both_spec()), words(1, 7), words(1, 5), changes=changes).save(path)
+    return path
+
+
+SITE = "decoder.0.attention"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("kind", value="mixer"), "kind: expected 'encoder' or 'decoder' or 'encoder-decoder'; came 'mixer'"),
+        (put("notes", value=3), "notes: expected a list; came 3"),
+        (put("colour", value=3), "there is no field 'colour'"),
+        (lambda told: {name: one for name, one in told.items() if name != "names"}, "the field 'names' is missing"),
+        (put("sites", "decoder.x.cross", value={}), "'decoder.x.cross' is no name of an attention"),
+        (put("sites", SITE, "kernel", value=None), "kernel: expected text; came None"),
+        (put("sites", SITE, "spec", value={"is": "Causal"}), "Causal is no attention"),
+        (put("sites", SITE, "mask", value={"is": "Softmax", "temperature": 1.0}), "expected a Mask; came Softmax"),
+        (put("sides", "decoder", "n_layers", value=10**9), "and not one for each of 1000000002 layers"),
+        (put("sides", "decoder", "ids", value=[]), "the decoder has 0 ids and 5 tokens"),
+        (put("stream", value=["gone"]), "'stream/gone' is missing"),
+        (put("candidates", value=[[[1, "a"]]]), "candidates: expected a list of 3"),
+        (put("changes", 0, "head", value="first"), "head: expected a whole number or null; came 'first'"),
+        (put("version", value=3), "was written in version 3 of the format, and this reads 2"),
+    ],
+)
+def test_a_header_that_is_not_what_a_trace_has_is_told(saved, change, message, tmp_path):
+    """108 of 600 changed traces gave KeyError or TypeError."""
+    path = shutil.copy(saved, tmp_path / "b.trace")
+    rewrite(path, change)
+    with pytest.raises(TraceError, match=rf"^{path}: .*{message}"):
+        ch.Trace.load(path)
+
+
+def test_a_trace_that_was_changed_is_told(saved, tmp_path):
+    path = shutil.copy(saved, tmp_path / "b.trace")
+    rewrite(path, put("task", value="other"), reseal=False)
+    with pytest.raises(TraceError, match="was changed since it was written: its checksum is wrong"):
+        ch.Trace.load(path)
+    shutil.copy(saved, path)
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match="was changed since it was written: the checksum of its tensors is wrong"):
+        ch.Trace.load(path)
+
+
+def test_a_trace_from_before_it_was_sealed_opens(saved, tmp_path):
+    path = shutil.copy(saved, tmp_path / "b.trace")
+    new = ("format", "sha256", "tensors", "names")
+    rewrite(path, lambda told: {**{k: v for k, v in told.items() if k not in new}, "version": 1}, reseal=False)
+    found, expected = ch.Trace.load(path), ch.Trace.load(saved)
+    assert found.candidates == expected.candidates
+    for name, site in expected.sites.items():
+        assert torch.equal(site.head[0].weight, found[name].head[0].weight)
+
+
+def bend(tensors, name, change):
+    return {**tensors, name: change(tensors[name])}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("query", lambda one: one[0]),
+        ("key", lambda one: one[:, :, :-1]),
+        ("value", lambda one: one.long()),
+        ("context", lambda one: one[:, :-1]),
+        ("query", lambda one: one[..., :-1]),
+    ],
+)
+def test_vectors_that_do_not_fit_together_are_told(saved, name, change, tmp_path):
+    told, tensors = load_tensors(saved, header=HEADER)
+    tensors = bend(tensors, f"{SITE}/{name}", change)
+    content = {key: one for key, one in told.items() if key not in ("format", "sha256")}
+    path = tmp_path / "b.trace"
+    save_tensors(path, tensors, seal({**content, "tensors": checksum_of(tensors)}), header=HEADER)
+    with pytest.raises(TraceError, match="lacks something or is damaged"):
+        ch.Trace.load(path)
+
+
+def test_a_size_that_is_not_in_the_file_is_not_built(saved, tmp_path):
+    path = shutil.copy(saved, tmp_path / "b.trace")
+    random = {"is": "RandomFeatures", "count": 10**12, "factor": None, "seed": 0}
+    kernelized = {"is": "Kernelized", "features": random, "normalised": True}
+    rewrite(path, put("sites", SITE, "spec", "weighting", value=kernelized))
+    with pytest.raises(TraceError, match="has a count of 1,000,000,000,000, and no tensor so large"):
+        ch.Trace.load(path)
+
+
+def test_a_probability_of_zero_is_saved(tmp_path):
+    trace = trace_model(built(decoder_spec()), words(1))
+    answers = [[Candidate(1, "a", -math.inf)]]
+    replace(trace, answers=Answers(lambda: answers)).save(tmp_path / "a.trace")
+    assert ch.Trace.load(tmp_path / "a.trace").candidates == answers

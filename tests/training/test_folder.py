@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from clearhead.errors import RunError
+from clearhead.files import write_sealed
 from clearhead.training.folder import RunFolder
 from clearhead.training.tasks import Translate
 from tests.training import small_runs
@@ -70,6 +71,74 @@ def test_the_lock_is_given_back_after_an_error(tmp_path):
         pass
 
 
+def test_what_stood_in_the_lock_is_put_back(tmp_path):
+    """Whoever is refused has changed nothing, not even the number of a process that is gone."""
+    for before in ("", "4711"):
+        (tmp_path / ".lock").write_text(before)
+        with RunFolder(tmp_path).locked():
+            assert (tmp_path / ".lock").read_text() == str(os.getpid())
+        assert (tmp_path / ".lock").read_text() == before
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
+def test_a_lock_that_is_no_regular_file_is_refused_and_nothing_behind_it_written(tmp_path, kind):
+    run, diary = tmp_path / "run", tmp_path / "diary.txt"
+    run.mkdir()
+    diary.write_text("mine")
+    if kind == "pipe":
+        os.mkfifo(run / ".lock")
+    elif kind == "folder":
+        (run / ".lock").mkdir()
+    else:
+        (run / ".lock").symlink_to(diary if kind == "link" else tmp_path / "none")
+    with pytest.raises(RunError, match=r"is a link|is no regular file|cannot be written to"), RunFolder(run).locked():
+        pass
+    assert diary.read_text() == "mine"
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_held_folder_notices_that_it_was_moved_and_that_it_is_back(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked() as held:
+        held.check()
+        folder.path.rename(tmp_path / "went")
+        with pytest.raises(RunError, match="There is no checkpoint to go on from"):
+            held.check()
+        folder.path.mkdir()
+        with pytest.raises(RunError, match=r"was moved to .*went while the run was in training, which has stopped"):
+            held.check()
+        folder.path.rmdir()
+        (tmp_path / "went").rename(folder.path)
+        held.check()
+
+
+def test_where_the_system_does_not_say_where_a_folder_went_it_is_still_noticed(tmp_path, monkeypatch):
+    def none(path):
+        raise FileNotFoundError
+
+    with RunFolder(tmp_path / "run").locked() as held:
+        held.saved = "step-00000004"
+        (tmp_path / "run").rename(tmp_path / "went")
+        monkeypatch.setattr(os, "readlink", none)
+        with pytest.raises(RunError, match=r"moved, removed or replaced.*last whole checkpoint is step-00000004\."):
+            held.check()
+
+
+def test_a_run_json_that_holds_no_id_is_told(tmp_path):
+    for text in ("{}", '{"run": 3}', '{"format": 1}'):
+        (tmp_path / "run.json").write_text(text)
+        with pytest.raises(RunError, match=r"run\.json"):
+            RunFolder(tmp_path).id()
+
+
+def test_a_checkpoints_json_that_names_no_folder_is_told(tmp_path):
+    write_sealed(tmp_path / "run.json", {"run": "0" * 16})
+    for place in ("relative", 3, None):
+        write_sealed(tmp_path / "checkpoints.json", {"run": "0" * 16, "folder": place})
+        with pytest.raises(RunError, match=r"checkpoints\.json: says no folder"):
+            RunFolder(tmp_path).checkpoints.folders()
+
+
 def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
@@ -107,7 +176,7 @@ def test_a_run_whose_model_is_not_described_yet(tmp_path):
     with pytest.raises(RunError, match="there is no model yet; train it, or go on with --resume"):
         RunFolder(tmp_path).spec()
     (tmp_path / "model.json").write_text("{")
-    with pytest.raises(RunError, match=r"model\.json: cannot be read"):
+    with pytest.raises(RunError, match=r"model\.json: is not JSON as Clearhead writes it"):
         RunFolder(tmp_path).task()
 
 

@@ -85,27 +85,73 @@ def test_a_resume_cuts_back_what_came_after_the_checkpoint(tmp_path):
     assert resumed.read_bytes() == whole.read_bytes()
 
 
-def test_size_zero_is_a_fresh_file(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    written(path, [STEP, STEP])
-    assert written(path, []) == 0
+def test_size_zero_is_a_new_file_and_what_was_there_is_set_aside(tmp_path):
+    path, told = tmp_path / "metrics.jsonl", []
+    written(path, [])
+    for number, line in enumerate([STEP, EVALUATION], start=1):
+        log = MetricsLog(path, told=told.append)
+        log.write(line)
+        log.close()
+        assert len(told) == number - 1
+    log = MetricsLog(path, told=told.append)
+    assert log.size == 0
+    log.close()
     assert read_metrics(path) == []
+    assert read_metrics(tmp_path / "metrics.1.jsonl") == [STEP]
+    assert read_metrics(tmp_path / "metrics.2.jsonl") == [EVALUATION]
+    assert told[1] == (
+        f"{path}: holds the log of steps that are made again; it is set aside as metrics.2.jsonl, and a new log begins"
+    )
 
 
 @pytest.mark.parametrize("size", [1, -1, 0, 10_000])
-def test_a_file_that_does_not_fit_the_checkpoint_is_left_alone(tmp_path, size):
+def test_a_file_that_does_not_fit_the_checkpoint_is_set_aside(tmp_path, size):
     """Shorter, or with no line that ends there; the third is a file that has lost its last byte."""
-    path = tmp_path / "metrics.jsonl"
+    path, told = tmp_path / "metrics.jsonl", []
     end = written(path, [STEP, EVALUATION])
     if size < 1:
         size += end
         os.truncate(path, end - 1)
     before = path.read_bytes()
-    with pytest.raises(
-        RunError, match=rf"metrics\.jsonl: the checkpoint is from when {size} bytes .* has {len(before)}"
-    ):
-        MetricsLog(path, size=size)
-    assert path.read_bytes() == before
+    log = MetricsLog(path, size=size, told=told.append)
+    log.write(STEP)
+    assert log.size == path.stat().st_size
+    log.close()
+    assert (tmp_path / "metrics.1.jsonl").read_bytes() == before
+    assert read_metrics(path) == [STEP]
+    [line] = told
+    assert f"{size:,} bytes had been written, and no line ends there now (the file has {len(before)} bytes)" in line
+    assert line.endswith("it is set aside as metrics.1.jsonl, and a new log begins")
+
+
+def test_a_file_with_a_broken_line_is_set_aside(tmp_path):
+    path, told = tmp_path / "metrics.jsonl", []
+    path.write_bytes(b'{"step":1}\n{"st\n{"step":3}\n')
+    MetricsLog(path, size=path.stat().st_size, told=told.append).close()
+    assert ":2: this line of metrics is broken" in told[0].replace("(2", "(:2")
+    assert (tmp_path / "metrics.1.jsonl").exists()
+    assert path.read_bytes() == b""
+
+
+def test_a_file_that_is_lost_is_told_and_a_new_one_begins(tmp_path):
+    path, told = tmp_path / "metrics.jsonl", []
+    MetricsLog(path, size=77, told=told.append).close()
+    assert told == [f"{path}: the log of what came before is lost, and a new log begins"]
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_nothing_is_written_through_a_link_or_into_a_pipe(tmp_path, size):
+    (tmp_path / "diary.txt").write_text("mine\n")
+    (tmp_path / "link").symlink_to(tmp_path / "diary.txt")
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(os.listdir(tmp_path))
+    for name in ("link", "dangling", "pipe"):
+        with pytest.raises(RunError, match="it is a link, or no regular file"):
+            MetricsLog(tmp_path / name, size=size)
+    assert (tmp_path / "diary.txt").read_text() == "mine\n"
+    assert sorted(os.listdir(tmp_path)) == before
 
 
 @pytest.mark.parametrize("size", [0, 5])

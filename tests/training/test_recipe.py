@@ -3,15 +3,16 @@
 import errno
 import json
 import math
+import os
 from dataclasses import dataclass, replace
 
 import pytest
 
+from clearhead import files
 from clearhead.errors import OptionError, RunError
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training import checkpoints
 from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import ATTENTIONS, POSITIONS, default_recipe, with_attention, with_position
 from clearhead.training.recipe import (
@@ -26,6 +27,7 @@ from clearhead.training.recipe import (
     write_recipe,
 )
 from clearhead.training.schedules import SCHEDULES, Schedule
+from clearhead.written import to_json
 
 TASKS = {
     "translate": lambda path: Aligned(source=(path,), target=(path,)),
@@ -102,11 +104,14 @@ def test_no_two_classes_share_a_name():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", r"recipe\.json: cannot be read"),
-        ('{"is": "Recipe"}', "Recipe was written with other fields than this version has"),
+        ("{", r"recipe\.json: is not JSON as Clearhead writes it"),
+        ('{"is": "Recipe"}', r"recipe\.json: the field 'task' is missing; Recipe has task, corpus"),
         ('{"is": "Rezept"}', "there is no 'Rezept' in this version of Clearhead"),
-        ('{"is": "Budget", "steps": 3}', r"recipe\.json: holds no recipe but Budget"),
-        ("[1]", "holds no recipe but tuple"),
+        (
+            '{"is": "Budget", "steps": 3, "minutes": null, "epochs": null, "patience": null}',
+            r"recipe\.json: holds no recipe but Budget",
+        ),
+        ("[1]", r"recipe\.json: expected a JSON object; came list"),
     ],
 )
 def test_a_file_that_is_no_recipe(content, message, tmp_path):
@@ -129,10 +134,74 @@ def test_a_full_disk_leaves_the_recipe_as_it_was(recipe, tmp_path, monkeypatch):
     def full(path):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "flush", full)
+    monkeypatch.setattr(files, "flush", full)
     with pytest.raises(RunError, match=r"recipe\.json: could not be written .*No space left"):
         write_recipe(replace(recipe, seed=5), path)
     assert read_recipe(path) == recipe
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("optimising", "lr"), "fast", r"optimising\.lr: expected a number; came 'fast'"),
+        (("optimising", "lr"), -1, r"optimising: Optimising: lr must be above 0; came -1"),
+        (("optimising", "schedule"), {"is": "Softmax", "temperature": 1}, r"schedule: expected a Schedule; came Soft"),
+        (("optimising", "betas"), [0.9], r"optimising\.betas: expected a list of 2; came tuple \(0\.9,\)"),
+        (("model", "blocks", 0, "dropout"), True, r"model\.blocks\[0\]\.dropout: expected a number; came True"),
+        (("seed",), 10**30, "seed: expected a whole number; came a number of 100 bits"),
+        (("keeping", "select"), "worst", r"keeping\.select: expected 'best' or 'last'; came 'worst'"),
+        (("colour",), "red", "there is no field 'colour' in this version of Clearhead; Recipe has task"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named_with_its_file(recipe, tmp_path, path, value, message):
+    file = tmp_path / "recipe.json"
+    write_recipe(recipe, file)
+    content = inner = json.loads(file.read_text(encoding="utf-8"))
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    files.write_sealed(file, {name: one for name, one in content.items() if name not in ("format", "sha256")})
+    with pytest.raises(RunError, match=rf"recipe\.json: .*{message}"):
+        read_recipe(file)
+
+
+def test_a_field_that_is_missing_has_no_default_of_today(recipe, tmp_path):
+    """In a file without `format` it has the value it had when that was written, if it came later."""
+    file = tmp_path / "recipe.json"
+    content = to_json(replace(recipe, vectors="glove.txt"), CLASSES)
+    del content["vectors"]
+    files.write_sealed(file, content)
+    with pytest.raises(RunError, match=r"recipe\.json: the field 'vectors' is missing"):
+        read_recipe(file)
+    file.write_text(json.dumps(content))
+    assert read_recipe(file) == recipe
+    del content["seed"]
+    file.write_text(json.dumps(content))
+    with pytest.raises(RunError, match=r"recipe\.json: the field 'seed' is missing"):
+        read_recipe(file)
+
+
+def test_a_change_by_hand_is_told(recipe, tmp_path):
+    file = tmp_path / "recipe.json"
+    write_recipe(recipe, file)
+    file.write_text(file.read_text(encoding="utf-8").replace('"seed": 1', '"seed": 2'), encoding="utf-8")
+    with pytest.raises(RunError, match=r"recipe\.json: was changed since it was written"):
+        read_recipe(file)
+
+
+def test_a_recipe_belongs_to_its_run(recipe, tmp_path):
+    file = tmp_path / "recipe.json"
+    write_recipe(recipe, file, run="0a1b")
+    assert json.loads(file.read_text(encoding="utf-8"))["run"] == "0a1b"
+    assert read_recipe(file) == read_recipe(file, run="0a1b") == recipe
+    with pytest.raises(RunError, match=r"recipe\.json: belongs to another run"):
+        read_recipe(file, run="ffff")
+
+
+def test_a_path_that_is_no_unicode_is_written_and_read(recipe, tmp_path):
+    odd = replace(recipe, vectors=os.fsdecode(b"vectors-\xff.txt"))
+    write_recipe(odd, tmp_path / "recipe.json")
+    assert read_recipe(tmp_path / "recipe.json") == odd
 
 
 def test_a_part_that_no_one_could_read_again_is_not_written(recipe, tmp_path):

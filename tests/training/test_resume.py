@@ -161,7 +161,8 @@ def test_before_the_first_checkpoint_it_begins_again(home, tmp_path):
         train(tmp_path / "run", recipe, told=quiet, data=home / "data", watcher=watcher)
     told = []
     resume(tmp_path / "run", told=told.append, data=home / "data")
-    assert told == ["from the start: there is no checkpoint yet"]
+    assert told[0] == "from the start: there is no checkpoint yet"
+    assert "it is set aside as metrics.1.jsonl, and a new log begins" in told[1]
     assert_same_run(RunFolder(tmp_path / "run"), undisturbed)
 
 

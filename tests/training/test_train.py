@@ -51,6 +51,7 @@ def test_a_run_folder_has_everything(run, recipe):
         "metrics.jsonl",
         "model.json",
         "recipe.json",
+        "run.json",
         "tokenizer.json",
     ]
     kept = folder.recipe()
@@ -91,10 +92,11 @@ def test_a_folder_with_a_run_is_refused_and_left_alone(run, recipe):
     assert run.folder.metrics.read_bytes() == before
 
 
-def test_a_run_in_use_is_refused(run, recipe):
+def test_a_run_in_use_is_refused(run, recipe, tmp_path):
     """Its own process holds it: the lock belongs to an opening of the file, not to a process."""
-    with run.folder.locked():
-        for act in (lambda: resume(run.folder.path), lambda: train(run.folder.path, recipe)):
+    new = RunFolder(tmp_path / "new")
+    with run.folder.locked(), new.locked():
+        for act in (lambda: resume(run.folder.path), lambda: train(new.path, recipe)):
             with pytest.raises(RunError, match=rf"is in use by process {os.getpid()}; wait for it"):
                 act()
 

@@ -1,0 +1,164 @@
+"""Claim a folder for a run: which folders may be trained in, and what is written there first.
+
+`run.json`, with the run's id, is the first file of a run and `recipe.json` the last one before training begins. In
+between is a run half begun, which the same command begins again. A folder that holds something with a name of ours and
+is no run of ours is never touched.
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from clearhead.errors import RunError
+from clearhead.files import os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
+from clearhead.model.saved import spec_to_json
+from clearhead.training.checkpoints import Checkpoints, check_no_link
+from clearhead.training.folder import RunFolder
+from clearhead.training.holding import LOCK
+from clearhead.training.metrics import read_metrics
+from clearhead.training.recipe import Recipe
+
+__all__ = ["check_new", "check_unlinked", "claim", "move_checkpoints", "remove_litter", "shows_checkpoints", "upgrade"]
+
+BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints")
+"""What there may be of a run before its recipe.json."""
+LATER = ("metrics.jsonl", "evaluation.json", "curves.svg", "tensorboard")
+"""What there is only after it."""
+PATTERNS = re.compile(r"tokenizer.*\.json|metrics\.\d+\.jsonl|step-.*")
+FILES = (
+    *("run.json", "recipe.json", "model.json", "checkpoints.json", "evaluation.json", "curves.svg"),
+    *("tokenizer.json", "tokenizer.source.json", "tokenizer.target.json", "job.json", "recall.json", "demo.json"),
+)
+"""Every file that is written whole, of which a killed process may leave a part."""
+
+
+def names_of_ours(folder: Path) -> list[str]:
+    """Return the names in a folder that a run uses."""
+    ours = ("run.json", "recipe.json", *BEGINNING, *LATER)
+    try:
+        return sorted(name for name in os.listdir(folder) if name in ours or PATTERNS.fullmatch(name))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be written to ({error.strerror}); choose another folder") from None
+
+
+def check_new(folder: RunFolder) -> None:
+    """Raise RunError unless a new run may be begun here. Nothing is changed."""
+    there = names_of_ours(folder.path)
+    if "recipe.json" in there:
+        raise RunError(f"{folder.path}: there is a run already; go on with --resume, or choose another folder")
+    if "run.json" not in there:
+        if there:
+            raise RunError(
+                f"{folder.path}: holds {listed(there)}, and is no run of Clearhead's; nothing was touched. "
+                "Choose another folder"
+            )
+        return
+    folder.identity()
+    check_unlinked(folder.path, there)
+    if "data" in there:
+        for place, folders, files in os.walk(folder.data):
+            check_unlinked(Path(place), [*folders, *files])
+    steps = [name for name in names_of_ours(folder.path / "checkpoints") if name.startswith("step-")]
+    if later := [name for name in there if name in LATER or name.startswith("metrics.")] or steps:
+        raise RunError(
+            f"{folder.path}: holds {listed(later)} of a run whose recipe.json is missing; nothing was touched. "
+            "Put recipe.json back and go on with --resume, or choose another folder"
+        )
+
+
+def listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def check_unlinked(folder: Path, names: Iterable[str] = (LOCK, "metrics.jsonl", "tensorboard")) -> None:
+    """Raise RunError where one of these names is a link: nothing is written through links."""
+    for name in names:
+        path = folder / name
+        if path.is_symlink():
+            raise RunError(
+                f"{path}: is a link, and nothing is written through links. Put what it points to in its place"
+            )
+
+
+def claim(folder: RunFolder, checkpoints: str | Path | None = None) -> None:
+    """Make the folder, which is locked, a run of ours: run.json, and where the checkpoints will be if elsewhere."""
+    check_new(folder)
+    remove_litter(folder)
+    if not folder.run_file.exists():
+        with os_errors_as_run_errors(folder.run_file):
+            write_sealed(folder.run_file, {"run": secrets.token_hex(8)})
+    with os_errors_as_run_errors(folder.checkpoints_file):
+        folder.checkpoints_file.unlink(missing_ok=True)
+    if checkpoints is not None:
+        place = Path(os.path.abspath(checkpoints))
+        with os_errors_as_run_errors(place):
+            place.mkdir(parents=True, exist_ok=True)
+        check_no_link(place)
+        folder.checkpoints_at(place).create()
+        folder.write_own(folder.checkpoints_file, {"folder": str(place)})
+
+
+def move_checkpoints(folder: RunFolder, place: Path) -> Checkpoints:
+    """Return this run's checkpoints in the folder they were moved to; RunError where it is not that folder."""
+    check_no_link(place)
+    found = folder.checkpoints_at(Path(os.path.abspath(place)))
+    if found.run is None:
+        inside = folder.path / "checkpoints"
+        if not (inside.exists() and place.exists() and os.path.samefile(inside, place)):
+            raise RunError(
+                f"{place}: nothing there says that it is of the run {folder.path}, which an earlier version began. "
+                f"Make {inside} a link to it, once, and give the same command"
+            )
+    else:
+        found.marker()
+    return found
+
+
+def upgrade(folder: RunFolder, checkpoints: Path) -> None:
+    """Give a run from before there were ids its id. What it saved in `checkpoints` is written down as its own.
+
+    A kill in between leaves a run that is whole: the marker alone changes nothing, and with run.json there, what has no
+    id yet still counts.
+    """
+    identity = folder.identity()
+    if not identity:
+        run = secrets.token_hex(8)
+        Checkpoints(checkpoints, run=run).create(adopt=True)
+        with os_errors_as_run_errors(folder.run_file):
+            write_sealed(folder.run_file, {"run": run, "upgraded": True})
+    elif "upgraded" not in identity:
+        return
+    described = folder.described()
+    if "format" not in described:
+        with os_errors_as_run_errors(folder.model_file):
+            sums = {file: sha256_of_file(folder.path / file) for file in described["tokenizers"].values()}
+        spec = spec_to_json(folder.spec())  # with every field of today, as it was then
+        folder.write_own(folder.model_file, {**described, "spec": spec, "files": sums})
+
+
+def remove_litter(folder: RunFolder) -> None:
+    """Remove what killed processes have left of files of a run."""
+    with os_errors_as_run_errors(folder.path):
+        remove_partials(folder.path, FILES)
+
+
+def shows_checkpoints(folder: RunFolder, recipe: Recipe) -> str | None:
+    """Return the file that shows that this run has saved checkpoints, whether or not they can be found; or None.
+
+    The loop goes on past a step at which it saves only when it has saved. A run from before there were ids may have
+    lost the whole folder, so there already an evaluation, which comes just before a save, is taken for one.
+    """
+    if folder.evaluation.exists():
+        return folder.evaluation.name
+    first = min(recipe.keeping.evaluate, recipe.keeping.save or recipe.keeping.evaluate)
+    try:
+        lines = read_metrics(folder.metrics)
+    except RunError:
+        return None if not folder.metrics.exists() or folder.metrics.stat().st_size == 0 else folder.metrics.name
+    steps = [line["step"] for line in lines if isinstance(line.get("step"), int)]
+    evaluated = folder.id() is None and any(line.get("kind") == "evaluation" for line in lines)
+    return folder.metrics.name if evaluated or max(steps, default=0) > first else None

@@ -1,0 +1,118 @@
+"""Hold a run folder: only one process writes to it, and that process notices when the folder is moved."""
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
+
+from clearhead.errors import RunError
+from clearhead.files import NO_LINK, NO_WAIT
+
+__all__ = ["LOCK", "Hold", "lock"]
+
+LOCK = ".lock"
+DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Lock a folder for this process, whose number stands in its .lock meanwhile. The lock ends with the process."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | NO_LINK | NO_WAIT, 0o644)
+    except OSError as error:
+        if (folder / LOCK).is_symlink():
+            raise RunError(f"{folder / LOCK}: is a link, and nothing is written through links; remove it") from None
+        raise RunError(f"{folder}: cannot be written to ({error.strerror}); choose another folder") from None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise RunError(f"{folder / LOCK}: is no regular file; remove it")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            number = os.read(handle, 32).decode(errors="replace")
+            holder = f"process {number}" if number else "another process"
+            raise RunError(f"{folder}: is in use by {holder}; wait for it, or choose another folder") from None
+        before = os.pread(handle, 32, 0)
+        write_over(handle, str(os.getpid()).encode())
+        try:
+            yield
+        finally:
+            # As it was: whoever is refused has changed nothing.
+            with contextlib.suppress(OSError):
+                write_over(handle, before)
+    finally:
+        os.close(handle)
+
+
+def write_over(handle: int, data: bytes) -> None:
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, data, 0)
+
+
+@final
+class Hold:
+    """Folders that are held open, to notice when the path of one no longer leads to it.
+
+    `saved` is the name of the last checkpoint that was saved or gone on from.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.handles: dict[Path, int] = {}
+        self.saved: str | None = None
+        self.stack = contextlib.ExitStack()
+        self.add(run)
+
+    def add(self, folder: Path) -> None:
+        """Hold one more folder, that of the checkpoints; locked too where it is not in the run folder."""
+        if self.run not in (folder, folder.parent):
+            self.stack.enter_context(lock(folder))
+        try:
+            self.handles[folder] = os.open(folder, os.O_RDONLY | DIRECTORY)
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be written to ({error.strerror}); choose another folder") from None
+        self.stack.callback(os.close, self.handles[folder])
+
+    def __enter__(self) -> "Hold":
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        self.stack.close()
+
+    def check(self) -> None:
+        """Raise RunError where a folder was moved, removed or replaced since it was held."""
+        for path, handle in self.handles.items():
+            try:
+                # The run folder may be reached through a link; the checkpoints are not.
+                there = os.stat(path, follow_symlinks=path == self.run)
+            except OSError:
+                there = None
+            if there is None or not os.path.samestat(there, os.fstat(handle)):
+                raise self.moved(path)
+
+    def moved(self, path: Path) -> RunError:
+        """Return the error that says where the folder is now, and where the last whole checkpoint."""
+        now = {folder: place_of(handle) for folder, handle in self.handles.items()}
+        became = "was moved, removed or replaced" if now[path] is None else f"was moved to {now[path]}"
+        where = now[[*now][-1]]
+        last = "There is no checkpoint to go on from."
+        if self.saved is not None:
+            last = f"The last whole checkpoint is {self.saved if where is None else where / self.saved}."
+        run = now[self.run] or self.run
+        elsewhere = "" if path == self.run else f" --checkpoints {where or 'FOLDER'}"
+        return RunError(
+            f"{path}: {became} while the run was in training, which has stopped. {last} Put the folder back and go on "
+            f"with --resume, or: clearhead train {run} --resume{elsewhere}"
+        )
+
+
+def place_of(handle: int) -> Path | None:
+    """Return where a folder that is held open lies now, None if it was removed or the system does not say."""
+    try:
+        place = os.readlink(f"/proc/self/fd/{handle}")
+    except OSError:
+        return None
+    return None if place.endswith(" (deleted)") else Path(place)

@@ -1,0 +1,68 @@
+"""Check a file of weights against a model's spec before either takes memory.
+
+A spec from a stranger can ask for any size. What it asks for is compared with the names and shapes in the file's
+header, which no one can make large without a large file.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from clearhead.errors import ClearheadError, RunError
+from clearhead.model.saved import counts_in
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.training.checkpoints import named_tensors
+from clearhead.written import check_regular
+
+__all__ = ["Header", "TensorInfo", "check_shapes", "read_header"]
+
+
+class TensorInfo(NamedTuple):
+    """A tensor as a header has it: its dtype as safetensors calls it, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+Header = Mapping[str, TensorInfo]
+FLOATS = {"F64", "F32", "F16", "BF16"}
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Return the tensors of a safetensors file without reading them; RunError where it is none."""
+    try:
+        check_regular(path)
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return {name: TensorInfo(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+
+
+def check_shapes(spec: Spec, header: Header, where: str) -> None:
+    """Raise RunError where the weights of a file are not those of the spec's model. It takes no memory to speak of."""
+    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec,)
+    blocks = sum(len(stack.blocks) for stack in stacks)
+    if blocks > len(header):
+        raise RunError(f"{where}: the model has {blocks:,} blocks, and the file only {len(header):,} tensors")
+    largest = max((size for one in header.values() for size in one.shape), default=0)
+    for name, count in counts_in(spec):
+        if count > largest:
+            raise RunError(f"{where}: the model has a {name} of {count:,}, and no tensor in the file is so large")
+    try:
+        with torch.device("meta"):
+            expected = named_tensors(spec.build())
+    except (ClearheadError, RuntimeError, OverflowError, TypeError) as error:
+        raise RunError(f"{where}: the model cannot be built ({str(error).splitlines()[0]})") from None
+    if expected.keys() != header.keys():
+        odd = sorted(expected.keys() ^ header.keys())
+        raise RunError(f"{where}: its tensors are not this model's; they differ in {', '.join(odd[:3])}")
+    for name, one in expected.items():
+        if tuple(one.shape) != header[name].shape:
+            raise RunError(f"{where}: {name} is {header[name].shape} and should be {tuple(one.shape)}")
+        if one.is_floating_point() != (header[name].dtype in FLOATS):
+            raise RunError(f"{where}: {name} is of {header[name].dtype} and should be {one.dtype}")
