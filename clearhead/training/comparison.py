@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from clearhead.errors import RunError
 from clearhead.text.store import Store
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import finite, read_metrics
@@ -266,10 +265,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, Any] | None = None) -> Outcome:
     """What a run folder says of a run that has ended. `data` is where its token ids are."""
-    try:
-        evaluation = folder.read_evaluation()
-    except RunError as error:
-        raise RunError(f"{error}; remove it, and compare again") from None
+    evaluation = folder.read_evaluation()
     lines = read_metrics(folder.metrics)
     steps = [line for line in lines if line["kind"] == "step"]
     numbers = {key: value for key, value in evaluation.items() if isinstance(value, int | float)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clearhead.colours import ROLES
 from clearhead.errors import RunError
+from clearhead.files import replacing
 from clearhead.training.comparison import COST, Comparison, Measure, Outcome, Row
 from clearhead.training.curves import DARK, GRID, spread
 
@@ -52,15 +53,11 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     """
     import matplotlib
 
-    beside = path.with_name(path.name + ".partial")
     try:
-        with matplotlib.rc_context({"svg.hashsalt": "clearhead", "svg.fonttype": "path"}):
-            figure_of(comparison).savefig(beside, format="svg", metadata={"Date": None, "Creator": None})
-        beside.replace(path)
+        with replacing(path) as partial, matplotlib.rc_context({"svg.hashsalt": "clearhead", "svg.fonttype": "path"}):
+            figure_of(comparison).savefig(partial, format="svg", metadata={"Date": None, "Creator": None})
     except OSError as error:
         raise RunError(f"{path}: the picture cannot be written there: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def figure_of(comparison: Comparison) -> "matplotlib.figure.Figure":

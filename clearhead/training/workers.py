@@ -19,7 +19,7 @@ from clearhead.text.preparing import prepare
 from clearhead.training.claiming import check_new, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.probes import score_recall
-from clearhead.training.recipe import CLASSES, Recipe
+from clearhead.training.recipe import CLASSES, THEN, Recipe
 from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import TASKS
@@ -80,7 +80,10 @@ def read_job(path: Path) -> Job:
     # A run of an earlier version has no id until its worker goes on with it: then its job has none either.
     if "format" in found and found.get("run") not in (None, RunFolder(path.parent).id()):
         raise RunError(f"{path}: is of another run; put this run's own file back")
-    job = from_json(found.get("job") if "format" in found else found, KNOWN)
+    if "format" in found:
+        job = from_json(found.get("job"), KNOWN, where=str(path))
+    else:
+        job = from_json(found, KNOWN, where=str(path), then=THEN)
     if not isinstance(job, Job):
         raise RunError(f"{path}: holds no job")
     return job

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import statistics
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -23,6 +24,7 @@ from clearhead.training.comparison import (
     outcome_of,
 )
 from clearhead.training.comparison_plot import draw_comparison, figure_of
+from clearhead.training.folder import RunFolder
 from tests.training.small_runs import documents, stretch, trained
 
 EXACT = {("softmax", 1): 0.98, ("softmax", 2): 0.96, ("argmax", 1): 0.5, ("argmax", 2): 0.7}
@@ -134,10 +136,20 @@ def test_bits_per_byte_of_single_bytes_are_bits_per_token(tmp_path_factory, one_
     assert bits_per_byte(math.log(2), held_out) == pytest.approx(1.0, rel=0.01)
 
 
+def test_a_run_that_has_lost_its_log_has_its_scores_still(tmp_path_factory, tmp_path, one_thread):
+    run = trained(documents, tmp_path_factory)
+    folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
+    folder.metrics.write_text("")
+    found = outcome_of(folder, arm="a", data=run.folder.data)
+    assert found.numbers["steps"] == run.folder.checkpoints.all()[0].step
+    assert "tokens_per_second" not in found.numbers
+    assert found.evaluations == ()
+
+
 def test_a_run_without_an_evaluation_is_told(tmp_path_factory, tmp_path, one_thread):
     run = trained(documents, tmp_path_factory)
     folder = replace(run.folder, path=tmp_path)
-    with pytest.raises(RunError, match=r"evaluation\.json: cannot be read"):
+    with pytest.raises(RunError, match=r"evaluation\.json: is not there; the run has not ended"):
         outcome_of(folder, arm="x", data=tmp_path)
 
 

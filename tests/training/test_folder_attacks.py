@@ -447,13 +447,19 @@ def test_a_link_to_checkpoints_on_another_disk_is_asked_for_by_an_option(run, go
         run.checkpoints_file.unlink()
 
 
-@pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe"])
-@pytest.mark.parametrize("name", ["recipe.json", "evaluation.json", "model.json", ".recipe.json.0a1b2c3d.partial"])
+HALF = ".recipe.json.0a1b2c3d.partial"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, kind) for name in ("recipe.json", "evaluation.json", "model.json") for kind in ("link", "dangling")),
+        *((HALF, kind) for kind in ("link", "dangling", "folder", "pipe")),
+    ],
+)
 def test_no_other_file_is_written_through_a_link_either(run, go_on, mine, name, kind):
     path, kept = run.path / name, run.path.with_name("kept")
     there = path.exists()
-    if kind in ("folder", "pipe") and there:
-        pytest.skip("is then no run at all")
     if there:
         path.rename(kept)
     before = tree(mine)

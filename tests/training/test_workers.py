@@ -1,5 +1,6 @@
 """Workers: as many processes at a time as asked, every failure told, signals passed on, jobs back from their files."""
 
+import json
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from clearhead.training import workers
 from clearhead.training.probes import PROBES, Amount, probe_recipe
 from clearhead.training.recipe import Budget, Keeping, Machine
 from clearhead.training.workers import Interrupted, Job, begin, main, prepare_text, read_job, run_all
+from clearhead.written import to_json
 
 AMOUNT = Amount(longest=8, examples=40, held_out=8)
 
@@ -54,11 +56,40 @@ def test_a_job_comes_back_from_its_file(job):
     assert read_job(job.folder.path / "job.json") == job
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "cannot be read"), ('{"is": "Budget", "steps": 1}', "no job")])
+@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ('{"is": "Unaveraged"}', "no job")])
 def test_a_file_that_holds_no_job_is_told(tmp_path, text, message):
     (tmp_path / "job.json").write_text(text)
     with pytest.raises(RunError, match=message):
         read_job(tmp_path / "job.json")
+
+
+def test_a_job_of_an_earlier_version_comes_back_too(job):
+    path = job.folder.path / "job.json"
+    path.write_text(json.dumps(to_json(job, workers.KNOWN)))
+    assert read_job(path) == job
+
+
+def test_a_job_is_bound_to_its_run(job, jobs):
+    path = job.folder.path / "job.json"
+    path.write_bytes((jobs[1].folder.path / "job.json").read_bytes())
+    with pytest.raises(RunError, match=r"job\.json: is of another run"):
+        read_job(path)
+
+
+def test_a_folder_of_other_things_is_not_made_a_run(job, tmp_path):
+    (tmp_path / "mine" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(RunError, match="mine: holds checkpoints, and is no run of Clearhead's; nothing was touched"):
+        begin([replace(job, run=f"{tmp_path}/mine")])
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["checkpoints"]
+
+
+def test_a_workers_log_is_not_written_through_a_link(job, scripts, tmp_path):
+    (tmp_path / "diary.txt").write_text("mine")
+    (job.folder.path / "log.txt").symlink_to(tmp_path / "diary.txt")
+    scripts(a="print('step 1')")
+    with pytest.raises(RunError, match=r"log\.txt: could not be written"):
+        run_all([job], 1, lambda _: None)
+    assert (tmp_path / "diary.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
