@@ -171,6 +171,9 @@ def load(
 def check_fit(task: Task, spec: Spec, where: str) -> None:
     """Raise RunError where a model is not one for the task, its tokenisers and its labels."""
     try:
+        texts = task.layout(task.context).texts
+        if set(task.tokenizers) != set(texts):
+            raise OptionError(f"to {task.name} takes tokenisers for {' and '.join(texts)}, and no others")
         fits = task.fitted(spec) == spec
     except OptionError as error:
         raise RunError(f"{where}: {error}") from None

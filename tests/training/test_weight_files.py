@@ -111,3 +111,12 @@ def test_a_tokeniser_of_another_size_is_told(copy, monkeypatch):
     monkeypatch.setattr(type(copy), "spec", lambda self: GPT)
     with pytest.raises(RunError, match=r"model\.json: to translate takes an encoder-decoder"):
         load(copy.path, device="cpu")
+
+
+def test_a_tokeniser_for_another_text_is_told(copy, monkeypatch):
+    """It was a KeyError."""
+    task = copy.task()
+    other = replace(task, tokenizers={"text": task.tokenizers["source"]})
+    monkeypatch.setattr(type(copy), "task", lambda self: other)
+    with pytest.raises(RunError, match=r"model\.json: to translate takes tokenisers for source and target, and no"):
+        load(copy.path, device="cpu")

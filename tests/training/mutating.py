@@ -1,0 +1,304 @@
+"""Damage files in every way there is, one at a time, and see what comes of it: a clear error, or nothing at all.
+
+`python -m tests.training.mutating 10000` attacks so many times and prints what was not told clearly. An attack writes
+one damaged file into a folder, loads it, compares what it gives, and puts the file back: some milliseconds each.
+"""
+
+import contextlib
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import clearhead as ch
+from clearhead.cli.runs import look_into
+from clearhead.errors import ClearheadError
+from clearhead.files import seal
+from clearhead.text.preparing import opened
+from clearhead.tracing.saving import HEADER
+from clearhead.tracing.trace import trace_model
+from clearhead.training.metrics import read_metrics
+from clearhead.training.train import train
+from clearhead.written import load_tensors, save_tensors
+from tests.training.old_runs.make import TEXTS, recipe_of
+
+SLOW = 5.0
+"""Seconds after which an attack counts as one that hangs."""
+HOSTILE = [
+    None,
+    True,
+    -1,
+    0,
+    2,
+    10**9,
+    10**30,
+    1e308,
+    0.5,
+    "",
+    "x",
+    "../../etc/passwd",
+    "\x1b[2J",
+    [],
+    {},
+    [[]],
+    {"is": "Heads"},
+]
+SEALS = ("format", "sha256")
+
+
+def flip(data, draw):
+    place = draw.randrange(len(data))
+    return data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :]
+
+
+def cut(data, draw):
+    return data[: draw.randrange(len(data))]
+
+
+def span(data, draw):
+    start = draw.randrange(len(data))
+    return start, min(len(data), start + draw.choice((1, 2, 8, 64, 1024)))
+
+
+def delete(data, draw):
+    start, stop = span(data, draw)
+    return data[:start] + data[stop:]
+
+
+def double(data, draw):
+    start, stop = span(data, draw)
+    return data[:stop] + data[start:]
+
+
+def blank(data, draw):
+    start, stop = span(data, draw)
+    return data[:start] + bytes(stop - start) + data[stop:]
+
+
+def append(data, draw):
+    return data + draw.randbytes(draw.choice((1, 8, 100)))
+
+
+def nest(data, draw):
+    place = draw.randrange(len(data))
+    return data[:place] + b"[" * draw.choice((10, 1000, 100_000)) + data[place:]
+
+
+BYTES = [flip, flip, flip, cut, delete, double, blank, append]
+
+
+def places(value, path=()):
+    """Yield every object or list inside JSON, and each of its keys."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in list(inner):
+        yield value, key
+        yield from places(one, (*path, key))
+
+
+def change_json(value, draw):
+    """Change one place: gone, renamed, of another kind, huge, or doubled."""
+    owner, key = draw.choice(list(places(value)))
+    match draw.choice(("gone", "renamed", "hostile", "hostile", "swapped", "doubled")):
+        case "gone":
+            del owner[key]
+        case "renamed" if isinstance(owner, dict):
+            owner[f"{key}x"] = owner.pop(key)
+        case "swapped":
+            other, place = draw.choice(list(places(value)))
+            owner[key] = json.loads(json.dumps(other[place]))
+        case "doubled" if isinstance(owner, list):
+            owner.insert(key, owner[key])
+        case _:
+            owner[key] = draw.choice(HOSTILE)
+    return value
+
+
+def mutate(data, draw):
+    """Return damaged bytes, and whether a checksum of JSON was made anew as a stranger would."""
+    if not data:
+        return b"x", False
+    if data[:1] == b"{" and draw.random() < 0.6:
+        if draw.random() < 0.1:
+            return nest(data, draw), False
+        with contextlib.suppress(ValueError, IndexError):
+            value, resealed = change_json(json.loads(data), draw), draw.random() < 0.5
+            if resealed and isinstance(value.get("sha256"), str):
+                value = seal({name: one for name, one in value.items() if name not in SEALS})
+            return json.dumps(value).encode(), resealed
+    return draw.choice(BYTES)(data, draw), False
+
+
+class Attack:
+    """Attacks on one target, and what they came to. `faults` must stay empty."""
+
+    def __init__(self, seed):
+        self.draw, self.counts, self.faults = random.Random(seed), Counter(), []
+
+    def __call__(self, files, use, expected, *, sealed, damage=None):
+        """Damage one of the files and use the target: `use()` must raise ClearheadError or give what is expected.
+
+        Where a checksum was made anew, or there is none, other values are what the file says; `use` gives None where
+        it told what it passed over.
+        """
+        path = self.draw.choice(files)
+        before = path.read_bytes()
+        damaged, resealed = damage or mutate(before, self.draw)
+        path.write_bytes(damaged)
+        started = time.perf_counter()
+        try:
+            found = use()
+            same = found is None or found == expected
+            if not same and sealed(path) and not resealed:
+                self.fault(path, damaged, "gives something else, and says nothing")
+            self.counts["same" if same else "changed by a stranger, or before there were checksums"] += 1
+        except ClearheadError:
+            self.counts["told"] += 1
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            self.fault(path, damaged, f"{type(error).__name__}: {str(error)[:300]}")
+        finally:
+            path.write_bytes(before)
+        if time.perf_counter() - started > SLOW:
+            self.fault(path, damaged, f"took {time.perf_counter() - started:.1f} s")
+
+    def fault(self, path, damaged, said):
+        self.counts["FAULT"] += 1
+        self.faults.append(f"{path.name}: {said}")
+        place = Path(tempfile.gettempdir()) / f"fault-{len(self.faults)}-{path.name}"
+        place.write_bytes(damaged)
+
+
+def tiny_run(folder, task):
+    """Train a run in a folder, as small as a run can be."""
+    with contextlib.chdir(folder):
+        train(task, recipe_of(task, sliced=False), told=lambda _: None)
+    return Path(folder) / task
+
+
+def use_of(path):
+    """Return a function that loads a run and lists it, and gives all that came of it; None where it told of damage."""
+    whole = replace(look_into(path, path.parent), disk_bytes=0, changed="")
+
+    def use():
+        told = []
+        listed = replace(look_into(path, path.parent), disk_bytes=0, changed="")
+        run = ch.load(path, device="cpu", told=told.append)
+        ids = torch.tensor([run.tokenizer.encode(TEXTS[7])[:16] or [0]])
+        with torch.inference_mode():
+            logits = run.model(ids, ids) if run.task.name == "translate" else run.model(ids)
+        decoded = run.tokenizer.decode(ids[0].tolist())
+        labels = getattr(run.task, "labels", ())
+        if told:
+            return None
+        listed = whole if listed.problem else listed  # a problem in the list is told, but excuses no other output
+        return listed, logits.tolist(), decoded, labels, run.task.context, run.step
+
+    return use
+
+
+def use_of_data(home):
+    def use():
+        prepared = opened(home)
+        stores = [store[name] for store in (prepared.train, prepared.dev) for name in store.fields]
+        return [(one.ids.tolist(), one.ends.tolist()) for one in stores], prepared.labels
+
+    return use
+
+
+def use_of_log(path):
+    return lambda: read_metrics(path)
+
+
+def attack_run(path, count, seed, *, old=False):
+    """Attack a run folder: what loading reads, its token ids, and its log."""
+    attack = Attack(seed)
+    [home] = (path / "data").iterdir()
+    data = [one for one in home.rglob("*") if one.is_file()]
+    log = [path / "metrics.jsonl"]
+    mine = ("expected.json", "resumed.safetensors", ".lock", "curves.svg", *(one.name for one in log))
+    loaded = [one for one in path.rglob("*") if one.is_file() and one not in data and one.name not in mine]
+    aims = [(loaded, use_of(path), 12), (data, use_of_data(home), 7), (log, use_of_log(log[0]), 1)]
+    aims = [(files, use, use(), share) for files, use, share in aims]
+    for _ in range(count):
+        files, use, expected, _ = attack.draw.choices(aims, [share for *_, share in aims])[0]
+        attack(files, use, expected, sealed=lambda file: not old and file not in log)
+    assert aims[0][1]() == aims[0][2]
+    return attack
+
+
+def tiny_trace(path, *, old=False):
+    """Save a trace; `old`: as it was before traces were sealed."""
+    torch.manual_seed(0)
+    spec = recipe_of("translate", sliced=False).model
+    model = replace(spec, encoder=replace(spec.encoder, vocabulary=9), decoder=replace(spec.decoder, vocabulary=9))
+    changes = [ch.Edit(at="decoder.0.cross", step="context", head=1, times=0.0)]
+    trace_model(model.build().eval(), torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]]), changes=changes).save(path)
+    if old:
+        told, tensors = load_tensors(path, header=HEADER)
+        kept = {name: one for name, one in told.items() if name not in ("tensors", *SEALS)}
+        save_tensors(path, tensors, {**kept, "version": 1}, header=HEADER)
+    return path
+
+
+def attack_trace(path, count, seed, *, old=False):
+    """Attack a saved trace: the JSON in its header as often as its bytes."""
+    attack = Attack(seed)
+
+    def use():
+        trace = ch.Trace.load(path)
+        weights = [head.weight.tolist() for site in trace.sites.values() for head in site.head] if not old else []
+        return trace.kind, trace.notes, trace.sides, trace.candidates, weights, repr(trace)
+
+    expected = use()
+    for _ in range(count):
+        damage = change_header(attack, path, old=old) if attack.draw.random() < 0.5 else None
+        attack([path], use, expected, sealed=lambda file: not old, damage=damage)
+    assert use() == expected
+    return attack
+
+
+def change_header(attack, path, *, old):
+    """Change the JSON in a trace's header, and return the file; with a new seal half the time, as a stranger would."""
+    told, tensors = load_tensors(path, header=HEADER)
+    told = change_json(told, attack.draw)
+    resealed = not old and attack.draw.random() < 0.5
+    if resealed:
+        told = seal({name: one for name, one in told.items() if name not in SEALS})
+    beside = path.with_suffix(".changed")
+    save_tensors(beside, tensors, told, header=HEADER)
+    return beside.read_bytes(), resealed
+
+
+def attack_all(count, seed, folder, tasks=("translate", "classify")):
+    """Attack runs of today and of the first version, and traces of both kinds; return all attacks by target."""
+    first = Path(__file__).parent / "old_runs" / "ac67a60" / "classify"
+    share = count // (len(tasks) + 3)
+    made = {f"a run to {task}": attack_run(tiny_run(folder, task), share, seed + i) for i, task in enumerate(tasks)}
+    old = Path(shutil.copytree(first, folder / "old"))
+    traces = tiny_trace(folder / "a.trace"), tiny_trace(folder / "b.trace", old=True)
+    return made | {
+        "a run of the first version": attack_run(old, share, seed + 11, old=True),
+        "a trace": attack_trace(traces[0], share, seed + 12),
+        "a trace of the first version": attack_trace(traces[1], share, seed + 13, old=True),
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as home:
+        made = attack_all(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 13, Path(home))
+    for name, one in made.items():
+        print(name, dict(one.counts))
+        for line, times in Counter(one.faults).most_common(12):
+            print(f"  {times}x {line}")
+    print(f"{time.perf_counter() - begun:.0f} s")
+    sys.exit(any(one.faults for one in made.values()))
