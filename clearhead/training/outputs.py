@@ -1,19 +1,15 @@
 """Where a command may write: never over its own input, and never over a file of a run."""
 
-import fnmatch
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from clearhead.errors import OptionError
+from clearhead.training.claiming import FILES, is_run_name
+from clearhead.training.holding import LOCK
 
-__all__ = ["RUN_NAMES", "check_output"]
+__all__ = ["check_output"]
 
-RUN_NAMES = (
-    *("run.json", "recipe.json", "model.json", "program.json", "tokenizer*.json", "evaluation.json"),
-    *("metrics*.jsonl", "curves.svg", "checkpoints", "checkpoints.json", "data", ".lock", "tensorboard"),
-)
-"""Names of a run folder's own files and folders, as patterns."""
 MARKS = ("run.json", "recipe.json")
 """A folder that holds one of these is a run folder."""
 DEEP = 4
@@ -32,7 +28,7 @@ def check_output(path: Path, *, option: str, inputs: Iterable[str | Path] = ()) 
     for folder in where.parents[:DEEP]:
         own = where.relative_to(folder).parts[0]
         is_run = any((folder / mark).exists() for mark in MARKS)
-        if is_run and any(fnmatch.fnmatch(own, pattern) for pattern in RUN_NAMES):
+        if is_run and (is_run_name(own) or own in (*FILES, LOCK, "program.json")):
             raise OptionError(f"{option}: {path} is a file of the run {folder.name}; name another file")
     return path
 
