@@ -1,22 +1,29 @@
-"""Clearhead: the Transformer, whole. Build it, train it, run it, and see every number inside it."""
+"""Clearhead: the Transformer, whole. Build it, train it, run it, and see every number inside it.
 
-from clearhead import craft, model, training
-from clearhead.attention import masks, positions, similarity, weighting
-from clearhead.attention.attend import attend, explain, which_kernel
-from clearhead.attention.grid import check_part
-from clearhead.attention.heads import Heads, SlicedHeads
-from clearhead.attention.kernels import Choice
-from clearhead.attention.layer import Attention
-from clearhead.attention.parts import HeadShape
-from clearhead.attention.reference import Steps
-from clearhead.compiling import compile
-from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, stream
-from clearhead.errors import ClearheadError
-from clearhead.model import presets
-from clearhead.taps import replacing, watching
-from clearhead.tracing import Edit, Swap, Trace
-from clearhead.training import Run, load
-from clearhead.training.tracing import trace
+Names are imported when they are first used: torch takes a second or two, and `clearhead --help` needs none of it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clearhead import craft, model, training
+    from clearhead.attention import masks, positions, similarity, weighting
+    from clearhead.attention.attend import attend, explain, which_kernel
+    from clearhead.attention.grid import check_part
+    from clearhead.attention.heads import Heads, SlicedHeads
+    from clearhead.attention.kernels import Choice
+    from clearhead.attention.layer import Attention
+    from clearhead.attention.parts import HeadShape
+    from clearhead.attention.reference import Steps
+    from clearhead.compiling import compile
+    from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, stream
+    from clearhead.errors import ClearheadError
+    from clearhead.model import presets
+    from clearhead.taps import replacing, watching
+    from clearhead.tracing import Edit, Swap, Trace
+    from clearhead.training import Run, load
+    from clearhead.training.tracing import trace
 
 __all__ = [
     "Attention",
@@ -55,3 +62,49 @@ __all__ = [
     "weighting",
     "which_kernel",
 ]
+
+SUBMODULES = {
+    "craft": "clearhead.craft",
+    "model": "clearhead.model",
+    "training": "clearhead.training",
+    "masks": "clearhead.attention.masks",
+    "positions": "clearhead.attention.positions",
+    "similarity": "clearhead.attention.similarity",
+    "weighting": "clearhead.attention.weighting",
+    "presets": "clearhead.model.presets",
+}
+"""Modules that are parts of the public interface, by the name they have here."""
+CONTENTS = {
+    "clearhead.attention.attend": ("attend", "explain", "which_kernel"),
+    "clearhead.attention.grid": ("check_part",),
+    "clearhead.attention.heads": ("Heads", "SlicedHeads"),
+    "clearhead.attention.kernels": ("Choice",),
+    "clearhead.attention.layer": ("Attention",),
+    "clearhead.attention.parts": ("HeadShape",),
+    "clearhead.attention.reference": ("Steps",),
+    "clearhead.compiling": ("compile",),
+    "clearhead.decoding": ("Beam", "Greedy", "Rules", "Sample", "generate", "score", "stream"),
+    "clearhead.errors": ("ClearheadError",),
+    "clearhead.taps": ("replacing", "watching"),
+    "clearhead.tracing": ("Edit", "Swap", "Trace"),
+    "clearhead.training": ("Run", "load"),
+    "clearhead.training.tracing": ("trace",),
+}
+"""The other public names, by the module that each comes from."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name where it is first asked for."""
+    if name in SUBMODULES:
+        value = importlib.import_module(SUBMODULES[name])
+    else:
+        home = next((module for module, names in CONTENTS.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module 'clearhead' has no attribute {name!r}")
+        value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

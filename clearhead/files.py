@@ -14,6 +14,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +27,7 @@ __all__ = [
     "check_seal",
     "flush",
     "open_log",
+    "open_regular",
     "os_errors_as_run_errors",
     "parse_json",
     "read_bytes",
@@ -130,16 +132,22 @@ def open_log(path: Path, *, new: bool = False) -> BinaryIO:
     return os.fdopen(handle, "ab")
 
 
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a regular file to read; OSError for anything else. A pipe or a device is not waited for."""
+    handle = os.open(path, os.O_RDONLY | NO_WAIT)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("it is no regular file")
+    return os.fdopen(handle, "rb")
+
+
 def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
     """Read a regular file of at most `most` bytes; OSError for anything else, a device or a pipe too."""
-    handle = os.open(path, os.O_RDONLY | NO_WAIT)
-    with os.fdopen(handle, "rb") as file:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError("it is no regular file")
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         data = file.read(most + 1)
     if len(data) > most:
-        raise OSError(f"it has {max(about.st_size, len(data)):,} bytes, and {most:,} are the most that are read")
+        raise OSError(f"it has {max(size, len(data)):,} bytes, and {most:,} are the most that are read")
     return data
 
 
@@ -276,8 +284,5 @@ def check_file_name(name: str, where: str, *, error: type[ClearheadError] = RunE
 
 def sha256_of_file(path: str | Path) -> str:
     """Return the SHA-256 of a regular file; OSError where it cannot be read."""
-    handle = os.open(path, os.O_RDONLY | NO_WAIT)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError("it is no regular file")
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

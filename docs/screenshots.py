@@ -3,6 +3,7 @@
 clearhead demo
 python docs/screenshots.py runs/demo                       # into docs/figures/explorer
 python docs/screenshots.py runs/demo --views head --out /tmp --themes light --width 390
+python docs/screenshots.py runs/demo --boxes --out /tmp    # every box of the model, opened
 """
 
 import argparse
@@ -32,6 +33,8 @@ VIEWS: dict[str, dict[str, str]] = {
     "intervene": {"site": "decoder.0.attention", "head": "2", "edits": HEAD_OFF},
     "training": {"site": "decoder.1.cross", "head": "0"},
     "design": {"site": "encoder.0.attention", "preset": "same"},
+    "spaces": {"site": "decoder.1.cross", "head": "0"},
+    "sequence": {"site": "decoder.1.cross", "head": "0", "query": "3"},
 }
 
 
@@ -60,10 +63,26 @@ def small(shot: bytes) -> bytes:
     return made.getvalue()
 
 
+def picture_boxes(page: Page, address: str, theme: str, out: Path) -> None:
+    """Open each box of the model's picture in turn, and save what it shows."""
+    page.goto(address)
+    page.reload()
+    settled(page, "model")
+    boxes = page.locator("g[data-testid^='box-']")
+    for name in boxes.evaluate_all("found => found.map(one => one.dataset.testid)"):
+        page.get_by_test_id(name).locator("rect").first.click(force=True)
+        page.wait_for_timeout(400)
+        shot = out / f"{name}-{theme}.png"
+        shot.write_bytes(small(page.screenshot(full_page=True)))
+        print(shot)
+        page.keyboard.press("Escape")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--views", nargs="*", default=list(VIEWS))
+    parser.add_argument("--boxes", action="store_true", help="instead of the views, every box of the model opened")
     parser.add_argument("--themes", nargs="*", default=["light", "dark"])
     parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--height", type=int, default=800)
@@ -83,7 +102,9 @@ def main() -> None:
                     "console", lambda told: print(f"console {told.type}: {told.text}") if told.type == "error" else None
                 )
                 page.on("pageerror", lambda error: print(f"page error: {error}"))
-                for view in args.views:
+                if args.boxes:
+                    picture_boxes(page, home + address_of("model", theme), theme, args.out)
+                for view in [] if args.boxes else args.views:
                     page.goto(home + address_of(view, theme))
                     page.reload()
                     settled(page, view)

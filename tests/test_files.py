@@ -155,3 +155,10 @@ def test_a_name_that_is_there_twice_among_many_is_found_at_once():
     text = ",".join(f'"{i}":0' for i in range(100_000))
     with pytest.raises(ValueError, match="the name '99999' is there twice"):
         files.parse_json(f'{{{text},"99999":1}}')
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for read in (files.open_regular, files.read_bytes, files.sha256_of_file):
+        with pytest.raises(OSError, match="no regular file"):
+            read(tmp_path / "fifo")

@@ -1,67 +1,100 @@
 """The `clearhead` command, one file a verb. Exit codes: 0, 1 (failed), 2 (asked wrongly), 130 (Ctrl-C)."""
 
+import importlib
+import re
 import sys
 import traceback
-from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator, Mapping, Sequence
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from clearhead.cli import (
-    classify,
-    compare,
-    craft,
-    demo,
-    describe,
-    evaluate,
-    fill,
-    generate,
-    kernels,
-    look,
-    runs,
-    steps,
-    trace,
-    train,
-    translate,
-)
 from clearhead.cli.options import Sectioned, grouped
+from clearhead.cli.screen import escape_controls
 from clearhead.errors import ClearheadError
 
 __all__ = ["main"]
 
+CONTEXT = {"help_option_names": ["--help", "-h"]}
 FAILED, ASKED_WRONGLY, INTERRUPTED = 1, 2, 130
+OUT_OF_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc", re.IGNORECASE)
+
+VERBS = {
+    "demo": "Train a small translator on the spot, and look into it.",
+    "steps": "Show attention in four steps, with the real numbers.",
+    "describe": "List what a model is made of, by part.",
+    "kernels": "List which kernel serves which part of attention.",
+    "train": "Train a model on your text.",
+    "compare": "Train several models on one budget, into one table.",
+    "runs": "List run folders and their scores.",
+    "look": "Look into a run in the browser.",
+    "trace": "Trace a text's way through a run, with every number.",
+    "craft": "Compile programs into attention.",
+    "translate": "Translate lines with a run.",
+    "generate": "Continue a prompt.",
+    "fill": "Fill the blanks of lines.",
+    "classify": "Label lines with a run.",
+    "evaluate": "Score a run on your files.",
+}
+"""Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""
+SECTIONED = ("train", "compare", "generate", "evaluate")
+"""Verbs with so many options that their help has sections."""
+
+
+class Verbs(Mapping[str, Any]):
+    """Commands by name, each imported when it is asked for: most import torch, which takes a second or two."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in VERBS:
+            raise KeyError(name)
+        return load_verb(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+class LazyGroup(TyperGroup):
+    """The command, whose help names every verb and imports none."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = Verbs()  # type: ignore[assignment]  # it is only read
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+def load_verb(name: str) -> Any:
+    """Import a verb's module, and return it as a command."""
+    module = importlib.import_module(f"clearhead.cli.{name}")
+    made = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
+    if name == "craft":
+        made.add_typer(module.app, name=name, epilog=module.EXAMPLES, help=module.ABOUT, short_help=VERBS[name])
+        group = typer.main.get_group(made)
+        return group.commands[name]
+    verb = getattr(module, name)
+    sectioned = name in SECTIONED
+    made.command(epilog=module.EXAMPLES, short_help=VERBS[name], cls=Sectioned if sectioned else None)(
+        grouped(verb) if sectioned else verb
+    )
+    command = typer.main.get_command(made)
+    command.name = name
+    return command
+
 
 app = typer.Typer(
     name="clearhead",
+    cls=LazyGroup,
     add_completion=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    context_settings=CONTEXT,
     epilog="\b\nExample:\n  clearhead demo",
-)
-app.command(epilog=demo.EXAMPLES, short_help="Train a small translator on the spot, and look into it.")(demo.demo)
-app.command(epilog=steps.EXAMPLES, short_help="Attention in four steps, with the real numbers.")(steps.steps)
-app.command(epilog=describe.EXAMPLES, short_help="What a model is made of, by part.")(describe.describe)
-app.command(epilog=kernels.EXAMPLES, short_help="Which kernel serves which part of attention.")(kernels.kernels)
-app.command(epilog=train.EXAMPLES, short_help="Train a model on your text.", cls=Sectioned)(grouped(train.train))
-app.command(epilog=compare.EXAMPLES, short_help="Several models, one budget, one table.", cls=Sectioned)(
-    grouped(compare.compare)
-)
-app.command(epilog=runs.EXAMPLES, short_help="The run folders there are, and their scores.")(runs.runs)
-app.command(epilog=look.EXAMPLES, short_help="Look into a run in the browser.")(look.look)
-app.command(epilog=trace.EXAMPLES, short_help="A text's way through a run, with every number.")(trace.trace)
-app.add_typer(
-    craft.app, name="craft", epilog=craft.EXAMPLES, help=craft.ABOUT, short_help="Programs compiled into attention."
-)
-app.command(epilog=translate.EXAMPLES, short_help="Translate lines with a run.")(translate.translate)
-app.command(epilog=generate.EXAMPLES, short_help="Go on from a prompt or from lines.", cls=Sectioned)(
-    grouped(generate.generate)
-)
-app.command(epilog=fill.EXAMPLES, short_help="Fill the blanks of lines.")(fill.fill)
-app.command(epilog=classify.EXAMPLES, short_help="Label lines with a run.")(classify.classify)
-app.command(epilog=evaluate.EXAMPLES, short_help="How good a run is on your files.", cls=Sectioned)(
-    grouped(evaluate.evaluate)
 )
 
 
@@ -73,6 +106,8 @@ def show_version(asked: bool) -> bool:
 
 
 def installed(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -110,12 +145,12 @@ def run(args: Sequence[str]) -> int:
         if "--debug" in args:
             traceback.print_exc()
         else:
-            print(told(error), file=sys.stderr)
+            print(escape_controls(explain_error(error)), file=sys.stderr)
         return getattr(error, "exit_code", FAILED)
 
 
-def told(error: Exception) -> str:
-    """One or two lines for a person."""
+def explain_error(error: Exception) -> str:
+    """Say in one or two lines what went wrong, and what to do."""
     match error:
         case typer.TyperException():
             context = getattr(error, "ctx", None)
@@ -123,6 +158,20 @@ def told(error: Exception) -> str:
             return f"clearhead: {error.format_message()}\nTry: {verb} --help"
         case ClearheadError() | OSError():
             return f"clearhead: {error}"
+        case _ if is_out_of_memory(error):
+            first = str(error).partition("\n")[0]
+            return (
+                f"clearhead: there is not enough memory{f' ({first})' if first else ''}\n"
+                "Take shorter texts, fewer at a time (in training: --tokens-at-once), a smaller model or another "
+                "--device."
+            )
         case _:
             kind = type(error).__name__
             return f"clearhead: this should not happen: {kind}: {error}\nThe same command with --debug shows where."
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether Python, torch's allocators or the machine's ran out of memory; torch has no class for its CPU's."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY.search(str(error)))

@@ -20,7 +20,7 @@ from clearhead.cli.reading import (
     cells,
     lengths_of,
 )
-from clearhead.cli.screen import write
+from clearhead.cli.screen import write, write_text
 from clearhead.decoding import Greedy, Sample
 from clearhead.text.problems import Place
 from clearhead.training.answers import window
@@ -130,11 +130,11 @@ def go_on(run: Run, prompt: str, how: Writing, lines: Lines) -> None:
         write(as_line({"input": prompt, **continuations(run, [prompt], [0], how)[0]}) + "\n")
     elif how.count > 1:
         found = continuations(run, [prompt], [0], how)[0]["samples"]
-        write(BETWEEN.join(f"{prompt}{one['output']}\n" for one in found))
+        write_text(BETWEEN.join(f"{prompt}{one['output']}\n" for one in found))
     else:
-        write(prompt)
+        write_text(prompt)
         for piece in run.stream(prompt, max_new=how.tokens, method=how.method([0])):
-            write(piece)
+            write_text(piece)
         write("\n")
     notes.look([Given(prompt, Place("--prompt", 1))])
     notes.tell()

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from clearhead.cli.colours import THEME
-from clearhead.cli.screen import bar
+from clearhead.cli.screen import SafeConsole, bar
 from clearhead.training.curves import FAMILIES, Measure
 
 __all__ = [
@@ -156,7 +156,7 @@ class LiveProgress(Progress):
 
 def progress() -> Progress:
     """What suits where stderr goes."""
-    console = Console(
+    console = SafeConsole(
         file=sys.stderr, theme=THEME, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto"
     )
     return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)

@@ -2,25 +2,63 @@
 
 import json
 import os
+import re
 import sys
+from collections.abc import Iterable
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.text import Text
 
 from clearhead.cli.colours import THEME
 
-__all__ = ["WIDTH", "bar", "number", "plain", "prose", "rule", "show", "show_json"]
+__all__ = [
+    "WIDTH",
+    "SafeConsole",
+    "bar",
+    "escape_controls",
+    "number",
+    "plain",
+    "prose",
+    "rule",
+    "show",
+    "show_json",
+    "write",
+    "write_text",
+]
 
 WIDTH = 80
 EIGHTHS = " ▏▎▍▌▋▊▉"
 CLOSED_PIPE = 128 + 13
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that steer a terminal, but for tab and line end: a label or a run's name may hold them."""
+
+
+def escape_controls(text: str) -> str:
+    """Write control characters as what they are, so that a terminal shows them and does not obey them.
+
+    >>> escape_controls("red\\x1b[31m")
+    'red\\\\x1b[31m'
+    """
+    return CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+class SafeConsole(Console):
+    """A console whose own styles reach the terminal, and whose texts cannot."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or not CONTROLS.search(segment.text):
+                yield segment
+            else:
+                yield Segment(escape_controls(segment.text), segment.style)
 
 
 def show(*page: RenderableType) -> None:
-    """Prints a page. Where there is no terminal, or NO_COLOR is set, it has no escape codes."""
-    console = Console(
+    """Print a page. Where there is no terminal, or NO_COLOR is set, it has no escape codes."""
+    console = SafeConsole(
         width=WIDTH, theme=THEME, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto"
     )
     with console.capture() as captured:
@@ -32,6 +70,11 @@ def show(*page: RenderableType) -> None:
 def show_json(answer: object) -> None:
     """Prints one JSON object, strictly: there is no NaN or Infinity in it."""
     write(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(text: str) -> None:
+    """Write what a model or a file said: as it is to a file or a pipe, with controls escaped on a terminal."""
+    write(escape_controls(text) if sys.stdout.isatty() else text)
 
 
 def write(text: str) -> None:

@@ -21,6 +21,7 @@ from clearhead.cli.screen import show, show_json
 from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS, creature_exchange, designed_layer, embeddings
 from clearhead.tracing.sequence_diagram import draw_sequence
+from clearhead.training.outputs import check_output
 
 __all__ = ["EXAMPLES", "Demonstration", "demonstrate", "steps"]
 
@@ -81,6 +82,7 @@ def steps(
     _, row = chosen("--token", token, {word: index for index, word in enumerate(TOKENS)})
     shown = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
     if svg is not None:
+        check_output(svg, option="--svg")
         with os_errors_as_run_errors(svg):
             write_text(svg, draw_sequence(creature_exchange(row, chosen_weighting, chosen_mask)))
     if as_json:

@@ -20,6 +20,7 @@ from clearhead.serve.wanted import Wanted
 from clearhead.tracing.survey import View, clearest, survey
 from clearhead.tracing.trace import Trace
 from clearhead.training import tracing
+from clearhead.training.outputs import check_output
 from clearhead.training.run import Run, load
 
 __all__ = ["EXAMPLES", "trace"]
@@ -65,6 +66,11 @@ def trace(
 
     The model runs with its own fast kernels; weights are rebuilt from what passed, and held to what the kernels gave.
     """
+    if html is not None and html == svg:
+        raise wrong("--svg", f"{svg} is also where --html goes; name another file")
+    for option, path in (("--html", html), ("--svg", svg)):
+        if path is not None:
+            check_output(path, option=option)
     loaded = load(run, device=device)
     method = None if beam is None else Beam(width=beam)
     made = tracing.trace(loaded, text, target, method=method)

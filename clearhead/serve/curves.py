@@ -6,7 +6,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, final
 
+from clearhead.errors import RunError
+from clearhead.files import NO_LINK, NO_WAIT, open_regular
 from clearhead.training.folder import RunFolder
+from clearhead.training.holding import LOCK
 from clearhead.training.metrics import parsed
 
 __all__ = ["Curves", "is_training"]
@@ -25,10 +28,12 @@ class Curves:
         """Every whole line so far, none where there is no file."""
         with self.lock:
             try:
-                with self.path.open("rb") as file:
+                with open_regular(self.path) as file:
                     self.follow(file.fileno())
             except FileNotFoundError:
                 self.begin_again()
+            except OSError as error:
+                raise RunError(f"{self.path}: the metrics cannot be read ({error.strerror or error})") from None
             return self.lines
 
     def follow(self, file: int) -> None:
@@ -60,12 +65,12 @@ def shown(line: dict[str, Any]) -> dict[str, Any]:
 def is_training(folder: RunFolder) -> bool:
     """Whether a process holds the folder. One that is gone is known by its number, without touching the lock."""
     try:
-        handle = os.open(folder.path / ".lock", os.O_RDONLY)
+        handle = os.open(folder.path / LOCK, os.O_RDONLY | NO_LINK | NO_WAIT)
     except OSError:
         return False
     try:
         number = os.read(handle, 32).decode(errors="replace")
-        if not number.isdigit() or not is_alive(int(number)):
+        if not (number.isascii() and number.isdigit()) or not is_alive(int(number)):
             return False
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -78,7 +83,7 @@ def is_training(folder: RunFolder) -> bool:
 def is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

@@ -7,13 +7,14 @@ import stat
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from weakref import WeakSet
 
 from clearhead.errors import DataError
+from clearhead.files import replacing
 from clearhead.text.problems import Place, Problems, shown_name
 
 __all__ = ["MAX_LINE", "PIECE", "Line", "files_of", "read_lines", "read_parts", "spooled"]
@@ -101,19 +102,16 @@ def spooled(path: str, folder: Path) -> str:
     if not (path == "-" or is_pipe(path)):
         return path
     name = "stdin" if path == "-" else path.strip("/").replace("/", "-")
-    whole, partial = folder / name, folder / f".{name}.partial"
+    whole = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with bytes_of(path) as source, partial.open("wb") as copy:
-            shutil.copyfileobj(source, copy)
-        if partial.stat().st_size == 0:
-            raise holds_nothing(path)
-        partial.replace(whole)
+        with replacing(whole) as partial:
+            with bytes_of(path) as source, partial.open("wb") as copy:
+                shutil.copyfileobj(source, copy)
+            if partial.stat().st_size == 0:
+                raise holds_nothing(path)
     except OSError as error:
         raise DataError(f"{shown_name(path)} cannot be copied to {whole}: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
     return str(whole)
 
 

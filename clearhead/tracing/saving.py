@@ -41,6 +41,8 @@ VERSION = 2
 HEADER = "clearhead trace"
 SLOTS = ("similarity", "weighting", "position")
 VECTORS = ("query", "key", "value")
+TURNED = ("query", "key")
+"""The vectors that a rotary position turns; they are also kept as they were before."""
 SITE_NAME = re.compile(r"(encoder|decoder)\.(0|[1-9]\d{0,5})\.(attention|cross)")
 FIELDS = {
     "version": int,
@@ -115,6 +117,9 @@ def written_site(site: Site, spec: AttentionSpec, tensors: dict[str, Tensor]) ->
     for role in VECTORS:
         tensors[f"{site.name}/{role}"] = getattr(call, role)
     tensors[f"{site.name}/context"] = site.made
+    if site.projected is not None:
+        for role, vectors in zip(TURNED, site.projected, strict=True):
+            tensors[f"{site.name}/projected_{role}"] = vectors
     for slot in SLOTS:
         part = getattr(call, slot)
         for name, value in part.state_dict().items() if isinstance(part, nn.Module) else ():
@@ -271,9 +276,24 @@ def read_site(
     call = Call(query, key, value, similarity, weighting, position, mask, given)  # type: ignore[arg-type]
     here = tuple(change for change in changes if change.at == name)
     passed = Passed(
-        call=call, context=own["context"].unsqueeze(0), kernel=told["kernel"], why=told["why"], changes=here
+        call=call,
+        context=own["context"].unsqueeze(0),
+        kernel=told["kernel"],
+        projected=read_projected(own, name),
+        why=told["why"],
+        changes=here,
     )
     return Site(name, passed)
+
+
+def read_projected(own: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:
+    """Return queries and keys from before their turn; None where nothing turns, or the file is old."""
+    if not any(f"projected_{role}" in own for role in TURNED):
+        return None
+    query, key = (own[f"projected_{role}"].unsqueeze(0) for role in TURNED)
+    if query.shape != own["query"].shape or key.shape != own["key"].shape:
+        raise ValueError(f"the queries and keys of {name} have other shapes before their turn than after it")
+    return query, key
 
 
 def check_shapes(own: Mapping[str, Tensor], name: str) -> None:

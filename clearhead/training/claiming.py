@@ -20,7 +20,17 @@ from clearhead.training.holding import LOCK
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Recipe
 
-__all__ = ["check_new", "check_unlinked", "claim", "move_checkpoints", "remove_litter", "shows_checkpoints", "upgrade"]
+__all__ = [
+    "FILES",
+    "check_new",
+    "check_unlinked",
+    "claim",
+    "is_run_name",
+    "move_checkpoints",
+    "remove_litter",
+    "shows_checkpoints",
+    "upgrade",
+]
 
 BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints")
 """What there may be of a run before its recipe.json."""
@@ -34,11 +44,15 @@ FILES = (
 """Every file that is written whole, of which a killed process may leave a part."""
 
 
+def is_run_name(name: str) -> bool:
+    """Whether a run's own files or folders have this name."""
+    return name in ("run.json", "recipe.json", *BEGINNING, *LATER) or bool(PATTERNS.fullmatch(name))
+
+
 def names_of_ours(folder: Path) -> list[str]:
     """Return the names in a folder that a run uses."""
-    ours = ("run.json", "recipe.json", *BEGINNING, *LATER)
     try:
-        return sorted(name for name in os.listdir(folder) if name in ours or PATTERNS.fullmatch(name))
+        return sorted(filter(is_run_name, os.listdir(folder)))
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -29,6 +29,7 @@ from clearhead.text.store import StoreWriter
 from clearhead.training.answers import in_batches, one_line
 from clearhead.training.assessing import Held, loss_of
 from clearhead.training.objective import NOTHING
+from clearhead.training.outputs import check_output
 from clearhead.training.run import Run
 from clearhead.training.scores import TOKENIZERS, score_classes, score_text, score_translations
 from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
@@ -76,7 +77,7 @@ def evaluate(
     """
     layout = type(run.task).layout(run.task.context)
     check_fields(run.task, layout, source)
-    file = None if output is None else checked_output(run.task, Path(output))
+    file = None if output is None else output_of(run.task, Path(output), source)
     found = survey(source, layout, Problems(skip=how.skip_bad), run.task.labels if layout.label else None)
     started = time.perf_counter()
     scores, outputs = EVALUATED[type(run.task)](run, source, how)
@@ -105,14 +106,11 @@ def check_fields(task: Task, layout: Layout, source: Source) -> None:
         )
 
 
-def checked_output(task: Task, path: Path) -> Path:
-    """The path, if there is something to write and it can be written: it is told now, and not when the work is done."""
+def output_of(task: Task, path: Path, source: Source) -> Path:
+    """Return the path, if there is something to write and it can be written: told now, not when the work is done."""
     if not isinstance(task, Translate | Classify):
         raise OptionError(f"output: to {task.name} is scored without outputs, so there are none to write")
-    if path.is_dir() or not path.parent.is_dir():
-        wrong = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise OptionError(f"output: {path} cannot be written, {wrong}; name a file in a folder that is there")
-    return path
+    return check_output(path, option="output", inputs=source.files)
 
 
 def translated(run: Run, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:

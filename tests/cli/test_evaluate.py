@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,17 @@ def test_json_holds_what_the_module_finds(translator, command, files, tmp_path):
     }
     assert found["output"] == str(tmp_path / "out")
     assert len((tmp_path / "out").read_text(encoding="utf-8").splitlines()) == 6
+
+
+def test_the_output_is_never_an_input_nor_a_file_of_the_run(translator, command, files):
+    home = translator.folder.path
+    kept = {Path(name): Path(name).read_bytes() for name in (*files, home / "recipe.json")}
+    for output in (*kept, home / "checkpoints" / "x"):
+        code, out, err = command(translator, "--source", files[0], "--target", files[1], "--output", output)
+        assert (code, out) == (1, "")
+        assert "name another file" in err
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert not (home / "checkpoints" / "x").exists()
 
 
 def test_the_page_has_the_scores_and_sacrebleus_signature(translator, command, files):

@@ -57,6 +57,18 @@ def test_the_picture_has_tokens_attentions_kernels_and_a_map_in_80_columns(comma
     assert float(off) <= float(allowed)
 
 
+def test_a_page_or_a_drawing_never_takes_the_place_of_a_file_of_the_run(command, translator, tmp_path):
+    recipe = translator.folder.recipe_file
+    before = recipe.read_bytes()
+    for option in ("--html", "--svg"):
+        code, out, err = command("trace", translator.folder.path, TEXT, option, recipe)
+        assert (code, out) == (1, "")
+        assert f"{option}: {recipe} is a file of the run" in err
+    both = ["--html", tmp_path / "a", "--svg", tmp_path / "a"]
+    assert command("trace", translator.folder.path, TEXT, *both)[0] == 2
+    assert recipe.read_bytes() == before
+
+
 def test_a_chosen_head_or_their_mean_is_mapped_with_its_numbers(command, translator):
     site = ch.trace(translator, TEXT)["encoder.0.attention"]
     for head, weight in (("1", site.head[1].weight), ("mean", torch.stack([one.weight for one in site.head]).mean(0))):

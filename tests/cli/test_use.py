@@ -253,7 +253,7 @@ def test_a_prompt_is_gone_on_from_as_it_is_written(runs, command):
 
 def test_a_prompt_is_printed_in_whole_characters(runs, command, monkeypatch):
     printed = []
-    monkeypatch.setattr("clearhead.cli.generate.write", printed.append)
+    monkeypatch.setattr("clearhead.cli.screen.write", printed.append)
     command(
         "generate", runs["stretch"].folder.path, "--prompt", "the cow eats the plum, gr", "--greedy", "--tokens", "9"
     )

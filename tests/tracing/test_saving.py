@@ -37,6 +37,16 @@ def test_every_model_s_trace_is_the_same_again(choices, tmp_path):
     assert (tmp_path / "a.trace").read_bytes() == (tmp_path / "b.trace").read_bytes()
 
 
+def test_how_a_rotary_position_turned_its_vectors_is_saved(tmp_path):
+    model = ch.presets.llama("tiny", vocabulary=50).build().eval()
+    trace = trace_model(model, torch.randint(50, (1, 6)))
+    trace.save(tmp_path / "a.trace")
+    again = ch.Trace.load(tmp_path / "a.trace")
+    head, other = trace.decoder[1].attention.head[1], again.decoder[1].attention.head[1]
+    assert head.cell(4, 2).turn is not None
+    assert other.cell(4, 2) == head.cell(4, 2)
+
+
 def test_it_refuses_a_model_it_was_not_made_from(tmp_path):
     model, other = built(decoder_spec()), built(decoder_spec())
     trace_model(model, words(1)).save(tmp_path / "a.trace")

@@ -19,6 +19,10 @@ from clearhead.attention.similarity import Similarity
 
 __all__ = ["Fused"]
 
+ENOUGH_KEYS = 32
+"""From so many keys on, torch's fused kernel for a CPU carries NaN on. With fewer keys than a vector register has lanes
+(8 on this kind of machine, 16 on the widest) it makes 0 of a row whose scores are all NaN."""
+
 
 @final
 class Fused(Kernel):
@@ -103,15 +107,16 @@ def attend_fused(call: Call, mask: Tensor | None) -> Context:
         query, key, value, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
     )
     context = differentiable_once(context, Fused.name, operation="ScaledDotProduct")  # else it is plain operations
-    return with_nan(call, context if context.shape[-1] == d_value else context[..., :d_value])
+    context = context if context.shape[-1] == d_value else context[..., :d_value]
+    return context if can_read(context) and call.n_key >= ENOUGH_KEYS else with_nan(call, context)
 
 
 def with_nan(call: Call, context: Context) -> Context:
-    """Return what torch's kernel gave, with NaN where the definition has it.
+    """Return what one of torch's kernels gave, with NaN where the definition has it.
 
-    Its kernels for a CPU make 0 of a row whose scores are all NaN, for some numbers of keys. Eagerly one number of each
-    row is looked at, which takes a few microseconds: only if one is 0 are queries and keys searched for what makes NaN.
-    Elsewhere the queries alone decide.
+    Those for a CPU make 0 of a row whose scores are all NaN, for some numbers of keys. Eagerly one number of each row
+    is looked at, and only if one is 0 are queries and keys searched for what makes NaN. Elsewhere the queries alone
+    decide.
     """
     if not context.is_cpu:
         return context
