@@ -21,7 +21,7 @@ BROKEN = """
 import os, sys
 from tests.attack.forking import ONE_THREAD
 os.environ.update(ONE_THREAD)
-from clearhead.training import checkpoints, metrics
+from clearhead.training import checkpoints, loop
 from tests.attack import running
 {change}
 sys.exit(running.main({args!r}))
@@ -55,10 +55,10 @@ def test_every_attack_is_survived(tmp_path):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("kills", "metrics.cut_back = lambda path, size: None"),
+        ("kills", "loop.restore_training = lambda *args: None"),
         ("flips", "checkpoints.sha256_of_file = lambda path: '0' * 64"),
     ],
-    ids=["a log that is not cut back", "weights without a checksum"],
+    ids=["a resume that forgets", "weights without a checksum"],
 )
 def test_an_attack_sees_what_is_broken(tmp_path, name, change):
     """Or the table would prove nothing."""
