@@ -76,7 +76,10 @@ class Boxes:
             raise OptionError(f"there is no {name[:80]!r} in this model")
         row, unit, head = asked.whole("row", default=0), asked.whole("unit"), asked.whole("head", default=0)
         value = self.values[name]
-        found = self.vector(value, self.inner.value(name, slice(row, row + 1)), head)
+        there = self.inner.value(name, slice(row, row + 1))
+        if not there.numel():
+            raise OptionError(f"{name}: there is no row {row}")
+        found = self.vector(value, there, head)
         if unit >= len(found):
             raise OptionError(f"{name}: there is no unit {unit}; there are {len(found)}, counted from 0")
         made = self.inner.products(name, row, (head, unit) if value.per_head else (unit,))

@@ -473,6 +473,7 @@ def test_the_stream_in_numbers(case):
         ("terms", {"name": "encoder.0.nothing", "unit": 0}, "there is no 'encoder.0.nothing' in this model"),
         ("terms", {"name": "encoder.0.feed_forward.out", "unit": 999}, "there is no unit 999; there are 32"),
         ("terms", {"name": "encoder.0.feed_forward.hidden", "unit": 0}, "it has no sum of products to show"),
+        ("terms", {"name": "encoder.0.feed_forward.hidden", "row": 706637, "unit": 9}, "there is no row 706637"),
     ],
 )
 def test_what_is_asked_wrongly_of_a_box_is_told(translating, part, asked, said):
