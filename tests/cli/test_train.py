@@ -397,7 +397,7 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(files, tmp_path, number, 
     assert (process.returncode, out) == (code, "")
     assert f"and saved; go on with: clearhead train {tmp_path}/run --resume\n" in err
     assert "Traceback" not in err
-    [checkpoint] = (tmp_path / "run" / "checkpoints").iterdir()
+    [checkpoint] = (tmp_path / "run" / "checkpoints").glob("step-*")
     done = json.loads((checkpoint / "state.json").read_text())["step"]
     args = [sys.executable, "-m", "clearhead", "train", str(tmp_path / "run"), "--resume", "--steps", str(done + 2)]
     ended = subprocess.run(args, capture_output=True, check=False, text=True)
