@@ -221,7 +221,8 @@ def seal(content: Mapping[str, Any]) -> dict[str, Any]:
     >>> sealed["format"], len(sealed["sha256"])
     (1, 64)
     """
-    versioned = {"format": FORMAT, **content}
+    # As JSON has it: tuples become lists and keys strings, or the checksum of what is read would be another.
+    versioned = {"format": FORMAT, **json.loads(json.dumps(content, allow_nan=False))}
     return {**versioned, "sha256": checksum(versioned)}
 
 

@@ -106,6 +106,12 @@ def test_sealed_content_comes_back_and_no_change_of_it_does(tmp_path):
             files.read_sealed(path)
 
 
+def test_what_json_changes_is_changed_before_the_checksum_is_made(tmp_path):
+    sealed = files.write_sealed(tmp_path / "a", {"by distance": {2: 0.5, 10: (1, 2)}})
+    assert files.read_sealed(tmp_path / "a") == sealed
+    assert sealed["by distance"] == {"2": 0.5, "10": [1, 2]}
+
+
 def test_every_flipped_bit_of_sealed_content_is_seen(tmp_path):
     path = tmp_path / "model.json"
     sealed = files.write_sealed(path, {"heads": 4, "rate": 0.5, "name": "a b"})
