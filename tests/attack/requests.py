@@ -81,11 +81,11 @@ class Place(NamedTuple):
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[Place]:
     """Train a tiny translator, and serve it in a process of its own."""
-    made = small_runs.trained(small_runs.translating, Folders(folder))
+    made = small_runs.made_in(folder, small_runs.translating)
     static, stderr = folder / "static", folder / "stderr"
     static.mkdir()
     (static / "index.html").write_text("<!doctype html>")
-    command = [sys.executable, "-c", SERVES, str(made.folder.path), str(static)]
+    command = [sys.executable, "-c", SERVES, str(made), str(static)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (
         stderr.open("wb") as errors,
@@ -97,16 +97,6 @@ def served(folder: Path) -> Iterator[Place]:
             yield Place(address.port or 0, address.path.strip("/"), process.pid, stderr)
         finally:
             process.terminate()
-
-
-class Folders:
-    """What pytest's tmp_path_factory is to small_runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def mktemp(self, name: str) -> Path:
-        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
 
 
 class Sender:

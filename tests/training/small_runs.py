@@ -79,24 +79,28 @@ def classifying(folder):
 
 
 def trained(kind, factory, steps=60):
-    """The run of a kind (one of the functions above), loaded afresh. `factory` is pytest's tmp_path_factory."""
+    """The run of a kind (one of the functions above), made once and loaded afresh. `factory`: tmp_path_factory."""
     if kind not in MADE:
-        folder = factory.mktemp(kind.__name__)
-        task, source, tokenizing, spec = kind(folder)
-        recipe = default_recipe(task, Corpus(train=source), Machine(device="cpu", threads=1))
-        recipe = replace(
-            recipe,
-            model=spec,
-            tokenizing=tokenizing,
-            optimising=replace(recipe.optimising, lr=1e-2, schedule=Cosine(warmup=5)),
-            batching=Batching(tokens=1024, context=CONTEXT),
-            budget=Budget(steps=steps),
-            keeping=Keeping(evaluate=steps, log=steps, score_records=0, samples=1),
-        )
-        threads = torch.get_num_threads()
-        try:
-            train(folder / "run", recipe, told=lambda _: None)
-        finally:
-            torch.set_num_threads(threads)
-        MADE[kind] = folder / "run"
+        MADE[kind] = made_in(factory.mktemp(kind.__name__), kind, steps)
     return load(MADE[kind], device="cpu")
+
+
+def made_in(folder, kind, steps=60):
+    """Train the run of a kind in a folder, and return where it is."""
+    task, source, tokenizing, spec = kind(folder)
+    recipe = default_recipe(task, Corpus(train=source), Machine(device="cpu", threads=1))
+    recipe = replace(
+        recipe,
+        model=spec,
+        tokenizing=tokenizing,
+        optimising=replace(recipe.optimising, lr=1e-2, schedule=Cosine(warmup=5)),
+        batching=Batching(tokens=1024, context=CONTEXT),
+        budget=Budget(steps=steps),
+        keeping=Keeping(evaluate=steps, log=steps, score_records=0, samples=1),
+    )
+    threads = torch.get_num_threads()
+    try:
+        train(folder / "run", recipe, told=lambda _: None)
+    finally:
+        torch.set_num_threads(threads)
+    return folder / "run"
