@@ -568,7 +568,7 @@ def test_any_text_comes_back_as_documents(folder, lines):
 
 
 @pytest.mark.slow
-@settings(max_examples=2000)
+@settings(max_examples=400)
 @given(BYTES, BYTES)
 def test_many_more_bytes_give_records_or_an_error_of_the_family(folder, one, other):
     test_any_bytes_give_records_or_an_error_of_the_family.hypothesis.inner_test(folder, one, other)
