@@ -134,7 +134,7 @@ def test_public_names_are_sorted_and_exist():
     names = clearhead.__all__
     assert names
     assert names == sorted(set(names))
-    assert [name for name in names if name not in vars(clearhead)] == []
+    assert [name for name in names if not hasattr(clearhead, name)] == []
 
 
 def test_readme_maps_every_folder_of_the_package(files):

@@ -26,6 +26,7 @@ from clearhead.tracing.recording import recording
 from clearhead.tracing.sentence import creature_exchange
 from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, weight_text
 from clearhead.tracing.spaces import compare_spaces
+from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
 
@@ -826,14 +827,20 @@ def test_a_run_that_is_being_trained_says_so(translator, tmp_path):
     with explorer.run.folder.locked():
         assert explorer.curves(Asked({}))["training"] is True
         assert explorer.run_facts()["training"] is True
+        assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
     assert explorer.curves(Asked({}))["training"] is False
-    assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
+
+
+def unsealed(state):
+    """The state of a checkpoint without what sealing it adds."""
+    return {name: value for name, value in state.items() if name not in ("format", "sha256")}
 
 
 def test_another_checkpoint_is_loaded_when_it_is_asked_for(translator, tmp_path):
     shutil.copytree(translator.folder.path, tmp_path / "run")
-    checkpoints = tmp_path / "run" / "checkpoints"
-    shutil.copytree(checkpoints / "step-00000060", checkpoints / "step-00000030")
+    checkpoints = RunFolder(tmp_path / "run").checkpoints
+    [saved] = checkpoints.all()
+    checkpoints.save(30, saved.model(), saved.training(), unsealed(saved.state))
     explorer = Explorer(load(tmp_path / "run", device="cpu"))
     assert explorer.run_facts()["steps"] == [30, 60]
     one, other = (explorer.trace(Asked({"source": "zwei", "step": step})) for step in (30, 60))

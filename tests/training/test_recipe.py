@@ -123,7 +123,7 @@ def test_a_file_that_is_no_recipe(content, message, tmp_path):
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path):
     (tmp_path / "recipe.json").mkdir()
-    with pytest.raises(RunError, match=r"recipe\.json: cannot be read .*directory"):
+    with pytest.raises(RunError, match=r"recipe\.json: cannot be read .*no regular file"):
         read_recipe(tmp_path / "recipe.json")
 
 
