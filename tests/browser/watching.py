@@ -144,7 +144,9 @@ def says(text, value):
 def steady(page, view):
     """The words of a view, once nothing more is asked for and they no longer change."""
     part = page.get_by_test_id(f"view-{view}")
-    if view != "training":  # it asks again and again
+    if view == "training":  # it asks again and again; the head at a checkpoint comes last, once its weights are loaded
+        part.locator("figure").nth(1).wait_for()
+    else:
         page.wait_for_load_state("networkidle")
     seen = [part.text_content()]
     while len(seen) < 3 or len(set(seen[-3:])) > 1:
