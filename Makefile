@@ -28,7 +28,7 @@ help:
 	@echo "make web        build the explorer's page (the others do so by themselves)"
 	@echo "make test       every test, with coverage"
 	@echo "make test-fast  every test that is not slow"
-	@echo "make attack     kill, fill, move, flip and ask for real for a quarter of an hour; prints what survived (SEED=1)"
+	@echo "make attack     kill, fill, move, flip and ask for real for some seven minutes; prints what survived (SEED=1)"
 	@echo "make check      formatting, lint, types, direction of imports; of the page too"
 	@echo "make format     format the code and mend what lint can mend"
 	@echo "make clean      remove caches and build output (not .venv)"

@@ -54,6 +54,16 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="module")
+def undrawn():
+    """For runs of a few steps: drawing their curves takes longer than they do."""
+    from clearhead.training import loop
+
+    before, loop.draw_curves = loop.draw_curves, lambda *_, **__: None
+    yield
+    loop.draw_curves = before
+
+
 def small_run(kind):
     """A fixture: one of the small runs of tests/training/small_runs.py, trained once in a session."""
 

@@ -20,7 +20,7 @@ from clearhead.cli.reading import (
     cells,
     lengths_of,
 )
-from clearhead.cli.screen import write, write_text
+from clearhead.cli.screen import write, write_output
 from clearhead.decoding import Greedy, Sample
 from clearhead.text.problems import Place
 from clearhead.training.answers import window
@@ -130,11 +130,11 @@ def go_on(run: Run, prompt: str, how: Writing, lines: Lines) -> None:
         write(as_line({"input": prompt, **continuations(run, [prompt], [0], how)[0]}) + "\n")
     elif how.count > 1:
         found = continuations(run, [prompt], [0], how)[0]["samples"]
-        write_text(BETWEEN.join(f"{prompt}{one['output']}\n" for one in found))
+        write_output(BETWEEN.join(f"{prompt}{one['output']}\n" for one in found))
     else:
-        write_text(prompt)
+        write_output(prompt)
         for piece in run.stream(prompt, max_new=how.tokens, method=how.method([0])):
-            write_text(piece)
+            write_output(piece)
         write("\n")
     notes.look([Given(prompt, Place("--prompt", 1))])
     notes.tell()

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, final
 
 import typer
 
-from clearhead.cli.screen import escape_controls, write_text
+from clearhead.cli.screen import escape_controls, write_output
 from clearhead.text.lines import read_lines
 from clearhead.text.problems import Place, Problems
 from clearhead.training.answers import one_line
@@ -83,7 +83,7 @@ def answer_lines(run: Run, file: str, how: Lines) -> None:
         print("Type a line and press Enter; Ctrl-D ends.", file=sys.stderr)
     first = 0
     for chunk in chunked(file):
-        write_text("".join(f"{line}\n" for line in answered([line.text for line in chunk], first, how)))
+        write_output("".join(f"{line}\n" for line in answered([line.text for line in chunk], first, how)))
         notes.look(chunk)
         first += len(chunk)
     notes.tell()

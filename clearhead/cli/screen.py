@@ -26,7 +26,7 @@ __all__ = [
     "show",
     "show_json",
     "write",
-    "write_text",
+    "write_output",
 ]
 
 WIDTH = 80
@@ -72,7 +72,7 @@ def show_json(answer: object) -> None:
     write(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def write_text(text: str) -> None:
+def write_output(text: str) -> None:
     """Write what a model or a file said: as it is to a file or a pipe, with controls escaped on a terminal."""
     write(escape_controls(text) if sys.stdout.isatty() else text)
 

@@ -197,7 +197,8 @@ def chosen(
         return asked, load_weights(asked, spec)
     before, passed_over, problem = folder.checkpoints.folders(), list[str](), ""
     there = folder.checkpoints.all(passed_over.append)
-    for checkpoint in sorted(there, key=lambda one: one.step != best_step(folder, there)):
+    best = best_step(folder, there) if there else None
+    for checkpoint in sorted(there, key=lambda one: one.step != best):
         try:
             weights = load_weights(checkpoint, spec)
         except RunError as error:

@@ -32,14 +32,6 @@ KEEPING = Keeping(log=2, evaluate=4, save=2, checkpoints=2, score_records=0, sam
 
 
 @pytest.fixture(scope="module")
-def undrawn():
-    """Drawing takes longer than these runs."""
-    before, loop.draw_curves = loop.draw_curves, lambda *_, **__: None
-    yield
-    loop.draw_curves = before
-
-
-@pytest.fixture(scope="module")
 def home(tmp_path_factory):
     return tmp_path_factory.mktemp("attacks")
 

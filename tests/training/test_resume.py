@@ -57,14 +57,6 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def undrawn():
-    """Drawing takes longer than these runs."""
-    before, loop.draw_curves = loop.draw_curves, lambda *_, **__: None
-    yield
-    loop.draw_curves = before
-
-
-@pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """Where the token ids of all runs are."""
     return tmp_path_factory.mktemp("resume")
