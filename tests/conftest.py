@@ -10,6 +10,8 @@ import matplotlib
 import pytest
 import torch
 
+from tests.covering import mark_thorough
+
 PLAIN = Path(__file__).parent / "plain"
 
 matplotlib.use("Agg")
@@ -31,7 +33,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if hooked and collection_path.is_relative_to(PLAIN) else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked here
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_thorough(items)
     if torch.cuda.is_available():
         return
     for item in items:
