@@ -5,12 +5,13 @@ marks the others `thorough`, for `make test-all`; `@pytest.mark.pairs(1)` asks f
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import pytest
 
-__all__ = ["covering", "mark_thorough"]
+__all__ = ["covering", "few", "mark_thorough"]
 
 Case = Mapping[str, Hashable]
 
@@ -31,6 +32,15 @@ def covering(cases: Sequence[Case], strength: int = 2) -> set[int]:
         chosen.add(best)
         left -= shown[best]
     return chosen
+
+
+def few(values: Iterable[Any], count: int) -> list[Any]:
+    """Return parameters of a test, all but the first so many of them marked `thorough`.
+
+    >>> [getattr(one, "values", one) for one in few("abcd", 2)]
+    ['a', 'b', ('c',), ('d',)]
+    """
+    return [one if place < count else pytest.param(one, marks=pytest.mark.thorough) for place, one in enumerate(values)]
 
 
 def mark_thorough(items: Sequence[pytest.Item]) -> None:

@@ -394,7 +394,9 @@ def begun(program, args, said):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)]
+)
 def test_a_signal_saves_and_leaves_and_the_run_goes_on(files, tmp_path, number, code):
     long = [*SMALL, "--steps", "100000", "--log-every", "1", "--evaluate-every", "100000"]
     with begun(["-m", "clearhead"], [tmp_path / "run", *files["translate"], *long], "step 1/") as process:

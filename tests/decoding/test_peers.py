@@ -95,7 +95,9 @@ FEW = (55, 130, 175, 220, 250, 261, 297, 329, 344, 350, 366, 383)
 MANY = [seed for seed in range(150) if seed not in FEW]
 
 
-@pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "seeds", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.thorough])], ids=["few", "many"]
+)
 def test_beam_search_is_hugging_faces(seeds):
     every = []
     for seed in seeds:
