@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from clearhead.attention import masks, positions, similarity, weighting
 from clearhead.attention.attend import attend, explain
-from clearhead.attention.call import HALF, Sight
-from clearhead.attention.cells import Positions, box
+from clearhead.attention.inputs import HALF, Visibility
 from clearhead.attention.masks import Extent, Mask
 from clearhead.attention.parts import HeadShape, Part
+from clearhead.attention.score_index import Positions, box
 from clearhead.errors import ClearheadError
 
 __all__ = ["DTYPES", "HEADS", "LENGTHS", "Case", "Combination"]
@@ -140,7 +140,7 @@ class Case:
             self.options.get("query_positions", where.query), self.options.get("key_positions", where.key)
         )
         allowed = self.options["mask"].allowed(box(where, batch=BATCH, n_heads=extent.n_heads))
-        sight = Sight.of(allowed.expand(BATCH, extent.n_heads, extent.n_query, extent.n_key))
+        sight = Visibility.of(allowed.expand(BATCH, extent.n_heads, extent.n_query, extent.n_key))
         unseen = ~sight.keys.view(BATCH, key.shape[1], -1, extent.n_key).any(2).unsqueeze(-1)
         nan = float("nan")
         return (

@@ -162,7 +162,7 @@ def explain_error(error: Exception) -> str:
             first = str(error).partition("\n")[0]
             return (
                 f"clearhead: there is not enough memory{f' ({first})' if first else ''}\n"
-                "Take shorter texts, fewer at a time (in training: --tokens-at-once), a smaller model or another "
+                "Take shorter texts, fewer at a time (in training: --micro-batch-tokens), a smaller model or another "
                 "--device."
             )
         case _:

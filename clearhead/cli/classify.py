@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.reading import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells, lengths_of
+from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells, lengths_of
 from clearhead.training.answers import Class
 from clearhead.training.run import load
 from clearhead.training.tasks import Classify

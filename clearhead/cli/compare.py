@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from clearhead.cli.choices import Choices, as_machine, as_recipe, overridden
 from clearhead.cli.options import flag, given, one_of, wrong
+from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, overridden
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
 from clearhead.cli.train import row
@@ -92,7 +92,7 @@ def compare(
         arms = grid(lists_of(choices), maker(home, comparing, choices))
     else:
         arms = one_by_one(variants_of(comparing.variant, choices), maker(home, comparing, choices))
-    found = comparison_of(home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, told=to_stderr)
+    found = comparison_of(home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, log=to_stderr)
     if not found.outcomes:
         raise RunError(f"{folder}: every run failed; {found.failures[0].run}: {found.failures[0].problem}")
     if comparing.as_json:

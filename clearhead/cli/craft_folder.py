@@ -20,12 +20,12 @@ from clearhead.text.sources import Aligned, Documents
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.claiming import claim
 from clearhead.training.folder import RunFolder
-from clearhead.training.learner import Learner
 from clearhead.training.loop import training_tensors
 from clearhead.training.machine import settled
 from clearhead.training.metrics import MetricsLog
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.tasks import TASKS, Task
+from clearhead.training.train_step import TrainState
 
 __all__ = ["write_run"]
 
@@ -52,7 +52,7 @@ def write_run(ask: Ask, path: Path) -> RunFolder:
         layout = TASKS[made.task].layout(made.context)
         write_texts(path, layout.texts, texts)
         recipe = recipe_of(made, path, layout.texts)
-        kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, told=lambda line: None)
+        kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, log=lambda line: None)
         task = TASKS[made.task](tokenizers=kept.tokenizers, context=made.context)
         folder.describe(made.crafted.model.spec, task, kept)
         folder.write_own(path / PROGRAM, about(ask.program, made))
@@ -70,10 +70,10 @@ def recipe_of(made: Fitted, path: Path, fields: tuple[str, ...]) -> Recipe:
         corpus=Corpus(train=source_of(train), dev=source_of(dev)),
         tokenizing=Tokenizing(kind="word", given=str(path / "tokenizer.json")),
         model=made.crafted.model.spec,
-        optimising=Optimising(),
+        optimizer=Optimizer(),
         batching=Batching(context=made.context),
         budget=Budget(steps=1),
-        keeping=Keeping(select="last"),
+        checkpointing=Checkpointing(select="last"),
         machine=settled(Machine(device="cpu")),
     )
 
@@ -99,8 +99,8 @@ def save(folder: RunFolder, recipe: Recipe, task: Task, made: Fitted, example: L
         "finished": False,
     }
     log.close()
-    learner = Learner(made.crafted.model, task, recipe.optimising, recipe.machine)
-    folder.checkpoints.save(0, named_tensors(made.crafted.model), training_tensors(learner), state)
+    train_state = TrainState(made.crafted.model, task, recipe.optimizer, recipe.machine)
+    folder.checkpoints.save(0, named_tensors(made.crafted.model), training_tensors(train_state), state)
 
 
 def about(program: Program, made: Fitted) -> dict[str, Any]:

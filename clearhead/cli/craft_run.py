@@ -13,7 +13,7 @@ from clearhead.cli.craft_show import line
 from clearhead.cli.screen import number, rule
 from clearhead.craft import Crafted, run
 from clearhead.craft.compiling import counted
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError
 
 __all__ = ["Compared", "as_object", "compare", "run_page"]
@@ -53,7 +53,7 @@ def compare(ask: Ask, text: list[Any], source: list[Any] | None) -> Compared:
         crafted = plan.build()
         given = crafted.tensors(text, source)
         wanted = run(ask.program.output, *texts)
-    with inferring(crafted.model):
+    with eval_mode(crafted.model):
         logits = crafted.model(*given)[0]
     logits = logits[crafted.layouts["target"].offset :][: len(text)]
     return Compared(

@@ -27,7 +27,7 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.training.claiming import claim as claim_folder
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import Cosine
 
@@ -59,10 +59,10 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
         corpus=corpus,
         tokenizing=Tokenizing(kind="bpe", size=360, shared=False),
         model=presets.classic(64, size=Size(2, 128, 4, 4, 256), dropout=0.0, arrangement=PreNorm()),
-        optimising=Optimising(lr=3e-3, schedule=Cosine(warmup=30, floor=0.02), weight_decay=0.0),
+        optimizer=Optimizer(lr=3e-3, schedule=Cosine(warmup=30, floor=0.02), weight_decay=0.0),
         batching=Batching(tokens=4096, context=64),
         budget=Budget(steps=200),
-        keeping=Keeping(log=10, evaluate=50, checkpoints=4, select="last", score_records=50, samples=3),
+        checkpointing=Checkpointing(log=10, evaluate=50, checkpoints=4, select="last", score_records=50, samples=3),
         machine=Machine(device="cpu", threads=min(MOST_THREADS, torch.get_num_threads())),
         seed=seed,
     )
@@ -158,11 +158,11 @@ def trained(folder: RunFolder, seed: int) -> Run:
     """Trains the demo, or goes on where it was stopped; shown as it happens."""
     with progress() as shown:
         if folder.exists():
-            return training.resume(folder.path, watcher=shown, told=shown.told)
+            return training.resume(folder.path, watcher=shown, log=shown.log)
         drawn = numbers(seed)
-        shown.told(f"{len(drawn.train):,} numbers in German and English words; {len(drawn.held_out):,} more held out")
+        shown.log(f"{len(drawn.train):,} numbers in German and English words; {len(drawn.held_out):,} more held out")
         recipe = demo_recipe(corpus(drawn, folder.path / "data-files"), seed)
-        return training.train(folder.path, recipe, watcher=shown, told=shown.told)
+        return training.train(folder.path, recipe, watcher=shown, log=shown.log)
 
 
 def numbers(seed: int) -> Numbers:

@@ -15,8 +15,8 @@ from clearhead.cli.number_words import english, german
 from clearhead.cli.progress import duration
 from clearhead.cli.screen import prose, rule
 from clearhead.serve.page import page_of
+from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
-from clearhead.serve.wanted import Wanted
 from clearhead.tracing.survey import View, information, survey, views
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
@@ -109,7 +109,7 @@ def look(run: Run, evaluation: Mapping[str, Any], *, asked: Sequence[int], mappe
 
 def look_into(run: Run, text: str) -> Look:
     made = trace(run, text)
-    wanted = Wanted(source=text, target=None, edits=[], step=run.step)
+    wanted = TraceRequest(source=text, target=None, edits=[], step=run.step)
     written = made.sides["decoder"].tokens[1:]
     return Look(traced=Traced(wanted, run, made), source=made.sides["encoder"].tokens, target=[*written, END])
 

@@ -10,8 +10,8 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import given, wrong
-from clearhead.cli.reading import Device, RunPath
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import (
     TITLE,
@@ -29,8 +29,8 @@ from clearhead.cli.texts import (
     with_spooled,
 )
 from clearhead.errors import OptionError
-from clearhead.training.evaluating import Evaluating
-from clearhead.training.evaluating import evaluate as evaluate_run
+from clearhead.training.evaluation import Evaluating
+from clearhead.training.evaluation import evaluate as evaluate_run
 from clearhead.training.run import load
 from clearhead.training.scores import TOKENIZERS
 

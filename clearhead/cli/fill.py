@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.reading import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells
+from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells
 from clearhead.training.answers import BLANK, Filling, with_blanks
 from clearhead.training.run import load
 from clearhead.training.tasks import Fill

@@ -5,8 +5,7 @@ from typing import Annotated, ClassVar, final
 
 import typer
 
-from clearhead.cli.options import flag, wrong
-from clearhead.cli.reading import (
+from clearhead.cli.line_io import (
     AsJson,
     Device,
     File,
@@ -20,6 +19,7 @@ from clearhead.cli.reading import (
     cells,
     lengths_of,
 )
+from clearhead.cli.options import flag, wrong
 from clearhead.cli.screen import write, write_output
 from clearhead.decoding import Greedy, Sample
 from clearhead.text.problems import Place

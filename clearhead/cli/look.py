@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.reading import Device, RunPath
+from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.screen import write
 from clearhead.training.run import load
 

@@ -74,7 +74,7 @@ def given(group: object) -> list[str]:
 
 
 def flag(name: str) -> str:
-    """How a field is typed: tokens_at_once is --tokens-at-once."""
+    """How a field is typed: micro_batch_tokens is --micro-batch-tokens."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -16,11 +16,11 @@ from clearhead.cli.progress import SCORES, main_score, unwrapped
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.errors import ClearheadError
 from clearhead.model.describe import describe
-from clearhead.model.saved import counts_in
+from clearhead.model.spec_json import counts_in
 from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import finite, read_metrics
-from clearhead.written import check_type
 
 __all__ = ["EXAMPLES", "Found", "runs"]
 

@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.attention_drawing import drawing
+from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import wrong
-from clearhead.cli.reading import Device, RunPath
 from clearhead.cli.screen import show, show_json
 from clearhead.cli.trace_object import as_object
 from clearhead.cli.trace_page import Looked, Written, as_drawing, page, told
 from clearhead.decoding import Beam
 from clearhead.files import write_text
 from clearhead.serve.page import page_of
+from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
-from clearhead.serve.wanted import Wanted
 from clearhead.tracing.survey import View, clearest, survey
 from clearhead.tracing.trace import Trace
 from clearhead.training import tracing
@@ -75,7 +75,7 @@ def trace(
     method = None if beam is None else Beam(width=beam)
     made = tracing.trace(loaded, text, target, method=method)
     exact = None if layers is None else sites_of(made, layers)
-    looked = look(loaded, Wanted(source=text, target=target, edits=[], step=loaded.step), made, site, head)
+    looked = look(loaded, TraceRequest(source=text, target=target, edits=[], step=loaded.step), made, site, head)
     files = written(looked, html=html, svg=svg, exact=exact)
     if as_json:
         show_json(as_object(looked, files, site=site, head=head))
@@ -83,7 +83,7 @@ def trace(
         show(*(told(looked, files) if files else page(looked)))
 
 
-def look(run: Run, wanted: Wanted, made: Trace, site: str | None, head: str | None) -> Looked:
+def look(run: Run, wanted: TraceRequest, made: Trace, site: str | None, head: str | None) -> Looked:
     """Checks what is to be shown before every head is looked at, which takes a while for a long text."""
     among = chosen_site(made, site, head)
     chosen = None if head is None else chosen_head(made, site or "", head)

@@ -6,7 +6,7 @@ from typing import Any
 
 from clearhead.attention.reference import Steps
 from clearhead.cli.trace_page import Looked, Written
-from clearhead.tracing.rebuilding import Head
+from clearhead.tracing.site import Head
 from clearhead.training.metrics import finite
 
 __all__ = ["as_object"]

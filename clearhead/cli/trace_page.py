@@ -15,8 +15,8 @@ from clearhead.cli.attention_drawing import Drawing
 from clearhead.cli.attention_map import legend, pooled_map, readable
 from clearhead.cli.screen import number, rule
 from clearhead.serve.traced import Traced
-from clearhead.tracing.readings import Readings, read_head
-from clearhead.tracing.rebuilding import Site
+from clearhead.tracing.head_metrics import Readings, read_head
+from clearhead.tracing.site import Site
 from clearhead.tracing.survey import Surveyed, View
 from clearhead.tracing.trace import Trace
 

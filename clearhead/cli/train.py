@@ -13,18 +13,18 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.choices import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.options import given, wrong
 from clearhead.cli.progress import Progress, duration, progress, scores_said, unwrapped
+from clearhead.cli.recipe_options import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
+from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
 from clearhead.training.recipe import Recipe
 from clearhead.training.run import Run
 from clearhead.training.tensorboard import TensorBoard
-from clearhead.written import to_json
 
 __all__ = ["EXAMPLES", "train"]
 
@@ -105,7 +105,7 @@ def resumed(folder: RunFolder, choices: Choices) -> Recipe:
     same = replace(
         choices,
         budget=BudgetOptions(),
-        optimising=replace(choices.optimising, lr=None),
+        optimizer=replace(choices.optimizer, lr=None),
         machine=MachineOptions(seed=choices.machine.seed),
     )
     if others := given(same):
@@ -115,7 +115,7 @@ def resumed(folder: RunFolder, choices: Choices) -> Recipe:
     return replace(
         recipe,
         budget=new_budget(choices.budget, recipe.budget) or recipe.budget,
-        optimising=replace(recipe.optimising, lr=choices.optimising.lr or recipe.optimising.lr),
+        optimizer=replace(recipe.optimizer, lr=choices.optimizer.lr or recipe.optimizer.lr),
         machine=new_machine(choices.machine, recipe.machine),
     )
 
@@ -126,17 +126,17 @@ def begin(folder: RunFolder, choices: Choices, ways: Ways, watcher: Watcher, sho
     with folder.locked():
         claim(folder)
         kept = replace(choices, text=with_spooled(choices.text, folder.data))
-    return training.train(folder.path, as_recipe(kept), watcher=watcher, told=shown.told, checkpoints=ways.checkpoints)
+    return training.train(folder.path, as_recipe(kept), watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
 
 
 def go_on(folder: RunFolder, recipe: Recipe, ways: Ways, watcher: Watcher, shown: Progress) -> Run:
     return training.resume(
         folder.path,
         budget=recipe.budget,
-        lr=recipe.optimising.lr,
+        lr=recipe.optimizer.lr,
         machine=recipe.machine,
         watcher=watcher,
-        told=shown.told,
+        log=shown.log,
         checkpoints=ways.checkpoints,
     )
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells, lengths_of
 from clearhead.cli.options import wrong
-from clearhead.cli.reading import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells, lengths_of
 from clearhead.training.run import load
 from clearhead.training.tasks import Translate
 

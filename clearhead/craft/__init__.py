@@ -1,14 +1,15 @@
 """Craft: attention designed by hand, and programs compiled into ordinary models."""
 
 from clearhead.craft import ready
-from clearhead.craft.blocks import Inputs, inputs
 from clearhead.craft.building import layer, model_of
 from clearhead.craft.compiling import Plan, compile, plan
 from clearhead.craft.crafted import Crafted, Layout
+from clearhead.craft.design import Design
 from clearhead.craft.designs import by_content, by_position, combine
 from clearhead.craft.fitting import fit_content, fit_position
-from clearhead.craft.heads import Design
+from clearhead.craft.inputs import Inputs, inputs
 from clearhead.craft.installing import Installed, install
+from clearhead.craft.interpreter import run
 from clearhead.craft.language import (
     aggregate,
     categorical,
@@ -24,7 +25,6 @@ from clearhead.craft.language import (
     source_tokens,
     tokens,
 )
-from clearhead.craft.meaning import run
 from clearhead.craft.programs import PROGRAMS, Program
 from clearhead.craft.sharpness import Measured, Sharpness
 

@@ -13,8 +13,8 @@ from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Learned
 from clearhead.attention.similarity import Dot
 from clearhead.attention.weighting import Weighting
-from clearhead.craft.blocks import Inputs
-from clearhead.craft.heads import Design
+from clearhead.craft.design import Design
+from clearhead.craft.inputs import Inputs
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import NoNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec

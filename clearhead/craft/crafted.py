@@ -8,11 +8,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import ClearheadError, OptionError, ProgramError
-from clearhead.model.saved import spec_from_json, spec_to_json
+from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
-from clearhead.written import load_tensors, save_tensors
+from clearhead.serialization import load_tensors, save_tensors
 
 __all__ = ["Crafted", "Layout"]
 
@@ -88,7 +88,7 @@ class Crafted:
 
         Where the interpreter raises, because categories that differ were chosen together, it means nothing.
         """
-        with inferring(self.model):
+        with eval_mode(self.model):
             logits = self.model(*self.tensors(text, source))[0]
         offset = self.layouts["target"].offset
         return self.read(logits[offset : offset + len(text)])
@@ -100,7 +100,7 @@ class Crafted:
         if len({len(text) for text in texts}) > 1 or (sources and len({len(text) for text in sources}) > 1):
             raise OptionError("run_batch takes texts of one length; sort them by it, or use run")
         rows = [self.tensors(text, sources[i] if sources else None) for i, text in enumerate(texts)]
-        with inferring(self.model):
+        with eval_mode(self.model):
             logits = self.model(*(torch.cat(column) for column in zip(*rows, strict=True)))
         offset, n = self.layouts["target"].offset, len(texts[0])
         return [self.read(row) for row in logits[:, offset : offset + n]]

@@ -28,8 +28,8 @@ from clearhead.attention.heads import WholeMap
 from clearhead.attention.layer import Attention
 from clearhead.attention.similarity import Dot, ScaledDot
 from clearhead.craft.building import write_head
+from clearhead.craft.design import Design
 from clearhead.craft.fitting import own_texts
-from clearhead.craft.heads import Design
 from clearhead.craft.sharpness import Measured, measured
 from clearhead.errors import OptionError
 from clearhead.tracing.names import Names

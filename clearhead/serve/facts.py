@@ -15,9 +15,9 @@ from clearhead.serve.tree import why_no_decoding
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST
 from clearhead.tracing.names import Names
-from clearhead.training.assessing import spread, with_blank
 from clearhead.training.run import Run
 from clearhead.training.tasks import Fill, Generate, Translate
+from clearhead.training.validation import spread, with_blank
 
 __all__ = ["part_name", "run_facts", "side_facts"]
 

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import RunError
+from clearhead.serialization import check_fields, hints_of
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
-from clearhead.written import check_fields, hints_of
 
 __all__ = ["PROGRAM", "RunProgram", "load_program"]
 
@@ -87,7 +87,7 @@ class RunProgram:
         ids = trace.sides[trace.answering].ids
         stop = len(ids) - self.beside
         rows = [torch.tensor([side.ids], device=next(run.model.parameters()).device) for side in trace.sides.values()]
-        with inferring(run.model), recording(run.model, trace.changes):
+        with eval_mode(run.model), recording(run.model, trace.changes):
             logits = run.model(*rows)[0, self.offset : stop]
         return self.read(logits)
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clearhead.colours import ROLES
-from clearhead.tracing.rebuilding import TILE, Head, Site
+from clearhead.tracing.site import TILE, Head, Site
 from clearhead.tracing.trace import Trace
 
 __all__ = ["thumbnail", "to_html"]

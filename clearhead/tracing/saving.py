@@ -15,24 +15,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from clearhead.attention.call import Call
-from clearhead.attention.cells import Positions
+from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.masks import Mask, Table
 from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.positions import NoPosition
+from clearhead.attention.score_index import Positions
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import ClearheadError, OptionError, TraceError
 from clearhead.files import check_seal, seal
 from clearhead.model.blocks import AttentionSpec
-from clearhead.model.saved import PARTS, THEN, counts_in
+from clearhead.model.spec_json import PARTS, THEN, counts_in
+from clearhead.serialization import check_fields, check_type, from_json, hints_of, load_tensors, save_tensors, to_json
 from clearhead.tracing.edits import Change, Edit, Swap
 from clearhead.tracing.inner import InnerValues
 from clearhead.tracing.names import STEPS
 from clearhead.tracing.origin import Origin
-from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Passed
+from clearhead.tracing.site import Site
 from clearhead.tracing.trace import Answers, Candidate, Side, Trace
-from clearhead.written import check_fields, check_type, from_json, hints_of, load_tensors, save_tensors, to_json
 
 __all__ = ["load_trace", "save_trace"]
 
@@ -134,7 +134,7 @@ def written_site(site: Site, spec: AttentionSpec, tensors: dict[str, Tensor]) ->
     }
 
 
-def written_mask(call: Call, name: str, tensors: dict[str, Tensor]) -> Any:
+def written_mask(call: AttentionInputs, name: str, tensors: dict[str, Tensor]) -> Any:
     """A rule as it is; what holds tensors or functions as the table it comes to."""
     try:
         return to_json(call.mask, PARTS)
@@ -273,7 +273,7 @@ def read_site(
     mask: Any = Table(own["mask"]) if told["mask"] is None else from_json(told["mask"], PARTS)
     check_type(mask, Mask, f"{name}: mask")
     given = Positions(own["query_positions"], own["key_positions"]) if "query_positions" in own else None
-    call = Call(query, key, value, similarity, weighting, position, mask, given)  # type: ignore[arg-type]
+    call = AttentionInputs(query, key, value, similarity, weighting, position, mask, given)  # type: ignore[arg-type]
     here = tuple(change for change in changes if change.at == name)
     passed = Passed(
         call=call,

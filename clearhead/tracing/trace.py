@@ -20,15 +20,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 from clearhead.tracing.edits import ALL_ROWS, Change
 from clearhead.tracing.inner import InnerValues, site_value
 from clearhead.tracing.names import CONCAT, STEPS, sides_of
 from clearhead.tracing.origin import Origin
-from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Record, recording
+from clearhead.tracing.site import Site
 
 __all__ = ["Candidate", "Layer", "Side", "Trace", "recorded", "trace_model"]
 
@@ -217,7 +217,7 @@ def trace_model(
     `pieces` are the tokens as they are shown, by side; the ids themselves where they are not given.
     """
     check_rows(tokens)
-    with inferring(model), recording(model, changes) as record:
+    with eval_mode(model), recording(model, changes) as record:
         model(*tokens)
     ids = {side: row[0].tolist() for side, row in zip(sides_of(model), tokens, strict=True)}
     return recorded(model, record, ids, changes=changes, pieces=pieces)
@@ -270,7 +270,7 @@ def likeliest(part: Encoder | Decoder, last: Tensor, n: int) -> list[list[Candid
     if part.output is None:
         return []
     found = []
-    with inferring(part):
+    with eval_mode(part):
         lengths = torch.tensor([n], device=last.device)
         for start in range(0, n, ROWS):
             logits = part.output(last[start : min(start + ROWS, n)].unsqueeze(0), lengths)

@@ -17,7 +17,7 @@ class Averaging(ABC):
     """How the average moves towards the weights after a step."""
 
     @abstractmethod
-    def pull(self, step: int, total: int) -> float:
+    def ema_weight(self, step: int, total: int) -> float:
         """How far: 0 leaves the average alone, 1 makes it the weights. `step` counts from 1."""
 
 
@@ -26,7 +26,7 @@ class Averaging(ABC):
 class Unaveraged(Averaging):
     """The weights themselves."""
 
-    def pull(self, step: int, total: int) -> float:
+    def ema_weight(self, step: int, total: int) -> float:
         return 1.0
 
 
@@ -41,7 +41,7 @@ class Ema(Averaging):
         if not 0 <= self.decay < 1:
             raise OptionError(f"Ema: decay must lie from 0 to 1, 1 left out; came {self.decay}")
 
-    def pull(self, step: int, total: int) -> float:
+    def ema_weight(self, step: int, total: int) -> float:
         return 1 - min(self.decay, step / (step + 9))
 
 
@@ -57,7 +57,7 @@ class Last(Averaging):
         if not 0 < self.share <= 1 or self.every < 1:
             raise OptionError(f"Last: share must lie in (0, 1] and every be 1 or more; came {self}")
 
-    def pull(self, step: int, total: int) -> float:
+    def ema_weight(self, step: int, total: int) -> float:
         since = step - int((1 - self.share) * total)
         if since <= 0:
             return 1.0

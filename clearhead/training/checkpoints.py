@@ -226,14 +226,14 @@ class Checkpoints:
             raise self.unreachable(error.strerror or str(error)) from None
         return sorted((self.folder / name for name in names if NAME.fullmatch(name)), key=step_of, reverse=True)
 
-    def all(self, told: Callable[[str], None] = nothing) -> list[Checkpoint]:
+    def all(self, log: Callable[[str], None] = nothing) -> list[Checkpoint]:
         """Return the checkpoints of this run, the newest first. One that cannot be used is told about, and left out."""
         found = []
         for path in self.folders():
             try:
                 found.append(self.read(path))
             except RunError as error:
-                told(f"{error}; the checkpoint is passed over")
+                log(f"{error}; the checkpoint is passed over")
         return found
 
     def at(self, step: int) -> Checkpoint | None:
@@ -268,17 +268,17 @@ class Checkpoints:
         except (OSError, ValueError):
             return False
 
-    def newest(self, told: Callable[[str], None] = nothing) -> Checkpoint | None:
+    def newest(self, log: Callable[[str], None] = nothing) -> Checkpoint | None:
         """Return the newest whole one; those that are not are told about, and passed over."""
-        return next(self.whole(told), None)
+        return next(self.whole(log), None)
 
-    def whole(self, told: Callable[[str], None] = nothing) -> Iterator[Checkpoint]:
-        for checkpoint in self.all(told):
+    def whole(self, log: Callable[[str], None] = nothing) -> Iterator[Checkpoint]:
+        for checkpoint in self.all(log):
             wrong = checkpoint.broken()
             if wrong is None:
                 yield checkpoint
             else:
-                told(f"{wrong}; the checkpoint is passed over")
+                log(f"{wrong}; the checkpoint is passed over")
 
     def prune(self, keep: int, best: int | None, last: int) -> None:
         """Remove all that this run saved but the newest `keep` up to step `last`, and the best.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
-from clearhead.model.saved import spec_to_json
+from clearhead.model.spec_json import spec_to_json
 from clearhead.training.checkpoints import Checkpoints, check_no_link
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
@@ -169,7 +169,7 @@ def shows_checkpoints(folder: RunFolder, recipe: Recipe) -> str | None:
     """
     if folder.evaluation.exists():
         return folder.evaluation.name
-    first = min(recipe.keeping.evaluate, recipe.keeping.save or recipe.keeping.evaluate)
+    first = min(recipe.checkpointing.evaluate, recipe.checkpointing.save or recipe.checkpointing.evaluate)
     try:
         lines = read_metrics(folder.metrics)
     except RunError:

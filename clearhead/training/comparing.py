@@ -25,7 +25,7 @@ from clearhead.training.workers import JOB, RECALL, Job, begin, prepare_text, re
 
 __all__ = ["BASE", "Arm", "compare", "grid", "one_by_one", "varied"]
 
-Told = Callable[[str], None]
+Log = Callable[[str], None]
 Choice = Mapping[str, str]
 BASE = "base"
 """The name of the model that variants are compared with."""
@@ -90,7 +90,7 @@ def compare(
     seeds: Sequence[int] = (1, 2, 3),
     probe: str | None = None,
     parallel: int = 1,
-    told: Told = print,
+    log: Log = print,
 ) -> Comparison:
     """Trains every arm with every seed, `parallel` runs at a time, and writes what came of it into the folder.
 
@@ -102,14 +102,14 @@ def compare(
     jobs = jobs_of(home, arms, seeds, probe)
     for arm in arms:
         if isinstance(arm, Impossible):
-            told(f"{arm.arm} is not possible: {arm.why}")
+            log(f"{arm.arm} is not possible: {arm.why}")
     waiting = [job for job in jobs if not is_done(job)]
     if len(waiting) < len(jobs):
-        told(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are there already")
+        log(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are there already")
     if waiting:
         begin(waiting)
-        prepare_text(waiting, told)
-    problems = run_all(waiting, parallel, told)
+        prepare_text(waiting, log)
+    problems = run_all(waiting, parallel, log)
     found = [outcome(job, problems.get(job.name)) for job in jobs]
     comparison = Comparison(
         folder=str(home),

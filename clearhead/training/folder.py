@@ -9,8 +9,8 @@ from typing import Any, final
 
 from clearhead.errors import DataError, RunError
 from clearhead.files import os_errors_as_run_errors, read_sealed, sha256_of_file, write_sealed
-from clearhead.model.saved import spec_from_json, spec_to_json
 from clearhead.model.sizes import Spec
+from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.text.preparing import Prepared
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import Checkpoints

@@ -17,18 +17,18 @@ from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import Spec
 from clearhead.text.preparing import Prepared
-from clearhead.training.assessing import Assessment, Held, assess, goal
 from clearhead.training.checkpoints import Checkpoint, Checkpoints, copy_into, named_tensors
 from clearhead.training.curves import draw_curves
 from clearhead.training.divergence import LossWatch
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
-from clearhead.training.learner import Learner, Stepper, make_stepper
 from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.recipe import Recipe
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import Batch, Task
+from clearhead.training.train_step import Stepper, TrainState, make_stepper
+from clearhead.training.validation import Assessment, Held, assess, goal
 
 __all__ = ["Trainer", "Watcher", "Work"]
 
@@ -73,23 +73,23 @@ class Stream:
 
 @final
 class Trainer:
-    """One run in training. `held` is its folder, which must stay where it is; `told` is given warnings."""
+    """One run in training. `held` is its folder, which must stay where it is; `log` is given warnings."""
 
     def __init__(
-        self, work: Work, learner: Learner, watcher: Watcher, *, held: Hold, told: Callable[[str], None]
+        self, work: Work, train_state: TrainState, watcher: Watcher, *, held: Hold, log: Callable[[str], None]
     ) -> None:
         self.folder, self.recipe, self.prepared, self.task = work.folder, work.recipe, work.prepared, work.task
-        self.learner, self.watcher, self.held, self.told = learner, watcher, held, told
-        self.stepper: Stepper = make_stepper(learner, work.recipe.machine)
+        self.train_state, self.watcher, self.held, self.log = train_state, watcher, held, log
+        self.stepper: Stepper = make_stepper(train_state, work.recipe.machine)
         self.stream = Stream(work, filled=self.stepper.filled)
         self.epoch_batches = self.stream.count()
         self.done = self.tokens = 0
         self.seconds = 0.0
         self.since_best = 0
         self.best: dict[str, float] | None = None
-        self.watch = LossWatch(self.recipe.optimising.schedule.warmup)
+        self.watch = LossWatch(self.recipe.optimizer.schedule.warmup)
         self.log_size = 0
-        self.log: MetricsLog
+        self.metrics_log: MetricsLog
         self.checkpoints: Checkpoints
 
     @property
@@ -117,15 +117,15 @@ class Trainer:
         """Train to the end of the budget, or until it is told to stop: then it saves, and goes on another time."""
         self.checkpoints = self.folder.checkpoints
         self.held.check()
-        self.log = MetricsLog(self.folder.metrics, size=self.log_size, told=self.told)
+        self.metrics_log = MetricsLog(self.folder.metrics, size=self.log_size, log=self.log)
         for line in read_metrics(self.folder.metrics):
             self.watch_loss(line, quiet=True)
-        self.learner.model.train()
+        self.train_state.model.train()
         try:
             self.run(stopping)
         finally:
             with os_errors_as_run_errors(self.folder.metrics):
-                self.log.close()
+                self.metrics_log.close()
         self.held.check()
         lines = read_metrics(self.folder.metrics)
         with os_errors_as_run_errors(self.folder.curves):
@@ -133,19 +133,19 @@ class Trainer:
 
     def run(self, stopping: Stopping) -> None:
         batches = self.stream.batches(self.done * self.recipe.batching.passes)
-        keeping = self.recipe.keeping
-        save_every = keeping.save or keeping.evaluate
+        checkpointing = self.recipe.checkpointing
+        save_every = checkpointing.save or checkpointing.evaluate
         clock = time.perf_counter()
         saved = self.done
         while not self.finished() and not stopping.asked:
             self.step(batches)
-            if self.done % keeping.log == 0:
+            if self.done % checkpointing.log == 0:
                 self.wait()
             now = time.perf_counter()
             self.seconds, clock = self.seconds + now - clock, now
             over = self.finished()
-            evaluates = over or self.done % keeping.evaluate == 0
-            if self.done % keeping.log == 0 or over:
+            evaluates = over or self.done % checkpointing.evaluate == 0
+            if self.done % checkpointing.log == 0 or over:
                 self.write_step()
             if evaluates:
                 self.evaluate()
@@ -158,23 +158,23 @@ class Trainer:
 
     def wait(self) -> None:
         """A GPU is given steps ahead of their turn; the clock counts them when they are done."""
-        if self.learner.device.type == "cuda":
-            torch.cuda.synchronize(self.learner.device)
+        if self.train_state.device.type == "cuda":
+            torch.cuda.synchronize(self.train_state.device)
 
     def step(self, batches: Iterator[Batch]) -> None:
         """One optimiser step, with random numbers of its own."""
         recipe = self.recipe
         torch.manual_seed(step_seed(recipe.seed, self.done))
         passes = [next(batches) for _ in range(recipe.batching.passes)]
-        rate = recipe.optimising.lr * recipe.optimising.schedule.at(self.done, total=self.total)
-        pull = recipe.optimising.averaging.pull(self.done + 1, self.total)
-        self.learner.hold_average(pull)
+        rate = recipe.optimizer.lr * recipe.optimizer.schedule.at(self.done, total=self.total)
+        ema_weight = recipe.optimizer.averaging.ema_weight(self.done + 1, self.total)
+        self.train_state.hold_average(ema_weight)
         self.stepper.step(passes, rate)
-        self.learner.move_average(pull)
+        self.train_state.move_average(ema_weight)
         self.done += 1
 
     def write_step(self) -> None:
-        total = self.learner.totals()
+        total = self.train_state.totals()
         self.tokens += total.places
         loss = total.nll / max(total.places, 1)
         if not math.isfinite(loss):
@@ -185,12 +185,12 @@ class Trainer:
             "step": self.done,
             "epoch": round(batches / self.epoch_batches, 4),
             "loss": loss,
-            "lr": self.recipe.optimising.lr * self.recipe.optimising.schedule.at(self.done - 1, total=self.total),
+            "lr": self.recipe.optimizer.lr * self.recipe.optimizer.schedule.at(self.done - 1, total=self.total),
             "grad_norm": total.grad_norm,
             "tokens": self.tokens,
             "seconds": round(self.seconds, 3),
             "tokens_per_second": round(self.tokens / max(self.seconds, 1e-9)),
-            "memory_mb": memory_mb(self.learner.device),
+            "memory_mb": memory_mb(self.train_state.device),
         }
         self.tell(line)
         self.watch_loss(line)
@@ -202,14 +202,14 @@ class Trainer:
             return
         times = self.watch.see(step, loss)
         if times is not None and not quiet:
-            self.told(
+            self.log(
                 f"step {step:,}: the training loss has grown to {times:.0f} times its best ({loss:.4g} now): training "
-                f"may be diverging. A lower --lr (it is {self.recipe.optimising.lr:g}) or a longer --warmup helps most"
+                f"may be diverging. A lower --lr (it is {self.recipe.optimizer.lr:g}) or a longer --warmup helps most"
             )
 
     def check_weights(self) -> None:
         """A step's loss is from before its update, so it does not tell what the update made of the weights."""
-        if not self.learner.is_finite():
+        if not self.train_state.is_finite():
             raise self.diverged("there are weights that are no numbers")
 
     def diverged(self, how: str) -> RunError:
@@ -221,23 +221,23 @@ class Trainer:
     def tell(self, line: Mapping[str, Any]) -> None:
         """To the log; to the watcher too, with the steps there will be."""
         with os_errors_as_run_errors(self.folder.metrics):
-            self.log.write(line)
+            self.metrics_log.write(line)
         self.watcher({**line, "total": self.total})
 
     def evaluate(self) -> Assessment:
         """Assesses the weights to use, and remembers whether they are the best so far."""
         self.check_weights()
-        keeping = self.recipe.keeping
+        checkpointing = self.recipe.checkpointing
         held = Held(
             store=self.prepared.dev,
             tokens=self.recipe.batching.at_once,
-            score_records=keeping.score_records,
-            samples=keeping.samples,
-            bfloat16=self.learner.bfloat16,
+            score_records=checkpointing.score_records,
+            samples=checkpointing.samples,
+            bfloat16=self.train_state.bfloat16,
         )
         started = time.perf_counter()
-        found = assess(self.learner.caught_up(), self.task, held)
-        self.learner.model.train()
+        found = assess(self.train_state.caught_up(), self.task, held)
+        self.train_state.model.train()
         score = goal(found.scores, found.loss)
         better = math.isfinite(score) and (self.best is None or score > self.best["score"])
         self.since_best = 0 if better else self.since_best + 1
@@ -252,29 +252,29 @@ class Trainer:
         self.check_weights()
         self.held.check()
         with os_errors_as_run_errors(self.folder.metrics):
-            self.log.sync()
-        model = named_tensors(self.learner.caught_up())
+            self.metrics_log.sync()
+        model = named_tensors(self.train_state.caught_up())
         state = {
             "seconds": self.seconds,
             "tokens": self.tokens,
-            "places": self.learner.places,
-            "metrics_size": self.log.size,
+            "places": self.train_state.places,
+            "metrics_size": self.metrics_log.size,
             "best": self.best,
             "since_best": self.since_best,
             "finished": self.finished(),
         }
-        self.checkpoints.save(self.done, model, training_tensors(self.learner), state)
+        self.checkpoints.save(self.done, model, training_tensors(self.train_state), state)
         self.held.saved = f"step-{self.done:08d}"
         best = None if self.best is None else int(self.best["step"])
-        self.checkpoints.prune(self.recipe.keeping.checkpoints, best, self.done)
+        self.checkpoints.prune(self.recipe.checkpointing.checkpoints, best, self.done)
         self.watcher({"kind": "saved", "step": self.done})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Put everything back as it was when the checkpoint was saved."""
-        restore_training(self.learner, checkpoint.training(), str(checkpoint.folder))
+        restore_training(self.train_state, checkpoint.training(), str(checkpoint.folder))
         state = checkpoint.state
         self.done, self.tokens, self.seconds = checkpoint.step, state["tokens"], state["seconds"]
-        self.learner.places = state["places"]
+        self.train_state.places = state["places"]
         self.best, self.since_best = state["best"], state["since_best"]
         self.log_size, self.held.saved = state["metrics_size"], checkpoint.folder.name
 
@@ -284,17 +284,17 @@ def step_seed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def training_tensors(learner: Learner) -> dict[str, torch.Tensor]:
+def training_tensors(train_state: TrainState) -> dict[str, torch.Tensor]:
     """The weights in training, the optimiser's moments, the average, and the sum the log is in the middle of."""
-    found = {f"model.{name}": one for name, one in named_tensors(learner.model).items()}
-    names = {id(one): name for name, one in learner.model.named_parameters()}
-    for one, state in learner.optimiser.state.items():
+    found = {f"model.{name}": one for name, one in named_tensors(train_state.model).items()}
+    names = {id(one): name for name, one in train_state.model.named_parameters()}
+    for one, state in train_state.optimiser.state.items():
         found |= {f"optimiser.{names[id(one)]}.{key}": value for key, value in state.items()}
-    if learner.averaged is not learner.model:
-        found |= {f"average.{name}": one for name, one in named_tensors(learner.caught_up()).items()}
-    return found | {"nll": learner.nll}
+    if train_state.averaged is not train_state.model:
+        found |= {f"average.{name}": one for name, one in named_tensors(train_state.caught_up()).items()}
+    return found | {"nll": train_state.nll}
 
 
-def restore_training(learner: Learner, saved: Mapping[str, torch.Tensor], where: str) -> None:
+def restore_training(train_state: TrainState, saved: Mapping[str, torch.Tensor], where: str) -> None:
     """Copies what was saved over all of it."""
-    copy_into(training_tensors(learner), saved, where)
+    copy_into(training_tensors(train_state), saved, where)

@@ -30,7 +30,7 @@ class MetricsLog:
     A checkpoint keeps `size`; a resume from it opens the file with that size, and what came later is cut off.
     """
 
-    def __init__(self, path: Path, *, size: int = 0, told: Callable[[str], None] = nothing) -> None:
+    def __init__(self, path: Path, *, size: int = 0, log: Callable[[str], None] = nothing) -> None:
         """Open the file, cut back to its first `size` bytes; with 0, a new file.
 
         What is there and is not such a log is set aside under a numbered name, and told about: nothing of it is lost.
@@ -39,7 +39,7 @@ class MetricsLog:
             if (wrong := misfit(path, size)) is not None:
                 if os.path.lexists(path):
                     wrong = f"{wrong}; it is set aside as {set_aside(path).name}"
-                told(f"{path}: {wrong}, and a new log begins")
+                log(f"{path}: {wrong}, and a new log begins")
                 size = 0
             self.file = open_log(path)
             self.file.truncate(size)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, final
 
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import right_padded
 from clearhead.errors import OptionError, RunError
 from clearhead.files import read_json, write_text
@@ -26,7 +26,7 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents
 from clearhead.training.answers import in_batches
 from clearhead.training.defaults import PLACEHOLDER, decoder, with_position
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run
 from clearhead.training.schedules import SCHEDULES
 from clearhead.training.tasks import Generate
@@ -251,10 +251,10 @@ def probe_recipe(probe: Probe, folder: Path, amount: Amount | None = None, machi
         corpus=corpus,
         tokenizing=Tokenizing(kind="word", size=probe.words(amount.longest) + len(SPECIALS)),
         model=model,
-        optimising=Optimising(lr=2e-3, schedule=SCHEDULES["cosine"](warmup=100)),
+        optimizer=Optimizer(lr=2e-3, schedule=SCHEDULES["cosine"](warmup=100)),
         batching=Batching(tokens=8192, context=context),
         budget=Budget(steps=3000),
-        keeping=Keeping(evaluate=200, samples=2),
+        checkpointing=Checkpointing(evaluate=200, samples=2),
         machine=machine,
     )
 
@@ -323,7 +323,7 @@ def likeliest_after(run: Run, rows: Sequence[Sequence[int]]) -> list[list[int]]:
 
     def answer(batch: list[int]) -> list[list[int]]:
         tokens, _ = right_padded([rows[i] for i in batch], next(run.model.parameters()).device)
-        with inferring(run.model):
+        with eval_mode(run.model):
             return run.task.logits(run.model, {"tokens": tokens}).argmax(-1).tolist()
 
     return in_batches([len(row) for row in rows], run.model, answer)

@@ -28,7 +28,7 @@ from clearhead.training.weight_files import check_shapes, read_header
 
 __all__ = ["Run", "load"]
 
-Asked = TypeVar("Asked", bound=Task)
+Params = TypeVar("Params", bound=Task)
 
 
 @final
@@ -46,7 +46,7 @@ class Run:
         """The tokeniser of what comes in; `task.tokenizers` has them all by field."""
         return next(iter(self.task.tokenizers.values()))
 
-    def asked(self, task: type[Asked]) -> Asked:
+    def asked(self, task: type[Params]) -> Params:
         if not isinstance(self.task, task):
             raise OptionError(
                 f"{self.folder.path} was trained to {self.task.name}, and was asked to {task.name}; "
@@ -140,7 +140,7 @@ class Run:
         stride: int | None = None,
     ) -> dict[str, Any]:
         """How good it is on these files, as `clearhead evaluate` tells it; `evaluating.Evaluating` has the meanings."""
-        from clearhead.training.evaluating import Evaluating, evaluate
+        from clearhead.training.evaluation import Evaluating, evaluate
 
         how = Evaluating(beam=beam, length_penalty=length_penalty, tokenize=tokenize, lower=lower, stride=stride)
         return evaluate(self, source, how)
@@ -151,7 +151,7 @@ def to_stderr(text: str) -> None:
 
 
 def load(
-    path: str | Path, *, device: str = "auto", step: int | None = None, told: Callable[[str], None] = to_stderr
+    path: str | Path, *, device: str = "auto", step: int | None = None, log: Callable[[str], None] = to_stderr
 ) -> Run:
     """Return the run of a folder, with its best weights (or its last, if its recipe says so; or those of a step).
 
@@ -162,7 +162,7 @@ def load(
     folder.recipe()
     task, spec = folder.task(), folder.spec()
     check_fit(task, spec, str(folder.model_file))
-    checkpoint, weights = chosen(folder, spec, step, told)
+    checkpoint, weights = chosen(folder, spec, step, log)
     model = spec.build()
     copy_into(named_tensors(model), weights, str(checkpoint.folder))
     return Run(folder, task, model.to(chosen_device(device)).eval(), checkpoint.step)
@@ -189,7 +189,7 @@ def load_weights(checkpoint: Checkpoint, spec: Spec) -> dict[str, Tensor]:
 
 
 def chosen(
-    folder: RunFolder, spec: Spec, step: int | None, told: Callable[[str], None]
+    folder: RunFolder, spec: Spec, step: int | None, log: Callable[[str], None]
 ) -> tuple[Checkpoint, dict[str, Tensor]]:
     """Return the checkpoint to use, and its weights: the one asked for, else the best, else the newest whole one."""
     if step is not None:
@@ -206,13 +206,13 @@ def chosen(
             problem = problem or f": {error}"
             continue
         for line in passed_over:
-            told(line)
+            log(line)
         return checkpoint, weights
     if folder.checkpoints.folders() != before:
         # The run is in training: a newer checkpoint was saved, and those that were listed are removed.
-        return chosen(folder, spec, step, told)
+        return chosen(folder, spec, step, log)
     for line in passed_over:
-        told(line)
+        log(line)
     if problem:
         raise RunError(f"{folder.path}: no checkpoint can be used{problem}")
     raise RunError(f"{folder.path}: there is no whole checkpoint yet; train it, or go on with --resume")
@@ -221,7 +221,7 @@ def chosen(
 def best_step(folder: RunFolder, there: Sequence[Checkpoint]) -> int | None:
     """The step of the best weights, unless the run is told to use its last ones."""
     best = there[0].state["best"]
-    return None if best is None or folder.recipe().keeping.select == "last" else int(best["step"])
+    return None if best is None or folder.recipe().checkpointing.select == "last" else int(best["step"])
 
 
 def no_such_step(folder: RunFolder, there: Sequence[Checkpoint], step: int) -> NoReturn:

@@ -16,7 +16,7 @@ from clearhead.training.tasks import Task
 __all__ = ["start_from_vectors"]
 
 
-def start_from_vectors(model: nn.Module, task: Task, path: str, told: Callable[[str], None]) -> None:
+def start_from_vectors(model: nn.Module, task: Task, path: str, log: Callable[[str], None]) -> None:
     """Put the vectors of a file into the model's token tables, and say how many words were found.
 
     What enters the model for such a word is the file's vector itself, whatever factor the embedding has. Words that the
@@ -34,9 +34,7 @@ def start_from_vectors(model: nn.Module, task: Task, path: str, told: Callable[[
     found = read_vectors(path, asked)
     for name, (embedding, _) in tables.items():
         filled = fill(embedding, words[name], found)
-        told(
-            f"vectors: {filled:,} of {len(words[name]):,} words of the {name} are in {path}, which has {found.count:,}"
-        )
+        log(f"vectors: {filled:,} of {len(words[name]):,} words of the {name} are in {path}, which has {found.count:,}")
 
 
 def embeddings_of(model: nn.Module, task: Task) -> dict[str, tuple[TokenEmbedding, Tokenizer]]:

@@ -12,7 +12,6 @@ from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import resized
 from clearhead.text.preparing import Prepared, opened, prepare
-from clearhead.training.assessing import Held, assess
 from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link
 from clearhead.training.claiming import (
     check_new,
@@ -25,7 +24,6 @@ from clearhead.training.claiming import (
 )
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
-from clearhead.training.learner import Learner
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, settled
 from clearhead.training.metrics import finite
@@ -34,6 +32,8 @@ from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import TASKS
+from clearhead.training.train_step import TrainState
+from clearhead.training.validation import Held, assess
 from clearhead.training.weight_files import check_shapes, read_header
 
 __all__ = ["resume", "train"]
@@ -50,7 +50,7 @@ def train(
     recipe: Recipe,
     *,
     watcher: Watcher = say,
-    told: Callable[[str], None] = to_stderr,
+    log: Callable[[str], None] = to_stderr,
     data: Path | None = None,
     checkpoints: str | Path | None = None,
 ) -> Run:
@@ -68,7 +68,7 @@ def train(
         recipe = replace(recipe, machine=settled(recipe.machine))
         context = recipe.batching.context
         prepared = prepare(
-            recipe.corpus, TASKS[recipe.task].layout(context), recipe.tokenizing, data or folder.data, told
+            recipe.corpus, TASKS[recipe.task].layout(context), recipe.tokenizing, data or folder.data, log
         )
         task = TASKS[recipe.task](tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
         spec = task.fitted(recipe.model)
@@ -81,7 +81,7 @@ def train(
         held.add(folder.checkpoints.folder)
         folder.begin(recipe)
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
-        return Training(work, held, watcher, told).run(None, lambda: None)
+        return Training(work, held, watcher, log).run(None, lambda: None)
 
 
 def resume(
@@ -91,7 +91,7 @@ def resume(
     lr: float | None = None,
     machine: Machine | None = None,
     watcher: Watcher = say,
-    told: Callable[[str], None] = to_stderr,
+    log: Callable[[str], None] = to_stderr,
     data: Path | None = None,
     checkpoints: str | Path | None = None,
 ) -> Run:
@@ -109,16 +109,16 @@ def resume(
         check_fit(task, spec, str(folder.model_file))
         prepared = prepared_before(data or folder.data, folder)
         found = find_checkpoints(folder, checkpoints)
-        checkpoint = last_whole(found, folder, recipe, told)
-        told("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
+        checkpoint = last_whole(found, folder, recipe, log)
+        log("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
         changed = replace(
             recipe,
             budget=budget or recipe.budget,
-            optimising=replace(recipe.optimising, lr=lr or recipe.optimising.lr),
+            optimizer=replace(recipe.optimizer, lr=lr or recipe.optimizer.lr),
             machine=settled(machine or recipe.machine),
         )
         work = Work(folder=folder, recipe=changed, prepared=prepared, task=task, spec=spec)
-        return Training(work, held, watcher, told).run(checkpoint, lambda: take_over(work, found, held))
+        return Training(work, held, watcher, log).run(checkpoint, lambda: take_over(work, found, held))
 
 
 def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpoints:
@@ -154,10 +154,10 @@ def prepared_before(data: Path, folder: RunFolder) -> Prepared:
 
 
 def last_whole(
-    checkpoints: Checkpoints, folder: RunFolder, recipe: Recipe, told: Callable[[str], None]
+    checkpoints: Checkpoints, folder: RunFolder, recipe: Recipe, log: Callable[[str], None]
 ) -> Checkpoint | None:
     """Return the checkpoint to go on from; None only where none was ever written."""
-    found = checkpoints.newest(told)
+    found = checkpoints.newest(log)
     if found is None and checkpoints.folders():
         raise RunError(
             f"{checkpoints.folder}: none of the checkpoints is whole. Put one back; or, to go on from the very start, "
@@ -175,8 +175,8 @@ def last_whole(
 class Training:
     """A run about to be trained, in a folder that is held."""
 
-    def __init__(self, work: Work, held: Hold, watcher: Watcher, told: Callable[[str], None]) -> None:
-        self.work, self.held, self.watcher, self.told = work, held, watcher, told
+    def __init__(self, work: Work, held: Hold, watcher: Watcher, log: Callable[[str], None]) -> None:
+        self.work, self.held, self.watcher, self.log = work, held, watcher, log
 
     def run(self, checkpoint: Checkpoint | None, begin: Callable[[], None]) -> Run:
         """Train to the end, and evaluate. `begin` is called when all is there, just before anything is written."""
@@ -188,11 +188,11 @@ class Training:
         torch.manual_seed(work.recipe.seed)
         model = work.spec.build()
         if work.recipe.vectors is not None and checkpoint is None:
-            start_from_vectors(model, work.task, work.recipe.vectors, self.told)
+            start_from_vectors(model, work.task, work.recipe.vectors, self.log)
         model = model.to(device)
-        learner = Learner(model, work.task, work.recipe.optimising, work.recipe.machine)
+        train_state = TrainState(model, work.task, work.recipe.optimizer, work.recipe.machine)
         with Stopping() as stopping:
-            trainer = Trainer(work, learner, self.watcher, held=self.held, told=self.told)
+            trainer = Trainer(work, train_state, self.watcher, held=self.held, log=self.log)
             if checkpoint is not None:
                 trainer.restore(checkpoint)
             begin()
@@ -215,25 +215,25 @@ class Stopped(RunError):
 def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
     """evaluation.json: the weights to use, on the held-out records."""
     started = time.perf_counter()
-    keeping = trainer.recipe.keeping
+    checkpointing = trainer.recipe.checkpointing
     held = Held(
         store=prepared.dev,
         tokens=trainer.recipe.batching.at_once,
-        score_records=MOST_ASSESSED if keeping.score_records else 0,
-        samples=keeping.samples,
-        bfloat16=trainer.learner.bfloat16,
+        score_records=MOST_ASSESSED if checkpointing.score_records else 0,
+        samples=checkpointing.samples,
+        bfloat16=trainer.train_state.bfloat16,
     )
-    found = assess(run.model, run.task, held)
-    told = {
+    assessed = assess(run.model, run.task, held)
+    found = {
         "on": "dev",
         "records": len(prepared.dev),
         "step": run.step,
-        "loss": found.loss,
-        **found.scores,
+        "loss": assessed.loss,
+        **assessed.scores,
         "parameters": sum(one.numel() for one in run.model.parameters()),
         "training_seconds": round(trainer.seconds, 2),
         "seconds": round(time.perf_counter() - started, 2),
-        "samples": found.samples,
+        "samples": assessed.samples,
     }
     trainer.held.check()
-    run.folder.write_own(run.folder.evaluation, {key: finite(value) for key, value in told.items()})
+    run.folder.write_own(run.folder.evaluation, {key: finite(value) for key, value in found.items()})

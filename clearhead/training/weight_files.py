@@ -12,11 +12,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from clearhead.errors import ClearheadError, RunError
-from clearhead.model.saved import counts_in
 from clearhead.model.sizes import Spec
+from clearhead.model.spec_json import counts_in
 from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.serialization import check_regular
 from clearhead.training.checkpoints import named_tensors
-from clearhead.written import check_regular
 
 __all__ = ["Header", "TensorInfo", "check_shapes", "read_header"]
 

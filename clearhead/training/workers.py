@@ -15,6 +15,7 @@ from typing import Any, final
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.files import open_log, os_errors_as_run_errors, read_sealed
+from clearhead.serialization import from_json, table_of, to_json
 from clearhead.text.preparing import prepare
 from clearhead.training.claiming import check_new, claim
 from clearhead.training.folder import RunFolder
@@ -24,11 +25,10 @@ from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import TASKS
 from clearhead.training.train import resume, train
-from clearhead.written import from_json, table_of, to_json
 
 __all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all", "work"]
 
-Told = Callable[[str], None]
+Log = Callable[[str], None]
 PAUSE = 0.1
 """Seconds between looks at the processes."""
 JOB, LOG, RECALL = "job.json", "log.txt", "recall.json"
@@ -89,7 +89,7 @@ def read_job(path: Path) -> Job:
     return job
 
 
-def prepare_text(jobs: Sequence[Job], told: Told) -> None:
+def prepare_text(jobs: Sequence[Job], log: Log) -> None:
     """Tokenises the text once, in a process of its own; arms that differ in it have their own."""
     different = {
         json.dumps(to_json([job.recipe.corpus, job.recipe.tokenizing, job.recipe.batching.context])): job
@@ -98,7 +98,7 @@ def prepare_text(jobs: Sequence[Job], told: Told) -> None:
     for job in different.values():
         done = subprocess.run(command("prepare", job), text=True, capture_output=True, env=environment(), check=False)
         for line in done.stdout.splitlines():
-            told(line)
+            log(line)
         if done.returncode:
             raise DataError(done.stderr.strip() or f"the text could not be read (exit code {done.returncode})")
 
@@ -113,7 +113,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
 
 
-def run_all(jobs: Sequence[Job], parallel: int, told: Told) -> dict[str, str]:
+def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
     """Runs every job in a process of its own; returns why those that failed did, by name.
 
     Ctrl-C and SIGTERM are passed on once: the runs save, and then this raises.
@@ -129,7 +129,7 @@ def run_all(jobs: Sequence[Job], parallel: int, told: Told) -> dict[str, str]:
             while running or (waiting and not stopping.asked):
                 while waiting and len(running) < parallel and not stopping.asked:
                     number, job = waiting.pop(0)
-                    told(f"{number}/{len(jobs)}  {job.name}: see {job.folder.path / LOG}")
+                    log(f"{number}/{len(jobs)}  {job.name}: see {job.folder.path / LOG}")
                     running[job.name] = started(job)
                 if stopping.asked:
                     end(running)
@@ -137,7 +137,7 @@ def run_all(jobs: Sequence[Job], parallel: int, told: Told) -> dict[str, str]:
                 for name in [name for name, process in running.items() if process.poll() is not None]:
                     if running.pop(name).returncode and not stopping.asked:
                         problems[name] = last_line(by_name[name].folder.path / LOG)
-                        told(f"{name} failed: {problems[name]}")
+                        log(f"{name} failed: {problems[name]}")
         finally:
             end(running)
     if stopping.asked:
@@ -183,9 +183,9 @@ def work(job: Job) -> Run:
     """Makes a run, or goes on with it; in the end it is asked what its probe asks."""
     data = Path(job.data)
     if job.folder.exists():
-        run = resume(job.run, watcher=report, told=say, data=data)
+        run = resume(job.run, watcher=report, log=say, data=data)
     else:
-        run = train(job.run, job.recipe, watcher=report, told=say, data=data)
+        run = train(job.run, job.recipe, watcher=report, log=say, data=data)
     if job.recall is not None:
         texts = Path(job.recall).read_text(encoding="utf-8").splitlines()
         job.folder.write_own(job.folder.path / RECALL, asdict(score_recall(run, texts)))

@@ -332,7 +332,7 @@ def test_the_folder_names_the_directions_and_the_runs_are_listed(made, capsys, t
 
 def test_training_goes_on_from_a_compiled_program(made):
     loaded = made("shift")
-    again = resume(loaded.folder.path, budget=Budget(steps=1), told=lambda line: None)
+    again = resume(loaded.folder.path, budget=Budget(steps=1), log=lambda line: None)
     assert again.step == 1
     before, after = (dict(one.model.named_parameters()) for one in (loaded, again))
     moved = [(before[name] - after[name]).detach().abs().max().item() for name in before]

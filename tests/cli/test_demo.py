@@ -36,7 +36,7 @@ def small_recipe(corpus, seed):
         tokenizing=replace(real.tokenizing, size=290),
         model=presets.classic(64, size=Size(2, 16, 2, 2, 16), dropout=0.0),
         budget=Budget(steps=4),
-        keeping=replace(real.keeping, log=1, evaluate=4, save=1),
+        checkpointing=replace(real.checkpointing, log=1, evaluate=4, save=1),
     )
 
 

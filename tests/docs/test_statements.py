@@ -131,16 +131,16 @@ def home(tmp_path_factory):
     from clearhead import training
     from clearhead.cli.demo import corpus, demo_recipe
     from clearhead.cli.number_words import draw
-    from clearhead.training.recipe import Budget, Keeping, Machine
+    from clearhead.training.recipe import Budget, Checkpointing, Machine
 
     folder = tmp_path_factory.mktemp("statements")
     recipe = replace(
         demo_recipe(corpus(draw(1, train=500, held_out=5), folder / "files"), 1),
         budget=Budget(steps=1),
-        keeping=Keeping(log=1, evaluate=1, checkpoints=1, select="last", score_records=1),
+        checkpointing=Checkpointing(log=1, evaluate=1, checkpoints=1, select="last", score_records=1),
         machine=Machine(device="cpu", threads=1),
     )
-    training.train(folder / "runs/demo", recipe, told=lambda _: None)
+    training.train(folder / "runs/demo", recipe, log=lambda _: None)
     for name, times in (("train", 50), ("test", 1)):
         (folder / f"{name}.de").write_text("eins\nzwei\n" * times, encoding="utf-8")
         (folder / f"{name}.en").write_text("one\ntwo\n" * times, encoding="utf-8")

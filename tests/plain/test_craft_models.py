@@ -16,9 +16,9 @@ from clearhead.attention.weighting import Softmax
 from clearhead.craft import PROGRAMS, Crafted, compile, numeric, run
 from clearhead.craft.programs import reverse
 from clearhead.decoding import Beam, Greedy, Rules, generate
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import ProgramError, UnsupportedError
-from clearhead.model.saved import spec_from_json, spec_to_json
+from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.tracing import trace_model
 from tests.decoding.plain import Case
 
@@ -50,7 +50,7 @@ def tensors(crafted, every):
 
 
 def logits(crafted, every):
-    with inferring(crafted.model):
+    with eval_mode(crafted.model):
         return crafted.model(*tensors(crafted, every))
 
 

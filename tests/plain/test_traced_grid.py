@@ -8,8 +8,8 @@ from clearhead.attention.grid import combinations, reasons, small_kernels
 from clearhead.attention.kernels import run
 from clearhead.attention.request import make_call
 from clearhead.attention.support import KERNEL_NAMES
-from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Passed
+from clearhead.tracing.site import Site
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from clearhead.training.comparison import Impossible
 from clearhead.training.defaults import decoder
 from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.probes import PROBES, Amount, probe_recipe
-from clearhead.training.recipe import Budget, Keeping, Machine
+from clearhead.training.recipe import Budget, Checkpointing, Machine
 from clearhead.training.workers import work
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,7 +37,7 @@ def small(home, name="copy", steps=3):
         model=model,
         batching=replace(recipe.batching, tokens=256),
         budget=Budget(steps=steps),
-        keeping=Keeping(log=1, evaluate=1, save=1, checkpoints=9, score_records=5, samples=0),
+        checkpointing=Checkpointing(log=1, evaluate=1, save=1, checkpoints=9, score_records=5, samples=0),
     )
 
 
@@ -70,7 +70,7 @@ def finished(tmp_path_factory):
     patch.setattr(comparing, "run_all", lambda jobs, parallel, told: {job.name: "" for job in jobs if not work(job)})
     patch.setattr(comparing, "prepare_text", lambda jobs, told: None)
     try:
-        found = compare(home, arms_of(home), seeds=(1, 2), probe="copy", told=lambda _: None)
+        found = compare(home, arms_of(home), seeds=(1, 2), probe="copy", log=lambda _: None)
     finally:
         patch.undo()
     return home, found
@@ -188,20 +188,20 @@ def test_a_run_that_fails_is_reported_beside_the_others(again, worked, monkeypat
 def test_an_impossible_arm_is_told_first_and_stops_nothing(again, worked):
     told = []
     arms = [*arms_of(again), Impossible(arm="kernelized", why="it has no score")]
-    found = compare(again, arms, seeds=(1,), probe="copy", told=told.append)
+    found = compare(again, arms, seeds=(1,), probe="copy", log=told.append)
     assert told == ["kernelized is not possible: it has no score", "2 of 2 runs are there already"]
     assert found.impossible == (arms[-1],)
     assert json.loads((again / "comparison.json").read_text())["not_possible"][0]["arm"] == "kernelized"
 
 
 def test_recall_is_asked_of_every_run(tmp_path, worked):
-    found = compare(tmp_path, arms_of(tmp_path, "recall"), seeds=(1,), probe="recall", told=lambda _: None)
+    found = compare(tmp_path, arms_of(tmp_path, "recall"), seeds=(1,), probe="recall", log=lambda _: None)
     assert found.distances == [4, 8]
     for one in found.outcomes:
         assert one.numbers["accuracy"] == pytest.approx(statistics.mean((one.by_distance or {}).values()))
         assert (tmp_path / f"{one.arm}-seed1/recall.json").exists()
     (tmp_path / "softmax-seed1/recall.json").unlink()
-    assert compare(tmp_path, arms_of(tmp_path, "recall"), seeds=(1,), probe="recall", told=lambda _: None) == found
+    assert compare(tmp_path, arms_of(tmp_path, "recall"), seeds=(1,), probe="recall", log=lambda _: None) == found
     assert worked == ["softmax-seed1", "cosine-seed1", "softmax-seed1"]
 
 
@@ -226,7 +226,7 @@ def test_nothing_that_is_possible_is_nothing_to_compare(tmp_path):
 @pytest.mark.slow
 def test_processes_do_the_same_as_this_one(tmp_path, finished):
     told = []
-    found = compare(tmp_path, arms_of(tmp_path), seeds=(1,), probe="copy", parallel=2, told=told.append)
+    found = compare(tmp_path, arms_of(tmp_path), seeds=(1,), probe="copy", parallel=2, log=told.append)
     here = {(one.arm, one.seed): one.numbers["loss"] for one in finished[1].outcomes}
     assert {(one.arm, one.seed): one.numbers["loss"] for one in found.outcomes}.items() <= here.items()
     assert told[0].startswith("60 records")

@@ -197,6 +197,6 @@ def test_a_small_model_learns_to_sort(tmp_path):
         batching=replace(recipe.batching, tokens=2048),
         budget=Budget(steps=400),
     )
-    run = train(tmp_path / "run", recipe, told=lambda _: None)
+    run = train(tmp_path / "run", recipe, log=lambda _: None)
     assert json.loads(run.folder.evaluation.read_text())["exact_match"] > 0.9
     assert run.translate(["d a c b a d"], beam=1) == ["a a b c d d"]

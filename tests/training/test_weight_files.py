@@ -14,11 +14,11 @@ from clearhead.attention import weighting
 from clearhead.attention.heads import Heads
 from clearhead.errors import RunError
 from clearhead.model import presets
-from clearhead.model.saved import spec_from_json, spec_to_json
+from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.run import load
 from clearhead.training.weight_files import TensorInfo, check_shapes, read_header
-from tests.model.test_saved import SPECS
+from tests.model.test_spec_json import SPECS
 
 SMALL = [spec for spec in SPECS if getattr(spec, "d_model", 99) == 8 and spec.blocks]
 GPT = presets.gpt2("tiny", vocabulary=50)
@@ -96,7 +96,7 @@ def test_nan_weights_under_a_valid_checksum_give_no_garbage(copy):
     state = {name: one for name, one in newest.state.items() if name not in ("format", "run", "model", "files")}
     copy.checkpoints.save(newest.step, weights, newest.training(), state)
     with pytest.raises(RunError, match=r"no checkpoint can be used: .*NaN"):
-        load(copy.path, device="cpu", told=lambda line: None)
+        load(copy.path, device="cpu", log=lambda line: None)
 
 
 def test_a_tokeniser_of_another_size_is_told(copy, monkeypatch):
@@ -104,7 +104,7 @@ def test_a_tokeniser_of_another_size_is_told(copy, monkeypatch):
     task = copy.task()
     monkeypatch.setattr(type(copy), "spec", lambda self: task.fitted(presets.tiny(vocabulary=7)))
     with pytest.raises(RunError, match=r"no checkpoint can be used: .* they differ in "):
-        load(copy.path, device="cpu", told=lambda line: None)
+        load(copy.path, device="cpu", log=lambda line: None)
     monkeypatch.setattr(type(copy), "spec", lambda self: presets.tiny(vocabulary=7))
     with pytest.raises(RunError, match=r"model\.json: its model has another vocabulary or other labels"):
         load(copy.path, device="cpu")

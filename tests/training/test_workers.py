@@ -12,11 +12,11 @@ import pytest
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.model import presets
 from clearhead.model.presets import Size
+from clearhead.serialization import to_json
 from clearhead.training import workers
 from clearhead.training.probes import PROBES, Amount, probe_recipe
-from clearhead.training.recipe import Budget, Keeping, Machine
+from clearhead.training.recipe import Budget, Checkpointing, Machine
 from clearhead.training.workers import Interrupted, Job, begin, main, prepare_text, read_job, run_all
-from clearhead.written import to_json
 
 AMOUNT = Amount(longest=8, examples=40, held_out=8)
 
@@ -28,7 +28,7 @@ def job(tmp_path):
         recipe,
         model=presets.classic(64, size=Size(1, 16, 2, 2, 32)),
         budget=Budget(steps=2),
-        keeping=Keeping(score_records=0, samples=0),
+        checkpointing=Checkpointing(score_records=0, samples=0),
     )
     job = Job(arm="a", recipe=recipe, run=f"{tmp_path}/a", data=f"{tmp_path}/data")
     begin([job])

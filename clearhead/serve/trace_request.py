@@ -8,10 +8,10 @@ from typing import Any, final
 
 from clearhead.attention.weighting import TABLE, Kernelized, Weighting
 from clearhead.errors import OptionError
-from clearhead.serve.asking import Asked
+from clearhead.serve.params import Params
 from clearhead.tracing.edits import Change, Edit, Swap
 
-__all__ = ["WEIGHTINGS", "Wanted", "as_change", "changes_of", "read_edits"]
+__all__ = ["WEIGHTINGS", "TraceRequest", "as_change", "changes_of", "read_edits"]
 
 MOST_EDITS = 1000
 WEIGHTINGS: Mapping[str, Weighting] = {**TABLE, "kernelized": Kernelized("elu")}
@@ -20,7 +20,7 @@ WEIGHTINGS: Mapping[str, Weighting] = {**TABLE, "kernelized": Kernelized("elu")}
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class TraceRequest:
     """A request for a trace, read and checked as far as it can be without a model."""
 
     source: str
@@ -29,12 +29,12 @@ class Wanted:
     step: int
 
     @staticmethod
-    def of(asked: Asked, step: int) -> "Wanted":
+    def of(asked: Params, step: int) -> "TraceRequest":
         """From a body; `step` is that of the checkpoint which is used unless another is asked for."""
         asked.only("source", "target", "edits", "step")
         edits = read_edits(asked)
         chosen = asked.maybe_whole("step")
-        return Wanted(
+        return TraceRequest(
             source=asked.text("source"),
             target=target_of(asked),
             edits=edits,
@@ -52,7 +52,7 @@ class Wanted:
         return changes_of(self.edits)
 
 
-def read_edits(asked: Asked) -> list[dict[str, Any]]:
+def read_edits(asked: Params) -> list[dict[str, Any]]:
     """Return the edits of a request as they came, each checked."""
     edits = asked.objects("edits", most=MOST_EDITS)
     for one in edits:
@@ -61,10 +61,10 @@ def read_edits(asked: Asked) -> list[dict[str, Any]]:
 
 
 def changes_of(edits: Sequence[dict[str, Any]]) -> list[Change]:
-    return [as_change(Asked(one, f"edits[{place}]")) for place, one in enumerate(edits)]
+    return [as_change(Params(one, f"edits[{place}]")) for place, one in enumerate(edits)]
 
 
-def target_of(asked: Asked) -> str | list[int] | None:
+def target_of(asked: Params) -> str | list[int] | None:
     """Text, or ids; None is the model's own output."""
     found = asked.values.get("target")
     if found is None:
@@ -76,7 +76,7 @@ def target_of(asked: Asked) -> str | list[int] | None:
     return found
 
 
-def as_change(one: Asked) -> Change:
+def as_change(one: Params) -> Change:
     """An edit of one value, or another weighting for a site."""
     if "weighting" in one.values:
         one.only("at", "weighting")
@@ -94,7 +94,7 @@ def as_change(one: Asked) -> Change:
     )
 
 
-def new_value(one: Asked) -> float | bool | None:
+def new_value(one: Params) -> float | bool | None:
     found = one.values.get("to")
     if found is None or isinstance(found, bool):
         if isinstance(found, bool) and one.values.get("step") != "allowed":

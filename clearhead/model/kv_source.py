@@ -1,7 +1,7 @@
-"""Reading: where an attention slot finds its keys and values. The blocks are the same whatever it is.
+"""Where an attention slot takes its keys and values from. The blocks are the same whichever it is.
 
-In a forward pass they are made afresh from the sequence itself (`Afresh`) or from the encoder's output (`Across`); in
-decoding a cache holds them. A model's forward is one piece of code, and takes one of these for each slot.
+In a forward pass they are computed from the sequence itself (`FromSelf`) or from the encoder's output (`FromMemory`);
+in decoding the KV cache holds them. A model's forward is one piece of code, and takes one of these for each slot.
 """
 
 from collections.abc import Callable
@@ -14,23 +14,23 @@ from torch import Tensor
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
 
-__all__ = ["Across", "Afresh", "Read", "Reads"]
+__all__ = ["FromMemory", "FromSelf", "KVSource", "KVSources"]
 
-Read = Callable[[Attention, Tensor], Tensor]
-"""What attention gives for these vectors."""
+KVSource = Callable[[Attention, Tensor], Tensor]
+"""Runs a layer on these vectors, with keys and values from wherever it takes them."""
 
 
-class Reads(NamedTuple):
-    """For one block: how its own attention reads, and its cross-attention."""
+class KVSources(NamedTuple):
+    """The sources of one block: of its self-attention, and of its cross-attention."""
 
-    own: Read
-    cross: Read | None = None
+    own: KVSource
+    cross: KVSource | None = None
 
 
 # Compared by identity, since torch 2.11's compiler hashes such an object before its fields are set.
 @final
 @dataclass(frozen=True, eq=False)
-class Afresh:
+class FromSelf:
     """Keys and values of the sequence itself; `mask` beside the layer's own, positions from 0 unless given."""
 
     mask: Mask | None = None
@@ -42,7 +42,7 @@ class Afresh:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Across:
+class FromMemory:
     """Keys and values of `memory`, the encoder's output. Both sequences count their positions from 0."""
 
     memory: Tensor

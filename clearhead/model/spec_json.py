@@ -1,8 +1,8 @@
 """A model's spec as JSON, and back: with the weights, all there is to a model.
 
->>> from clearhead.model import presets, saved
+>>> from clearhead.model import presets, spec_json
 >>> spec = presets.tiny(vocabulary=100)
->>> saved.spec_from_json(saved.spec_to_json(spec)) == spec
+>>> spec_json.spec_from_json(spec_json.spec_to_json(spec)) == spec
 True
 """
 
@@ -18,7 +18,7 @@ from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
-from clearhead.written import Then, from_json, table_of, to_json
+from clearhead.serialization import Then, from_json, table_of, to_json
 
 __all__ = ["PARTS", "counts_in", "spec_from_json", "spec_to_json"]
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clearhead.training.assessing import Held, assess, goal, loss_of, spread, with_blank
-from clearhead.training.objective import NOTHING
+from clearhead.training.losses import NOTHING
 from clearhead.training.scores import score_translations
+from clearhead.training.validation import Held, assess, goal, loss_of, spread, with_blank
 from tests.training import small_runs
 from tests.training.small_runs import trained
 from tests.training.tiny import recipe_for, work_on

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clearhead.decoding.top import GROUP, LogProbs, best, top
+from clearhead.decoding.topk import GROUP, LogProbs, best, top
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

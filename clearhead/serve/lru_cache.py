@@ -5,14 +5,14 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar, final
 
-__all__ = ["Latest"]
+__all__ = ["LRUCache"]
 
 Name = TypeVar("Name", bound=Hashable)
 Value = TypeVar("Value")
 
 
 @final
-class Latest(Generic[Name, Value]):
+class LRUCache(Generic[Name, Value]):
     """The values last asked for, by name. The oldest go when there are too many, or when they take too much room.
 
     >>> kept = Latest[str, int](most=2)

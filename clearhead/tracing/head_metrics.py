@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder, Encoder
 from clearhead.tracing.edits import Change, Edit
 from clearhead.tracing.names import Model, sides_of
-from clearhead.tracing.rebuilding import Head, Site
+from clearhead.tracing.site import Head, Site
 from clearhead.tracing.stopping import check_stopped
 from clearhead.tracing.trace import ROWS, Candidate, Trace, best_of
 
@@ -114,7 +114,7 @@ def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
     last = f"{side}.normed"
     names = [name for name in trace.stream if name.startswith(f"{side}.") and name != f"{side}.embedding.token"]
     read = [name for name in names if name.endswith("embedding.out") or is_last_of_block(name, names)]
-    with inferring(part):
+    with eval_mode(part):
         found = [Lens(name, answered(part, trace.value(name), shown, normed=False)) for name in read]
         if last in names:
             found.append(Lens(last, answered(part, trace.value(last), shown, normed=True)))
@@ -162,7 +162,7 @@ def effects(
     model: Model, forward: Callable[[Sequence[Change]], Tensor], site: str, n_heads: int, changes: Sequence[Change] = ()
 ) -> list[Effect]:
     """The effect of taking out each head of a site. `forward` runs the model with changes and gives its logits."""
-    with inferring(model):
+    with eval_mode(model):
         whole = forward(changes)
         found = []
         for head in range(n_heads):

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.compiling import compile
 from clearhead.training.averaging import Unaveraged
-from clearhead.training.lists import copy_all, move_all, zero_all
-from clearhead.training.objective import NOTHING, Loss, cross_entropy, r_drop
-from clearhead.training.recipe import Machine, Optimising
+from clearhead.training.foreach import copy_all, move_all, zero_all
+from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
+from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Batch, Task
 
-__all__ = ["Captured", "Eager", "Learner", "Stepper", "Totals", "make_stepper"]
+__all__ = ["Captured", "Eager", "Stepper", "Totals", "TrainState", "make_stepper"]
 
 WARM_UPS = 3
 
@@ -34,16 +34,16 @@ class Totals(NamedTuple):
 
 
 @final
-class Learner:
+class TrainState:
     """A model in training on its device."""
 
-    def __init__(self, model: nn.Module, task: Task, optimising: Optimising, machine: Machine) -> None:
-        self.model, self.task, self.optimising = model, task, optimising
+    def __init__(self, model: nn.Module, task: Task, optimizer: Optimizer, machine: Machine) -> None:
+        self.model, self.task, self.optimizer = model, task, optimizer
         self.device = next(model.parameters()).device
         self.bfloat16 = machine.precision == "bfloat16"
         self.parameters = [one for one in model.parameters() if one.requires_grad]
-        self.optimiser = adamw(self.parameters, optimising, self.device)
-        self.averaged = model if isinstance(optimising.averaging, Unaveraged) else copy.deepcopy(model)
+        self.optimiser = adamw(self.parameters, optimizer, self.device)
+        self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
         self.average = [one for one in self.averaged.parameters() if one.requires_grad]
         self.follows = True
         self.nll = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -61,11 +61,11 @@ class Learner:
         self.nll += loss.nll
 
     def loss(self, batch: Batch) -> Loss:
-        return self.batch_loss(self.task, self.model, batch, self.optimising.smoothing, self.optimising.r_drop)
+        return self.batch_loss(self.task, self.model, batch, self.optimizer.smoothing, self.optimizer.r_drop)
 
     def update(self) -> None:
         """Clips, steps, and clears the gradients."""
-        clip = float("inf") if self.optimising.clip is None else self.optimising.clip
+        clip = float("inf") if self.optimizer.clip is None else self.optimizer.clip
         self.grad_norm.copy_(nn.utils.clip_grad_norm_(self.parameters, clip, foreach=True))
         self.optimiser.step()
         self.clear()
@@ -98,18 +98,18 @@ class Learner:
             else:
                 group["lr"] = rate
 
-    def hold_average(self, pull: float) -> None:
+    def hold_average(self, ema_weight: float) -> None:
         """Before a step after which the average is not simply the weights: it must be what it is so far."""
-        if pull < 1:
+        if ema_weight < 1:
             self.caught_up()
 
     @torch.no_grad()
-    def move_average(self, pull: float) -> None:
+    def move_average(self, ema_weight: float) -> None:
         """Moves the average after a step. While it is to follow the weights, it is made only when it is asked for."""
-        if pull == 1:
+        if ema_weight == 1:
             self.follows = True
-        elif pull > 0 and self.averaged is not self.model:
-            move_all(self.average, self.parameters, pull)
+        elif ema_weight > 0 and self.averaged is not self.model:
+            move_all(self.average, self.parameters, ema_weight)
 
     @torch.no_grad()
     def caught_up(self) -> nn.Module:
@@ -141,19 +141,19 @@ def batch_loss(task: Task, model: nn.Module, batch: Batch, smoothing: float, r_d
     return cross_entropy(logits, wanted, smoothing)
 
 
-def adamw(parameters: Sequence[nn.Parameter], optimising: Optimising, device: torch.device) -> torch.optim.AdamW:
+def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device) -> torch.optim.AdamW:
     """Fused. Matrices decay, vectors do not; on a GPU the rate is a tensor, so that a captured step reads it."""
     groups = [
-        {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": optimising.weight_decay},
+        {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": optimizer.weight_decay},
         {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
     ]
     on_gpu = device.type == "cuda"
-    rate = torch.tensor(optimising.lr, device=device) if on_gpu else optimising.lr
+    rate = torch.tensor(optimizer.lr, device=device) if on_gpu else optimizer.lr
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=rate,
-        betas=optimising.betas,
-        eps=optimising.epsilon,
+        betas=optimizer.betas,
+        eps=optimizer.epsilon,
         fused=True,
         capturable=on_gpu,
     )
@@ -165,14 +165,14 @@ class Stepper(ABC):
     filled: bool
     """Whether batches must have the full shape of their width."""
 
-    def __init__(self, learner: Learner) -> None:
-        self.learner = learner
+    def __init__(self, train_state: TrainState) -> None:
+        self.train_state = train_state
 
     def step(self, batches: Sequence[Batch], rate: float) -> None:
         """One optimiser step over these batches, at this learning rate."""
         places = sum(int((batch["wanted"] != NOTHING).sum()) for batch in batches)
-        self.learner.places += places
-        self.learner.set_rate(rate)
+        self.train_state.places += places
+        self.train_state.set_rate(rate)
         for batch in batches:
             self.run_pass(batch, 1 / max(places, 1))
         self.run_update()
@@ -193,11 +193,11 @@ class Eager(Stepper):
     filled = False
 
     def run_pass(self, batch: Batch, share: float) -> None:
-        device = self.learner.device
-        self.learner.backward(moved(batch, device), torch.tensor(share, device=device))
+        device = self.train_state.device
+        self.train_state.backward(moved(batch, device), torch.tensor(share, device=device))
 
     def run_update(self) -> None:
-        self.learner.update()
+        self.train_state.update()
 
 
 @final
@@ -206,10 +206,10 @@ class Captured(Stepper):
 
     filled = True
 
-    def __init__(self, learner: Learner) -> None:
-        super().__init__(learner)
+    def __init__(self, train_state: TrainState) -> None:
+        super().__init__(train_state)
         self.pool = torch.cuda.graph_pool_handle()
-        self.share = torch.zeros((), device=learner.device)
+        self.share = torch.zeros((), device=train_state.device)
         self.passes: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, Batch]] = {}
         self.update: torch.cuda.CUDAGraph | None = None
         self.updates = 0
@@ -227,32 +227,32 @@ class Captured(Stepper):
 
     def capture_pass(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
         """Runs the pass a few times aside, as capturing asks, and undoes what they added and the numbers they drew."""
-        learner = self.learner
-        random = torch.cuda.get_rng_state(learner.device)
-        inputs = moved(batch, learner.device)
-        kept = [one.clone() for one in learner.gradients()], learner.nll.clone()
-        aside(lambda: learner.backward(inputs, self.share))
+        train_state = self.train_state
+        random = torch.cuda.get_rng_state(train_state.device)
+        inputs = moved(batch, train_state.device)
+        kept = [one.clone() for one in train_state.gradients()], train_state.nll.clone()
+        aside(lambda: train_state.backward(inputs, self.share))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
-            learner.backward(inputs, self.share)
+            train_state.backward(inputs, self.share)
         # A table of positions that grows later is another tensor: the graph goes on reading this one.
-        self.kept += [module.table for module in learner.model.modules() if isinstance(module, SinusoidalTable)]
-        copy_all(learner.gradients(), kept[0])
-        learner.nll.copy_(kept[1])
-        torch.cuda.set_rng_state(random, learner.device)
+        self.kept += [module.table for module in train_state.model.modules() if isinstance(module, SinusoidalTable)]
+        copy_all(train_state.gradients(), kept[0])
+        train_state.nll.copy_(kept[1])
+        torch.cuda.set_rng_state(random, train_state.device)
         return graph, inputs
 
     def run_update(self) -> None:
         """The first two updates run as they come, and make the optimiser's state; then it is captured."""
         self.updates += 1
         if self.updates < WARM_UPS:
-            self.learner.update()
+            self.train_state.update()
             return
         if self.update is None:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.pool):
-                self.learner.update()
+                self.train_state.update()
             self.update = graph
         self.update.replay()
 
@@ -271,6 +271,6 @@ def moved(batch: Mapping[str, Tensor], device: torch.device) -> Batch:
     return {name: one.to(device) for name, one in batch.items()}
 
 
-def make_stepper(learner: Learner, machine: Machine) -> Stepper:
+def make_stepper(train_state: TrainState, machine: Machine) -> Stepper:
     """Captured on a GPU, unless it is told not to."""
-    return Captured(learner) if learner.device.type == "cuda" and machine.graphs else Eager(learner)
+    return Captured(train_state) if train_state.device.type == "cuda" and machine.graphs else Eager(train_state)

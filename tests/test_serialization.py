@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from clearhead.errors import OptionError, RunError, TraceError
+from clearhead.serialization import check_type, from_json, load_tensors, save_tensors, table_of, to_json
 from clearhead.training.averaging import Ema
-from clearhead.written import check_type, from_json, load_tensors, save_tensors, table_of, to_json
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clearhead.decoding.top import best
+from clearhead.decoding.topk import best
 from clearhead.errors import OptionError
 
 __all__ = ["Chooser", "Greedy", "Sample"]

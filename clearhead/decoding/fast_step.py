@@ -22,10 +22,10 @@ from clearhead.attention.similarity import Similarity
 from clearhead.decoding.caches import Cache, Caches, Fixed, Growing
 from clearhead.model.arrangements import After, Alone, Bare, Before, Connection
 from clearhead.model.blocks import Block
+from clearhead.model.cpu_matmul import few_rows, is_large, through
 from clearhead.model.feedforward import Gated, Plain
+from clearhead.model.kv_source import KVSources
 from clearhead.model.norms import BuiltLayerNorm, BuiltRMSNorm
-from clearhead.model.products import few_rows, is_large, through
-from clearhead.model.reading import Reads
 from clearhead.model.transformers import Decoder
 from clearhead.taps import Tapped
 
@@ -56,7 +56,7 @@ def observed(module: nn.Module) -> bool:
     return is_hooked(module) or (isinstance(module, Tapped) and module.tapped)
 
 
-def lean_block(block: Block, reads: Reads) -> Step:
+def lean_block(block: Block, reads: KVSources) -> Step:
     if type(block) is not Block:
         return lambda x: block(x.unsqueeze(1), reads).squeeze(1)
     branches = [connected(block.around_attention, lean_own(block.attention, cast(Cache, reads.own)))]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clearhead.model.products import FEW, FEWEST, MANY, few_rows, is_large, through
+from clearhead.model.cpu_matmul import FEW, FEWEST, MANY, few_rows, is_large, through
 
 ROWS = [1, 2, FEWEST, FEWEST + 1, FEW, FEW + 1, MANY, MANY + 1]
 

@@ -139,8 +139,8 @@ def count_objects(value: Any) -> int:
 def join(where: str, name: str) -> str:
     """Add a field to a path. The first one follows the file's name.
 
-    >>> join(join("recipe.json", "optimising"), "lr")
-    'recipe.json: optimising.lr'
+    >>> join(join("recipe.json", "optimizer"), "lr")
+    'recipe.json: optimizer.lr'
     """
     return f"{where}{'.' if ': ' in where else ': '}{name[:60]}"
 
@@ -185,9 +185,9 @@ def check_type(value: Any, hint: Any, where: str, *, error: type[ClearheadError]
 
     A whole number fits `float`, and becomes one; True and False fit no number. Integers are below 2**64 in size.
 
-    >>> check_type("fast", float, "recipe.json: optimising.lr")
+    >>> check_type("fast", float, "recipe.json: optimizer.lr")
     Traceback (most recent call last):
-    clearhead.errors.RunError: recipe.json: optimising.lr: expected a number; came 'fast'
+    clearhead.errors.RunError: recipe.json: optimizer.lr: expected a number; came 'fast'
     """
     kinds = [one for one in alternatives(hint) if fits(value, one)]
     if not kinds:
@@ -261,12 +261,12 @@ def shorten(value: Any) -> str:
     return whole if len(whole) <= 80 else f"{whole[:77]}..."
 
 
-def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], told: object, *, header: str) -> None:
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: object, *, header: str) -> None:
     """Write one file atomically: safetensors, with JSON in its header. OSError where it cannot be."""
     apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     try:
         with replacing(Path(path)) as partial:
-            save_file(apart, partial, metadata={header: json.dumps(told, ensure_ascii=False)})
+            save_file(apart, partial, metadata={header: json.dumps(metadata, ensure_ascii=False)})
     except SafetensorError as error:
         raise OSError(str(error)) from None
 
@@ -276,8 +276,8 @@ def load_tensors(path: str | Path, *, header: str) -> tuple[Any, dict[str, Tenso
     check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
-            told = parse_json((file.metadata() or {}).get(header, "null"))
-            return told, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            metadata = parse_json((file.metadata() or {}).get(header, "null"))
+            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except (SafetensorError, ValueError) as error:
         raise OSError(str(error)) from None
 

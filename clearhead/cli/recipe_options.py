@@ -21,7 +21,7 @@ from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
 from clearhead.training.machine import chosen_device
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Precision, Recipe, Select
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
 from clearhead.training.schedules import SCHEDULES
 from clearhead.training.tasks import TASKS
 
@@ -111,10 +111,10 @@ class ModelOptions:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class OptimisingOptions:
+class OptimizerOptions:
     """How it learns."""
 
-    title: ClassVar[str] = "Optimising"
+    title: ClassVar[str] = "Optimizer"
 
     lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="The highest learning rate.")] = None
     schedule: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(SCHEDULES)}.")] = None
@@ -134,7 +134,7 @@ class BatchOptions:
     title: ClassVar[str] = "Batches"
 
     tokens: Annotated[Count, typer.Option(min=1, metavar="N", help="Tokens a step, about.")] = None
-    tokens_at_once: Annotated[
+    micro_batch_tokens: Annotated[
         Count, typer.Option(min=1, metavar="N", help="Tokens a pass; a step of more takes several.")
     ] = None
     context: Annotated[Count, typer.Option(min=8, metavar="N", help="The longest row, in tokens.")] = None
@@ -157,10 +157,10 @@ class BudgetOptions:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class KeepingOptions:
+class CheckpointingOptions:
     """What is written, and how often."""
 
-    title: ClassVar[str] = "Keeping"
+    title: ClassVar[str] = "Checkpointing"
 
     evaluate_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Score held-out text.")] = None
     save_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Save; at evaluations anyway.")] = None
@@ -195,10 +195,10 @@ class Choices:
     text: TextOptions = field(default_factory=TextOptions)
     tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
-    optimising: OptimisingOptions = field(default_factory=OptimisingOptions)
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     batches: BatchOptions = field(default_factory=BatchOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)
-    keeping: KeepingOptions = field(default_factory=KeepingOptions)
+    checkpointing: CheckpointingOptions = field(default_factory=CheckpointingOptions)
     machine: MachineOptions = field(default_factory=MachineOptions)
 
 
@@ -229,10 +229,10 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
         vectors=choices.tokenizer.vectors,
         tokenizing=tokenizing,
         model=model,
-        optimising=as_optimising(choices.optimising, default, model, budget),
+        optimizer=as_optimizer(choices.optimizer, default, model, budget),
         batching=batching,
         budget=budget,
-        keeping=as_keeping(choices.keeping, default.keeping, budget),
+        checkpointing=as_checkpointing(choices.checkpointing, default.checkpointing, budget),
         parameters=asked_parameters(choices),
     )
 
@@ -397,9 +397,9 @@ def width(spec: Spec) -> int:
     return spec.encoder.d_model if isinstance(spec, EncoderDecoderSpec) else spec.d_model
 
 
-def as_optimising(options: OptimisingOptions, default: Recipe, model: Spec, budget: Budget) -> Optimising:
+def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget: Budget) -> Optimizer:
     """As given; a rate that is not given is lower for a wider model, a warm-up shorter for a shorter run."""
-    usual = default.optimising
+    usual = default.optimizer
     rate = usual.lr * min(1.0, width(default.model) / width(model))
     average = one_of("--average", options.average, AVERAGES) if options.average else usual.averaging
     schedule = usual.schedule
@@ -420,11 +420,12 @@ def as_optimising(options: OptimisingOptions, default: Recipe, model: Spec, budg
 
 
 def as_batching(options: BatchOptions, default: Batching) -> Batching:
-    if options.tokens and options.tokens_at_once and options.tokens_at_once > options.tokens:
+    if options.tokens and options.micro_batch_tokens and options.micro_batch_tokens > options.tokens:
         raise wrong(
-            "--tokens-at-once", f"is more than a step has: {options.tokens_at_once} of --tokens {options.tokens}"
+            "--micro-batch-tokens",
+            f"is more than a step has: {options.micro_batch_tokens} of --tokens {options.tokens}",
         )
-    names = ("tokens", "tokens_at_once", "context")
+    names = ("tokens", "micro_batch_tokens", "context")
     return replace(default, **present({name: getattr(options, name) for name in names}))
 
 
@@ -440,7 +441,7 @@ def new_budget(options: BudgetOptions, old: Budget) -> Budget | None:
     return None if options.patience is None else replace(old, patience=patience)
 
 
-def as_keeping(options: KeepingOptions, default: Keeping, budget: Budget) -> Keeping:
+def as_checkpointing(options: CheckpointingOptions, default: Checkpointing, budget: Budget) -> Checkpointing:
     if options.select is not None:
         one_of("--select", options.select, dict.fromkeys(get_args(Select)))
     every = default.evaluate if budget.steps is None else max(LEAST, budget.steps // EVALUATIONS)

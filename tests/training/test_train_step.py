@@ -9,11 +9,11 @@ from torch.nn import functional as F
 from clearhead.model.presets import Size
 from clearhead.training.averaging import Ema, Last
 from clearhead.training.defaults import decoder
-from clearhead.training.learner import Eager, Learner, make_stepper
-from clearhead.training.lists import copy_all, move_all, zero_all
-from clearhead.training.objective import NOTHING
-from clearhead.training.recipe import Machine, Optimising
+from clearhead.training.foreach import copy_all, move_all, zero_all
+from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate
+from clearhead.training.train_step import Eager, TrainState, make_stepper
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,8 +35,8 @@ def batch(rows=6):
     return {"tokens": ids[:, :-1], "wanted": wanted}
 
 
-def learner_of(model=None, machine=CPU, **optimising):
-    return Learner(built() if model is None else model, TASK, Optimising(**optimising), machine)
+def learner_of(model=None, machine=CPU, **optimizer):
+    return TrainState(built() if model is None else model, TASK, Optimizer(**optimizer), machine)
 
 
 def cut(whole, sizes):
@@ -70,26 +70,26 @@ def assert_same(model, other):
 @pytest.mark.parametrize("clip", [None, 0.05, 100.0])
 def test_steps_are_those_of_plain_adamw(clip, smoothing):
     batches = [batch() for _ in range(4)]
-    learner = learner_of(clip=clip, smoothing=smoothing, weight_decay=0.3)
-    other = copy.deepcopy(learner.model)
-    stepper = Eager(learner)
+    train_state = learner_of(clip=clip, smoothing=smoothing, weight_decay=0.3)
+    other = copy.deepcopy(train_state.model)
+    stepper = Eager(train_state)
     for one in batches:
         stepper.step([one], 0.01)
     plain_steps(other, batches, rate=0.01, smoothing=smoothing, clip=clip, weight_decay=0.3)
-    assert_same(learner.model, other)
+    assert_same(train_state.model, other)
 
 
 def test_matrices_decay_and_vectors_do_not():
     """With nothing asked there is no gradient, and only the decay is left."""
-    learner = learner_of(weight_decay=0.5)
-    before = {name: one.clone() for name, one in learner.model.named_parameters()}
+    train_state = learner_of(weight_decay=0.5)
+    before = {name: one.clone() for name, one in train_state.model.named_parameters()}
     nothing = batch() | {"wanted": torch.full((6, WIDTH), NOTHING)}
-    Eager(learner).step([nothing], 0.1)
+    Eager(train_state).step([nothing], 0.1)
     assert {one.ndim for one in before.values()} == {1, 2}
-    for name, one in learner.model.named_parameters():
+    for name, one in train_state.model.named_parameters():
         share = 1 - 0.1 * 0.5 if one.ndim >= 2 else 1.0
         torch.testing.assert_close(one, before[name] * share, **EXACT)
-    assert learner.totals() == (0.0, 0, 0.0)
+    assert train_state.totals() == (0.0, 0, 0.0)
 
 
 @pytest.mark.parametrize("sizes", [[6], [3, 3], [1, 2, 3], [1] * 6])
@@ -117,87 +117,89 @@ def test_r_drop_doubles_the_batch_and_halves_the_loss():
 
 
 def test_r_drop_answers_with_two_draws_of_dropout():
-    learner = learner_of(built(dropout=0.5), r_drop=5.0)
+    train_state = learner_of(built(dropout=0.5), r_drop=5.0)
     whole = batch()
     torch.manual_seed(3)
-    apart = learner.loss(whole).objective
-    learner.model.eval()
-    together = learner.loss(whole).objective
+    apart = train_state.loss(whole).objective
+    train_state.model.eval()
+    together = train_state.loss(whole).objective
     assert apart.item() > together.item()
 
 
 def test_totals_are_means_once_divided_and_begin_again():
-    learner = learner_of()
+    train_state = learner_of()
     whole = batch()
     places = int((whole["wanted"] != NOTHING).sum())
     with torch.no_grad():
-        logits = learner.model(whole["tokens"]).flatten(0, 1)
+        logits = train_state.model(whole["tokens"]).flatten(0, 1)
     expected = F.cross_entropy(logits, whole["wanted"].flatten(), ignore_index=NOTHING, reduction="sum").item()
-    Eager(learner).step([whole], 0.0)
-    Eager(learner).step([whole], 0.0)
-    found = learner.totals()
+    Eager(train_state).step([whole], 0.0)
+    Eager(train_state).step([whole], 0.0)
+    found = train_state.totals()
     assert (found.nll, found.places) == (pytest.approx(2 * expected), 2 * places)
     assert found.grad_norm > 0
-    assert learner.totals()[:2] == (0.0, 0)
+    assert train_state.totals()[:2] == (0.0, 0)
 
 
 def test_the_norm_that_is_told_is_from_before_the_clipping():
     norms = []
     for clip in (None, 1e-3):
-        learner = learner_of(clip=clip)
+        train_state = learner_of(clip=clip)
         torch.manual_seed(5)
-        Eager(learner).step([batch()], 0.0)
-        norms.append(learner.totals().grad_norm)
+        Eager(train_state).step([batch()], 0.0)
+        norms.append(train_state.totals().grad_norm)
     assert norms[0] == norms[1] > 1e-3
 
 
 @pytest.mark.parametrize("averaging", [Ema(0.7), Last(share=0.5, every=3), Last(share=0.4, every=1), Last(share=1.0)])
 @pytest.mark.parametrize("asked", [(), (1, 4, 5), tuple(range(1, 13))], ids=["never", "thrice", "always"])
 def test_the_average_is_what_its_pulls_make_whenever_it_is_asked_for(averaging, asked):
-    learner = learner_of(averaging=averaging)
-    stepper, total = Eager(learner), 12
-    by_hand = [one.detach().clone() for one in learner.parameters]
+    train_state = learner_of(averaging=averaging)
+    stepper, total = Eager(train_state), 12
+    by_hand = [one.detach().clone() for one in train_state.parameters]
     for step in range(1, total + 1):
-        pull = averaging.pull(step, total)
-        learner.hold_average(pull)
+        ema_weight = averaging.ema_weight(step, total)
+        train_state.hold_average(ema_weight)
         stepper.step([batch()], 0.02)
-        learner.move_average(pull)
-        by_hand = [old + pull * (new.detach() - old) for old, new in zip(by_hand, learner.parameters, strict=True)]
+        train_state.move_average(ema_weight)
+        by_hand = [
+            old + ema_weight * (new.detach() - old) for old, new in zip(by_hand, train_state.parameters, strict=True)
+        ]
         if step in asked:
-            assert learner.caught_up() is learner.averaged
-    found = list(learner.caught_up().parameters())
+            assert train_state.caught_up() is train_state.averaged
+    found = list(train_state.caught_up().parameters())
     for one, other in zip(found, by_hand, strict=True):
         torch.testing.assert_close(one, other, **EXACT)
-    assert not torch.equal(found[0], learner.parameters[0])
+    assert not torch.equal(found[0], train_state.parameters[0])
 
 
 def test_without_averaging_the_weights_to_use_are_the_weights():
-    learner = learner_of()
-    Eager(learner).step([batch()], 0.1)
-    learner.move_average(1.0)
-    assert learner.caught_up() is learner.model
+    train_state = learner_of()
+    Eager(train_state).step([batch()], 0.1)
+    train_state.move_average(1.0)
+    assert train_state.caught_up() is train_state.model
 
 
 def test_weights_that_are_no_numbers_are_seen():
-    learner = learner_of()
-    assert learner.is_finite()
+    train_state = learner_of()
+    assert train_state.is_finite()
     for wrong in (float("nan"), float("inf")):
         with torch.no_grad():
-            learner.parameters[-1].view(-1)[0] = wrong
-        assert not learner.is_finite()
+            train_state.parameters[-1].view(-1)[0] = wrong
+        assert not train_state.is_finite()
 
 
 def test_bfloat16_is_used_where_it_is_asked_for_and_the_weights_stay_float32():
     model = built(dtype=torch.float32)
-    learner = learner_of(model, Machine(device="cpu", precision="bfloat16", threads=1))
+    train_state = learner_of(model, Machine(device="cpu", precision="bfloat16", threads=1))
     plain = learner_of(copy.deepcopy(model))
     one = batch()
-    for each in (learner, plain):
+    for each in (train_state, plain):
         Eager(each).step([one], 0.01)
-    found, exact = learner.totals().nll, plain.totals().nll
+    found, exact = train_state.totals().nll, plain.totals().nll
     assert found != exact
     assert found == pytest.approx(exact, rel=2e-2)
-    assert {one.dtype for one in learner.parameters} == {torch.float32}
+    assert {one.dtype for one in train_state.parameters} == {torch.float32}
 
 
 def test_on_a_cpu_a_step_is_eager():

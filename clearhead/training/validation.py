@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from clearhead.decoding import Sample
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import answers
-from clearhead.training.learner import moved
-from clearhead.training.objective import NOTHING, cross_entropy
+from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.scores import score_translations
 from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
+from clearhead.training.train_step import moved
 
 __all__ = ["Assessment", "assess", "goal"]
 
@@ -61,7 +61,7 @@ def loss_of(model: nn.Module, task: Task, held: Held) -> tuple[float, int, int]:
     device = next(model.parameters()).device
     random = np.random.default_rng(DEV_SEED)
     nll, right, places = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), device=device), 0
-    with inferring(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
+    with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
         for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
             batch = moved(task.read(held.store, rows, random, filled=False), device)
             logits, wanted = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clearhead.training.objective import NOTHING, cross_entropy, r_drop
+from clearhead.training.losses import NOTHING, cross_entropy, r_drop
 
 SMOOTHINGS = [0.0, 0.1, 0.5]
 smoothings = pytest.mark.parametrize("smoothing", SMOOTHINGS)

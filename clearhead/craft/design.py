@@ -14,18 +14,18 @@ from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Weighting
-from clearhead.craft.blocks import Inputs, Tokens
+from clearhead.craft.inputs import Inputs, Tokens
 from clearhead.craft.sharpness import Case, Sharpness, check_epsilon, hardest
 from clearhead.errors import OptionError, ShapeError
 
-__all__ = ["Asked", "Design"]
+__all__ = ["Design", "Params"]
 
 Labels = Int[Tensor, "n"]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Params:
     """What is asked for: a number for each query and key. The most of a row is wanted, if it is above 0."""
 
     content: Callable[[Labels, Labels], Tensor] | None = None
@@ -59,7 +59,7 @@ class Design:
 
     name: str
     inputs: Inputs
-    asked: Asked
+    asked: Params
     w_q: Float[Tensor, "d_model d_head"]
     w_k: Float[Tensor, "d_model d_head"]
     w_v: Float[Tensor, "d_model d_value"] | None = None

@@ -8,14 +8,14 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from clearhead.attention.cells import Cells, Positions, Share, box, four_axes
 from clearhead.attention.masks import Extent, Mask
 from clearhead.attention.modes import can_read
 from clearhead.attention.positions import Position
+from clearhead.attention.score_index import Positions, ScoreIndex, Subset, box, four_axes
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 
-__all__ = ["Call", "Facts", "Sight"]
+__all__ = ["AttentionInputs", "KernelFacts", "Visibility"]
 
 HALF = (torch.float16, torch.bfloat16)
 LONG = 1 << 21
@@ -24,7 +24,7 @@ ORDINARY = 1e15
 """Products with numbers below it stay finite in float32, for any sensible query."""
 
 
-class Facts(NamedTuple):
+class KernelFacts(NamedTuple):
     """All that the choice of a kernel may depend on."""
 
     similarity: str
@@ -46,7 +46,7 @@ class Facts(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class AttentionInputs:
     """Queries, keys and values as `(batch, head, n, d)`, already turned by their positions, and the parts.
 
     A dataclass and not a NamedTuple: Dynamo of torch 2.11 cannot rebuild a NamedTuple that has methods of its own.
@@ -61,14 +61,14 @@ class Call:
     mask: Mask
     given_positions: Positions | None = None
     dropout: float = 0.0
-    share: Share | None = None
+    share: Subset | None = None
     """Of which rows and heads the tensors are, where they are not all there were."""
-    clean: bool = False
+    assume_finite: bool = False
     """Nothing but ordinary numbers stands where nobody looks: a cache wrote all of it."""
 
-    def replace(self, **changes: Any) -> "Call":
+    def replace(self, **changes: Any) -> "AttentionInputs":
         """Return the call with some of its fields changed."""
-        return Call(**({name: getattr(self, name) for name in FIELDS} | changes))
+        return AttentionInputs(**({name: getattr(self, name) for name in FIELDS} | changes))
 
     @property
     def n_heads(self) -> int:
@@ -95,15 +95,15 @@ class Call:
         return self.similarity.scale(self.query.shape[-1])
 
     @property
-    def complete(self) -> bool:
+    def unmasked(self) -> bool:
         """Known without looking: every query sees a key, and every key is seen."""
         kinds = self.mask.kinds
         return kinds == {"none"} or (
             kinds == {"causal"} and self.given_positions is None and self.n_query <= self.n_key
         )
 
-    def facts(self) -> Facts:
-        return Facts(
+    def facts(self) -> KernelFacts:
+        return KernelFacts(
             similarity=self.similarity.form,
             weighting=self.weighting.form,
             bias=self.position.bias_kind,
@@ -134,21 +134,21 @@ class Call:
         built = [part for part in (self.similarity, self.weighting, self.position) if isinstance(part, nn.Module)]
         return [parameter for part in built for parameter in part.parameters()]
 
-    def cells(self, rows: slice | None = None) -> Cells:
+    def cells(self, rows: slice | None = None) -> ScoreIndex:
         return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows, share=self.share)
 
-    def of_row(self, row: int) -> "Call":
+    def of_row(self, row: int) -> "AttentionInputs":
         """The call of one sequence of the batch alone."""
         one = slice(row, row + 1)
         given = self.given_positions
         if given is not None:
             given = Positions(*(side[one] if side.ndim == 2 and len(side) > 1 else side for side in given.sides))
-        share = (self.share or Share(self.n_heads))._replace(batch=row, n_batch=1)
+        share = (self.share or Subset(self.n_heads))._replace(batch=row, n_batch=1)
         return self.replace(
             query=self.query[one], key=self.key[one], value=self.value[one], given_positions=given, share=share
         )
 
-    def of_head(self, head: int) -> "Call | None":
+    def of_head(self, head: int) -> "AttentionInputs | None":
         """The call of one head alone; None where a part of it does not say what one head has of it."""
         parts = [part.of_head(head) for part in (self.similarity, self.weighting, self.position)]
         if None in parts:
@@ -162,16 +162,16 @@ class Call:
             similarity=similarity,
             weighting=weighting,
             position=position,
-            share=(self.share or Share(self.n_heads))._replace(head=head, n_head=1),
+            share=(self.share or Subset(self.n_heads))._replace(head=head, n_head=1),
         )
 
-    def widened(self) -> "Call":
+    def widened(self) -> "AttentionInputs":
         """Half precision as float32, for kernels that compute step by step."""
         if self.query.dtype not in HALF:
             return self
         return self.replace(query=self.query.float(), key=self.key.float(), value=self.value.float())
 
-    def with_every_head(self) -> "Call":
+    def with_every_head(self) -> "AttentionInputs":
         """Each query head with a key and a value head of its own: shared ones are repeated."""
         group = self.n_heads // self.key.shape[1]
         if group == 1:
@@ -179,19 +179,19 @@ class Call:
         spread = "batch head key d -> batch (head group) key d"
         return self.replace(key=repeat(self.key, spread, group=group), value=repeat(self.value, spread, group=group))
 
-    def sealed(self, sight: "Sight") -> "Call":
+    def zero_hidden(self, sight: "Visibility") -> "AttentionInputs":
         """Safe from whatever stands where nothing can come of it (NaN, Inf, memory nobody wrote).
 
         Keys and values no query sees, and queries that see no key, are set to 0, and so touch neither outputs nor
         gradients. On a CPU the numbers are looked at first: ordinary ones do no harm with weights of 0, and nothing is
         copied.
         """
-        if self.clean:
+        if self.assume_finite:
             return self
         harmless = can_read(self.query) and bool(sight.rows.all()) and ordinary(self.key) and ordinary(self.value)
-        return self if harmless else self.zeroed(sight)
+        return self if harmless else self.set_hidden_to_zero(sight)
 
-    def zeroed(self, sight: "Sight") -> "Call":
+    def set_hidden_to_zero(self, sight: "Visibility") -> "AttentionInputs":
         """Zeros for keys and values no query sees, and for queries that see no key."""
         unseen = ~sight.keys.unsqueeze(-1)
         if unseen.shape[1] > 1:
@@ -204,7 +204,7 @@ class Call:
         )
 
 
-FIELDS = tuple(field.name for field in fields(Call))
+FIELDS = tuple(field.name for field in fields(AttentionInputs))
 
 
 def ordinary(vectors: Tensor) -> bool:
@@ -216,13 +216,13 @@ def ordinary(vectors: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Sight:
+class Visibility:
     """Which queries see any key, and which keys are seen by any query; `1` where an axis serves every index."""
 
     rows: Bool[Tensor, "b h query"]
     keys: Bool[Tensor, "b h key"]
 
     @staticmethod
-    def of(allowed: Bool[Tensor, "..."]) -> "Sight":
+    def of(allowed: Bool[Tensor, "..."]) -> "Visibility":
         whole = four_axes(allowed)
-        return Sight(rows=whole.any(-1), keys=whole.any(-2))
+        return Visibility(rows=whole.any(-1), keys=whole.any(-2))

@@ -6,7 +6,7 @@ from torch import nn
 
 import clearhead as ch
 from clearhead.decoding.session import Session, open_session
-from clearhead.model import presets, products
+from clearhead.model import presets
 
 SPECS = {
     "tiny": presets.tiny(23),

@@ -12,8 +12,8 @@ from clearhead.errors import OptionError, RunError
 from clearhead.model import arrangements, feedforward, norms, outputs
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
-from clearhead.model.saved import PARTS, spec_from_json, spec_to_json
 from clearhead.model.sizes import PRESETS, named
+from clearhead.model.spec_json import PARTS, spec_from_json, spec_to_json
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 
 BLOCK = BlockSpec(attention=AttentionSpec(), feed_forward=None)

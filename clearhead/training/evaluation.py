@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import nn
 
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import right_padded
 from clearhead.errors import OptionError
 from clearhead.files import write_text
@@ -27,12 +27,12 @@ from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import StoreWriter
 from clearhead.training.answers import in_batches, one_line
-from clearhead.training.assessing import Held, loss_of
-from clearhead.training.objective import NOTHING
+from clearhead.training.losses import NOTHING
 from clearhead.training.outputs import check_output
 from clearhead.training.run import Run
 from clearhead.training.scores import TOKENIZERS, score_classes, score_text, score_translations
 from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
+from clearhead.training.validation import Held, loss_of
 
 __all__ = ["Evaluating", "Window", "evaluate", "windows"]
 
@@ -274,7 +274,7 @@ def nats(model: nn.Module, some: list[Window]) -> list[float]:
         places = torch.arange(1, tokens.shape[1], device=device)
         asked = (places >= (lengths - new).unsqueeze(1)) & (places < lengths.unsqueeze(1))
         wanted = torch.where(asked, tokens[:, 1:], NOTHING)
-        with inferring(model):
+        with eval_mode(model):
             logits = model(tokens[:, :-1]).float().transpose(1, 2)
             lost = nn.functional.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="none")
         return lost.double().sum(1).tolist()

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.attention import reference
-from clearhead.attention.call import Call, ordinary
+from clearhead.attention.inputs import AttentionInputs, ordinary
 from clearhead.attention.kernels.blockwise import sight
 from clearhead.attention.masks import Mask
 from clearhead.attention.positions import Position
@@ -48,7 +48,7 @@ class Site:
         self.name, self.passed = name, passed
         side, layer, self.slot = name.split(".")
         self.side, self.layer = side, int(layer)
-        self.call: Call = passed.call.of_row(row).widened()
+        self.call: AttentionInputs = passed.call.of_row(row).widened()
         self.projected = None if passed.projected is None else tuple(one[row] for one in passed.projected)
         """Queries and keys before the position turned them: `(head, n, d_head)` each; None where it turns nothing."""
         self.made = passed.context[row]
@@ -131,12 +131,12 @@ class Site:
         return edited(f"{self.name}.context", self.made.unsqueeze(0), self.passed.changes)[0]
 
     @functools.cached_property
-    def whole(self) -> Call:
+    def whole(self) -> AttentionInputs:
         """The call with what nobody looks at out of the way, where it is not ordinary numbers."""
         call = self.call
-        if call.complete or all(ordinary(x) for x in (call.query, call.key, call.value)):
+        if call.unmasked or all(ordinary(x) for x in (call.query, call.key, call.value)):
             return call
-        return call.zeroed(sight(call.with_every_head(), TILE))
+        return call.set_hidden_to_zero(sight(call.with_every_head(), TILE))
 
     def mean_tile(self, step: str, level: int, row: int, column: int) -> Float[Tensor, "query key"]:
         """The mean of the heads' tiles."""
@@ -167,7 +167,7 @@ class Head:
         return f"Head({self.site.name}, {self.index})"
 
     @functools.cached_property
-    def call(self) -> Call:
+    def call(self) -> AttentionInputs:
         """Of this head alone, where every part says what one head has of it; else of all heads."""
         whole = self.site.whole
         return whole.of_head(self.index) or whole.with_every_head()

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from clearhead.attention.cells import Positions, box
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Extent, Mask, Window
+from clearhead.attention.score_index import Positions, box
 from clearhead.model.blocks import Block
 
 __all__ = ["Cost", "allowed_pairs", "block_costs", "every_head", "measured", "meta", "windows"]

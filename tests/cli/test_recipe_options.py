@@ -7,14 +7,14 @@ import torch
 import typer
 
 from clearhead.attention import positions, weighting
-from clearhead.cli.choices import (
+from clearhead.cli.recipe_options import (
     BatchOptions,
     BudgetOptions,
+    CheckpointingOptions,
     Choices,
-    KeepingOptions,
     MachineOptions,
     ModelOptions,
-    OptimisingOptions,
+    OptimizerOptions,
     TokenizerOptions,
     as_recipe,
     new_budget,
@@ -64,42 +64,42 @@ def refusal(made, task, **groups):
 def test_with_files_and_nothing_else_it_is_the_default(recipe, text, task):
     made, default = recipe(task), default_recipe(task, as_corpus(task, text[task]))
     # The warm-up and the pace of evaluations go with the steps, which are the default's here.
-    assert replace(made, keeping=default.keeping) == default
+    assert replace(made, checkpointing=default.checkpointing) == default
 
 
 @pytest.mark.parametrize(
     ("group", "options", "part", "wanted"),
     [
-        ("optimising", OptimisingOptions(lr=0.5), lambda r: r.optimising.lr, 0.5),
-        ("optimising", OptimisingOptions(warmup=7), lambda r: r.optimising.schedule, InverseSqrt(warmup=7)),
+        ("optimizer", OptimizerOptions(lr=0.5), lambda r: r.optimizer.lr, 0.5),
+        ("optimizer", OptimizerOptions(warmup=7), lambda r: r.optimizer.schedule, InverseSqrt(warmup=7)),
         (
-            "optimising",
-            OptimisingOptions(schedule="cosine", warmup=7),
-            lambda r: r.optimising.schedule,
+            "optimizer",
+            OptimizerOptions(schedule="cosine", warmup=7),
+            lambda r: r.optimizer.schedule,
             Cosine(warmup=7),
         ),
-        ("optimising", OptimisingOptions(schedule="constant", warmup=0), lambda r: r.optimising.schedule, Constant()),
+        ("optimizer", OptimizerOptions(schedule="constant", warmup=0), lambda r: r.optimizer.schedule, Constant()),
         (
-            "optimising",
-            OptimisingOptions(schedule="wsd", warmup=7),
-            lambda r: r.optimising.schedule,
+            "optimizer",
+            OptimizerOptions(schedule="wsd", warmup=7),
+            lambda r: r.optimizer.schedule,
             WarmupStableDecay(warmup=7),
         ),
-        ("optimising", OptimisingOptions(smoothing=0.0), lambda r: r.optimising.smoothing, 0.0),
-        ("optimising", OptimisingOptions(r_drop=5.0), lambda r: r.optimising.r_drop, 5.0),
-        ("optimising", OptimisingOptions(clip=0.25), lambda r: r.optimising.clip, 0.25),
-        ("optimising", OptimisingOptions(clip=0.0), lambda r: r.optimising.clip, None),
-        ("optimising", OptimisingOptions(weight_decay=0.3), lambda r: r.optimising.weight_decay, 0.3),
-        ("optimising", OptimisingOptions(average="none"), lambda r: r.optimising.averaging, Unaveraged()),
-        ("optimising", OptimisingOptions(average="ema"), lambda r: r.optimising.averaging, Ema()),
+        ("optimizer", OptimizerOptions(smoothing=0.0), lambda r: r.optimizer.smoothing, 0.0),
+        ("optimizer", OptimizerOptions(r_drop=5.0), lambda r: r.optimizer.r_drop, 5.0),
+        ("optimizer", OptimizerOptions(clip=0.25), lambda r: r.optimizer.clip, 0.25),
+        ("optimizer", OptimizerOptions(clip=0.0), lambda r: r.optimizer.clip, None),
+        ("optimizer", OptimizerOptions(weight_decay=0.3), lambda r: r.optimizer.weight_decay, 0.3),
+        ("optimizer", OptimizerOptions(average="none"), lambda r: r.optimizer.averaging, Unaveraged()),
+        ("optimizer", OptimizerOptions(average="ema"), lambda r: r.optimizer.averaging, Ema()),
         ("batches", BatchOptions(tokens=512), lambda r: r.batching.tokens, 512),
-        ("batches", BatchOptions(tokens=512, tokens_at_once=128), lambda r: r.batching.passes, 4),
+        ("batches", BatchOptions(tokens=512, micro_batch_tokens=128), lambda r: r.batching.passes, 4),
         ("batches", BatchOptions(context=32), lambda r: r.batching.context, 32),
-        ("keeping", KeepingOptions(evaluate_every=3), lambda r: r.keeping.evaluate, 3),
-        ("keeping", KeepingOptions(save_every=3), lambda r: r.keeping.save, 3),
-        ("keeping", KeepingOptions(log_every=3), lambda r: r.keeping.log, 3),
-        ("keeping", KeepingOptions(keep=3), lambda r: r.keeping.checkpoints, 3),
-        ("keeping", KeepingOptions(select="last"), lambda r: r.keeping.select, "last"),
+        ("checkpointing", CheckpointingOptions(evaluate_every=3), lambda r: r.checkpointing.evaluate, 3),
+        ("checkpointing", CheckpointingOptions(save_every=3), lambda r: r.checkpointing.save, 3),
+        ("checkpointing", CheckpointingOptions(log_every=3), lambda r: r.checkpointing.log, 3),
+        ("checkpointing", CheckpointingOptions(keep=3), lambda r: r.checkpointing.checkpoints, 3),
+        ("checkpointing", CheckpointingOptions(select="last"), lambda r: r.checkpointing.select, "last"),
         ("machine", MachineOptions(device="cpu"), lambda r: r.machine.device, "cpu"),
         ("machine", MachineOptions(precision="bfloat16"), lambda r: r.machine.precision, "bfloat16"),
         ("machine", MachineOptions(compile=True), lambda r: r.machine.compile, True),
@@ -133,10 +133,10 @@ def test_what_is_given_is_in_the_recipe(recipe, group, options, part, wanted):
 
 
 def test_an_average_by_name_is_the_usual_one_where_that_has_the_name(recipe):
-    usual = recipe("generate").optimising.averaging
+    usual = recipe("generate").optimizer.averaging
     assert usual == Ema(0.99) != Ema()
-    assert recipe("generate", optimising=OptimisingOptions(average="ema")).optimising.averaging == usual
-    assert recipe("generate", optimising=OptimisingOptions(average="last")).optimising.averaging == Last()
+    assert recipe("generate", optimizer=OptimizerOptions(average="ema")).optimizer.averaging == usual
+    assert recipe("generate", optimizer=OptimizerOptions(average="last")).optimizer.averaging == Last()
 
 
 @pytest.mark.parametrize(
@@ -157,18 +157,18 @@ def test_a_shorter_run_warms_up_for_less_and_a_longer_one_for_no_more(recipe):
     usual = recipe("translate")
     short = recipe("translate", budget=BudgetOptions(steps=usual.budget.steps // 5))
     long = recipe("translate", budget=BudgetOptions(steps=40 * usual.budget.steps))
-    warmup = usual.optimising.schedule.warmup
-    assert [one.optimising.schedule.warmup for one in (short, long)] == [warmup // 5, warmup]
-    assert long.keeping.evaluate == long.budget.steps // 20
+    warmup = usual.optimizer.schedule.warmup
+    assert [one.optimizer.schedule.warmup for one in (short, long)] == [warmup // 5, warmup]
+    assert long.checkpointing.evaluate == long.budget.steps // 20
 
 
 def test_a_wider_model_learns_at_a_lower_rate_unless_it_is_given(recipe):
     usual, base = recipe("translate"), recipe("translate", model=ModelOptions(preset="base"))
     ratio = usual.model.encoder.d_model / base.model.encoder.d_model
     assert ratio < 1
-    assert base.optimising.lr == usual.optimising.lr * ratio
-    given = recipe("translate", model=ModelOptions(preset="base"), optimising=OptimisingOptions(lr=0.01))
-    assert given.optimising.lr == 0.01
+    assert base.optimizer.lr == usual.optimizer.lr * ratio
+    given = recipe("translate", model=ModelOptions(preset="base"), optimizer=OptimizerOptions(lr=0.01))
+    assert given.optimizer.lr == 0.01
 
 
 @pytest.mark.parametrize(("task", "output"), [("fill", Blanks), ("classify", Classes)])
@@ -235,16 +235,26 @@ def test_a_tokenizer_from_a_file_is_used_as_it_is(recipe, tmp_path):
         ),
         ("fill", "tokenizer", TokenizerOptions(tokenizer="wordy"), "--tokenizer: there is no kind and no file 'wordy'"),
         ("fill", "tokenizer", TokenizerOptions(separate_tokenizers=True), "--separate-tokenizers: is for translate"),
-        ("fill", "optimising", OptimisingOptions(schedule="linear"), "--schedule: there is no 'linear'"),
+        ("fill", "optimizer", OptimizerOptions(schedule="linear"), "--schedule: there is no 'linear'"),
         (
             "fill",
-            "optimising",
-            OptimisingOptions(average="mean"),
+            "optimizer",
+            OptimizerOptions(average="mean"),
             "--average: there is no 'mean'. There are: none, ema",
         ),
-        ("fill", "batches", BatchOptions(tokens=8, tokens_at_once=9), "--tokens-at-once: is more than a step has"),
+        (
+            "fill",
+            "batches",
+            BatchOptions(tokens=8, micro_batch_tokens=9),
+            "--micro-batch-tokens: is more than a step has",
+        ),
         ("fill", "budget", BudgetOptions(steps=1, epochs=1.0), "--steps and --epochs: each says when to stop"),
-        ("fill", "keeping", KeepingOptions(select="first"), "--select: there is no 'first'. There are: best, last"),
+        (
+            "fill",
+            "checkpointing",
+            CheckpointingOptions(select="first"),
+            "--select: there is no 'first'. There are: best, last",
+        ),
         ("fill", "machine", MachineOptions(device="abacus"), "--device: there is no 'abacus'"),
         (
             "fill",

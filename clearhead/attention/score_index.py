@@ -1,7 +1,7 @@
 """Where in the (batch, head, query, key) box something is: the one argument of every mask and every bias.
 
-A rule such as "the key is not after the query" is written once, over `Cells`, and serves a whole box at a time (the
-reference), a block of rows (the block-wise kernels), a diagonal, or a single cell under `vmap` (flex): the index
+A rule such as "the key is not after the query" is written once, over a `ScoreIndex`, and serves all scores at a time
+(the reference), a block of rows (the block-wise kernels), a diagonal, or a single score under `vmap` (flex): the index
 tensors broadcast against each other, whatever their shapes are.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Cells", "Positions", "Share", "box", "four_axes", "read_at"]
+__all__ = ["Positions", "ScoreIndex", "Subset", "box", "four_axes", "read_at"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Positions:
 
 
 @dataclass(frozen=True)
-class Cells:
+class ScoreIndex:
     """Index tensors that broadcast to the cells they name, and a way to read a table at those cells.
 
     `query` and `key` are absolute positions; `query_index` and `key_index` count along the tensors.
@@ -57,7 +57,7 @@ class Cells:
         return read_at(table, self.batch, self.head, self.query_index, self.key_index)
 
 
-class Share(NamedTuple):
+class Subset(NamedTuple):
     """Which rows of a batch and which heads are held, where not all of them are; `None` for a size: all from there."""
 
     n_heads: int
@@ -81,11 +81,11 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Box(Cells):
+class Box(ScoreIndex):
     """A block of whole rows, with `(batch, head, query, key)` axes, which is read by slices."""
 
     rows: slice | None
-    share: Share
+    share: Subset
 
     def row(self, values: Tensor) -> Tensor:
         return self.share.of_batch(values).view(-1, 1, 1, 1)
@@ -96,7 +96,7 @@ class Box(Cells):
 
 
 def box(
-    positions: Positions, *, batch: int, n_heads: int, rows: slice | None = None, share: Share | None = None
+    positions: Positions, *, batch: int, n_heads: int, rows: slice | None = None, share: Subset | None = None
 ) -> Box:
     """The cells of the whole box, or of a block of its query rows; or of a share, of this size, of a larger one.
 
@@ -106,7 +106,7 @@ def box(
     n_query, n_key = query.shape[-1], positions.key.shape[-1]
     first = 0 if rows is None else rows.start or 0
     device = positions.key.device
-    share = share or Share(n_heads=n_heads)
+    share = share or Subset(n_heads=n_heads)
     return Box(
         batch=torch.arange(share.batch, share.batch + batch, device=device).view(batch, 1, 1, 1),
         head=torch.arange(share.head, share.head + n_heads, device=device).view(1, n_heads, 1, 1),

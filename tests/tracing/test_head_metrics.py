@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.tracing.readings import effects, lens, read_head, readings
+from clearhead.tracing.head_metrics import effects, lens, read_head, readings
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import trace_model
 from tests.model.small import both_spec, built, decoder_spec, encoder_spec, words

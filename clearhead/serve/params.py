@@ -1,6 +1,6 @@
 """What a request asks for: every value is checked here, and what is wrong with one is told in a sentence.
 
->>> asked = Asked({"site": "encoder.0.attention", "head": "2", "level": "1"})
+>>> asked = Params({"site": "encoder.0.attention", "head": "2", "level": "1"})
 >>> asked.whole("head", below=4), asked.whole("row", default=0)
 (2, 0)
 """
@@ -12,14 +12,14 @@ from typing import Any, final
 
 from clearhead.errors import OptionError
 
-__all__ = ["Asked", "read_json"]
+__all__ = ["Params", "read_json"]
 
 MISSING = object()
 LARGEST = 2**53
 
 
 @final
-class Asked:
+class Params:
     """Named values of a request: the parameters of an address, all of them text, or the object of a body."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "the request") -> None:
@@ -54,7 +54,7 @@ class Asked:
     def wholes(self, name: str, *, most: int) -> list[int]:
         """Whole numbers with commas between them, none twice."""
         parts = self.text(name).split(",")
-        numbers = [Asked({name: part}, self.where).whole(name) for part in parts]
+        numbers = [Params({name: part}, self.where).whole(name) for part in parts]
         if len(numbers) > most or len(set(numbers)) < len(numbers):
             raise self.wrong(name, f"expected up to {most} different whole numbers with commas between them", parts)
         return numbers
@@ -72,20 +72,20 @@ class Asked:
             raise self.wrong(name, "expected a finite number", value)
         return float(value)
 
-    def objects(self, name: str, *, most: int) -> list["Asked"]:
+    def objects(self, name: str, *, most: int) -> list["Params"]:
         """A list of objects, an empty one where there is none."""
         found = self.values.get(name) or []
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise self.wrong(name, "expected a list of objects", found)
         if len(found) > most:
             raise OptionError(f"{self.where}: {name} are {len(found)}, and {most} at most will do")
-        return [Asked(one, f"{name}[{place}]") for place, one in enumerate(found)]
+        return [Params(one, f"{name}[{place}]") for place, one in enumerate(found)]
 
     def texts(self, name: str, *, most: int, longest: int) -> list[str]:
         found = self.there(name)
         if not isinstance(found, list) or not 1 <= len(found) <= most:
             raise self.wrong(name, f"expected a list of 1 to {most} texts", found)
-        return [Asked({name: one}, f"{name}[{place}]").text(name, longest=longest) for place, one in enumerate(found)]
+        return [Params({name: one}, f"{name}[{place}]").text(name, longest=longest) for place, one in enumerate(found)]
 
     def only(self, *names: str) -> None:
         """Raises where there is a name that means nothing here."""
@@ -110,7 +110,7 @@ def as_whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def read_json(body: bytes) -> Asked:
+def read_json(body: bytes) -> Params:
     """The object of a body."""
     try:
         found = json.loads(body, parse_constant=no_constant)
@@ -118,7 +118,7 @@ def read_json(body: bytes) -> Asked:
         raise OptionError(f"the request is not JSON: {str(error)[:100]}") from None
     if not isinstance(found, dict):
         raise OptionError(f"the request: expected a JSON object; came {type(found).__name__}")
-    return Asked(found)
+    return Params(found)
 
 
 def no_constant(name: str) -> object:
