@@ -21,10 +21,10 @@ from typing import Any
 from clearhead.cli.demo import corpus as number_corpus
 from clearhead.cli.demo import demo_recipe, numbers
 from clearhead.errors import ClearheadError
+from clearhead.experiments.comparing import varied
+from clearhead.experiments.comparison import BLEU, EXACT, LOSS, Measure, markdown_table, mean_of
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Aligned
-from clearhead.training.comparing import varied
-from clearhead.training.comparison import BLEU, EXACT, LOSS, Measure, markdown_table, mean_of
 from clearhead.training.defaults import default_recipe
 from clearhead.training.metrics import finite
 from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe

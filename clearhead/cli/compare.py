@@ -17,12 +17,12 @@ from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
 from clearhead.cli.train import row
 from clearhead.errors import OptionError, RunError
+from clearhead.experiments.comparing import BASE, grid, one_by_one
+from clearhead.experiments.comparing import compare as comparison_of
+from clearhead.experiments.comparison import Comparison
+from clearhead.experiments.probes import PROBES, probe_recipe
 from clearhead.model.sizes import parse_count
-from clearhead.training.comparing import BASE, grid, one_by_one
-from clearhead.training.comparing import compare as comparison_of
-from clearhead.training.comparison import Comparison
 from clearhead.training.defaults import ATTENTIONS, POSITIONS
-from clearhead.training.probes import PROBES, probe_recipe
 from clearhead.training.recipe import Recipe
 from clearhead.training.variants import BLOCKS, FEED_FORWARDS, HEADS, PARTS, parse_scale, parse_whole
 

@@ -106,7 +106,7 @@ def show_program(
 ) -> None:
     """Show what a program is compiled into: its cost, the directions of the residual stream, and every head.
 
-    A program of your own is a sequence, or a craft.Program, in a Python file. The file is run, so run only what you
+    A program of your own is a sequence, or a rasp.Program, in a Python file. The file is run, so run only what you
     trust. For a sequence alone say --vocabulary and --length; its tokens are text.
     """
     from clearhead.cli.craft_show import as_object, show_page

@@ -8,11 +8,11 @@ from typing import Any
 
 from clearhead.cli.craft_model import GO, Fitted, fitted
 from clearhead.cli.craft_program import Ask, example_of, in_words
-from clearhead.craft import Program, run
-from clearhead.craft.crafted import SURE
-from clearhead.craft.description import describe_layers, list_program
 from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, write_text
+from clearhead.rasp import Program, run
+from clearhead.rasp.compiled_model import SURE
+from clearhead.rasp.description import describe_layers, list_program
 from clearhead.serve.program import PROGRAM
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing, prepare

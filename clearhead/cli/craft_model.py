@@ -8,12 +8,12 @@ from typing import Any, final
 import torch
 
 from clearhead.cli.craft_program import Ask
-from clearhead.craft import Crafted, Layout, Plan, Program, plan
-from clearhead.craft.crafted import SURE
-from clearhead.craft.spaces import ONE
 from clearhead.errors import OptionError
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import EncoderDecoder
+from clearhead.rasp import CompiledModel, Layout, Plan, Program, plan
+from clearhead.rasp.compiled_model import SURE
+from clearhead.rasp.spaces import ONE
 from clearhead.text.kinds import SPECIALS
 from clearhead.text.tokenizer import Tokenizer
 
@@ -39,7 +39,7 @@ class Fitted:
     task: str
     plan: Plan
     tokenizer: Tokenizer
-    crafted: Crafted
+    crafted: CompiledModel
     context: int
 
 
@@ -86,7 +86,7 @@ def check_begins(program: Program, made: Plan) -> None:
 
 
 @torch.no_grad()
-def say_nothing(crafted: Crafted, made: Plan) -> None:
+def say_nothing(crafted: CompiledModel, made: Plan) -> None:
     """Where a program gives nothing the model says `</s>`: half as much as it says an answer, and so only there."""
     if crafted.numeric:
         return

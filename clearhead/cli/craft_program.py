@@ -12,10 +12,10 @@ from typing import Any, final
 
 from clearhead.attention.weighting import Weighting
 from clearhead.cli.options import wrong
-from clearhead.craft import PROGRAMS, Plan, Program, run
-from clearhead.craft.compiling import AVERAGING
-from clearhead.craft.language import Sequence as Output
 from clearhead.errors import ClearheadError, ProgramError
+from clearhead.rasp import PROGRAMS, Plan, Program, run
+from clearhead.rasp.compiler import AVERAGING
+from clearhead.rasp.language import Sequence as Output
 
 __all__ = ["Ask", "Changes", "asked", "example_of", "in_words", "located", "tokens_of"]
 

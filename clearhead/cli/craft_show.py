@@ -9,11 +9,11 @@ from rich.text import Text
 
 from clearhead.cli.craft_program import Ask, example_of, in_words
 from clearhead.cli.screen import prose, rule
-from clearhead.craft import PROGRAMS, Plan, Program
-from clearhead.craft.compiling import counted
-from clearhead.craft.description import describe_heads, join_shortened, name_written
-from clearhead.craft.scheduling import Level
-from clearhead.craft.spaces import HERE, ONE, SINK, Space
+from clearhead.rasp import PROGRAMS, Plan, Program
+from clearhead.rasp.compiler import counted
+from clearhead.rasp.description import describe_heads, join_shortened, name_written
+from clearhead.rasp.scheduling import Level
+from clearhead.rasp.spaces import HERE, ONE, SINK, Space
 
 __all__ = ["as_list", "as_object", "list_page", "show_page"]
 

@@ -7,7 +7,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from clearhead.attention.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
+from clearhead.attention.grid.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
 from clearhead.cli.screen import prose, rule, show, show_json
 
 __all__ = ["EXAMPLES", "kernels"]

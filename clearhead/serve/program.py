@@ -52,7 +52,7 @@ class RunProgram:
     listing: list[str] = field(default_factory=list)
     """The program itself, a line for each sequence it computes."""
     layers: list[dict[str, Any]] = field(default_factory=list)
-    """What each head and network computes, as `clearhead.craft.description.describe_layers` says it."""
+    """What each head and network computes, as `clearhead.rasp.description.describe_layers` says it."""
     vocabulary: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     answer_ids: list[int] = field(default_factory=list)

@@ -40,7 +40,7 @@ def note(folder):
 def compiled(factory):
     from clearhead.cli.craft_folder import write_run
     from clearhead.cli.craft_program import Ask
-    from clearhead.craft import PROGRAMS
+    from clearhead.rasp import PROGRAMS
     from clearhead.training.run import load
 
     return load(

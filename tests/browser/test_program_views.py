@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from clearhead.cli.craft_folder import write_run
 from clearhead.cli.craft_program import Ask
-from clearhead.craft import PROGRAMS
+from clearhead.rasp import PROGRAMS
 from tests.browser.looking import looking
 from tests.browser.watching import Tabs, comes_to, shown
 

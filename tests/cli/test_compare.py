@@ -12,11 +12,11 @@ import pytest
 
 from clearhead.attention.heads import SlicedHeads
 from clearhead.cli import run
+from clearhead.experiments import comparing, probes
+from clearhead.experiments.comparing import Arm
+from clearhead.experiments.workers import work
 from clearhead.model.arrangements import NoteNorm
-from clearhead.training import comparing, probes
-from clearhead.training.comparing import Arm
 from clearhead.training.recipe import read_recipe
-from clearhead.training.workers import work
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

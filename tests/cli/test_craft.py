@@ -12,8 +12,8 @@ from clearhead.cli import craft_run, look, run
 from clearhead.cli.craft_folder import write_run
 from clearhead.cli.craft_model import tokenizer_of
 from clearhead.cli.craft_program import Ask, in_words
-from clearhead.craft import PROGRAMS, aggregate, indices, past, select, selector_width, source_indices
 from clearhead.errors import OptionError, RunError
+from clearhead.rasp import PROGRAMS, aggregate, indices, past, select, selector_width, source_indices
 from clearhead.serve import server
 from clearhead.serve.explorer import Explorer
 from clearhead.training import resume
@@ -21,16 +21,16 @@ from clearhead.training.recipe import Budget
 from clearhead.training.tracing import asked_of, tensors_of
 
 OWN = """\
-from clearhead import craft
-from clearhead.craft import aggregate, indices, select, tokens
+from clearhead import rasp
+from clearhead.rasp import aggregate, indices, select, tokens
 
 before = aggregate(select(indices, indices, lambda key, query: key == query - 1), tokens, name="before")
-doubled = craft.map(lambda token: token + token, tokens, name="doubled")
+doubled = rasp.map(lambda token: token + token, tokens, name="doubled")
 odd = aggregate(
     select(tokens, indices, lambda key, query: key.wrong == query),
     tokens,
 )
-whole = craft.Program(
+whole = rasp.Program(
     name="whole", about="the token before", output=before, vocabulary=("x", "y"), plain=lambda text: [], length=4,
     example="xyy",
 )
@@ -221,7 +221,7 @@ def test_what_is_no_program_in_a_file_is_told(command, own):
         ("x = 1\n\ny = unknown + 1\n", 3, "NameError: name 'unknown' is not defined"),
         ("import sys\nsys.exit('no')\n", 2, "SystemExit: no"),
         (
-            "from clearhead.craft import *\nx = select(tokens, source_tokens, lambda key, query: True)\n",
+            "from clearhead.rasp import *\nx = select(tokens, source_tokens, lambda key, query: True)\n",
             2,
             "the source is read before the target is there",
         ),

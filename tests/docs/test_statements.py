@@ -152,8 +152,8 @@ def home(tmp_path_factory):
 def test_every_command_runs(home, monkeypatch, capsys):
     """Run all that end by themselves; `train` and `compare` as far as the recipes, with every option looked at."""
     from clearhead.cli import compare
+    from clearhead.experiments import probes
     from clearhead.serve import page as serve_page
-    from clearhead.training import probes
 
     template = home / "page.html"
     template.write_text(f"<html>{serve_page.PLACE}</script></html>", encoding="utf-8")

@@ -9,9 +9,9 @@ from clearhead.attention.weighting import Softmax
 from clearhead.cli.craft_folder import write_run
 from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.craft_run import compare
-from clearhead.craft import PROGRAMS
 from clearhead.errors import RunError
 from clearhead.files import seal, write_sealed
+from clearhead.rasp import PROGRAMS
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
 from clearhead.serve.program import load_program

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from clearhead.errors import OptionError
-from clearhead.model import presets
-from clearhead.model.arrangements import PreNorm
-from clearhead.model.presets import Size
-from clearhead.text.kinds import SPECIALS
-from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.folder import RunFolder
-from clearhead.training.probes import (
+from clearhead.experiments.probes import (
     PROBES,
     VALUES,
     Amount,
@@ -32,6 +26,12 @@ from clearhead.training.probes import (
     score_recall,
     write_probe,
 )
+from clearhead.model import presets
+from clearhead.model.arrangements import PreNorm
+from clearhead.model.presets import Size
+from clearhead.text.kinds import SPECIALS
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Budget, Machine
 from clearhead.training.run import Run
 from clearhead.training.tasks import Generate

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from clearhead.errors import DataError, OptionError, RunError
+from clearhead.experiments import workers
+from clearhead.experiments.probes import PROBES, Amount, probe_recipe
+from clearhead.experiments.workers import Interrupted, Job, begin, main, prepare_text, read_job, run_all
 from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.serialization import to_json
-from clearhead.training import workers
-from clearhead.training.probes import PROBES, Amount, probe_recipe
 from clearhead.training.recipe import Budget, Checkpointing, Machine
-from clearhead.training.workers import Interrupted, Job, begin, main, prepare_text, read_job, run_all
 
 AMOUNT = Amount(longest=8, examples=40, held_out=8)
 

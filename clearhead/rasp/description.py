@@ -1,6 +1,6 @@
 """A compiled program in words: its listing, and which operation each head and feed-forward network carries out.
 
->>> from clearhead.craft import PROGRAMS
+>>> from clearhead.rasp import PROGRAMS
 >>> plan = PROGRAMS["reverse"].plan()
 >>> print("\\n".join(list_program(plan)))
 length = selector_width(select(tokens, tokens, any key))
@@ -13,8 +13,8 @@ reverse = aggregate(select(indices, opposite, key = query), tokens)
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from clearhead.craft.compiling import Plan
-from clearhead.craft.language import (
+from clearhead.rasp.compiler import Plan
+from clearhead.rasp.language import (
     Aggregate,
     Constant,
     Linear,
@@ -24,10 +24,10 @@ from clearhead.craft.language import (
     SequenceMap,
     Width,
 )
-from clearhead.craft.operations import Choice, Head, Unit
-from clearhead.craft.scheduling import Level
-from clearhead.craft.spaces import HERE, ONE, SINK, Space
-from clearhead.craft.values import Possible, holds, plain
+from clearhead.rasp.operations import Choice, Head, Unit
+from clearhead.rasp.scheduling import Level
+from clearhead.rasp.spaces import HERE, ONE, SINK, Space
+from clearhead.rasp.values import Possible, holds, plain
 
 __all__ = [
     "describe_head",

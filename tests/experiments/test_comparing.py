@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from clearhead.errors import OptionError, RunError
+from clearhead.experiments import comparing
+from clearhead.experiments.comparing import Arm, compare, grid, varied
+from clearhead.experiments.comparison import Impossible
+from clearhead.experiments.probes import PROBES, Amount, probe_recipe
+from clearhead.experiments.workers import work
 from clearhead.model import presets
 from clearhead.model.presets import Size
-from clearhead.training import comparing
-from clearhead.training.comparing import Arm, compare, grid, varied
-from clearhead.training.comparison import Impossible
 from clearhead.training.defaults import decoder
 from clearhead.training.metrics import read_metrics, without_times
-from clearhead.training.probes import PROBES, Amount, probe_recipe
 from clearhead.training.recipe import Budget, Checkpointing, Machine
-from clearhead.training.workers import work
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

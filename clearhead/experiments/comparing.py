@@ -16,12 +16,12 @@ from typing import final
 import torch
 
 from clearhead.errors import ClearheadError, OptionError, RunError
+from clearhead.experiments.comparison import Comparison, Failure, Impossible, Outcome, outcome_of
+from clearhead.experiments.comparison_plot import draw_comparison
+from clearhead.experiments.workers import JOB, RECALL, Job, begin, prepare_text, read_job, run_all
 from clearhead.files import os_errors_as_run_errors, write_text
-from clearhead.training.comparison import Comparison, Failure, Impossible, Outcome, outcome_of
-from clearhead.training.comparison_plot import draw_comparison
 from clearhead.training.recipe import Recipe, changes
 from clearhead.training.variants import with_parts
-from clearhead.training.workers import JOB, RECALL, Job, begin, prepare_text, read_job, run_all
 
 __all__ = ["BASE", "Arm", "compare", "grid", "one_by_one", "varied"]
 

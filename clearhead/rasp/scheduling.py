@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from clearhead.craft.operations import Head, Network, Operation, Unit
-from clearhead.craft.spaces import Space
+from clearhead.rasp.operations import Head, Network, Operation, Unit
+from clearhead.rasp.spaces import Space
 
 __all__ = ["Level", "schedule"]
 

@@ -1,6 +1,6 @@
 """The compiler: a program becomes an ordinary model, its cost told before it is built.
 
->>> from clearhead.craft import aggregate, compile, indices, plan, select, tokens
+>>> from clearhead.rasp import aggregate, compile, indices, plan, select, tokens
 >>> shift = aggregate(select(indices, indices, lambda key, query: key == query - 1), tokens)
 >>> print(plan(shift, "ab", length=4))
 an encoder for up to 4 tokens: 1 layer, 1 head, 11 wide, 0 units in networks
@@ -20,15 +20,6 @@ from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Learned
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Argmax, Weighting
-from clearhead.craft.checking import check_selectors, check_vocabulary, check_weighting, check_written, parts_of
-from clearhead.craft.crafted import Crafted, Layout
-from clearhead.craft.language import Sequence
-from clearhead.craft.lowering import Lowered, lower
-from clearhead.craft.operations import Head
-from clearhead.craft.scheduling import Level, schedule
-from clearhead.craft.spaces import HERE, ONE, SINK, Directions, Space
-from clearhead.craft.values import Possible
-from clearhead.craft.weights import clear, write_heads, write_units
 from clearhead.errors import ProgramError
 from clearhead.model.arrangements import NoNorm
 from clearhead.model.blocks import AttentionSpec, Block, BlockSpec
@@ -43,6 +34,15 @@ from clearhead.model.transformers import (
     EncoderDecoderSpec,
     EncoderSpec,
 )
+from clearhead.rasp.checks import check_selectors, check_vocabulary, check_weighting, check_written, parts_of
+from clearhead.rasp.compiled_model import CompiledModel, Layout
+from clearhead.rasp.language import Sequence
+from clearhead.rasp.lowering import Lowered, lower
+from clearhead.rasp.operations import Head
+from clearhead.rasp.scheduling import Level, schedule
+from clearhead.rasp.spaces import HERE, ONE, SINK, Directions, Space
+from clearhead.rasp.values import Possible
+from clearhead.rasp.weights import clear, write_heads, write_units
 
 __all__ = ["Plan", "compile", "plan"]
 
@@ -58,7 +58,7 @@ def compile(
     causal: bool = False,
     weighting: Weighting = AVERAGING,
     sharpness: float = 1.0,
-) -> Crafted:
+) -> CompiledModel:
     """The model of a program, for texts of up to `length` of these tokens: an encoder, or a decoder if `causal`.
 
     With averaging argmax the attention part is exact. With another weighting the scores, whole numbers two apart, are
@@ -116,7 +116,7 @@ class Plan:
             f"{counted(self.heads, 'head')}, {self.d_model} wide, {self.units} units in networks"
         )
 
-    def build(self, ids: Mapping[str, int] | None = None) -> Crafted:
+    def build(self, ids: Mapping[str, int] | None = None) -> CompiledModel:
         """The model. `ids` gives the tokens their numbers, by how they are written; by default in order."""
         return Builder(self, ids or self.default_ids()).crafted()
 
@@ -199,7 +199,7 @@ class Builder:
         self.vocabulary = max(ids.values()) + 1
         self.directions = plan.directions
 
-    def crafted(self) -> Crafted:
+    def crafted(self) -> CompiledModel:
         model = self.spec().build().eval()
         clear(model)
         sides = (
@@ -209,7 +209,7 @@ class Builder:
         )
         for side, part in sides.items():
             self.write_side(side, part)
-        return Crafted(
+        return CompiledModel(
             model=model,
             ids=dict(self.ids),
             vocabulary={

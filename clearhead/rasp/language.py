@@ -3,7 +3,7 @@
 A program is what it gives, a sequence made of others; `tokens` and `indices` are the ones it starts from. Values are
 *categorical* (one of finitely many) or *numeric* (a number on a line).
 
->>> from clearhead.craft import aggregate, indices, run, select, selector_width, tokens
+>>> from clearhead.rasp import aggregate, indices, run, select, selector_width, tokens
 >>> length = selector_width(select(tokens, tokens, lambda key, query: True))
 >>> reverse = aggregate(select(indices, length - indices - 1, lambda key, query: key == query), tokens)
 >>> run(reverse, "abc")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from clearhead.craft import PROGRAMS, plan, select, selector_width, tokens
-from clearhead.craft.description import describe_layers, list_program, name_relation
-from clearhead.craft.operations import Choice
-from clearhead.craft.spaces import Space
+from clearhead.rasp import PROGRAMS, plan, select, selector_width, tokens
+from clearhead.rasp.description import describe_layers, list_program, name_relation
+from clearhead.rasp.operations import Choice
+from clearhead.rasp.spaces import Space
 
 
 @pytest.mark.parametrize(

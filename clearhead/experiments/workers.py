@@ -1,6 +1,6 @@
 """The runs of a comparison: each a job, done by a process of its own, so that its memory is its alone.
 
-`python -m clearhead.training.workers run RUN/job.json` is such a process.
+`python -m clearhead.experiments.workers run RUN/job.json` is such a process.
 """
 
 import json
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, final
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
+from clearhead.experiments.probes import score_recall
 from clearhead.files import open_log, os_errors_as_run_errors, read_sealed
 from clearhead.serialization import from_json, table_of, to_json
 from clearhead.text.preparing import prepare
 from clearhead.training.claiming import check_new, claim
 from clearhead.training.folder import RunFolder
-from clearhead.training.probes import score_recall
 from clearhead.training.recipe import CLASSES, THEN, Recipe
 from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
@@ -104,7 +104,7 @@ def prepare_text(jobs: Sequence[Job], log: Log) -> None:
 
 
 def command(verb: str, job: Job) -> list[str]:
-    return [sys.executable, "-m", "clearhead.training.workers", verb, str(job.folder.path / JOB)]
+    return [sys.executable, "-m", "clearhead.experiments.workers", verb, str(job.folder.path / JOB)]
 
 
 def environment() -> dict[str, str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clearhead.colours import ROLES
 from clearhead.errors import RunError
+from clearhead.experiments.comparison import COST, Comparison, Measure, Outcome, Row
 from clearhead.files import replacing
-from clearhead.training.comparison import COST, Comparison, Measure, Outcome, Row
 from clearhead.training.curves import DARK, GRID, spread
 
 # It takes a while to import, and most who import this file do not draw.

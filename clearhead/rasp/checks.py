@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from clearhead.attention.weighting import Argmax, Softmax, Sparsemax, Weighting
-from clearhead.craft.crafted import Layout
-from clearhead.craft.language import Aggregate, Sequence, Width
-from clearhead.craft.values import Possible
 from clearhead.errors import ProgramError
+from clearhead.rasp.compiled_model import Layout
+from clearhead.rasp.language import Aggregate, Sequence, Width
+from clearhead.rasp.values import Possible
 
 __all__ = ["check_selectors", "check_vocabulary", "check_weighting", "check_written", "parts_of"]
 

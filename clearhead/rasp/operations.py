@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from clearhead.craft.spaces import Space
+from clearhead.rasp.spaces import Space
 
 __all__ = ["Choice", "Direction", "Head", "Network", "Operation", "Unit"]
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from itertools import combinations as pairs_of
 
 from clearhead.attention import masks, positions, similarity, weighting
-from clearhead.attention.case import DTYPES, HEADS, LENGTHS, Case, Combination, form_of
+from clearhead.attention.grid.case import DTYPES, HEADS, LENGTHS, Case, Combination, form_of
+from clearhead.attention.grid.support import KERNEL_NAMES, cell, promise, served
 from clearhead.attention.kernels import blockwise, chunked, flex
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import Position
 from clearhead.attention.similarity import Similarity
-from clearhead.attention.support import KERNEL_NAMES, cell, promise, served
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Row
 from typing import Any
 
-from clearhead.craft.language import (
+from clearhead.errors import ProgramError
+from clearhead.rasp.language import (
     Aggregate,
     Constant,
     Indices,
@@ -16,7 +17,6 @@ from clearhead.craft.language import (
     Tokens,
     Width,
 )
-from clearhead.errors import ProgramError
 
 __all__ = ["run"]
 

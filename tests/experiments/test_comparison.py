@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.errors import RunError
-from clearhead.training.comparison import (
+from clearhead.experiments.comparison import (
     QUALITY,
     Comparison,
     Failure,
@@ -23,7 +23,7 @@ from clearhead.training.comparison import (
     mean_of,
     outcome_of,
 )
-from clearhead.training.comparison_plot import draw_comparison, figure_of
+from clearhead.experiments.comparison_plot import draw_comparison, figure_of
 from clearhead.training.folder import RunFolder
 from tests.training.small_runs import documents, stretch, trained
 

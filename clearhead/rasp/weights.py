@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.attention.layer import Attention
-from clearhead.craft.operations import Head, Unit
-from clearhead.craft.spaces import ONE, SINK, Directions
 from clearhead.model.feedforward import Plain
+from clearhead.rasp.operations import Head, Unit
+from clearhead.rasp.spaces import ONE, SINK, Directions
 
 __all__ = ["clear", "write_heads", "write_units"]
 

@@ -14,7 +14,7 @@ from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 from clearhead.serialization import load_tensors, save_tensors
 
-__all__ = ["Crafted", "Layout"]
+__all__ = ["CompiledModel", "Layout"]
 
 HEADER = "clearhead crafted"
 SURE = 0.5
@@ -37,7 +37,7 @@ class Layout:
 
 
 @final
-class Crafted:
+class CompiledModel:
     """A compiled program. `model` is an ordinary encoder, decoder or encoder-decoder; `run` reads it as the program.
 
     `directions` names every direction of the residual stream.
@@ -62,7 +62,7 @@ class Crafted:
 
     def __repr__(self) -> str:
         kind = type(self.model).__name__
-        return f"Crafted({kind}, {len(self.directions)} wide, for up to {self.length} tokens)"
+        return f"CompiledModel({kind}, {len(self.directions)} wide, for up to {self.length} tokens)"
 
     def encode(self, text: Sequence[Any], side: str = "target") -> list[int]:
         """The ids of a text as the model is given it."""
@@ -136,18 +136,18 @@ class Crafted:
             raise ProgramError(f"{path}: cannot be written ({error})") from None
 
     @staticmethod
-    def load(path: str | Path) -> "Crafted":
+    def load(path: str | Path) -> "CompiledModel":
         """What `save` wrote."""
         try:
             told, state = load_tensors(path, header=HEADER)
         except OSError as error:
             raise ProgramError(f"{path}: cannot be read as a crafted model ({error})") from None
         if told is None:
-            raise ProgramError(f"{path}: is no crafted model; one is written by Crafted.save")
+            raise ProgramError(f"{path}: is no crafted model; one is written by CompiledModel.save")
         try:
             model = spec_from_json(told.pop("spec")).build().eval()
             model.load_state_dict(state)
             layouts = {side: Layout(**layout) for side, layout in told.pop("layouts").items()}
-            return Crafted(model=model, layouts=layouts, **told)
+            return CompiledModel(model=model, layouts=layouts, **told)
         except (KeyError, TypeError, AttributeError, RuntimeError, ClearheadError) as error:
             raise ProgramError(f"{path}: is a crafted model that lacks something or is damaged ({error})") from None

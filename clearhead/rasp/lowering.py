@@ -9,7 +9,8 @@ from collections.abc import Sequence as Row
 from fractions import Fraction
 from typing import Any, final
 
-from clearhead.craft.language import (
+from clearhead.errors import ProgramError
+from clearhead.rasp.language import (
     Aggregate,
     Constant,
     Indices,
@@ -22,10 +23,9 @@ from clearhead.craft.language import (
     Tokens,
     Width,
 )
-from clearhead.craft.operations import Choice, Direction, Head, Network, Operation, Unit
-from clearhead.craft.spaces import HERE, ONE, Space
-from clearhead.craft.values import Possible, holds, plain
-from clearhead.errors import ProgramError
+from clearhead.rasp.operations import Choice, Direction, Head, Network, Operation, Unit
+from clearhead.rasp.spaces import HERE, ONE, Space
+from clearhead.rasp.values import Possible, holds, plain
 
 __all__ = ["Lowered", "lower"]
 

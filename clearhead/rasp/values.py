@@ -6,7 +6,8 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, final
 
-from clearhead.craft.language import (
+from clearhead.errors import ProgramError
+from clearhead.rasp.language import (
     Aggregate,
     Constant,
     Indices,
@@ -19,7 +20,6 @@ from clearhead.craft.language import (
     Tokens,
     Width,
 )
-from clearhead.errors import ProgramError
 
 __all__ = ["MOST_VALUES", "Possible", "holds", "ordered", "plain"]
 

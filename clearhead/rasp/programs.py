@@ -1,6 +1,6 @@
 """Programs that are there: each with the tokens it is for, the length it is compiled to, and a plain Python function.
 
->>> from clearhead.craft import PROGRAMS
+>>> from clearhead.rasp import PROGRAMS
 >>> PROGRAMS["histogram"].compile().run("hello"[:4].replace("h", "a").replace("e", "b").replace("l", "c"))
 [1, 1, 2, 2]
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from clearhead.attention.weighting import Weighting
-from clearhead.craft.compiling import AVERAGING, Plan, plan
-from clearhead.craft.crafted import Crafted
-from clearhead.craft.language import (
+from clearhead.rasp.compiled_model import CompiledModel
+from clearhead.rasp.compiler import AVERAGING, Plan, plan
+from clearhead.rasp.language import (
     Selector,
     Sequence,
     aggregate,
@@ -66,7 +66,7 @@ class Program:
             sharpness=sharpness,
         )
 
-    def compile(self, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0) -> Crafted:
+    def compile(self, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0) -> CompiledModel:
         return self.plan(weighting=weighting, sharpness=sharpness).build()
 
 
