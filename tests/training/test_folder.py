@@ -20,7 +20,7 @@ handle = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 fcntl.flock(handle, fcntl.LOCK_EX)
 os.write(handle, str(os.getpid()).encode())
 print("held", flush=True)
-time.sleep(60)
+time.sleep(1000)
 """
 
 
