@@ -13,9 +13,8 @@ from typer.core import TyperGroup
 
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.cli.craft_program import Ask, Changes, asked, in_words, located, tokens_of
-from clearhead.cli.options import above_zero, wrong
+from clearhead.cli.options import above_zero, find_by_name, wrong
 from clearhead.cli.screen import show, show_json
-from clearhead.cli.steps import chosen
 from clearhead.errors import ProgramError
 
 __all__ = ["ABOUT", "EXAMPLES", "app"]
@@ -204,7 +203,7 @@ def place_for(ask: Ask, folder: Path | None) -> Iterator[Path]:
 
 
 def weighted(ask: Ask, weighting: str, sharpness: float) -> Ask:
-    _, part = chosen("--weighting", weighting, WEIGHTINGS)
+    _, part = find_by_name("--weighting", weighting, WEIGHTINGS)
     return replace(ask, weighting=part, sharpness=sharpness)
 
 
