@@ -72,6 +72,11 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def program_file(self) -> Path:
+        """Where the RASP program is described that was compiled into the run, if one was."""
+        return self.path / "program.json"
+
+    @property
     def checkpoints_file(self) -> Path:
         """Where checkpoints are kept, if they are kept elsewhere."""
         return self.path / "checkpoints.json"

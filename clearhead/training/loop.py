@@ -16,9 +16,9 @@ import torch
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import Spec
+from clearhead.plots.curves import draw_curves
 from clearhead.text.preparing import Prepared
 from clearhead.training.checkpoints import Checkpoint, Checkpoints, copy_into, named_tensors
-from clearhead.training.curves import draw_curves
 from clearhead.training.divergence import LossWatch
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold

@@ -21,6 +21,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import answers
 from clearhead.training.answers import Class, Filling, Written
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
+from clearhead.training.evaluation import Evaluating, evaluate
 from clearhead.training.folder import RunFolder
 from clearhead.training.machine import chosen_device
 from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
@@ -140,8 +141,6 @@ class Run:
         stride: int | None = None,
     ) -> dict[str, Any]:
         """How good it is on these files, as `clearhead evaluate` tells it; `evaluating.Evaluating` has the meanings."""
-        from clearhead.training.evaluation import Evaluating, evaluate
-
         how = Evaluating(beam=beam, length_penalty=length_penalty, tokenize=tokenize, lower=lower, stride=stride)
         return evaluate(self, source, how)
 
