@@ -46,7 +46,7 @@ def write_run(ask: Ask, path: Path) -> RunFolder:
         raise OptionError(
             f"{ask.program.name}: no text was found that it is for, or that it answers with its own tokens"
         )
-    with folder.locked(), os_errors_as_run_errors(path):
+    with folder.lock(), os_errors_as_run_errors(path):
         claim(folder)
         made.tokenizer.save(path / "tokenizer.json")
         layout = TASKS[made.task].layout(made.context)
