@@ -57,7 +57,7 @@ def compile_to_run(
     texts = list(draw_texts(program, made.context))
     if not texts:
         raise OptionError(f"{program.name}: no text was found that it is for, or that it answers with its own tokens")
-    with folder.locked(), os_errors_as_run_errors(path):
+    with folder.lock(), os_errors_as_run_errors(path):
         claim(folder)
         made.tokenizer.save(path / "tokenizer.json")
         layout = TASKS[made.task].layout(made.context)

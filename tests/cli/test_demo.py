@@ -261,7 +261,7 @@ def test_a_marker_that_cannot_be_read_is_told(command, home):
 
 
 def test_a_demo_in_use_is_not_removed(command, there):
-    with load(there).folder.locked():
+    with load(there).folder.lock():
         code, out, err = command("demo", "--folder", str(there), "--again")
     assert (code, out) == (1, "")
     assert "is in use by process" in err
