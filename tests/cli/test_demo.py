@@ -173,7 +173,7 @@ def test_where_the_page_is_not_built_the_demo_says_how_and_goes_on(command, monk
     (there / "attention.html").unlink()
     code, out, err = command("demo", "--folder", str(there))
     assert (code, err) == (0, "")
-    assert "  open        no page for a browser: `make web` builds what it is made of\n" in out
+    assert "  open        the page for a browser is not built: run `make web`\n" in out
     assert not (there / "attention.html").exists()
     assert json.loads(command("demo", "--folder", str(there), "--json")[1])["page"] is None
 
