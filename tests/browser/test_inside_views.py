@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 import clearhead as ch
-from clearhead.tracing.readings import readings
+from clearhead.tracing.head_metrics import readings
 from tests.browser.watching import SITE, SOURCE, ask, comes_to, number_in, says, shown, state, tab_to
 
 pytestmark = pytest.mark.slow

@@ -12,11 +12,11 @@ import pytest
 
 from clearhead.attention.heads import SlicedHeads
 from clearhead.cli import run
+from clearhead.experiments import comparing, probes
+from clearhead.experiments.comparing import Arm
+from clearhead.experiments.workers import work
 from clearhead.model.arrangements import NoteNorm
-from clearhead.training import comparing, probes
-from clearhead.training.comparing import Arm
 from clearhead.training.recipe import read_recipe
-from clearhead.training.workers import work
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -166,7 +166,7 @@ def test_options_override_what_a_probe_has(command, asked, tmp_path):
     options = ["--lr", "0.01", "--warmup", 7, "--tokens", 99, "--context", 50, "--minutes", 2, "--patience", 4]
     command(tmp_path / "c", *SORT, "--attention", "argmax", *options)
     recipe = asked["arms"]["argmax"]
-    assert (recipe.optimising.lr, recipe.optimising.schedule.warmup) == (0.01, 7)
+    assert (recipe.optimizer.lr, recipe.optimizer.schedule.warmup) == (0.01, 7)
     assert (recipe.batching.tokens, recipe.batching.context) == (99, 50)
     assert (recipe.budget.minutes, recipe.budget.patience) == (2, 4)
     assert recipe.tokenizing.kind == "word"

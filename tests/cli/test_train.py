@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from clearhead.cli import run
-from clearhead.serve.asking import Asked
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import Params
 from clearhead.training.run import load
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -102,7 +102,7 @@ def test_a_dry_run_prints_the_recipe_and_makes_nothing(command, files, tmp_path)
     code, out, err = command(tmp_path / "run", *files["translate"], *SHORT, "--lr", "0.5", "--dry-run")
     recipe = json.loads(out)
     assert (code, err) == (0, "")
-    assert (recipe["task"], recipe["optimising"]["lr"], recipe["budget"]["steps"]) == ("translate", 0.5, 3)
+    assert (recipe["task"], recipe["optimizer"]["lr"], recipe["budget"]["steps"]) == ("translate", 0.5, 3)
     assert not (tmp_path / "run").exists()
 
 
@@ -139,7 +139,7 @@ def test_a_variant_is_trained_resumed_evaluated_translated_with_and_looked_into(
     assert json.loads(capsys.readouterr().out)["bleu"] >= 0
     assert run(["translate", str(path), one, "--beam", "2", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.count("\n") == 1
-    found = Explorer(now).trace(Asked({"source": "eins zwei"}))
+    found = Explorer(now).trace(Params({"source": "eins zwei"}))
     assert {site["name"].split(".")[-1] for site in found["sites"]} == {"attention", "cross"}
 
 
@@ -230,7 +230,7 @@ def test_a_resume_takes_another_rate_and_machine_and_a_new_place_for_its_checkpo
     assert "from step 3" in err
     assert str(disk) in out
     recipe = load(path, device="cpu", step=5).folder.recipe()
-    assert (recipe.optimising.lr, recipe.machine.precision, recipe.budget.steps) == (0.005, "bfloat16", 5)
+    assert (recipe.optimizer.lr, recipe.machine.precision, recipe.budget.steps) == (0.005, "bfloat16", 5)
 
 
 def test_checkpoints_are_kept_in_another_folder(command, files, tmp_path):
@@ -356,7 +356,7 @@ def test_the_help_fits_the_page_and_has_an_example_of_every_task(command):
     assert max(len(line) for line in out.splitlines()) <= 80
     for task in ("translate", "generate", "fill", "classify"):
         assert f"--task {task} " in out
-    sections = ("Text (", "Tokeniser:", "Model:", "Optimising:", "Batches:", "Budget (", "Keeping:", "Machine:")
+    sections = ("Text (", "Tokeniser:", "Model:", "Optimizer:", "Batches:", "Budget (", "Checkpointing:", "Machine:")
     places = [out.index(f"\n{section}") for section in sections]
     assert places == sorted(places)
 

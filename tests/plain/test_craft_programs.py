@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from clearhead.craft import PROGRAMS, run
+from clearhead.rasp import PROGRAMS, run
 from tests.covering import few
 
 EXHAUSTIVE, MOST = 6, (1_000, 10_000)

@@ -20,7 +20,7 @@ from clearhead.errors import ClearheadError
 from clearhead.training import checkpoints, loop
 from clearhead.training.averaging import Last
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import Batching, Budget, Keeping, Optimising
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
 from clearhead.training.schedules import Cosine
 from clearhead.training.train import resume, train
 from tests.training import small_runs
@@ -51,11 +51,11 @@ def the_recipe(home: Path):
     recipe = recipe_for(small_runs.translating, home / "text", budget=Budget(steps=STEPS))
     return replace(
         recipe,
-        optimising=Optimising(
+        optimizer=Optimizer(
             lr=1e-2, schedule=Cosine(warmup=5), smoothing=0.1, r_drop=1.0, averaging=Last(share=0.5, every=4)
         ),
-        batching=Batching(tokens=256, tokens_at_once=128, context=small_runs.CONTEXT),
-        keeping=Keeping(log=4, evaluate=20, save=SAVE, score_records=2, samples=1),
+        batching=Batching(tokens=256, micro_batch_tokens=128, context=small_runs.CONTEXT),
+        checkpointing=Checkpointing(log=4, evaluate=20, save=SAVE, score_records=2, samples=1),
     )
 
 
@@ -112,9 +112,9 @@ def work(home: Path, run: Path, hold: str | None = None) -> int:
     checkpoints.between_writes = slowly
     try:
         if RunFolder(run).exists():
-            resume(run, told=quiet, watcher=watcher, data=home / "data")
+            resume(run, log=quiet, watcher=watcher, data=home / "data")
         else:
-            train(run, the_recipe(home), told=quiet, watcher=watcher, data=home / "data")
+            train(run, the_recipe(home), log=quiet, watcher=watcher, data=home / "data")
     except ClearheadError as error:
         print(error, file=sys.stderr)
         return getattr(error, "exit_code", 1)

@@ -21,12 +21,12 @@ import clearhead as ch
 from clearhead.cli.runs import look_into
 from clearhead.errors import ClearheadError
 from clearhead.files import seal
+from clearhead.serialization import load_tensors, save_tensors
 from clearhead.text.preparing import opened
 from clearhead.tracing.saving import HEADER
 from clearhead.tracing.trace import trace_model
 from clearhead.training.metrics import read_metrics
 from clearhead.training.train import train
-from clearhead.written import load_tensors, save_tensors
 from tests.training.old_runs.make import TEXTS, recipe_of, spec_of
 
 SLOW = 60.0
@@ -179,7 +179,7 @@ class Attack:
 def tiny_run(folder, task):
     """Train a run in a folder, as small as a run can be."""
     with contextlib.chdir(folder):
-        train(task, recipe_of(task, sliced=False), told=lambda _: None)
+        train(task, recipe_of(task, sliced=False), log=lambda _: None)
     return Path(folder) / task
 
 
@@ -190,7 +190,7 @@ def use_of(path):
     def use():
         told = []
         listed = replace(look_into(path, path.parent), disk_bytes=0, changed="")
-        run = ch.load(path, device="cpu", told=told.append)
+        run = ch.load(path, device="cpu", log=told.append)
         ids = torch.tensor([run.tokenizer.encode(TEXTS[7])[:16] or [0]])
         with torch.inference_mode():
             logits = run.model(ids, ids) if run.task.name == "translate" else run.model(ids)
