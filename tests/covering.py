@@ -44,10 +44,11 @@ def few(values: Iterable[Any], count: int) -> list[Any]:
 
 
 def mark_thorough(items: Sequence[pytest.Item]) -> None:
-    """Mark `thorough` those cases of tests marked `pairs` that are not needed to show every pair."""
+    """Mark `thorough` those cases of tests marked `pairs` that the others do not need to show every pair."""
     tests = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("pairs") and getattr(item, "callspec", None):
+        marked = item.get_closest_marker("pairs") and not item.get_closest_marker("thorough")
+        if marked and getattr(item, "callspec", None):
             tests[item.parent, item.originalname].append(item)  # pyright: ignore[reportAttributeAccessIssue]
     for cases in tests.values():
         asked = cases[0].get_closest_marker("pairs").args

@@ -77,6 +77,7 @@ class Stuck:
 
 @pytest.mark.parametrize("kind", [Growing, Sliding, Summed])
 @pytest.mark.parametrize("law", ["searched_is_plain", "selected_is_fresh", "scored_is_generated"])
+@pytest.mark.pairs(1)
 def test_rows_that_are_not_reordered_are_found(kind, law, monkeypatch):
     model = model_of(**KINDS[kind])
     assert LAWS[law](case_of(model)) == []
@@ -96,6 +97,7 @@ def is_unlike_alone(model, method, end):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", [Greedy(), Beam(width=2, stop="early")], ids=["greedy", "beam"])
 @pytest.mark.slow
+@pytest.mark.pairs(1)
 def test_sentences_that_do_not_move_up_are_found(kind, method, monkeypatch):
     """Where one sentence ends before another, whose rows then take its place."""
     model = model_of(seed=3, **KINDS[kind])
@@ -175,6 +177,7 @@ def test_summed_has_one_size_however_long_the_text(name):
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("kind", ["decoder", "same cross"])
+@pytest.mark.pairs(1)
 def test_random_features_of_any_size_are_decoded_as_they_are_trained(kind, law):
     """Queries and keys so large that their features would underflow: exponents of -1,000 and less."""
     model = model_of(kind=kind, weighting="linear random", layers="two")

@@ -162,6 +162,7 @@ def test_greedy_choice_is_hugging_faces(seed):
 @pytest.mark.parametrize("penalty", [0.7, 1.0, 1.5])
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.slow
+@pytest.mark.pairs(1)
 def test_repetition_penalty_is_hugging_faces(seed, penalty):
     """One input at a time: Hugging Face punishes the padding token too."""
     case = drawn(seed)

@@ -90,6 +90,7 @@ def test_a_query_that_is_nan_gives_nan_in_a_compiled_graph(n):
 @pytest.mark.parametrize("n", [1, 7, 40, 130])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kernel", ["fused", "flex"])
+@pytest.mark.pairs
 def test_a_query_that_is_nan_gives_nan_for_any_number_of_keys(kernel, dtype, n):
     if kernel == "flex" and dtype == torch.bfloat16:
         pytest.skip("on a CPU flex has no bfloat16")
