@@ -224,6 +224,7 @@ def test_nothing_that_is_possible_is_nothing_to_compare(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_processes_do_the_same_as_this_one(tmp_path, finished):
     told = []
     found = compare(tmp_path, arms_of(tmp_path), seeds=(1,), probe="copy", parallel=2, log=told.append)

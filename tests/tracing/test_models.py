@@ -57,6 +57,7 @@ def ids_of(model, given):
 @pytest.mark.parametrize("choices", few(SOME, 12), ids=str)
 @pytest.mark.parametrize("method", [Greedy(), Beam(width=3, n_best=3)], ids=["greedy", "beam"])
 @pytest.mark.pairs(1)
+@pytest.mark.slow
 def test_each_output_of_cached_decoding_has_its_own_history(choices, method):
     model = build(choices)
     rules = Rules(max_new=6, end=(2,))
