@@ -64,9 +64,26 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def sketched():
+    """Runs of a few steps have a sketch for their curves: to draw them takes longer than to train. Gives what draws."""
+    from clearhead.files import write_text
+    from clearhead.training import loop
+
+    before, loop.draw_curves = loop.draw_curves, lambda lines, path, **_: write_text(path, "<svg/>")
+    yield before
+    loop.draw_curves = before
+
+
+@pytest.fixture
+def drawn(sketched, monkeypatch):
+    """For a run whose curves are looked at."""
+    monkeypatch.setattr("clearhead.training.loop.draw_curves", sketched)
+
+
 @pytest.fixture(scope="module")
 def undrawn():
-    """For runs of a few steps: drawing their curves takes longer than they do."""
+    """For runs whose folder is looked at: there is not even a sketch."""
     from clearhead.training import loop
 
     before, loop.draw_curves = loop.draw_curves, lambda *_, **__: None
