@@ -11,7 +11,8 @@ PACKAGE := $(VENV)/.installed-package
 TOOLS := $(VENV)/.installed-tools
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 # Tests run side by side, each on one thread: two threads of torch in each of two processes would wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+# What pytest and the hook make of each file is kept, though the machine may say that nothing is: it takes half of the start.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 NODE := $(VENV)/.installed-node
 MODULES := web/node_modules/.installed
 WEB := clearhead/serve/static/index.html
