@@ -1,8 +1,9 @@
-"""What holds for every test: one hypothesis profile, no display, and which tests run where.
+"""What holds for every test: hypothesis's profile, no display, and which tests run where.
 
 Nothing here may import clearhead: jaxtyping's hook must be in place before that.
 """
 
+import os
 from pathlib import Path
 
 import hypothesis
@@ -18,15 +19,16 @@ LONG_DOCTESTS = ("clearhead.attention.grid",)
 
 matplotlib.use("Agg")
 
-# `too_slow` is a timing, and two busy cores would trip it.
-hypothesis.settings.register_profile(
-    "ci",
-    derandomize=True,
-    deadline=None,
-    max_examples=40,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("ci")
+# `too_slow` is a timing, and two busy cores would trip it. `make test-all` asks for the second one.
+for name, examples in (("ci", 20), ("thorough", 60)):
+    hypothesis.settings.register_profile(
+        name,
+        derandomize=True,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
