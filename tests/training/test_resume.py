@@ -17,7 +17,7 @@ from tests.covering import few
 from tests.training import small_runs
 from tests.training.tiny import STEPS, assert_same_run, quiet, recipe_for
 
-pytestmark = pytest.mark.usefixtures("one_thread", "undrawn")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "undrawn")]
 
 OPTIMISING = Optimizer(lr=1e-2, schedule=Cosine(warmup=3), weight_decay=0.1)
 ODD = Checkpointing(log=5, evaluate=7, save=4, score_records=2, samples=1)
@@ -106,7 +106,6 @@ def stopped(act):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.slow
 def test_stopped_after_every_single_step(name, home, tmp_path, stop_after):
     recipe, undisturbed = whole(name, home)
     total = undisturbed.checkpoints.all()[0].step
@@ -121,7 +120,6 @@ def test_stopped_after_every_single_step(name, home, tmp_path, stop_after):
     assert_same_run(RunFolder(path), undisturbed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", few(range(1, STEPS), 2))
 @pytest.mark.parametrize("name", ["r-drop, last", "accumulation"])
 def test_stopped_once(name, step, home, tmp_path, stop_after):
