@@ -12,10 +12,9 @@ import typer
 from typer.core import TyperGroup
 
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
-from clearhead.cli.craft_program import Ask, Changes, asked, example_of, in_words, located, tokens_of
-from clearhead.cli.options import above_zero, wrong
+from clearhead.cli.craft_program import Ask, Changes, asked, in_words, located, tokens_of
+from clearhead.cli.options import above_zero, find_by_name, wrong
 from clearhead.cli.screen import show, show_json
-from clearhead.cli.steps import chosen
 from clearhead.errors import ProgramError
 
 __all__ = ["ABOUT", "EXAMPLES", "app"]
@@ -193,14 +192,14 @@ def look_at_program(
     The run works with the other commands: `clearhead trace RUN 'a b c'`. Its tokens are words separated by spaces. A
     file of your own is run: see `clearhead craft show --help`.
     """
-    from clearhead.cli.craft_folder import write_run
     from clearhead.cli.look import look
+    from clearhead.training.rasp_run import compile_to_run
 
     ask = weighted(asked(program, Changes(vocabulary=vocabulary, length=length, causal=causal)), weighting, sharpness)
     with place_for(ask, folder) as path:
         with located(ask.file):
-            write_run(ask, path)
-        print(f"The run is {path}; its text is words: {in_words(example_of(ask.program))}", file=sys.stderr)
+            compile_to_run(ask.program, path, weighting=ask.weighting, sharpness=ask.sharpness)
+        print(f"The run is {path}; its text is words: {in_words(ask.program.usable_example())}", file=sys.stderr)
         look(str(path), port=port, host=host, no_open=no_open, device="cpu")
 
 
@@ -214,7 +213,7 @@ def place_for(ask: Ask, folder: Path | None) -> Iterator[Path]:
 
 
 def weighted(ask: Ask, weighting: str, sharpness: float) -> Ask:
-    _, part = chosen("--weighting", weighting, WEIGHTINGS)
+    _, part = find_by_name("--weighting", weighting, WEIGHTINGS)
     return replace(ask, weighting=part, sharpness=sharpness)
 
 
@@ -223,7 +222,7 @@ def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list[Any], list[A
     program = ask.program
     if program.source_vocabulary is None and source is not None:
         raise wrong("--source", f"{program.name} reads no source")
-    tokens = tokens_of(text, program.vocabulary, "TEXT") if text.strip() else example_of(program)
+    tokens = tokens_of(text, program.vocabulary, "TEXT") if text.strip() else program.usable_example()
     if program.source_vocabulary is None:
         return tokens, None
     if source is not None:

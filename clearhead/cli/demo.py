@@ -110,7 +110,7 @@ def remove(folder: RunFolder) -> None:
         return
     if marked_seed(folder) is None:
         raise RunError(f"{folder.path}: the demo did not make this folder, and does not remove it; choose another one")
-    with folder.locked():
+    with folder.lock():
         shutil.rmtree(folder.path)
 
 
@@ -124,7 +124,7 @@ def claim(folder: RunFolder, seed: int | None) -> int:
     if folder.path.exists() and any(not is_beginning(path.name) for path in folder.path.iterdir()):
         raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --folder")
     chosen = USUAL_SEED if seed is None else seed
-    with folder.locked():
+    with folder.lock():
         claim_folder(folder)
         folder.write_own(folder.path / MARKER, {"made_by": "clearhead demo", "seed": chosen})
     return chosen

@@ -14,8 +14,8 @@ from torch import Tensor
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Weighting
 from clearhead.cli.colours import heat
+from clearhead.cli.demonstration import Demonstration
 from clearhead.cli.screen import WIDTH, bar, number, plain, prose, rule
-from clearhead.cli.steps import Demonstration
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS
 
 __all__ = ["page"]

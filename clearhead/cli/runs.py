@@ -20,7 +20,7 @@ from clearhead.model.spec_json import counts_in
 from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import finite, read_metrics
+from clearhead.training.metrics import read_metrics, replace_nonfinite
 
 __all__ = ["EXAMPLES", "Found", "runs"]
 
@@ -72,7 +72,7 @@ def runs(
         raise wrong("FOLDER", f"there is no folder {folder!r}. Train a run: clearhead train --help")
     found = [look_into(path, home) for path in run_folders(home)]
     if as_json:
-        show_json(finite({"folder": folder, "runs": [asdict(one) for one in found]}))
+        show_json(replace_nonfinite({"folder": folder, "runs": [asdict(one) for one in found]}))
     else:
         show(*page(folder, found))
 

@@ -130,7 +130,7 @@ def resumed(folder: RunFolder, choices: Choices) -> Recipe:
 def begin(folder: RunFolder, choices: Choices, ways: Ways, watcher: Watcher, shown: Progress) -> Run:
     """Train a new run. What comes through a pipe is copied into its folder first."""
     check_new(folder)
-    with folder.locked():
+    with folder.lock():
         claim(folder)
         kept = replace(choices, text=with_spooled(choices.text, folder.data))
     return training.train(folder.path, as_recipe(kept), watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)

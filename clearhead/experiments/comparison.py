@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 
 from clearhead.text.store import Store
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import finite, read_metrics
+from clearhead.training.metrics import read_metrics, replace_nonfinite
 
 __all__ = ["Comparison", "Failure", "Impossible", "Mean", "Measure", "Outcome", "Row", "outcome_of"]
 
@@ -206,7 +206,7 @@ class Comparison:
 
     def to_json(self) -> Any:
         """All of it, with every run."""
-        return finite(
+        return replace_nonfinite(
             {
                 "folder": self.folder,
                 "task": self.task,
@@ -270,7 +270,7 @@ def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, 
     steps = [line for line in lines if line["kind"] == "step"]
     numbers = {key: value for key, value in evaluation.items() if isinstance(value, int | float)}
     if folder.recipe().task == "generate":
-        numbers["bits_per_byte"] = bits_per_byte(numbers["loss"], data / folder.described()["data"] / "dev")
+        numbers["bits_per_byte"] = bits_per_byte(numbers["loss"], data / folder.read_description()["data"] / "dev")
     if recall is not None:
         numbers["accuracy"] = recall["accuracy"]
     if steps:  # a log that was lost has none

@@ -27,7 +27,7 @@ from clearhead.serve.traced import Traced
 from clearhead.tracing.arithmetic import angles_of
 from clearhead.tracing.site import Head, Site
 from clearhead.tracing.survey import Surveyed, View
-from clearhead.training.metrics import finite
+from clearhead.training.metrics import replace_nonfinite
 
 __all__ = ["PLACE", "Page", "is_built", "page_of"]
 
@@ -288,5 +288,5 @@ def rounded(value: object) -> Any:
 
 def written(data: object) -> str:
     """JSON that can stand inside a script: there is no "<" in it, so nothing ends the script."""
-    text = json.dumps(finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(replace_nonfinite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")

@@ -18,10 +18,8 @@ from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
 
-__all__ = ["PROGRAM", "RunProgram", "load_program"]
+__all__ = ["RunProgram", "load_program"]
 
-PROGRAM = "program.json"
-"""The file in the folder of a compiled run that says what it was compiled from."""
 NOTHING = "–"
 """How an answer is written where the program gives none."""
 
@@ -103,7 +101,7 @@ class RunProgram:
 
 def load_program(run: Run) -> RunProgram | None:
     """Return the program that was compiled into a run; None where there is none. RunError where it is damaged."""
-    path = run.folder.path / PROGRAM
+    path = run.folder.program_file
     try:
         found = run.folder.read_own(path)
     except FileNotFoundError:

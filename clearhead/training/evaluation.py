@@ -8,11 +8,11 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, TypeVar, final, runtime_checkable
 
 import torch
 from torch import nn
@@ -26,16 +26,17 @@ from clearhead.text.preparing import survey
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import StoreWriter
-from clearhead.training.answers import in_batches, one_line
+from clearhead.training.answers import Class, in_batches, one_line
+from clearhead.training.folder import RunFolder
 from clearhead.training.losses import NOTHING
 from clearhead.training.outputs import check_output
-from clearhead.training.run import Run
 from clearhead.training.scores import TOKENIZERS, score_classes, score_text, score_translations
 from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
 from clearhead.training.validation import Held, loss_of
 
 __all__ = ["Evaluating", "Window", "evaluate", "windows"]
 
+Params = TypeVar("Params", bound=Task)
 AT_ONCE = 8192
 """Tokens of a batch of records: the same anywhere, since which blanks are asked for goes by the batches."""
 MANY_WINDOWS = 1024
@@ -67,8 +68,27 @@ class Evaluating:
             raise OptionError(f"tokenize must be one of {', '.join(TOKENIZERS)}; came {self.tokenize!r}")
 
 
+@runtime_checkable
+class Evaluable(Protocol):
+    """What of a `Run` is evaluated. A run offers `evaluate` itself, so that it cannot be imported here."""
+
+    folder: RunFolder
+    task: Task
+    model: nn.Module
+    step: int
+
+    @property
+    def opens(self) -> bool: ...
+
+    def asked(self, task: type[Params]) -> Params: ...
+
+    def translate(self, texts: Sequence[str], *, beam: int = 5, length_penalty: float = 1.0) -> list[str]: ...
+
+    def classify(self, texts: Sequence[str]) -> list[Class]: ...
+
+
 def evaluate(
-    run: Run, source: Source, how: Evaluating = Evaluating(), *, output: str | Path | None = None
+    run: Evaluable, source: Source, how: Evaluating = Evaluating(), *, output: str | Path | None = None
 ) -> dict[str, Any]:
     """The scores of a run on a corpus, with what they were made of.
 
@@ -113,7 +133,7 @@ def output_of(task: Task, path: Path, source: Source) -> Path:
     return check_output(path, option="output", inputs=source.files)
 
 
-def translated(run: Run, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+def translated(run: Evaluable, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
     task = run.asked(Translate)
     layout = task.layout(task.context)
     outputs: list[str] = []
@@ -131,7 +151,7 @@ def translated(run: Run, source: Source, how: Evaluating) -> tuple[dict[str, Any
     return {**scores, "loss": loss.nats, "tokens": loss.places, "cut": loss.too_long, **told}, outputs
 
 
-def blanks_filled(run: Run, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+def blanks_filled(run: Evaluable, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
     """Which blanks are asked for is drawn with a fixed seed."""
     task = run.asked(Fill)
     started = time.perf_counter()
@@ -156,7 +176,7 @@ class StoredLoss(NamedTuple):
     too_long: int
 
 
-def stored_loss(run: Run, source: Source, layout: Layout) -> StoredLoss:
+def stored_loss(run: Evaluable, source: Source, layout: Layout) -> StoredLoss:
     """By teacher forcing, from ids on disk as in training: a corpus of any size will do."""
     encoding = Encoding(layout, run.task.tokenizers, run.task.labels)
     with tempfile.TemporaryDirectory() as folder, StoreWriter(Path(folder) / "held", encoding.sizes) as writer:
@@ -168,7 +188,7 @@ def stored_loss(run: Run, source: Source, layout: Layout) -> StoredLoss:
     return StoredLoss(total / max(places, 1), places, right, tokens, encoding.too_long)
 
 
-def classified(run: Run, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+def classified(run: Evaluable, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
     task = run.asked(Classify)
     layout = task.layout(task.context)
     outputs: list[str] = []
@@ -198,7 +218,7 @@ class Window(NamedTuple):
     new: int
 
 
-def foreseen(run: Run, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+def foreseen(run: Evaluable, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
     """Every token of the text is asked for once; no end token is."""
     task = run.asked(Generate)
     stride = task.context if how.stride is None else how.stride
@@ -282,7 +302,7 @@ def nats(model: nn.Module, some: list[Window]) -> list[float]:
     return in_batches([len(window.ids) for window in some], model, answer)
 
 
-Evaluated = Callable[[Run, Source, Evaluating], tuple[dict[str, Any], list[str]]]
+Evaluated = Callable[[Evaluable, Source, Evaluating], tuple[dict[str, Any], list[str]]]
 EVALUATED: dict[type[Task], Evaluated] = {
     Translate: translated,
     Generate: foreseen,

@@ -16,7 +16,7 @@ from clearhead.training import answers
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.scores import score_translations
 from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
-from clearhead.training.train_step import moved
+from clearhead.training.train_step import to_device
 
 __all__ = ["Assessment", "assess", "goal"]
 
@@ -63,7 +63,7 @@ def loss_of(model: nn.Module, task: Task, held: Held) -> tuple[float, int, int]:
     nll, right, places = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), device=device), 0
     with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
         for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
-            batch = moved(task.read(held.store, rows, random, filled=False), device)
+            batch = to_device(task.read(held.store, rows, random, filled=False), device)
             logits, wanted = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
             nll += cross_entropy(logits, wanted).nll
             right += (logits.argmax(-1) == wanted).sum()

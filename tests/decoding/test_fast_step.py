@@ -28,6 +28,7 @@ def logits(model, prompts):
 
 @pytest.mark.parametrize("prompts", PROMPTS.values(), ids=PROMPTS)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.pairs(1)
 def test_it_is_the_forward(spec, prompts, monkeypatch):
     model = spec.build().double().eval()
     lean, session = logits(model, prompts)
