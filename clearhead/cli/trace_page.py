@@ -17,7 +17,7 @@ from clearhead.cli.screen import number, rule
 from clearhead.serve.traced import Traced
 from clearhead.tracing.head_metrics import Readings, read_head
 from clearhead.tracing.site import Site
-from clearhead.tracing.survey import Surveyed, View
+from clearhead.tracing.survey import SiteSurvey, View
 from clearhead.tracing.trace import Trace
 
 __all__ = ["Looked", "Written", "as_drawing", "page", "told"]
@@ -58,7 +58,7 @@ class Looked:
     """A trace, what a survey of it found, and the view that is shown."""
 
     traced: Traced
-    found: Mapping[str, Surveyed]
+    found: Mapping[str, SiteSurvey]
     view: View
 
     @property
@@ -120,7 +120,7 @@ def tokens_of(trace: Trace) -> Page:
     for name, side in trace.sides.items():
         shown = side.tokens[:MOST_TOKENS]
         more = f"… {len(side.tokens) - MOST_TOKENS:,} more" if len(side.tokens) > MOST_TOKENS else ""
-        role = "query" if name == trace.answering else "key"
+        role = "query" if name == trace.answer_side else "key"
         pieces = [part for token in shown for part in ((readable(token), role), "  ")]
         yield Text.assemble((f"  {name}", "chosen"), (f" · {len(side.tokens):,} tokens", "quiet"))
         yield Padding(Text.assemble(*pieces, (more, "quiet")), INDENT)
