@@ -29,9 +29,9 @@ from clearhead.colours import ROLES
 from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.decoding.session import Session
 from clearhead.model import presets
+from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.model.embedding import Embedding
 from clearhead.model.presets import AttentionSpec, Size
-from clearhead.model.products import few_rows, is_large
 
 N_SOURCE = N_NEW = 24
 START, END = 0, 1

@@ -33,7 +33,7 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned
 from clearhead.training import train
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-precise-memory-info"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -112,13 +112,13 @@ def random_base(folder: Path, n: int) -> Path:
         corpus=Corpus(train=Aligned(source=(str(files[0]),), target=(str(files[1]),))),
         tokenizing=Tokenizing(kind="char"),
         model=presets.base(64, dropout=0.0),
-        optimising=Optimising(lr=1e-6),
+        optimizer=Optimizer(lr=1e-6),
         batching=Batching(tokens=128, context=n),
         budget=Budget(steps=1),
-        keeping=Keeping(score_records=0, samples=1),
+        checkpointing=Checkpointing(score_records=0, samples=1),
         machine=Machine(device="cpu"),
     )
-    train(folder / "run", recipe, told=lambda _: None)
+    train(folder / "run", recipe, log=lambda _: None)
     return folder / "run"
 
 

@@ -22,9 +22,9 @@ import clearhead as ch
 from benchmarks.measure import once
 from benchmarks.plain import PlainGPT2, PlainTransformer, training_step
 from clearhead.model import presets
-from clearhead.training.learner import Learner, make_stepper
-from clearhead.training.recipe import Machine, Optimising
+from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate, Task, Translate
+from clearhead.training.train_step import TrainState, make_stepper
 
 GPT2_VOCABULARY, BASE_VOCABULARY = 50_304, 32_768
 
@@ -69,7 +69,7 @@ def step_of(spec, task: Task, batch: dict[str, Tensor], *, compile: bool) -> Cal
     """Return a step as `clearhead train` takes it, captured as CUDA graphs."""
     torch.manual_seed(0)
     machine = Machine(device="cuda", precision="bfloat16", compile=compile)
-    stepper = make_stepper(Learner(spec.build().cuda().train(), task, Optimising(), machine), machine)
+    stepper = make_stepper(TrainState(spec.build().cuda().train(), task, Optimizer(), machine), machine)
     return lambda: stepper.step([batch], 1e-4)
 
 

@@ -21,13 +21,13 @@ from typing import Any
 from clearhead.cli.demo import corpus as number_corpus
 from clearhead.cli.demo import demo_recipe, numbers
 from clearhead.errors import ClearheadError
+from clearhead.experiments.comparing import varied
+from clearhead.experiments.comparison import BLEU, EXACT, LOSS, Measure, markdown_table, mean_of
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Aligned
-from clearhead.training.comparing import varied
-from clearhead.training.comparison import BLEU, EXACT, LOSS, Measure, markdown_table, mean_of
 from clearhead.training.defaults import default_recipe
-from clearhead.training.metrics import finite
-from clearhead.training.recipe import Budget, Keeping, Machine, Recipe
+from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe
 from clearhead.training.schedules import InverseSqrt
 from clearhead.training.train import train
 
@@ -74,7 +74,7 @@ def multi30k(args: argparse.Namespace) -> Recipe:
     recipe = default_recipe("translate", Corpus(train=pair("train"), dev=pair("val")), Machine(device=args.device))
     return replace(
         recipe,
-        optimising=replace(recipe.optimising, lr=3e-3, schedule=InverseSqrt(warmup=400)),
+        optimizer=replace(recipe.optimizer, lr=3e-3, schedule=InverseSqrt(warmup=400)),
         budget=Budget(steps=1200),
     )
 
@@ -86,7 +86,7 @@ def of_variant(recipe: Recipe, variant: str, seed: int, args: argparse.Namespace
     return replace(
         varied(recipe, VARIANTS[variant]),
         budget=Budget(steps=steps),
-        keeping=Keeping(log=100, evaluate=steps, checkpoints=1, select="last", score_records=50, samples=0),
+        checkpointing=Checkpointing(log=100, evaluate=steps, checkpoints=1, select="last", score_records=50, samples=0),
         machine=Machine(device=args.device),
         seed=seed,
     )
@@ -97,7 +97,7 @@ def one_run(recipe: Recipe, folder: Path, data: Path) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     started = time.perf_counter()
     try:
-        run = train(folder, recipe, told=lambda text: None, data=data)
+        run = train(folder, recipe, log=lambda text: None, data=data)
     except ClearheadError as error:
         found: dict[str, Any] = {"failed": str(error)}
     else:
@@ -123,7 +123,7 @@ def train_all(args: argparse.Namespace) -> None:
             found = one_run(made, args.runs / name, args.runs / "data" / args.work)
             line = {"task": args.work, "variant": variant, "seed": seed, "steps": made.budget.steps, **found}
             with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(finite(line), ensure_ascii=False) + "\n")
+                file.write(json.dumps(replace_nonfinite(line), ensure_ascii=False) + "\n")
             print(json.dumps(line, ensure_ascii=False), flush=True)
     print(f"{args.work}: all runs are there, after {time.perf_counter() - begun:.0f} s", flush=True)
 

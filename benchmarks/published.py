@@ -26,7 +26,7 @@ from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.averaging import Ema, Last
 from clearhead.training.defaults import decoder, default_recipe
 from clearhead.training.metrics import read_metrics
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import Cosine, InverseSqrt
 from clearhead.training.scores import score_classes, score_translations
@@ -53,7 +53,7 @@ def multi30k(data: Path, steps: int, variant: str) -> Recipe:
         corpus=Corpus(train=pair(data, "train", "en", "de", middle), dev=pair(data, "val", "en", "de", middle)),
         tokenizing=Tokenizing(kind="metaspace", size=10_000 if variant == "a" else 6_000),
         model=presets.classic(64, size=Size(4, 128, 4, 4, 256), dropout=0.3),
-        optimising=Optimising(
+        optimizer=Optimizer(
             lr=5e-3 if variant == "a" else 4e-3,
             schedule=InverseSqrt(warmup=2000) if variant == "a" else Cosine(warmup=1000, floor=0.02),
             weight_decay=0.0,
@@ -64,7 +64,7 @@ def multi30k(data: Path, steps: int, variant: str) -> Recipe:
         ),
         batching=Batching(tokens=8192),
         budget=Budget(steps=steps),
-        keeping=Keeping(log=100, evaluate=2000, score_records=0, samples=0, select="last"),
+        checkpointing=Checkpointing(log=100, evaluate=2000, score_records=0, samples=0, select="last"),
     )
 
 
@@ -87,12 +87,12 @@ def tinyshakespeare(data: Path, steps: int, variant: str) -> Recipe:
         corpus=Corpus(train=Documents(paths=(str(data),))),
         tokenizing=Tokenizing(kind="char"),
         model=decoder(size, context, 0.0 if on_cpu else 0.2),
-        optimising=Optimising(
+        optimizer=Optimizer(
             lr=1e-3, schedule=Cosine(warmup=100), betas=(0.9, 0.99), weight_decay=0.1, averaging=Ema(0.99)
         ),
         batching=Batching(tokens=rows * context, context=context),
         budget=Budget(steps=steps),
-        keeping=Keeping(log=100, evaluate=250, samples=0),
+        checkpointing=Checkpointing(log=100, evaluate=250, samples=0),
     )
 
 
@@ -109,12 +109,12 @@ def europarl(data: Path, steps: int, variant: str) -> Recipe:
         corpus=Corpus(train=pair(data, "train", "de", "en"), dev=pair(data, "dev", "de", "en")),
         tokenizing=Tokenizing(kind="metaspace", size=16_000),
         model=presets.classic(64, size=Size(6, 512, 8, 8, 2048), dropout=0.2),
-        optimising=Optimising(
+        optimizer=Optimizer(
             lr=1e-3, schedule=Cosine(warmup=1000, floor=0.02), weight_decay=0.01, smoothing=0.1, averaging=Ema(0.999)
         ),
         batching=Batching(tokens=32_768, context=160),
         budget=Budget(steps=steps),
-        keeping=Keeping(log=50, evaluate=1000, score_records=200, samples=3, select="best"),
+        checkpointing=Checkpointing(log=50, evaluate=1000, score_records=200, samples=3, select="best"),
     )
 
 
@@ -177,7 +177,7 @@ def one_run(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     if folder.exists():
         resume(folder, watcher=watch)
     else:
-        train(folder, recipe, watcher=watch, told=lambda text: print(text, flush=True))
+        train(folder, recipe, watcher=watch, log=lambda text: print(text, flush=True))
     trained = time.perf_counter() - started
     run = load(folder, device=args.device)
     scores = score(run, args.data)

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.text.preparing import prepare
-from clearhead.training.assessing import Held, assess
 from clearhead.training.folder import RunFolder
-from clearhead.training.learner import Learner, make_stepper
 from clearhead.training.loop import Stream, Work
 from clearhead.training.machine import settled
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import TASKS
+from clearhead.training.train_step import TrainState, make_stepper
+from clearhead.training.validation import Held, assess
 
 TURN = 25
 WIDTH, HEADS, BLOCKS, CONTEXT = 128, 4, 4, 64
@@ -116,21 +116,21 @@ def main() -> None:
 def compare(work: Work, steps: int) -> None:
     recipe = work.recipe
     torch.manual_seed(recipe.seed)
-    learner = Learner(work.spec.build(), work.task, recipe.optimising, recipe.machine)
-    stepper = make_stepper(learner, recipe.machine)
+    train_state = TrainState(work.spec.build(), work.task, recipe.optimizer, recipe.machine)
+    stepper = make_stepper(train_state, recipe.machine)
     plain = Plain(work.prepared.tokenizers["text"].vocabulary, recipe, fused=False)
     fused = Plain(work.prepared.tokenizers["text"].vocabulary, recipe, fused=True)
     batches = Stream(work, filled=False).batches(0)
     seconds = {"clearhead": 0.0, "plain": 0.0, "plain, fused AdamW": 0.0}
     for start in range(0, steps, TURN):
         turn = [next(batches) for _ in range(min(TURN, steps - start))]
-        rates = [recipe.optimising.lr * recipe.optimising.schedule.at(start + i, total=steps) for i in range(len(turn))]
+        rates = [recipe.optimizer.lr * recipe.optimizer.schedule.at(start + i, total=steps) for i in range(len(turn))]
         marks = [time.perf_counter()]
         for i, (batch, rate) in enumerate(zip(turn, rates, strict=True)):
-            pull = recipe.optimising.averaging.pull(start + i + 1, steps)
-            learner.hold_average(pull)
+            ema_weight = recipe.optimizer.averaging.ema_weight(start + i + 1, steps)
+            train_state.hold_average(ema_weight)
             stepper.step([batch], rate)
-            learner.move_average(pull)
+            train_state.update_average(ema_weight)
         marks.append(time.perf_counter())
         for other in (plain, fused):
             for batch, rate in zip(turn, rates, strict=True):
@@ -141,7 +141,7 @@ def compare(work: Work, steps: int) -> None:
                 seconds[name] += after - before
     held = Held(store=work.prepared.dev, tokens=1 << 14, score_records=0, samples=0)
     losses = {
-        "clearhead": assess(learner.caught_up(), work.task, held).loss,
+        "clearhead": assess(train_state.averaged_model(), work.task, held).loss,
         "plain": plain.loss(work),
         "plain, fused AdamW": fused.loss(work),
     }

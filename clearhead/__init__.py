@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clearhead import craft, model, training
+    from clearhead import craft, model, rasp, training
     from clearhead.attention import masks, positions, similarity, weighting
     from clearhead.attention.attend import attend, explain, which_kernel
     from clearhead.attention.grid import check_part
@@ -52,6 +52,7 @@ __all__ = [
     "model",
     "positions",
     "presets",
+    "rasp",
     "replacing",
     "score",
     "similarity",
@@ -66,6 +67,7 @@ __all__ = [
 SUBMODULES = {
     "craft": "clearhead.craft",
     "model": "clearhead.model",
+    "rasp": "clearhead.rasp",
     "training": "clearhead.training",
     "masks": "clearhead.attention.masks",
     "positions": "clearhead.attention.positions",

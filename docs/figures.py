@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import clearhead as ch
+from clearhead.attention.grid.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
 from clearhead.attention.kernels import KERNELS
-from clearhead.attention.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
 from clearhead.colours import ROLES
 
 COLOURS = {"score": "#333333", "scaled": ROLES["weight"]}
@@ -188,9 +188,9 @@ def draw_weights(axes: Axes, weight: torch.Tensor, title: str) -> None:
 SUPPORT = """\
 # What runs where
 
-This page is written by `python docs/figures.py` from `clearhead/attention/support.py`. The table there is written by
-hand: it is the promise. The grid of the tests holds every *yes* to the reference, outputs and gradients, and every *no*
-to its error.
+This page is written by `python docs/figures.py` from `clearhead/attention/grid/support.py`. The table there is
+written by hand: it is the promise. The grid of the tests holds every *yes* to the reference, outputs and gradients,
+and every *no* to its error.
 
 A call has one choice on each axis. A kernel serves it if it serves each choice, unless a pair below says otherwise. The
 kernel `reference` serves everything; it is the definition. A part that is in no row, such as one of your own, is

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention import reference
-from clearhead.attention.call import Call
 from clearhead.attention.heads import HeadLayout, Heads, joinable, joined
+from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import Choice, check_name, explain_choice, run
 from clearhead.attention.masks import Mask, as_mask
 from clearhead.attention.modes import autocast_enabled
@@ -25,7 +25,7 @@ __all__ = ["Attention", "Runner"]
 
 Queries = Float[Tensor, "... query d_model"]
 Keys = Float[Tensor, "... key d_model"]
-Runner = Callable[[Call], Tensor]
+Runner = Callable[[AttentionInputs], Tensor]
 """What runs a call: from it to the context."""
 
 
@@ -174,7 +174,7 @@ class Attention(Tapped):
         mask: Mask | Tensor | None,
         positions: tuple[Tensor | None, Tensor | None],
         dropout: float,
-    ) -> Call:
+    ) -> AttentionInputs:
         return make_call(
             self.project(*sources),
             similarity=self.similarity,

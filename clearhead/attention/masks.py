@@ -20,8 +20,8 @@ from typing import ClassVar, NamedTuple, SupportsIndex, final
 import torch
 from torch import Tensor
 
-from clearhead.attention.cells import Cells, Positions, box, four_axes
 from clearhead.attention.modes import has_numbers
+from clearhead.attention.score_index import Positions, ScoreIndex, box, four_axes
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 __all__ = [
@@ -98,7 +98,7 @@ class Mask(ABC):
     kind: ClassVar[str]
 
     @abstractmethod
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         """True where the query may attend to the key; broadcasts to the cells."""
 
     def check(self, extent: Extent) -> None:  # noqa: B027 - most masks hold no tensors
@@ -145,7 +145,7 @@ class Mask(ABC):
 class Everything(Mask):
     kind: ClassVar[str] = "none"
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         return torch.ones((), dtype=torch.bool, device=cells.key.device)
 
 
@@ -154,7 +154,7 @@ class Everything(Mask):
 class Causal(Mask):
     kind: ClassVar[str] = "causal"
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         return cells.key <= cells.query
 
 
@@ -169,7 +169,7 @@ class Window(Mask):
     def structure(self) -> tuple[object, ...]:
         return (Window, self.left, self.right)
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         back = cells.query - cells.key
         return (back <= self.left) & (back >= -self.right)
 
@@ -183,7 +183,7 @@ class Padding(Mask):
     def check(self, extent: Extent) -> None:
         check_per_row("padding lengths", self.lengths, extent)
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         return (cells.key >= 0) & (cells.key < cells.row(numbers_on(self.lengths, cells.key.device)))
 
 
@@ -196,7 +196,7 @@ class Prefix(Mask):
     def check(self, extent: Extent) -> None:
         check_per_row("prefix lengths", self.lengths, extent)
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         return (cells.key <= cells.query) | (cells.key < cells.row(numbers_on(self.lengths, cells.key.device)))
 
 
@@ -221,7 +221,7 @@ class Document(Mask):
                 "give one for each position, those already cached included (for two sequences give key_ids too)"
             )
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         query, key = at_position(self.ids, cells, cells.query), at_position(self.ids, cells, cells.key)
         return (query == key) & (query >= 0)
 
@@ -241,7 +241,7 @@ class CrossDocument(Mask):
             if ids.shape[-1] != n:
                 raise ShapeError(f"document ids: expected one for each of the {n} {name} places; came {ids.shape[-1]}")
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         query = at_position(self.query_ids, cells, cells.query_index)
         key = at_position(self.key_ids, cells, cells.key_index)
         return (query == key) & (query >= 0)
@@ -253,7 +253,7 @@ class Function(Mask):
     kind: ClassVar[str] = "function"
     rule: Callable[[Tensor, Tensor], Tensor]
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         answer = self.rule(cells.query, cells.key)
         if not isinstance(answer, Tensor) or answer.dtype != torch.bool:
             got = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
@@ -287,7 +287,7 @@ class Table(Mask):
                 f"came {tuple(self.table.shape)}; a mask of (batch, key) is written mask[:, None, None, :]"
             )
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         return cells.lookup(self.table)
 
 
@@ -314,7 +314,7 @@ class Both(Mask):
         for part in self.parts:
             part.check(extent)
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         answer = self.parts[0].allowed(cells)
         for part in self.parts[1:]:
             answer = answer & part.allowed(cells)
@@ -336,7 +336,7 @@ class Either(Mask):
         self.left.check(extent)
         self.right.check(extent)
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         return self.left.allowed(cells) | self.right.allowed(cells)
 
 
@@ -353,7 +353,7 @@ class Not(Mask):
     def check(self, extent: Extent) -> None:
         self.mask.check(extent)
 
-    def allowed(self, cells: Cells) -> Tensor:
+    def allowed(self, cells: ScoreIndex) -> Tensor:
         return ~self.mask.allowed(cells)
 
 
@@ -515,7 +515,7 @@ def numbers_on(numbers: Numbers, device: torch.device) -> Tensor:
     return numbers if isinstance(numbers, Tensor) else numbers.on(device)
 
 
-def at_position(numbers: Numbers, cells: Cells, position: Tensor) -> Tensor:
+def at_position(numbers: Numbers, cells: ScoreIndex, position: Tensor) -> Tensor:
     """The id at a position of each batch row; -1 outside the ids that were given."""
     ids = numbers_on(numbers, cells.key.device)
     inside = (position >= 0) & (position < ids.shape[-1])

@@ -11,7 +11,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.attention.call import Call, Sight
+from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.similarity import Scores
 
 __all__ = ["Steps", "Tap", "Weights", "mix", "steps", "untouched", "weigh"]
@@ -57,13 +57,13 @@ class Steps:
         return Steps(**{field.name: getattr(self, field.name)[0] for field in fields(self)})
 
 
-def steps(call: Call) -> Steps:
+def steps(call: AttentionInputs) -> Steps:
     """All steps of a call, in float32 or better; the context in the dtype of the inputs."""
     dtype = call.query.dtype
     call = call.widened().with_every_head()
     allowed = call.mask.allowed(call.cells())
-    if not call.complete:
-        call = call.sealed(Sight.of(allowed))
+    if not call.unmasked:
+        call = call.zero_hidden(Visibility.of(allowed))
     query, key = call.similarity.prepare(call.query, call.key)
     made = weigh(call, query, key)
     return Steps(
@@ -78,7 +78,9 @@ def steps(call: Call) -> Steps:
     )
 
 
-def weigh(call: Call, query: Tensor, key: Tensor, rows: slice | None = None, tap: Tap = untouched) -> Weights:
+def weigh(
+    call: AttentionInputs, query: Tensor, key: Tensor, rows: slice | None = None, tap: Tap = untouched
+) -> Weights:
     """The weights of a block of rows, from prepared queries (of that block) and keys; each step as `tap` has it."""
     cells = call.cells(rows)
     allowed = tap("allowed", call.mask.allowed(cells))
@@ -90,7 +92,7 @@ def weigh(call: Call, query: Tensor, key: Tensor, rows: slice | None = None, tap
     return Weights(score=score, scaled=scaled, masked=masked, weight=weight)
 
 
-def mix(call: Call, weight: Scores, value: Tensor) -> Float[Tensor, "batch head query d_value"]:
+def mix(call: AttentionInputs, weight: Scores, value: Tensor) -> Float[Tensor, "batch head query d_value"]:
     """The weighted sum of the values, the weights thinned by dropout if there is any."""
     weight = torch.dropout(weight, call.dropout, train=call.dropout > 0)
     return einsum(weight, value, "batch head query key, batch head key d -> batch head query d")

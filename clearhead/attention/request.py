@@ -1,15 +1,15 @@
-"""From a user's arguments to a checked `Call`: every wrong request is told here, before any arithmetic."""
+"""From a user's arguments to a checked `AttentionInputs`: every wrong request is told here, before any arithmetic."""
 
 from types import UnionType
 
 import torch
 from torch import Tensor, nn
 
-from clearhead.attention.call import Call
-from clearhead.attention.cells import Positions, four_axes
+from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.masks import Mask, as_mask, check_whole
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import EmbeddedPosition, Position
+from clearhead.attention.score_index import Positions, four_axes
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
@@ -30,7 +30,7 @@ def make_call(
     mask: Mask | Tensor | None,
     positions: tuple[Tensor | None, Tensor | None],
     dropout: float = 0.0,
-) -> Call:
+) -> AttentionInputs:
     check_tensors(*tensors)
     check_parts(similarity, weighting, position)
     check_dropout(dropout)
@@ -40,7 +40,7 @@ def make_call(
     if position.turns:
         where = given or Positions.aligned(query.shape[2], key.shape[2], query.device)
         query, key = position.turn(query, where.query), position.turn(key, where.key)
-    call = Call(
+    call = AttentionInputs(
         query=query,
         key=key,
         value=value,
@@ -58,7 +58,7 @@ def make_call(
     return call
 
 
-def check_made_for(name: str, part: Part, call: Call) -> None:
+def check_made_for(name: str, part: Part, call: AttentionInputs) -> None:
     """A part with values of its own must have been built for these heads, on this device."""
     if not isinstance(part, nn.Module):
         return

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.reading import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells, lengths_of
+from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells, lengths_of
 from clearhead.training.answers import Class
 from clearhead.training.run import load
 from clearhead.training.tasks import Classify
@@ -24,14 +24,15 @@ def classify(
     file: File = "-",
     *,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="After the label: every label and its probability, with tabs.")
+        bool, typer.Option("--probabilities", help="Add every label and its probability, separated by tabs.")
     ] = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Label lines: one label out for each line in, in order.
+    """Label lines of text: one label out for each line in, in order.
 
-    A blank line stays blank. Of a line longer than the model's context the beginning is read, which is told on stderr.
+    A blank line stays blank. Of a line longer than the model's context only the beginning is read, with a note on
+    stderr.
     """
     loaded = load(run, device=device)
     task = loaded.asked(Classify)

@@ -11,18 +11,18 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from clearhead.cli.choices import Choices, as_machine, as_recipe, overridden
 from clearhead.cli.options import flag, given, one_of, wrong
+from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, overridden
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
 from clearhead.cli.train import row
 from clearhead.errors import OptionError, RunError
+from clearhead.experiments.comparing import BASE, grid, one_by_one
+from clearhead.experiments.comparing import compare as comparison_of
+from clearhead.experiments.comparison import Comparison
+from clearhead.experiments.probes import PROBES, probe_recipe
 from clearhead.model.sizes import parse_count
-from clearhead.training.comparing import BASE, grid, one_by_one
-from clearhead.training.comparing import compare as comparison_of
-from clearhead.training.comparison import Comparison
 from clearhead.training.defaults import ATTENTIONS, POSITIONS
-from clearhead.training.probes import PROBES, probe_recipe
 from clearhead.training.recipe import Recipe
 from clearhead.training.variants import BLOCKS, FEED_FORWARDS, HEADS, PARTS, parse_scale, parse_whole
 
@@ -54,37 +54,40 @@ def dashed(name: str) -> str:
 class ComparingOptions:
     """What is compared, and on what."""
 
-    title: ClassVar[str] = "Comparison (--attention, --position, --size, --heads, … are lists with commas)"
+    title: ClassVar[str] = "Comparison (--attention, --position, --size, --heads, … take lists: a,b,c)"
 
     variant: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PART=VALUE",
-            help=f"Several times, instead of lists: another model, by {', '.join(map(dashed, LISTS))}; or {BASE}.",
+            help="One model, by its differences from the base; repeat it, instead of lists: "
+            f"{', '.join(map(dashed, LISTS))}; or {BASE}.",
         ),
     ] = None
     probe: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"A task that is made up, instead of --task and files: {', '.join(PROBES)}."),
+        typer.Option(
+            metavar="NAME", help=f"Train on a synthetic task, instead of --task and files: {', '.join(PROBES)}."
+        ),
     ] = None
     longest: Annotated[
-        int | None, typer.Option(min=8, metavar="N", help="probe: its longest sequence, or farthest key, in tokens.")
+        int | None, typer.Option(min=8, metavar="N", help="probe: longest sequence, or farthest key, in tokens.")
     ] = None
-    seeds: Annotated[str, typer.Option(metavar="1,2", help="A run of each arm for each.")] = "1,2,3"
-    parallel: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything, every run, as one JSON object.")] = False
+    seeds: Annotated[str, typer.Option(metavar="1,2", help="Train each model once with each seed.")] = "1,2,3"
+    parallel: Annotated[int, typer.Option(min=1, metavar="N", help="How many runs to train at once.")] = 1
+    as_json: Annotated[bool, typer.Option("--json", help="Print all results as one JSON object.")] = False
 
 
 def compare(
-    folder: Annotated[str, typer.Argument(help="Where the runs and the table go.", metavar="FOLDER")],
+    folder: Annotated[str, typer.Argument(help="Folder for the runs, the table and the plot.", metavar="FOLDER")],
     comparing: ComparingOptions,
     choices: Choices,
 ) -> None:
-    """Compare models that differ in a part: the same budget, data and seeds.
+    """Train models that differ in one part or more, and compare them in one table and one plot.
 
-    Give --attention, --position, --size, --heads, … lists: every combination is a row of the table. Or give --variant
-    several times: every variant is a row, and differs from the base model in what it names. Every run is an ordinary
-    run folder in FOLDER, and the same command goes on where it was stopped.
+    All have the same budget, data and seeds. Give --attention, --position, --size, --heads, … a list: every combination
+    is a row of the table. Or give --variant several times: every variant is a row. Each run is an ordinary run folder
+    in FOLDER. If the command is stopped, run it again: it continues.
     """
     home = Path(folder)
     seeds = numbers(comparing.seeds)
@@ -92,7 +95,7 @@ def compare(
         arms = grid(lists_of(choices), maker(home, comparing, choices))
     else:
         arms = one_by_one(variants_of(comparing.variant, choices), maker(home, comparing, choices))
-    found = comparison_of(home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, told=to_stderr)
+    found = comparison_of(home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, log=to_stderr)
     if not found.outcomes:
         raise RunError(f"{folder}: every run failed; {found.failures[0].run}: {found.failures[0].problem}")
     if comparing.as_json:

@@ -11,10 +11,10 @@ from rich.text import Text
 from clearhead.cli.craft_program import Ask, in_words, located
 from clearhead.cli.craft_show import line
 from clearhead.cli.screen import number, rule
-from clearhead.craft import Crafted, run
-from clearhead.craft.compiling import counted
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError
+from clearhead.rasp import CompiledModel, run
+from clearhead.rasp.compiler import counted
 
 __all__ = ["Compared", "as_object", "compare", "run_page"]
 
@@ -53,7 +53,7 @@ def compare(ask: Ask, text: list[Any], source: list[Any] | None) -> Compared:
         crafted = plan.build()
         given = crafted.tensors(text, source)
         wanted = run(ask.program.output, *texts)
-    with inferring(crafted.model):
+    with eval_mode(crafted.model):
         logits = crafted.model(*given)[0]
     logits = logits[crafted.layouts["target"].offset :][: len(text)]
     return Compared(
@@ -67,7 +67,7 @@ def compare(ask: Ask, text: list[Any], source: list[Any] | None) -> Compared:
     )
 
 
-def error_of(crafted: Crafted, logits: torch.Tensor, wanted: Sequence[Any]) -> float:
+def error_of(crafted: CompiledModel, logits: torch.Tensor, wanted: Sequence[Any]) -> float:
     """How far what the model says is from 1 for the right answer and 0 for the others; of numbers, from the number."""
     said = logits[:, [crafted.ids[str(answer)] for answer in crafted.answers]].double()
     if crafted.numeric:

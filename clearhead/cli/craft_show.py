@@ -7,13 +7,13 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from clearhead.cli.craft_program import Ask, example_of, in_words
+from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.screen import prose, rule
-from clearhead.craft import PROGRAMS, Plan, Program
-from clearhead.craft.compiling import counted
-from clearhead.craft.description import describe_heads, join_shortened, name_written
-from clearhead.craft.scheduling import Level
-from clearhead.craft.spaces import HERE, ONE, SINK, Space
+from clearhead.rasp import PROGRAMS, Plan, Program
+from clearhead.rasp.compiler import counted
+from clearhead.rasp.description import describe_heads, join_shortened, name_written
+from clearhead.rasp.scheduling import Level
+from clearhead.rasp.spaces import HERE, ONE, SINK, Space
 
 __all__ = ["as_list", "as_object", "list_page", "show_page"]
 
@@ -66,7 +66,7 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
         yield line(f"tokens of the source: {' '.join(map(str, program.source_vocabulary))}")
     answers = "a number" if plan.result.numeric else join_shortened(map(str, plan.answers), 12)
     yield line(f"length: 1 to {program.length}; answers: {answers}")
-    yield line(f"for example: {in_words(example_of(program))}")
+    yield line(f"for example: {in_words(program.usable_example())}")
     yield line(f"cost: {plan}")
     yield Text()
     yield rule("The residual stream")
@@ -88,7 +88,7 @@ def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
     return {
         **facts(ask.program, plan),
         "answers": answers,
-        "example": list(map(str, example_of(ask.program))),
+        "example": list(map(str, ask.program.usable_example())),
         "directions": plan.directions.names,
         "each_layer": layers,
     }

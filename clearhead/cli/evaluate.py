@@ -10,8 +10,8 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import given, wrong
-from clearhead.cli.reading import Device, RunPath
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import (
     TITLE,
@@ -29,8 +29,8 @@ from clearhead.cli.texts import (
     with_spooled,
 )
 from clearhead.errors import OptionError
-from clearhead.training.evaluating import Evaluating
-from clearhead.training.evaluating import evaluate as evaluate_run
+from clearhead.training.evaluation import Evaluating
+from clearhead.training.evaluation import evaluate as evaluate_run
 from clearhead.training.run import load
 from clearhead.training.scores import TOKENIZERS
 
@@ -103,16 +103,18 @@ class Scoring:
 
     title: ClassVar[str] = "Scores"
 
-    beam: Annotated[int, typer.Option(min=1, help="translate: hypotheses kept; 1 is greedy.", metavar="N")] = 5
-    length_penalty: Annotated[float, typer.Option(help="translate: more favours long outputs.", metavar="X")] = 1.0
+    beam: Annotated[int, typer.Option(min=1, help="translate: beam width; 1 is greedy decoding.", metavar="N")] = 5
+    length_penalty: Annotated[float, typer.Option(help="translate: above 1 favours long outputs.", metavar="X")] = 1.0
     tokenize: Annotated[
         str, typer.Option(help=f"translate: how BLEU splits words: {', '.join(TOKENIZERS)}.", metavar="NAME")
     ] = "13a"
-    lower: Annotated[bool, typer.Option("--lower", help="translate: BLEU and chrF blind to case.")] = False
+    lower: Annotated[bool, typer.Option("--lower", help="translate: ignore case in BLEU and chrF.")] = False
     stride: Annotated[
         int | None,
         typer.Option(
-            min=1, help="generate: new tokens of each window; the fewer, the more each sees.", metavar="TOKENS"
+            min=1,
+            help="generate: slide the window by this many tokens; fewer is slower, with more context for each.",
+            metavar="TOKENS",
         ),
     ] = None
 
@@ -123,15 +125,15 @@ def evaluate(
     text: HeldOut,
     scoring: Scoring,
     output: Annotated[
-        str | None, typer.Option(help="Write the translations or labels to this file, a line each.", metavar="FILE")
+        str | None, typer.Option(help="Write the translations or labels to this file, one per line.", metavar="FILE")
     ] = None,
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """How good a run is on text that it has not seen.
+    """Score a trained model on text that it has not seen.
 
-    BLEU, chrF and exact match of translations; perplexity and bits per byte of text; accuracy of blanks; accuracy and
-    F1 of classes.
+    Translations: BLEU, chrF and exact match. Text: perplexity and bits per byte. Blanks: accuracy. Classes: accuracy
+    and F1.
     """
     loaded = load(run, device=device)
     task = loaded.task.name

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from clearhead.cli.colours import THEME
 from clearhead.cli.screen import SafeConsole, bar
-from clearhead.training.curves import FAMILIES, Measure
+from clearhead.plots.curves import FAMILIES, Measure
 
 __all__ = [
     "SCORES",
@@ -57,7 +57,7 @@ class Progress(ABC):
             case "saved":
                 self.saved(line)
 
-    def told(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """A sentence for the user, as it comes."""
         self.console.print(Text(text), soft_wrap=True)
 
@@ -88,11 +88,11 @@ class PlainProgress(Progress):
         now = self.clock()
         if self.last is None or now - self.last >= PAUSE:
             self.last = now
-            self.told("  ".join([f"step {steps_said(line)}", f"loss {line['loss']:.4f}", *pace(line), *left(line)]))
+            self.log("  ".join([f"step {steps_said(line)}", f"loss {line['loss']:.4f}", *pace(line), *left(line)]))
 
     def evaluation(self, line: Line) -> None:
         for text in evaluation_page(line):
-            self.told(text.plain)
+            self.log(text.plain)
 
     def saved(self, line: Line) -> None:
         """Goes without saying: it is on time, and nobody waits for it."""

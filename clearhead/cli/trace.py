@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.attention_drawing import drawing
+from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import wrong
-from clearhead.cli.reading import Device, RunPath
 from clearhead.cli.screen import show, show_json
 from clearhead.cli.trace_object import as_object
 from clearhead.cli.trace_page import Looked, Written, as_drawing, page, told
 from clearhead.decoding import Beam
 from clearhead.files import write_text
 from clearhead.serve.page import page_of
+from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
-from clearhead.serve.wanted import Wanted
 from clearhead.tracing.survey import View, clearest, survey
 from clearhead.tracing.trace import Trace
 from clearhead.training import tracing
@@ -37,34 +37,36 @@ MEAN = "mean"
 
 def trace(
     run: RunPath,
-    text: Annotated[str, typer.Argument(help="What the model reads.", metavar="TEXT")],
+    text: Annotated[str, typer.Argument(help="The text the model reads.", metavar="TEXT")],
     *,
     target: Annotated[
-        str | None, typer.Option(help="What it writes; its own greedy output unless given.", metavar="TEXT")
+        str | None, typer.Option(help="The output to trace; without it, the model's own greedy output.", metavar="TEXT")
     ] = None,
     beam: Annotated[
-        int | None, typer.Option(min=1, help="Trace what a beam of N writes, as it writes it.", metavar="N")
+        int | None, typer.Option(min=1, help="Trace the output of beam search with N beams, step by step.", metavar="N")
     ] = None,
     site: Annotated[
-        str | None, typer.Option(help="The attention to show: decoder.1.cross, encoder.0.attention …", metavar="NAME")
+        str | None,
+        typer.Option(help="The attention layer to show: decoder.1.cross, encoder.0.attention …", metavar="NAME"),
     ] = None,
-    head: Annotated[str | None, typer.Option(help="Of that site: a head, from 0, or mean.", metavar="N")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="The head of that layer, counted from 0, or mean.", metavar="N")
+    ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write one page for a browser, which needs nothing else.", metavar="FILE")
+        Path | None, typer.Option(help="Write one HTML page that opens without a network.", metavar="FILE")
     ] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write the head as a drawing.", metavar="FILE")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the head as an SVG drawing.", metavar="FILE")] = None,
     layers: Annotated[
         str | None,
-        typer.Option(
-            help="In the page, with every number: layers or sites; what 5 MB hold unless given.", metavar="0,5"
-        ),
+        typer.Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", metavar="0,5"),
     ] = None,
     device: Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with the weights.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object, weights too.")] = False,
 ) -> None:
-    """Trace a text through a run: its tokens, every attention and head, and where the clearest head looks.
+    """Show what a model does with a text: tokens, attention layers, heads, and where the clearest head looks.
 
-    The model runs with its own fast kernels; weights are rebuilt from what passed, and held to what the kernels gave.
+    The model runs with its fast kernels. The weights are computed afterwards from the recorded queries and keys, and
+    the result is checked against what the kernels returned.
     """
     if html is not None and html == svg:
         raise wrong("--svg", f"{svg} is also where --html goes; name another file")
@@ -75,7 +77,7 @@ def trace(
     method = None if beam is None else Beam(width=beam)
     made = tracing.trace(loaded, text, target, method=method)
     exact = None if layers is None else sites_of(made, layers)
-    looked = look(loaded, Wanted(source=text, target=target, edits=[], step=loaded.step), made, site, head)
+    looked = look(loaded, TraceRequest(source=text, target=target, edits=[], step=loaded.step), made, site, head)
     files = written(looked, html=html, svg=svg, exact=exact)
     if as_json:
         show_json(as_object(looked, files, site=site, head=head))
@@ -83,7 +85,7 @@ def trace(
         show(*(told(looked, files) if files else page(looked)))
 
 
-def look(run: Run, wanted: Wanted, made: Trace, site: str | None, head: str | None) -> Looked:
+def look(run: Run, wanted: TraceRequest, made: Trace, site: str | None, head: str | None) -> Looked:
     """Checks what is to be shown before every head is looked at, which takes a while for a long text."""
     among = chosen_site(made, site, head)
     chosen = None if head is None else chosen_head(made, site or "", head)

@@ -15,8 +15,8 @@ from clearhead.cli.attention_drawing import Drawing
 from clearhead.cli.attention_map import legend, pooled_map, readable
 from clearhead.cli.screen import number, rule
 from clearhead.serve.traced import Traced
-from clearhead.tracing.readings import Readings, read_head
-from clearhead.tracing.rebuilding import Site
+from clearhead.tracing.head_metrics import Readings, read_head
+from clearhead.tracing.site import Site
 from clearhead.tracing.survey import Surveyed, View
 from clearhead.tracing.trace import Trace
 
@@ -38,8 +38,8 @@ ANSWERS = {
     "classify": "what it takes the text for",
     "fill": "at the last place",
 }
-BITS = "Bars: how many bits the query tells of the key that is looked at, of as many as there could be."
-CROSSING = "A row is the token that was read → the one written from it, a column a token of the source"
+BITS = "Bar height: how much knowing the query tells you about the key, as a share of the maximum."
+CROSSING = "A row is the token read → the token written next, a column a token of the source"
 
 Page = Iterator[RenderableType]
 
@@ -101,11 +101,11 @@ class Looked:
 
 def page(looked: Looked) -> Page:
     """The picture for the terminal."""
-    yield rule(f"{looked.trace.task}: {len(looked.trace.sites)} attentions")
+    yield rule(f"{looked.trace.task}: {len(looked.trace.sites)} attention layers")
     yield from tokens_of(looked.trace)
     yield from answered(looked.trace)
     yield Text()
-    yield rule("Every attention, a bar for each head")
+    yield rule("Every attention layer, a bar for each head")
     yield from overview(looked)
     yield Text()
     yield rule(looked.name)
@@ -185,7 +185,7 @@ def equal_said(looked: Looked) -> str:
     """That what is rebuilt is what the kernels gave. It was held to that, row by row, and would have been an error."""
     worst = max(looked.found.values(), key=lambda one: one.off / one.tolerance)
     return (
-        "The kernels ran as they always do; what is shown was rebuilt from what passed, and gives their contexts: "
+        "Weights are computed again from the recorded queries and keys; they give the contexts that the kernels gave: "
         f"largest difference {worst.off:.1e}, tolerance {worst.tolerance:.1e}."
     )
 

@@ -13,18 +13,18 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.choices import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.options import given, wrong
 from clearhead.cli.progress import Progress, duration, progress, scores_said, unwrapped
+from clearhead.cli.recipe_options import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
+from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
 from clearhead.training.recipe import Recipe
 from clearhead.training.run import Run
 from clearhead.training.tensorboard import TensorBoard
-from clearhead.written import to_json
 
 __all__ = ["EXAMPLES", "train"]
 
@@ -59,25 +59,32 @@ class Ways:
     """What is done with the recipe."""
 
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run: as it was, or with another budget, --lr or machine.")
+        bool, typer.Option("--resume", help="Continue a stopped run. A new budget, --lr or machine may be given.")
     ] = False
     checkpoints: Annotated[
-        str | None, typer.Option("--checkpoints", metavar="FOLDER", help="Keep them there, on another disk perhaps.")
+        str | None,
+        typer.Option(
+            "--checkpoints", metavar="FOLDER", help="Write checkpoints to this folder, for example on another disk."
+        ),
     ] = None
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard too.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the recipe as JSON, and leave.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print the evaluation as one JSON object.")] = False
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the recipe as JSON, and exit without training.")] = (
+        False
+    )
+    as_json: Annotated[bool, typer.Option("--json", help="Print the final evaluation as one JSON object.")] = False
 
 
 def train(
-    run: Annotated[str, typer.Argument(help="The run folder: a new one, or with --resume an old one.", metavar="RUN")],
+    run: Annotated[
+        str, typer.Argument(help="The run folder to write: a new one, or with --resume an existing one.", metavar="RUN")
+    ],
     choices: Choices,
     ways: Ways,
 ) -> None:
     """Train a model on your text: translate, generate, fill blanks, or classify.
 
-    Name the files and nothing else: tokeniser, model, schedule and length are chosen for the text and the machine, and
-    every choice can be overridden. All that comes of it is in the run folder.
+    Only --task and the files are needed. Tokeniser, model, schedule and length of training are chosen for your text and
+    your machine; every option below overrides one choice. Everything is written to the run folder.
     """
     folder = RunFolder(Path(run))
     if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:
@@ -105,7 +112,7 @@ def resumed(folder: RunFolder, choices: Choices) -> Recipe:
     same = replace(
         choices,
         budget=BudgetOptions(),
-        optimising=replace(choices.optimising, lr=None),
+        optimizer=replace(choices.optimizer, lr=None),
         machine=MachineOptions(seed=choices.machine.seed),
     )
     if others := given(same):
@@ -115,7 +122,7 @@ def resumed(folder: RunFolder, choices: Choices) -> Recipe:
     return replace(
         recipe,
         budget=new_budget(choices.budget, recipe.budget) or recipe.budget,
-        optimising=replace(recipe.optimising, lr=choices.optimising.lr or recipe.optimising.lr),
+        optimizer=replace(recipe.optimizer, lr=choices.optimizer.lr or recipe.optimizer.lr),
         machine=new_machine(choices.machine, recipe.machine),
     )
 
@@ -123,20 +130,20 @@ def resumed(folder: RunFolder, choices: Choices) -> Recipe:
 def begin(folder: RunFolder, choices: Choices, ways: Ways, watcher: Watcher, shown: Progress) -> Run:
     """Train a new run. What comes through a pipe is copied into its folder first."""
     check_new(folder)
-    with folder.locked():
+    with folder.lock():
         claim(folder)
         kept = replace(choices, text=with_spooled(choices.text, folder.data))
-    return training.train(folder.path, as_recipe(kept), watcher=watcher, told=shown.told, checkpoints=ways.checkpoints)
+    return training.train(folder.path, as_recipe(kept), watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
 
 
 def go_on(folder: RunFolder, recipe: Recipe, ways: Ways, watcher: Watcher, shown: Progress) -> Run:
     return training.resume(
         folder.path,
         budget=recipe.budget,
-        lr=recipe.optimising.lr,
+        lr=recipe.optimizer.lr,
         machine=recipe.machine,
         watcher=watcher,
-        told=shown.told,
+        log=shown.log,
         checkpoints=ways.checkpoints,
     )
 

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.craft.blocks import Inputs, inputs
-from clearhead.craft.heads import Asked, Design
+from clearhead.craft.design import Design, Params
+from clearhead.craft.inputs import Inputs, inputs
 from clearhead.errors import OptionError, ShapeError
 
 __all__ = ["Asks", "Design", "by_content", "by_position", "combine"]
@@ -50,7 +50,7 @@ def by_content(
     made = Design(
         name="by content",
         inputs=source,
-        asked=Asked(content=lambda one, other: table.double()[one][:, other], query=query, key=key),
+        asked=Params(content=lambda one, other: table.double()[one][:, other], query=query, key=key),
         w_q=source.reading(query) @ asking,
         w_k=source.reading(key) @ said,
         scale=scale,
@@ -126,7 +126,7 @@ def by_position(
     made = Design(
         name=place_name(offset, absolute),
         inputs=read,
-        asked=Asked(places=lambda n: table[:n, :n]),
+        asked=Params(places=lambda n: table[:n, :n]),
         w_q=place_queries(read, table, offset, absolute),
         w_k=torch.eye(read.d_model)[:, read["position"].at],
         scale=scale,
@@ -206,7 +206,7 @@ def combine(*designs: Design, weights: Sequence[float] | None = None) -> Design:
     )
 
 
-def added(asked: Sequence[Asked], factors: Sequence[float]) -> Asked:
+def added(asked: Sequence[Params], factors: Sequence[float]) -> Params:
     contents = [(one.content, factor, one) for one, factor in zip(asked, factors, strict=True) if one.content]
     places = [(one.places, factor) for one, factor in zip(asked, factors, strict=True) if one.places]
     blocks = {(one.query, one.key) for *_, one in contents}
@@ -216,7 +216,7 @@ def added(asked: Sequence[Asked], factors: Sequence[float]) -> Asked:
             "Put them into heads of their own"
         )
     query, key = next(iter(blocks), ("token", "token"))
-    return Asked(
+    return Params(
         content=(lambda one, other: sum_of([content(one, other) * factor for content, factor, _ in contents]))
         if contents
         else None,

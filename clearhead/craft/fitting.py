@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Sinusoidal
-from clearhead.craft.blocks import Inputs
+from clearhead.craft.design import Design, Params
 from clearhead.craft.designs import place_name
-from clearhead.craft.heads import Asked, Design
+from clearhead.craft.inputs import Inputs
 from clearhead.craft.sharpness import weight_on
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError
 from clearhead.tracing.names import Names, sides_of
 
@@ -54,7 +54,7 @@ def reaching(model: nn.Module, *tokens: Texts, at: str) -> Float[Tensor, "batch 
     layer = Names(model).sites[at]
     handle = layer.query.register_forward_hook(lambda _, given, __: found.append(given[0]))
     try:
-        with inferring(model):
+        with eval_mode(model):
             model(*tokens)
     finally:
         handle.remove()
@@ -75,7 +75,7 @@ def fit_position(
     layer = Names(model).sites[at]
     target = torch.full_like(places, absolute or 0) if offset is None else places + offset
     codes = turned_codes(layer, offset) if layer.position.turns else wave_codes(layer, places, target)
-    asked = Asked(places=lambda n: place_pairs(n, offset, absolute))
+    asked = Params(places=lambda n: place_pairs(n, offset, absolute))
     return fitted(model, tokens, at, codes=codes, asked=asked, name=place_name(offset, absolute))
 
 
@@ -85,12 +85,12 @@ def fit_content(model: nn.Module, *tokens: Texts, at: str) -> Design:
     d_head = Names(model).sites[at].shape.d_head
     vocabulary = sides_of(model)[side_of(at)][1].spec.vocabulary
     table = apart(vocabulary, d_head)
-    asked = Asked(content=lambda one, other: (one.unsqueeze(1) == other).double())
+    asked = Params(content=lambda one, other: (one.unsqueeze(1) == other).double())
     return fitted(model, tokens, at, codes=(table[own], table[own]), asked=asked, name="same token")
 
 
 def fitted(
-    model: nn.Module, tokens: tuple[Texts, ...], at: str, *, codes: tuple[Tensor, Tensor], asked: Asked, name: str
+    model: nn.Module, tokens: tuple[Texts, ...], at: str, *, codes: tuple[Tensor, Tensor], asked: Params, name: str
 ) -> Design:
     """The maps that come nearest to these codes of queries and keys, at the scale that does best on the texts."""
     x = reaching(model, *tokens, at=at)

@@ -4,7 +4,7 @@ Each is at the scale where softmax puts 0.999 on what it wants in the longest te
 argmax. A head carries the token it finds into the block `found` where the inputs have one, else over its own token.
 
 >>> import torch
->>> from clearhead.craft.blocks import inputs
+>>> from clearhead.craft.inputs import inputs
 >>> words = inputs(["a", "b", "c"], 8, room={"found": ["a", "b", "c"]})
 >>> previous_token(words).weights(["a", "b", "c", "a"]).argmax(-1).tolist()
 [0, 0, 1, 2]
@@ -22,10 +22,10 @@ from torch import Tensor
 
 from clearhead.attention import masks
 from clearhead.attention.weighting import Weighting
-from clearhead.craft.blocks import Inputs, inputs
 from clearhead.craft.building import Units, model_of
+from clearhead.craft.design import Design
 from clearhead.craft.designs import by_content, by_position, combine
-from clearhead.craft.heads import Design
+from clearhead.craft.inputs import Inputs, inputs
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 

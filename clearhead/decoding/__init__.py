@@ -10,9 +10,9 @@
 """
 
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.choosing import Greedy, Sample
 from clearhead.decoding.generating import Score, Token, generate, score, stream
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.rules import Rules
+from clearhead.decoding.sampling import Greedy, Sample
 
 __all__ = ["Beam", "Greedy", "Hypothesis", "Rules", "Sample", "Score", "Token", "generate", "score", "stream"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
 from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.session import Session
-from clearhead.decoding.top import shown_to, top
+from clearhead.decoding.topk import shown_to, top
 from clearhead.errors import OptionError
 
 __all__ = ["Beam", "Considered", "beam_search"]

@@ -1,8 +1,8 @@
-"""Caches: what attention keeps of the tokens so far, so that a new one costs one position and not all of them.
+"""KV caches: what attention keeps of the tokens so far, so that a new one costs one position and not all of them.
 
-One class a way of keeping: every key and value (`Growing`), those in the window (`Sliding`), their sum in kernelized
-attention (`Summed`); and for cross-attention the encoder's, made once (`Fixed`, `FixedSum`). Each is what a block reads
-through (`clearhead.model.reading`), so the model's forward is the same with and without them.
+Each class keeps something else: every key and value (`Growing`), those in the window (`Sliding`), their sum in
+kernelized attention (`Summed`); and for cross-attention the encoder's, made once (`Fixed`, `FixedSum`). Each is a
+source of keys and values (`clearhead.model.kv_source`), so the model's forward is the same with and without them.
 
 Rows are sentences times beams. Prompts are padded on the left, so that all rows write the same column; positions count
 from each row's first token, and padding has positions below 0.
@@ -18,16 +18,16 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clearhead.attention.call import Call
-from clearhead.attention.cells import Positions
+from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import KERNELS, run
 from clearhead.attention.kernels.chunked import by_heads, in_chunks
 from clearhead.attention.kernels.linear import State, hide, kernelized, mapped
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask, Table, Window, everything
 from clearhead.attention.positions import Position
+from clearhead.attention.score_index import Positions
 from clearhead.model.blocks import Stack
-from clearhead.model.reading import Reads
+from clearhead.model.kv_source import KVSources
 
 __all__ = ["Cache", "Caches", "Clock", "Source"]
 
@@ -157,7 +157,7 @@ class Growing(Cache):
         seen = self.keys[:, :, filled], self.values[:, :, filled]
         return layer.finish(attended(layer, self.call(layer, query, *seen)))
 
-    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Call:
+    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
         """By their place in the cache the keys are in order: positions are given only where something asks for them."""
         clock, mask = self.clock, layer.mask
         positions = None
@@ -215,7 +215,7 @@ class Sliding(Cache):
         self.kept = key[:, :, first:].clone(), value[:, :, first:].clone()
         return layer.finish(attended(layer, self.call(layer, query, key, value)))
 
-    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Call:
+    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
         """A single new query sees all that is kept, unless the mask asks for more than a window."""
         clock, mask = self.clock, layer.mask
         columns = slice(clock.total - key.shape[2], None)
@@ -248,7 +248,7 @@ class Summed(Cache):
         made = without(mapped(call.widened().with_every_head()), self.clock.padding)  # again, since φ(0) need not be 0
         return layer.finish(self.context(made).to(x.dtype))
 
-    def context(self, call: Call) -> Tensor:
+    def context(self, call: AttentionInputs) -> Tensor:
         """The whole prompt in chunks; what comes after it one position at a time."""
         if self.state is None:
             self.state = State.before(call).add(call.key, call.value)
@@ -374,7 +374,7 @@ class Caches:
     def __init__(self, stack: Stack, source: Source | None, clock: Clock) -> None:
         self.clock = clock
         self.reads = [
-            Reads(
+            KVSources(
                 own_cache(block.attention, self.clock),
                 None if block.cross is None or source is None else cross_cache(block.cross, self.clock, source),
             )
@@ -405,7 +405,7 @@ def cross_cache(layer: Attention, clock: Clock, source: Source) -> Cache:
     return FixedSum(clock, source) if layer.sums and layer.mask.kinds == {"none"} else Fixed(clock, source)
 
 
-def attended(layer: Attention, call: Call) -> Tensor:
+def attended(layer: Attention, call: AttentionInputs) -> Tensor:
     """By the layer's kernel. One asked for by name may serve whole texts, but not a few queries on a cache; then by
     the one that `auto` picks."""
     serves = layer.kernel == "auto" or KERNELS[layer.kernel].refusal(call.facts()) is None
@@ -417,17 +417,17 @@ def zeroed(vectors: PerHead, padding: Bool[Tensor, "row n"] | None) -> PerHead:
     return vectors if padding is None else vectors.masked_fill(padding[:, None, :, None], 0)
 
 
-def without(call: Call, padding: Bool[Tensor, "row n"] | None) -> Call:
+def without(call: AttentionInputs, padding: Bool[Tensor, "row n"] | None) -> AttentionInputs:
     """Return a mapped call in which the features of padding are 0."""
     return call if padding is None else hide(call, padding[:, None, :, None])
 
 
 def call_of(
     layer: Attention, vectors: tuple[Tensor, Tensor, Tensor], mask: Mask, positions: Positions | None = None
-) -> Call:
+) -> AttentionInputs:
     """A call that needs no checking: every tensor in it was made here."""
     query, key, value = vectors
-    return Call(
+    return AttentionInputs(
         query=query,
         key=key,
         value=value,
@@ -436,5 +436,5 @@ def call_of(
         position=layer.position,
         mask=mask,
         given_positions=positions,
-        clean=True,
+        assume_finite=True,
     )

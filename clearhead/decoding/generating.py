@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clearhead.decoding.beam import Beam, beam_search
-from clearhead.decoding.choosing import Chooser, Greedy
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
 from clearhead.decoding.request import (
     Model,
@@ -22,8 +21,9 @@ from clearhead.decoding.request import (
     token_rows,
 )
 from clearhead.decoding.rules import FORBIDDEN, Rules
+from clearhead.decoding.sampling import Chooser, Greedy
 from clearhead.decoding.session import Session, open_session, right_padded
-from clearhead.decoding.top import shown_to
+from clearhead.decoding.topk import shown_to
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 
@@ -70,10 +70,10 @@ def generate(
     if not request.inputs:
         return []
     if isinstance(method, Beam):
-        with inferring(model):
+        with eval_mode(model):
             session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
             return beam_search(session, request.prompts, method, rules, candidates)
-    return whole(written(request, method, rules, candidates), len(request.inputs))
+    return collect(written(request, method, rules, candidates), len(request.inputs))
 
 
 def stream(
@@ -105,12 +105,12 @@ def checked(model: Model, inputs: Rows, prefix: Rows | None, rules: Rules, candi
 
 @torch.inference_mode()
 def written(request: Request, method: Chooser, rules: Rules, candidates: int) -> Iterator[Token]:
-    with inferring(request.model):
+    with eval_mode(request.model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
-        yield from written_on(session, request.prompts, method, rules, candidates)
+        yield from decode_on(session, request.prompts, method, rules, candidates)
 
 
-def written_on(
+def decode_on(
     session: Session, prompts: Sequence[Sequence[int]], method: Chooser, rules: Rules, candidates: int
 ) -> Iterator[Token]:
     rows = Rowwise(session, prompts, method, rules, candidates)
@@ -165,7 +165,7 @@ class Rowwise:
             self.session.select(rows, rows)
 
 
-def whole(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
+def collect(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
     written: list[list[Token]] = [[] for _ in range(count)]
     for token in tokens:
         written[token.sequence].append(token)
@@ -201,7 +201,7 @@ def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = No
         return []
     rows = [[*prompt, *output] for prompt, output in zip(request.prompts, given, strict=True)]
     check_length("inputs and outputs", [row[:-1] for row in rows], request.decoder.embedding, 1)
-    with inferring(model):
+    with eval_mode(model):
         log_probs = teacher_forced(request, rows)
     found = []
     for row, prompt, output in zip(log_probs, request.prompts, given, strict=True):
@@ -227,7 +227,7 @@ def logits_of(request: Request, tokens: Int[Tensor, "row n"]) -> Tensor:
 
 
 @contextlib.contextmanager
-def inferring(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Inference and eval mode; every module goes back to the mode it was in."""
     training = [module for module in model.modules() if module.training]
     model.eval()

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from clearhead.attention.masks import Extent
 from clearhead.decoding.caches import Caches, Clock, Source
-from clearhead.decoding.lean import Step, lean_stack, observed
+from clearhead.decoding.fast_step import Step, lean_stack, observed
 from clearhead.decoding.rules import Rules
-from clearhead.decoding.top import LogProbs
+from clearhead.decoding.topk import LogProbs
+from clearhead.model.cpu_matmul import FEW
 from clearhead.model.outputs import ToVocabulary
-from clearhead.model.products import FEW
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
 __all__ = ["Session", "open_session", "right_padded"]

@@ -20,7 +20,7 @@ from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Arrangement, Connection, PreNorm
 from clearhead.model.feedforward import FeedForward, Network
-from clearhead.model.reading import Read, Reads
+from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.taps import Tapped
 
 __all__ = ["AttentionSpec", "Block", "BlockSpec", "Stack"]
@@ -111,7 +111,7 @@ class Block(Tapped):
         if self.feed_forward is not None:
             self.feed_forward.down.weight.mul_(gain)
 
-    def forward(self, x: Vectors, reads: Reads) -> Vectors:
+    def forward(self, x: Vectors, reads: KVSources) -> Vectors:
         x = self.around_attention(x, lambda inner: reads.own(self.attention, inner))
         if self.cross is not None:
             cross, read = self.cross, crossing(reads)
@@ -121,7 +121,7 @@ class Block(Tapped):
         return self.tap("out", x)
 
 
-def crossing(reads: Reads) -> Read:
+def crossing(reads: KVSources) -> KVSource:
     if reads.cross is None:
         raise OptionError("this decoder has cross-attention and was given nothing to attend to: pass memory=")
     return reads.cross
@@ -147,7 +147,7 @@ class Stack(Tapped):
         self.norm = specs[-1].arrangement.final(d_model)
         self.checkpointing = False
 
-    def forward(self, x: Vectors, reads: Sequence[Reads]) -> Vectors:
+    def forward(self, x: Vectors, reads: Sequence[KVSources]) -> Vectors:
         again = self.checkpointing and torch.is_grad_enabled() and not transformed()  # torch.func has no checkpoints
         for block, read in zip(self.blocks, reads, strict=True):
             x = checkpoint(block, x, read, use_reentrant=False) if again else block(x, read)

@@ -34,7 +34,7 @@ from torch import nn
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Block
-from clearhead.model.operations import Cost, block_costs, every_head, measured, meta, windows
+from clearhead.model.flops import Cost, block_costs, every_head, measured, meta, windows
 from clearhead.model.transformers import (
     Decoder,
     DecoderSpec,

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from clearhead.attention.heads import linear
 from clearhead.errors import OptionError
+from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.model.norms import LayerNorm
-from clearhead.model.products import few_rows, is_large
 from clearhead.model.steps import Explained, Step
 
 __all__ = ["Blanks", "Classes", "NextToken", "Output"]

@@ -18,8 +18,8 @@ from clearhead.attention.modes import can_read
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
 from clearhead.model.embedding import Embedding
+from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
-from clearhead.model.reading import Across, Afresh, Reads
 from clearhead.taps import Tapped
 
 __all__ = ["Decoder", "DecoderSpec", "Encoder", "EncoderDecoder", "EncoderDecoderSpec", "EncoderSpec"]
@@ -132,7 +132,7 @@ class Encoder(Tapped):
     def states(self, tokens: Tokens, *, lengths: Lengths | None = None, mask: Mask | None = None) -> Vectors:
         """The last vectors. Of row b the first `lengths[b]` tokens count; what follows is padding."""
         check_tokens("tokens", tokens, self.spec.vocabulary)
-        read = Reads(Afresh(both(mask, padding(lengths, tokens))))
+        read = KVSources(FromSelf(both(mask, padding(lengths, tokens))))
         return self.stack(self.embedding(tokens), [read] * len(self.stack.blocks))
 
 
@@ -173,12 +173,12 @@ class Decoder(Tapped):
         if memory is not None and all(block.cross is None for block in self.spec.blocks):
             raise OptionError("this decoder has no cross-attention, and was given a memory to attend to")
         lengths = row_lengths(lengths, tokens)
-        cross = None if memory is None else Across(memory, padding(memory_lengths, memory), positions)
-        reads = [Reads(Afresh(mask, positions), cross)] * len(self.stack.blocks)
+        cross = None if memory is None else FromMemory(memory, padding(memory_lengths, memory), positions)
+        reads = [KVSources(FromSelf(mask, positions), cross)] * len(self.stack.blocks)
         return self.output(self.states(tokens, reads, positions=positions), lengths)
 
     def states(
-        self, tokens: Tokens, reads: Sequence[Reads], *, positions: Tensor | None = None, start: int = 0
+        self, tokens: Tokens, reads: Sequence[KVSources], *, positions: Tensor | None = None, start: int = 0
     ) -> Vectors:
         """The last vectors of tokens at these positions (or from `start` on), reading as they are told."""
         return self.stack(self.embedding(tokens, positions=positions, start=start), reads)

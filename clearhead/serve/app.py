@@ -15,10 +15,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from clearhead.errors import ClearheadError, TraceError
-from clearhead.serve.asking import Asked, read_json
 from clearhead.serve.budget import TooMuchError
 from clearhead.serve.explorer import Explorer, GoneError
 from clearhead.serve.guard import tell_failure
+from clearhead.serve.params import Params, read_json
 from clearhead.serve.replies import as_bytes, as_json, as_numbers
 from clearhead.tracing.stopping import StoppedError, stopping_when
 
@@ -84,7 +84,7 @@ async def health(request: Request) -> Response:
     return as_json({"ok": True})
 
 
-def beside(answer: Callable[[Asked], object]) -> Endpoint:
+def beside(answer: Callable[[Params], object]) -> Endpoint:
     """For what only reads files: it does not wait for the model."""
 
     async def endpoint(request: Request) -> Response:
@@ -93,13 +93,13 @@ def beside(answer: Callable[[Asked], object]) -> Endpoint:
     return endpoint
 
 
-def inside(answer: Callable[[str, Asked], object]) -> Callable[[Asked], object]:
+def inside(answer: Callable[[str, Params], object]) -> Callable[[Params], object]:
     """The same with the trace among what is asked."""
     return lambda asked: answer(asked.text("trace"), asked)
 
 
-def parameters(request: Request) -> Asked:
-    return Asked({**request.query_params, **request.path_params}, "the address")
+def parameters(request: Request) -> Params:
+    return Params({**request.query_params, **request.path_params}, "the address")
 
 
 @final
@@ -113,13 +113,13 @@ class Turns:
         self.lock = asyncio.Lock()
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
 
-    def get(self, answer: Callable[[Asked], object], form: Form = as_json) -> Endpoint:
+    def get(self, answer: Callable[[Params], object], form: Form = as_json) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             return await self.take(request, lambda: form(answer(parameters(request))))
 
         return endpoint
 
-    def post(self, answer: Callable[[Asked], object]) -> Endpoint:
+    def post(self, answer: Callable[[Params], object]) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             body = await request.body()
             return await self.take(request, lambda: as_json(answer(read_json(body))))

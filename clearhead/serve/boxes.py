@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.errors import OptionError
-from clearhead.serve.asking import Asked
+from clearhead.serve.params import Params
 from clearhead.tracing.names import Box, Value
 from clearhead.tracing.trace import Trace
 
@@ -35,7 +35,7 @@ class Boxes:
         self.trace, self.inner = trace, trace.inner
         self.values = {value.name: value for box in self.inner.names.boxes.values() for value in box.values}
 
-    def numbers(self, asked: Asked) -> dict[str, Any]:
+    def numbers(self, asked: Params) -> dict[str, Any]:
         """Every number of a box for one token (and, of keys and values, one key) in one head, by name.
 
         What the box's values follow from is among them.
@@ -69,7 +69,7 @@ class Boxes:
             raise OptionError(f"{value.name}: there is no head {head}; there are {len(found)}, counted from 0")
         return found[head, 0]
 
-    def terms(self, asked: Asked) -> dict[str, Any]:
+    def terms(self, asked: Params) -> dict[str, Any]:
         """The sum of products that one number of a linear map is."""
         name = asked.text("name")
         if name not in self.values:
@@ -85,13 +85,13 @@ class Boxes:
         made = self.inner.products(name, row, (head, unit) if value.per_head else (unit,))
         return {"x": as_list(made.x), "weight": as_list(made.weight), "bias": made.bias, "value": found[unit].item()}
 
-    def box(self, asked: Asked) -> Box:
+    def box(self, asked: Params) -> Box:
         name = asked.text("box")
         if name not in self.inner.names.boxes:
             raise OptionError(f"there is no box called {name[:80]!r} in this model")
         return self.inner.names.boxes[name]
 
-    def token(self, asked: Asked) -> int:
+    def token(self, asked: Params) -> int:
         side = self.trace.sides[self.box(asked).side]
         return asked.whole("token", below=len(side.ids), default=0)
 

@@ -9,7 +9,7 @@ from torch import nn
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Cost
 from clearhead.tracing.edits import Change, Edit
 from clearhead.tracing.names import Names
-from clearhead.tracing.rebuilding import Head, Site
+from clearhead.tracing.site import Head, Site
 from clearhead.tracing.trace import LIKELIEST
 
 __all__ = ["ModelCosts", "cells_of", "row_cost", "rows_cost"]

@@ -7,21 +7,21 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clearhead.errors import ClearheadError, OptionError
-from clearhead.serve.asking import Asked
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Budget, Cost
 from clearhead.serve.contexts import context_view, occurrences
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.facts import run_facts
-from clearhead.serve.kept import Latest
+from clearhead.serve.lru_cache import LRUCache
+from clearhead.serve.params import Params
+from clearhead.serve.trace_request import WEIGHTINGS, TraceRequest, changes_of, read_edits
 from clearhead.serve.traced import Traced
 from clearhead.serve.tree import Grown, Request, grow, request_of
-from clearhead.serve.wanted import WEIGHTINGS, Wanted, changes_of, read_edits
 from clearhead.serve.waves import positions
 from clearhead.tracing.edits import Change
-from clearhead.tracing.rebuilding import Site, overflow_of
 from clearhead.tracing.sentence import TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import draw_sequence
+from clearhead.tracing.site import Site, overflow_of
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import reach
 from clearhead.training.run import Run, load
@@ -51,8 +51,8 @@ class Explorer:
         self.run, self.budget = run, budget
         self.costs = ModelCosts(run.model)
         self.metrics = Curves(run.folder.metrics)
-        self.others = Latest[int, Run](most=OTHERS)
-        self.traces = Latest[str, Traced](most=TRACES, room=budget.memory, size=lambda one: one.nbytes)
+        self.others = LRUCache[int, Run](most=OTHERS)
+        self.traces = LRUCache[str, Traced](most=TRACES, room=budget.memory, size=lambda one: one.nbytes)
         self.device = str(next(run.model.parameters()).device)
 
     def run_facts(self) -> dict[str, Any]:
@@ -64,18 +64,18 @@ class Explorer:
             return self.run
         return self.others.get_or_make(step, lambda: load(self.run.folder.path, device=self.device, step=step))
 
-    def trace(self, asked: Asked) -> dict[str, Any]:
-        wanted = Wanted.of(asked, self.run.step)
+    def trace(self, asked: Params) -> dict[str, Any]:
+        wanted = TraceRequest.of(asked, self.run.step)
         return self.traces.get_or_make(wanted.id, lambda: self.made(wanted)).meta()
 
-    def made(self, wanted: Wanted) -> Traced:
+    def made(self, wanted: TraceRequest) -> Traced:
         run, changes = self.at(wanted.step), wanted.changes
         self.check_text(run, wanted, changes)
         found = trace(run, wanted.source, wanted.target, edits=changes)
         check_overflow(found)
         return Traced(wanted, run, found.noted(*never_met(run, wanted.source)), self.budget)
 
-    def check_text(self, run: Run, wanted: Wanted, changes: Sequence[Change]) -> None:
+    def check_text(self, run: Run, wanted: TraceRequest, changes: Sequence[Change]) -> None:
         """Check what tracing a text takes; the longest text there can be follows from the budget."""
         ids = asked_of(run, wanted.source, wanted.target).ids
         lengths = {side: len(tokens) for side, tokens in ids.items()}
@@ -95,54 +95,54 @@ class Explorer:
             raise GoneError("this trace is no longer kept: ask for it again, and it is made anew")
         return found
 
-    def tile(self, name: str, asked: Asked) -> Float[Tensor, "query key"]:
+    def tile(self, name: str, asked: Params) -> Float[Tensor, "query key"]:
         return self.known(name).tile(asked)
 
-    def thumbs(self, name: str, asked: Asked) -> UInt8[Tensor, "head row column"]:
+    def thumbs(self, name: str, asked: Params) -> UInt8[Tensor, "head row column"]:
         return self.known(name).thumbs(asked)
 
-    def row(self, name: str, asked: Asked) -> dict[str, Any]:
+    def row(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).row(asked)
 
-    def column(self, name: str, asked: Asked) -> dict[str, Any]:
+    def column(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).column(asked)
 
-    def cell(self, name: str, asked: Asked) -> dict[str, Any]:
+    def cell(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).cell(asked)
 
-    def vectors(self, name: str, asked: Asked) -> Float[Tensor, "n d"]:
+    def vectors(self, name: str, asked: Params) -> Float[Tensor, "n d"]:
         return self.known(name).vectors(asked)
 
-    def stream(self, name: str, asked: Asked) -> dict[str, Any]:
+    def stream(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).stream(asked)
 
-    def spaces(self, name: str, asked: Asked) -> dict[str, Any]:
+    def spaces(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).spaces(asked)
 
-    def sequence(self, name: str, asked: Asked) -> dict[str, Any]:
+    def sequence(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).sequence(asked)
 
-    def sentence(self, asked: Asked) -> dict[str, Any]:
+    def sentence(self, asked: Params) -> dict[str, Any]:
         """The sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
         row = asked.whole("token", below=len(TOKENS), default=TOKENS.index("creature"))
         return {"tokens": list(TOKENS), "token": row, "svg": draw_sequence(creature_exchange(row), standalone=False)}
 
-    def box(self, name: str, asked: Asked) -> dict[str, Any]:
+    def box(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).box(asked)
 
-    def terms(self, name: str, asked: Asked) -> dict[str, Any]:
+    def terms(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).terms(asked)
 
-    def readings(self, name: str, asked: Asked) -> dict[str, Any]:
+    def readings(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).readings(asked)
 
-    def lens(self, name: str, asked: Asked) -> dict[str, Any]:
+    def lens(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).lens(asked)
 
-    def effects(self, name: str, asked: Asked) -> dict[str, Any]:
+    def effects(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).effects(asked)
 
-    def context(self, asked: Asked) -> dict[str, Any]:
+    def context(self, asked: Params) -> dict[str, Any]:
         """One word in several texts."""
         asked.only("texts", "word", "step")
         word = asked.text("word", longest=LONGEST_WORD).strip()
@@ -161,16 +161,16 @@ class Explorer:
     def plain_trace(self, run: Run, text: str) -> Traced:
         """The trace of a text that is only read: nothing is translated."""
         target = [] if isinstance(run.task, Translate) else None
-        wanted = Wanted(source=text, target=target, edits=[], step=run.step)
+        wanted = TraceRequest(source=text, target=target, edits=[], step=run.step)
         return self.traces.get_or_make(wanted.id, lambda: self.made(wanted))
 
-    def positions(self, asked: Asked) -> dict[str, Any]:
+    def positions(self, asked: Params) -> dict[str, Any]:
         n = asked.whole("n", least=2, below=1025, default=64)
         width = max(part.spec.d_model for part in self.costs.sides.values())
         self.budget.check(Cost(memory=3 * n * (width * JSON_NUMBER + n * FLOAT)), f"{n} positions", "ask for fewer")
         return positions(self.run, n)
 
-    def decode(self, asked: Asked) -> dict[str, Any]:
+    def decode(self, asked: Params) -> dict[str, Any]:
         """Search with a beam, and return it step by step, with where its best output looked in the source.
 
         With edits it is the changed model that is searched with, and looked into.
@@ -211,7 +211,7 @@ class Explorer:
             return None
         tokens = grown.hypotheses[0].tokens
         reached = [edit for edit, change in zip(edits, changes_of(edits), strict=True) if change.reaches(len(tokens))]
-        wanted = Wanted(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
+        wanted = TraceRequest(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
         made = self.traces.get_or_make(wanted.id, lambda: self.made(wanted)).trace
         layers = [mean_weight(layer.cross) for layer in made.decoder if layer.cross]
         return [
@@ -219,7 +219,7 @@ class Explorer:
             for step in range(1, len(tokens) + 1)
         ]
 
-    def curves(self, asked: Asked) -> dict[str, Any]:
+    def curves(self, asked: Params) -> dict[str, Any]:
         lines = self.metrics.after(asked.whole("after", least=-1, default=-1))
         last = max((line["step"] for line in lines), default=None)
         return {"lines": lines, "training": is_training(self.run.folder), "last": last}

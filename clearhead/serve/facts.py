@@ -15,9 +15,9 @@ from clearhead.serve.tree import why_no_decoding
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST
 from clearhead.tracing.names import Names
-from clearhead.training.assessing import spread, with_blank
 from clearhead.training.run import Run
 from clearhead.training.tasks import Fill, Generate, Translate
+from clearhead.training.validation import spread, with_blank
 
 __all__ = ["part_name", "run_facts", "side_facts"]
 
@@ -144,7 +144,7 @@ def logged_examples(run: Run, curves: Curves) -> list[dict[str, str]]:
 
 def stored_examples(run: Run) -> Iterator[dict[str, str]]:
     """Yield held-out texts: a few from all over the data first, then others in case those have unknown words."""
-    store = Store(run.folder.data / str(run.folder.described()["data"]) / "dev")
+    store = Store(run.folder.data / str(run.folder.read_description()["data"]) / "dev")
     first = run.task.layout(run.task.context).texts[0]
     for place in dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)]):
         ids = store[first][place].tolist()

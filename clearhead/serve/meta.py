@@ -7,10 +7,10 @@ from typing import Any
 
 from clearhead.serve.facts import part_name
 from clearhead.serve.program import load_program
-from clearhead.serve.wanted import Wanted
+from clearhead.serve.trace_request import TraceRequest
 from clearhead.tracing.arithmetic import weighting_kind
 from clearhead.tracing.edits import Edit
-from clearhead.tracing.rebuilding import ALLOWED, Site
+from clearhead.tracing.site import ALLOWED, Site
 from clearhead.tracing.trace import Candidate, Trace
 from clearhead.training.answers import filled
 from clearhead.training.run import Run
@@ -23,7 +23,7 @@ MANY, FEW = 512, 5
 SIZES = ("n_heads", "n_kv_heads", "d_head", "d_value", "n_query", "n_key")
 
 
-def meta_of(wanted: Wanted, run: Run, trace: Trace) -> dict[str, Any]:
+def meta_of(wanted: TraceRequest, run: Run, trace: Trace) -> dict[str, Any]:
     told = None if len(trace.candidates) <= MANY else FEW
     program = load_program(run)
     answers = None if program is None else program.answers_to(run, trace)
@@ -44,7 +44,7 @@ def meta_of(wanted: Wanted, run: Run, trace: Trace) -> dict[str, Any]:
     }
 
 
-def target_of(wanted: Wanted, task: Task, trace: Trace) -> str | None:
+def target_of(wanted: TraceRequest, task: Task, trace: Trace) -> str | None:
     """What the target says: of a translation the text, given or the model's own."""
     if isinstance(task, Translate):
         return task.tokenizers["target"].decode(trace.sides["decoder"].ids)
@@ -52,7 +52,7 @@ def target_of(wanted: Wanted, task: Task, trace: Trace) -> str | None:
     return task.tokenizers["text"].decode(given) if isinstance(given, list) else given
 
 
-def answer_of(wanted: Wanted, task: Task, trace: Trace, answers: Sequence[str] | None) -> str:
+def answer_of(wanted: TraceRequest, task: Task, trace: Trace, answers: Sequence[str] | None) -> str:
     """What the model says: what it would write at every place of a target; the text filled; the next token; a class.
 
     `answers` are a compiled program's at every token, and then they are what it says.

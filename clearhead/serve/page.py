@@ -19,15 +19,15 @@ from torch import Tensor
 
 from clearhead.attention.weighting import Argmax, Kernelized, Sigmoid, Softmax, Sparsemax
 from clearhead.errors import OptionError, RunError
-from clearhead.serve.asking import Asked
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.curves import Curves
 from clearhead.serve.facts import run_facts
+from clearhead.serve.params import Params
 from clearhead.serve.traced import Traced
 from clearhead.tracing.arithmetic import angles_of
-from clearhead.tracing.rebuilding import Head, Site
+from clearhead.tracing.site import Head, Site
 from clearhead.tracing.survey import Surveyed, View
-from clearhead.training.metrics import finite
+from clearhead.training.metrics import replace_nonfinite
 
 __all__ = ["PLACE", "Page", "is_built", "page_of"]
 
@@ -46,7 +46,7 @@ SPARE = 1_000
 VERSION = 1
 DIGITS = 6
 """Of numbers that are drawn and never reckoned with."""
-EVERYTHING = Asked({})
+EVERYTHING = Params({})
 
 
 class Page(NamedTuple):
@@ -91,7 +91,7 @@ def drawn(traced: Traced) -> dict[str, Any]:
         "allowed": {name: bits for name, site in trace.sites.items() if (bits := mask_of(site)) is not None},
         "readings": rounded(traced.readings(EVERYTHING)),
         "lens": rounded(traced.lens(EVERYTHING)) if trace.candidates else None,
-        "stream": {side: rounded(traced.stream(Asked({"side": side}))) for side in trace.sides},
+        "stream": {side: rounded(traced.stream(Params({"side": side}))) for side in trace.sides},
         "boxes": box_numbers(traced.boxes),
     }
 
@@ -288,5 +288,5 @@ def rounded(value: object) -> Any:
 
 def written(data: object) -> str:
     """JSON that can stand inside a script: there is no "<" in it, so nothing ends the script."""
-    text = json.dumps(finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(replace_nonfinite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")

@@ -11,17 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import RunError
+from clearhead.serialization import check_fields, hints_of
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
-from clearhead.written import check_fields, hints_of
 
-__all__ = ["PROGRAM", "RunProgram", "load_program"]
+__all__ = ["RunProgram", "load_program"]
 
-PROGRAM = "program.json"
-"""The file in the folder of a compiled run that says what it was compiled from."""
 NOTHING = "–"
 """How an answer is written where the program gives none."""
 
@@ -52,7 +50,7 @@ class RunProgram:
     listing: list[str] = field(default_factory=list)
     """The program itself, a line for each sequence it computes."""
     layers: list[dict[str, Any]] = field(default_factory=list)
-    """What each head and network computes, as `clearhead.craft.description.describe_layers` says it."""
+    """What each head and network computes, as `clearhead.rasp.description.describe_layers` says it."""
     vocabulary: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     answer_ids: list[int] = field(default_factory=list)
@@ -87,7 +85,7 @@ class RunProgram:
         ids = trace.sides[trace.answering].ids
         stop = len(ids) - self.beside
         rows = [torch.tensor([side.ids], device=next(run.model.parameters()).device) for side in trace.sides.values()]
-        with inferring(run.model), recording(run.model, trace.changes):
+        with eval_mode(run.model), recording(run.model, trace.changes):
             logits = run.model(*rows)[0, self.offset : stop]
         return self.read(logits)
 
@@ -103,7 +101,7 @@ class RunProgram:
 
 def load_program(run: Run) -> RunProgram | None:
     """Return the program that was compiled into a run; None where there is none. RunError where it is damaged."""
-    path = run.folder.path / PROGRAM
+    path = run.folder.program_file
     try:
         found = run.folder.read_own(path)
     except FileNotFoundError:

@@ -11,20 +11,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
-from clearhead.serve.asking import Asked
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Budget, Cost
 from clearhead.serve.costs import FASTER, ModelCosts, row_cost, rows_cost
-from clearhead.serve.kept import Latest
+from clearhead.serve.lru_cache import LRUCache
 from clearhead.serve.meta import as_candidates, meta_of
-from clearhead.serve.wanted import Wanted
+from clearhead.serve.params import Params
+from clearhead.serve.trace_request import TraceRequest
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Change
+from clearhead.tracing.head_metrics import effects, lens, readings
 from clearhead.tracing.names import Model
-from clearhead.tracing.readings import effects, lens, readings
-from clearhead.tracing.rebuilding import ALLOWED, MATRICES, TILE, Head, Site
 from clearhead.tracing.recording import recording
 from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of
+from clearhead.tracing.site import ALLOWED, MATRICES, TILE, Head, Site
 from clearhead.tracing.spaces import compare_spaces
 from clearhead.tracing.trace import LIKELIEST, ROWS, Candidate, Trace
 from clearhead.training.run import Run
@@ -56,12 +56,12 @@ ROLES = ("query", "key", "value", "context")
 class Traced:
     """One trace, the run it was made with and the request it answers."""
 
-    def __init__(self, wanted: Wanted, run: Run, trace: Trace, budget: Budget = Budget()) -> None:
+    def __init__(self, wanted: TraceRequest, run: Run, trace: Trace, budget: Budget = Budget()) -> None:
         self.wanted, self.run, self.trace, self.budget = wanted, run, trace, budget
         self.costs = ModelCosts(run.model)
         self.lengths = {name: len(side.ids) for name, side in trace.sides.items()}
         self.known: dict[str, Any] = {}
-        self.tiles = Latest[tuple[object, ...], Tensor](most=TILES)
+        self.tiles = LRUCache[tuple[object, ...], Tensor](most=TILES)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """What is made when it is first asked for."""
@@ -78,19 +78,19 @@ class Traced:
     def meta(self) -> dict[str, Any]:
         return self.once("meta", lambda: meta_of(self.wanted, self.run, self.trace))
 
-    def site(self, asked: Asked) -> Site:
+    def site(self, asked: Params) -> Site:
         return self.trace[asked.text("site")]
 
-    def heads(self, asked: Asked) -> list[Head]:
+    def heads(self, asked: Params) -> list[Head]:
         """The head that is asked for, or all of them for their mean."""
         site = self.site(asked)
         return site.head if asked.values.get("head") == "mean" else [self.head(asked)]
 
-    def head(self, asked: Asked) -> Head:
+    def head(self, asked: Params) -> Head:
         site = self.site(asked)
         return site.head[asked.whole("head", below=site.n_heads)]
 
-    def tile(self, asked: Asked) -> Matrix:
+    def tile(self, asked: Params) -> Matrix:
         """The largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles."""
         heads, step = self.heads(asked), asked.one_of("step", (*MATRICES, ALLOWED))
         level = asked.whole("level", below=COARSEST, default=0)
@@ -106,7 +106,7 @@ class Traced:
 
         return mean_of([tile(head) for head in heads])
 
-    def thumbs(self, asked: Asked) -> UInt8[Tensor, "head row column"]:
+    def thumbs(self, asked: Params) -> UInt8[Tensor, "head row column"]:
         site = self.site(asked)
         rows = min(site.n_query, THUMB * SAMPLED)
         # rows of a head are held at once with their mask, before they are made small
@@ -114,7 +114,7 @@ class Traced:
         self.budget.check(cost, f"the thumbnails of {site.name}", TEXT)
         return self.once(f"thumbs {site.name}", lambda: torch.stack([thumb(head) for head in site.head]))
 
-    def row(self, asked: Asked) -> dict[str, Any]:
+    def row(self, asked: Params) -> dict[str, Any]:
         heads = self.heads(asked)
         query = asked.whole("query", below=heads[0].site.n_query)
         self.budget.check(row_cost(heads), f"a row of {told(heads)}", "ask for one head, or trace a shorter text")
@@ -125,14 +125,14 @@ class Traced:
         numbers = {name: getattr(steps, name)[0].tolist() for name in ("query", *MATRICES, "context")}
         return {**numbers, "allowed": heads[0].allowed(query, query + 1)[0].tolist()}
 
-    def column(self, asked: Asked) -> dict[str, Any]:
+    def column(self, asked: Params) -> dict[str, Any]:
         heads = self.heads(asked)
         key, n = asked.whole("key", below=heads[0].site.n_key), heads[0].site.n_query
         cost = rows_cost(heads, n, kept=1) + Cost(memory=n * JSON_NUMBER)
         self.budget.check(cost, f"a column of {told(heads)}", "ask for one head, for rows, or for a tile of it")
         return {"weight": mean_of([head.column(key) for head in heads]).tolist()}
 
-    def cell(self, asked: Asked) -> dict[str, Any]:
+    def cell(self, asked: Params) -> dict[str, Any]:
         head = self.head(asked)
         query, key = asked.whole("query", below=head.site.n_query), asked.whole("key", below=head.site.n_key)
         self.budget.check(row_cost([head]), f"a cell of {told([head])}", TEXT)
@@ -149,7 +149,7 @@ class Traced:
     def boxes(self) -> Boxes:
         return Boxes(self.trace)
 
-    def box(self, asked: Asked) -> dict[str, Any]:
+    def box(self, asked: Params) -> dict[str, Any]:
         """Every number of one box for one token; of an output, what its likeliest units are called."""
         self.check_box()
         numbers, site = self.boxes.numbers(asked), self.trace.sites.get(asked.text("box"))
@@ -172,11 +172,11 @@ class Traced:
         row = max(sites, key=lambda cost: cost.memory)
         self.budget.check(self.costs.box(rows) + row, "the numbers of this box", TEXT)
 
-    def terms(self, asked: Asked) -> dict[str, Any]:
+    def terms(self, asked: Params) -> dict[str, Any]:
         self.check_box()
         return self.boxes.terms(asked)
 
-    def vectors(self, asked: Asked) -> Float[Tensor, "n d"]:
+    def vectors(self, asked: Params) -> Float[Tensor, "n d"]:
         if asked.values.get("name") is not None:
             name = asked.text("name")
             if name not in self.trace.stream:
@@ -191,7 +191,7 @@ class Traced:
         self.budget.check(Cost(memory=3 * numbers * FLOAT), f"all vectors of {told([head])}", TEXT)
         return getattr(head, role)
 
-    def readings(self, asked: Asked) -> dict[str, Any]:
+    def readings(self, asked: Params) -> dict[str, Any]:
         """Of one site, or of all."""
         one = asked.values.get("site") is not None
         sites = [self.site(asked)] if one else list(self.trace.sites.values())
@@ -204,7 +204,7 @@ class Traced:
         heads = [asdict(one) for one in readings(self.trace, site)]
         return {name: [one[name] for one in heads] for name in heads[0]}
 
-    def lens(self, asked: Asked) -> dict[str, Any]:
+    def lens(self, asked: Params) -> dict[str, Any]:
         n, layers = self.lengths[self.trace.answering], self.trace.sides[self.trace.answering].n_layers + 2
         logits = n * layers * self.costs.logits
         cost = Cost(
@@ -226,7 +226,7 @@ class Traced:
         names = [task.labels[i] for i in ids] if isinstance(task, Classify) else shown(self.writes, ids)
         return [one._replace(text=name) for one, name in zip(row, names, strict=True)]
 
-    def effects(self, asked: Asked) -> dict[str, Any]:
+    def effects(self, asked: Params) -> dict[str, Any]:
         site = self.site(asked)
         one = self.costs.forward(self.lengths, self.trace.changes)
         cost = Cost(cells=one.cells * (1 + site.n_heads), memory=2 * one.memory)
@@ -253,7 +253,7 @@ class Traced:
         """The tokeniser of what the model answers."""
         return list(self.run.task.tokenizers.values())[-1]
 
-    def spaces(self, asked: Asked) -> dict[str, Any]:
+    def spaces(self, asked: Params) -> dict[str, Any]:
         """How alike tokens are as embeddings, as queries and keys, and as values."""
         site, head = self.site(asked), self.head(asked)
         places = asked.wholes("places", most=MOST_COMPARED)
@@ -262,7 +262,7 @@ class Traced:
         tables = {name: getattr(found, name).tolist() for name in ("embedding", "query_key", "score", "value")}
         return {"places": list(found.places), "tokens": list(found.tokens), **tables}
 
-    def sequence(self, asked: Asked) -> dict[str, Any]:
+    def sequence(self, asked: Params) -> dict[str, Any]:
         """One attention step as a sequence diagram."""
         head = self.head(asked)
         site = head.site
@@ -284,7 +284,7 @@ class Traced:
         )
         return {"svg": draw_sequence(exchange, standalone=False)}
 
-    def stream(self, asked: Asked) -> dict[str, Any]:
+    def stream(self, asked: Params) -> dict[str, Any]:
         """How long each vector of the stream is, and how far it has turned from its embedding."""
         side = asked.one_of("side", tuple(self.trace.sides))
         names = [name for name in self.trace.stream if name.startswith(f"{side}.")]

@@ -7,7 +7,7 @@ from typing import Any, cast, final
 
 from clearhead.decoding import Beam, Hypothesis, Rules
 from clearhead.decoding.beam import Considered, beam_search
-from clearhead.decoding.generating import checked, inferring
+from clearhead.decoding.generating import checked, eval_mode
 from clearhead.decoding.hypotheses import ROOT, Candidates, Node
 from clearhead.decoding.request import Model
 from clearhead.decoding.rules import FORBIDDEN
@@ -123,7 +123,7 @@ def grow(run: Run, request: Request, *, width: int, candidates: int, changes: Se
     method = Beam(width=width, n_best=width)
     asked = checked(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
     tree = Tree(request, width)
-    with inferring(run.model):
+    with eval_mode(run.model):
         session = (
             EditedSession(asked, changes)
             if changes

@@ -14,16 +14,16 @@ from typing import Any, final
 
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, sha256_of_file, write_sealed
+from clearhead.serialization import check_fields, check_regular, to_json
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, label, texts, usable
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source, shown
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.written import check_fields, check_regular, to_json
 
 __all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "prepare"]
 
-Told = Callable[[str], None]
+Log = Callable[[str], None]
 FORMAT = 1
 """Of what is written: another one is another key."""
 MOST_LABELS = 1000
@@ -81,14 +81,14 @@ class Prepared:
     notes: Mapping[str, Any]
 
 
-def prepare(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, folder: Path, told: Told = print) -> Prepared:
+def prepare(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, folder: Path, log: Log = print) -> Prepared:
     """The ids of a corpus in this folder: made now, unless they are there and were made of the same content."""
     check_records(corpus, layout)
     home = folder / content_key(corpus, layout, tokenizing)
     if (home / WHOLE).exists():
         return opened(home)
     try:
-        make(corpus, layout, tokenizing, home, told)
+        make(corpus, layout, tokenizing, home, log)
     except OSError as error:
         raise RunError(
             f"{home}: cannot be written to ({error.strerror or error}); make room, or choose another folder"
@@ -167,21 +167,21 @@ def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing) -> str:
     return digest.hexdigest()
 
 
-def make(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, home: Path, told: Told) -> None:
+def make(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, home: Path, log: Log) -> None:
     found = survey(corpus.train, layout, Problems(skip=corpus.skip_bad), known=None)
-    told(f"{found.records:,} records, {found.text_bytes / 1e6:,.1f} MB of text" + skipped(found.skipped))
+    log(f"{found.records:,} records, {found.text_bytes / 1e6:,.1f} MB of text" + skipped(found.skipped))
     checked = None
     if corpus.dev is not None:
         known = found.labels if layout.label else None
         checked = survey(corpus.dev, layout, Problems(skip=corpus.skip_bad), known)
-        told(f"{checked.records:,} held-out records" + skipped(checked.skipped))
+        log(f"{checked.records:,} held-out records" + skipped(checked.skipped))
     home.mkdir(parents=True, exist_ok=True)
-    tokenizers = made_tokenizers(corpus, layout, tokenizing, found, told)
+    tokenizers = made_tokenizers(corpus, layout, tokenizing, found, log)
     files = written_tokenizers(tokenizers, home)
     encoding = Encoding(layout, tokenizers, found.labels)
     encoding.write(corpus, found, home)
     for line in told_of(encoding):
-        told(line)
+        log(line)
     bound = ("train/store.json", "dev/store.json", *dict.fromkeys(files.values()))
     notes = {
         "key": home.name,
@@ -240,7 +240,7 @@ def survey(source: Source, layout: Layout, problems: Problems, known: tuple[str,
 
 
 def made_tokenizers(
-    corpus: Corpus, layout: Layout, tokenizing: Tokenizing, found: Survey, told: Told
+    corpus: Corpus, layout: Layout, tokenizing: Tokenizing, found: Survey, log: Log
 ) -> dict[str, Tokenizer]:
     """A tokeniser for each text field; the same for all where it is shared or given."""
     if tokenizing.given is not None:
@@ -248,7 +248,7 @@ def made_tokenizers(
         return dict.fromkeys(layout.texts, given)
     every = max(1, found.text_bytes // (tokenizing.sample_mb * 1_000_000))
     if every > 1:
-        told(f"the tokeniser is trained on one record in {every}")
+        log(f"the tokeniser is trained on one record in {every}")
     groups = [layout.texts] if tokenizing.shared else [(name,) for name in layout.texts]
     tokenizers: dict[str, Tokenizer] = {}
     for group in groups:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from clearhead.errors import RunError
 from clearhead.files import check_seal, flush, read_json, write_sealed
-from clearhead.written import check_fields
+from clearhead.serialization import check_fields
 
 __all__ = ["FieldSize", "Ragged", "Store", "StoreWriter"]
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.attention.call import Call
+from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Argmax, Weighting
 
@@ -80,7 +80,7 @@ class Cell:
 
 
 def cell_of(
-    call: Call,
+    call: AttentionInputs,
     meeting: tuple[Tensor, Tensor],
     row: Steps,
     *,
@@ -126,7 +126,7 @@ def weighting_kind(weighting: Weighting) -> str:
     return KINDS.get(weighting.amounts, type(weighting).__name__.lower())
 
 
-def turn_of(call: Call, projected: tuple[Tensor, Tensor], places: tuple[int, int]) -> Turn:
+def turn_of(call: AttentionInputs, projected: tuple[Tensor, Tensor], places: tuple[int, int]) -> Turn:
     """Return the turn of a query and a key, given as their maps made them, by their places in the text."""
     query, key = projected
     where = [side.flatten()[place] for side, place in zip(call.positions.sides, places, strict=True)]
@@ -143,7 +143,7 @@ def turn_of(call: Call, projected: tuple[Tensor, Tensor], places: tuple[int, int
     )
 
 
-def angles_of(call: Call, positions: Tensor, d_head: int) -> Float[Tensor, "n pair"]:
+def angles_of(call: AttentionInputs, positions: Tensor, d_head: int) -> Float[Tensor, "n pair"]:
     """Return by how much each pair turns at these positions, in radians; no columns where there are no pairs."""
     if not call.position.pairs(d_head):
         return torch.empty(len(positions), 0)
@@ -157,7 +157,7 @@ def tied(masked: Tensor, allowed: Tensor) -> Tensor:
     return (masked >= best - TIED * best.abs().clamp(min=1)) & allowed
 
 
-def shares(call: Call, masked: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def shares(call: AttentionInputs, masked: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """What of the row is divided by its total; nothing in weightings that are no share."""
     if call.weighting.amounts == "exponential":
         highest = masked.max()

@@ -12,16 +12,16 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from clearhead.attention.call import Call
-from clearhead.attention.cells import Positions
+from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.layer import Attention
+from clearhead.attention.score_index import Positions
 from clearhead.decoding.beam import Beam, beam_search
 from clearhead.decoding.caches import Source
-from clearhead.decoding.choosing import Chooser
-from clearhead.decoding.generating import checked, inferring, whole, written_on
+from clearhead.decoding.generating import checked, collect, decode_on, eval_mode
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.request import Model, Request
 from clearhead.decoding.rules import Rules
+from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.session import Session, open_session
 from clearhead.model.transformers import Decoder
 from clearhead.taps import watching
@@ -120,7 +120,7 @@ def trace_decoding(
     """What the model writes for one row of ids, as `clearhead.generate` does it, and the trace of every output."""
     request = checked(model, [list(inputs)], None if prefix is None else [list(prefix)], rules, 0)
     log = Log()
-    with inferring(model), recording(model) as record, watching(request.decoder, log.watch):
+    with eval_mode(model), recording(model) as record, watching(request.decoder, log.watch):
         make = functools.partial(LoggedSession, log)
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new, make)
         found = searched(session, request.prompts, method, rules)
@@ -132,7 +132,7 @@ def searched(
 ) -> list[Hypothesis]:
     if isinstance(method, Beam):
         return beam_search(session, prompts, method, rules, 0)[0]
-    return whole(written_on(session, prompts, method, rules, 0), 1)[0]
+    return collect(decode_on(session, prompts, method, rules, 0), 1)[0]
 
 
 def history(request: Request, log: Log, record: Record, one: Hypothesis) -> Trace:
@@ -160,7 +160,7 @@ def passed(log: Log, path: str, rows: Sequence[int], layer: Attention, *, cross:
     first = rows[:1] if cross else rows
     key, value = (log.joined(f"{path}.{role}", first, 2) for role in ("key", "value"))
     places = [torch.arange(vectors.shape[2], device=query.device) for vectors in (query, key)]
-    call = Call(
+    call = AttentionInputs(
         query=layer.position.turn(query, places[0]),
         key=layer.position.turn(key, places[1]),
         value=value,

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from clearhead.decoding.request import Request
 from clearhead.decoding.session import Session
-from clearhead.decoding.top import LogProbs
+from clearhead.decoding.topk import LogProbs
 from clearhead.model.transformers import Decoder
 from clearhead.tracing.edits import Change
-from clearhead.tracing.rebuilding import overflow_of
 from clearhead.tracing.recording import recording
+from clearhead.tracing.site import overflow_of
 
 __all__ = ["EditedSession"]
 

@@ -18,7 +18,7 @@ from typing import NoReturn, final
 import torch
 from torch import Tensor
 
-from clearhead.attention.call import Call
+from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.reference import Tap, untouched
 from clearhead.attention.request import check_kernelized
@@ -140,7 +140,7 @@ class Swap:
     def reaches(self, n_target: int) -> bool:
         return True
 
-    def applied(self, call: Call) -> Call:
+    def applied(self, call: AttentionInputs) -> AttentionInputs:
         position = call.position
         if self.weighting.form == "kernelized":
             check_kernelized(None, position)
@@ -175,7 +175,7 @@ def check_changes(changes: Sequence[Change], names: Names) -> None:
             change.inside(change.head, heads, "head")
 
 
-def parts_changed(call: Call, changes: Sequence[Change]) -> Call:
+def parts_changed(call: AttentionInputs, changes: Sequence[Change]) -> AttentionInputs:
     """The call with its queries, keys, values and weighting as the changes have them."""
     for change in changes:
         if isinstance(change, Swap):
@@ -185,7 +185,7 @@ def parts_changed(call: Call, changes: Sequence[Change]) -> Call:
     return call
 
 
-def step_tap(changes: Sequence[Change], call: Call, rows: slice = ALL_ROWS) -> Tap:
+def step_tap(changes: Sequence[Change], call: AttentionInputs, rows: slice = ALL_ROWS) -> Tap:
     """Changes the steps between keys and weights, where the reference makes them, in these rows of the call."""
     inner = [change for change in changes if isinstance(change, Edit) and not change.fused]
     if call.share is not None and call.share.n_head is not None:

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.attention.layer import Attention
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.arrangements import Connection
 from clearhead.model.steps import Explained
 from clearhead.taps import replacing
 from clearhead.tracing.edits import ALL_ROWS, Change, edited
 from clearhead.tracing.names import CONCAT, STEPS, Box, Names
-from clearhead.tracing.rebuilding import MATRICES, TOLERANCE, Site
+from clearhead.tracing.site import MATRICES, TOLERANCE, Site
 
 __all__ = ["InnerValues", "Products", "site_value"]
 
@@ -99,7 +99,7 @@ class InnerValues:
     def embedding(self, side: str, rows: slice) -> dict[str, Tensor]:
         part = self.names.sides[side][1].embedding
         token = self.stream[f"{side}.embedding.token"]
-        with inferring(self.model), self.watched({part: f"{side}.embedding"}) as made:
+        with eval_mode(self.model), self.watched({part: f"{side}.embedding"}) as made:
             out = part.with_position(token.unsqueeze(0))[0]
         self.check(f"{side}.embedding.out", out)
         made[f"{side}.embedding.token"] = token
@@ -120,7 +120,7 @@ class InnerValues:
                 return module(x)
             return module.finish(self.sites[at].context[:, rows].unsqueeze(0).to(x.dtype))
 
-        with inferring(self.model), self.watched({around: at, module: at}) as made:
+        with eval_mode(self.model), self.watched({around: at, module: at}) as made:
             out = around(came, run)[0]
         self.check(f"{at}.{around.passes}", out, rows)
         before = came[0]
@@ -136,7 +136,7 @@ class InnerValues:
         rows = ALL_ROWS if self.changes else rows
         source = self.value(made.of, rows).unsqueeze(0)
         positions = getattr(site.call.positions, role)[..., rows]
-        with inferring(self.model):
+        with eval_mode(self.model):
             vectors = made.apply(source)
             turned = edited(f"{at}.{role}", site.position.turn(vectors, positions), self.changes)
         self.hold(f"{at}.{role}", turned[0], getattr(site.call, role)[0, :, rows])
@@ -146,7 +146,7 @@ class InnerValues:
         norm, out = self.names.sides[side][1].stack.norm, f"{side}.normed"
         came = self.stream[self.names.inputs[side, "norm"]][rows]
         assert norm is not None
-        with inferring(self.model):
+        with eval_mode(self.model):
             normed = edited(out, norm(came.unsqueeze(0)), self.changes)[0]
         self.check(out, normed, rows)
         return {**self.norm_steps(norm, f"{side}.norm", came), out: normed}
@@ -158,7 +158,7 @@ class InnerValues:
         rows = ALL_ROWS if own.rows == "whole" else rows
         last = self.stream[self.names.inputs[side, "output"]][rows].unsqueeze(0)
         lengths = torch.tensor([self.lengths[side]], device=last.device) if own.rows == "whole" else None
-        with inferring(self.model), self.watched({part.output: at}) as made:
+        with eval_mode(self.model), self.watched({part.output: at}) as made:
             logits = part.output(last, lengths)
             logits = logits if logits.ndim == 2 else logits[0]
             return {**made, f"{at}.logits": logits, f"{at}.probability": torch.softmax(logits.float(), -1)}
@@ -166,7 +166,7 @@ class InnerValues:
     def norm_steps(self, norm: nn.Module | None, at: str, x: Tensor) -> dict[str, Tensor]:
         if not isinstance(norm, Explained):
             return {}
-        with inferring(self.model):
+        with eval_mode(self.model):
             return {f"{at}.{name}": value for name, value in norm.explain(x).items()}
 
     def products(self, name: str, row: int, place: tuple[int, ...]) -> Products:

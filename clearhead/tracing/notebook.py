@@ -4,14 +4,14 @@ import base64
 import html
 import struct
 import zlib
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clearhead.colours import ROLES
-from clearhead.tracing.rebuilding import TILE, Head, Site
-from clearhead.tracing.trace import Trace
+from clearhead.tracing.site import TILE, Head, Site
 
 __all__ = ["thumbnail", "to_html"]
 
@@ -21,23 +21,23 @@ CELLS = 40_000_000
 """How many weights are made for one display: a second or two."""
 
 
-def to_html(trace: Trace) -> str:
+def to_html(sites: Sequence[Site], tokens: Mapping[str, Sequence[str]], notes: Sequence[str]) -> str:
     """A table of sites and heads; where the text is long, of as many as are made quickly."""
     left, rows = CELLS, []
-    for site in trace.sites.values():
+    for site in sites:
         cost = site.n_heads * site.n_query * site.n_key
         if cost > left:
-            rest = len(trace.sites) - len(rows)
+            rest = len(sites) - len(rows)
             rows.append(f"<tr><td colspan=2>and {rest} more: ask for them by name, or use the explorer</td></tr>")
             break
         left -= cost
         rows.append(f"<tr><td style='text-align:left'><code>{site.name}</code></td><td>{pictures(site)}</td></tr>")
-    tokens = "".join(
-        f"<p><b>{name}</b> {' '.join(f'<code>{html.escape(token)}</code>' for token in side.tokens[:200])}</p>"
-        for name, side in trace.sides.items()
+    texts = "".join(
+        f"<p><b>{name}</b> {' '.join(f'<code>{html.escape(token)}</code>' for token in side[:200])}</p>"
+        for name, side in tokens.items()
     )
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in trace.notes)
-    return f"<div>{tokens}{notes}<table>{''.join(rows)}</table></div>"
+    said = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    return f"<div>{texts}{said}<table>{''.join(rows)}</table></div>"
 
 
 def pictures(site: Site) -> str:

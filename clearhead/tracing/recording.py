@@ -22,7 +22,7 @@ from typing import final
 from torch import Tensor, nn
 
 from clearhead.attention import reference
-from clearhead.attention.call import Call
+from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import kernel_for, run
 from clearhead.attention.layer import Attention
 from clearhead.taps import replacing, watching
@@ -41,7 +41,7 @@ class Passed:
     `context` is the kernel's own, before a change of the context.
     """
 
-    call: Call
+    call: AttentionInputs
     context: Tensor
     kernel: str
     projected: tuple[Tensor, Tensor] | None = None
@@ -101,7 +101,9 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
             layer.runner = runner
 
 
-def run_recorded(record: Record, name: str, layer: Attention, changes: tuple[Change, ...], call: Call) -> Tensor:
+def run_recorded(
+    record: Record, name: str, layer: Attention, changes: tuple[Change, ...], call: AttentionInputs
+) -> Tensor:
     check_stopped()
     call = parts_changed(call.replace(dropout=0.0), changes)
     inner = [change for change in changes if isinstance(change, Edit) and not change.fused]
@@ -122,7 +124,7 @@ def run_recorded(record: Record, name: str, layer: Attention, changes: tuple[Cha
     return edited(f"{name}.context", context, changes)
 
 
-def changed_context(call: Call, changes: Sequence[Change]) -> Tensor:
+def changed_context(call: AttentionInputs, changes: Sequence[Change]) -> Tensor:
     """By the reference, its steps as the changes have them."""
     dtype = call.query.dtype
     call = call.widened().with_every_head()
@@ -131,5 +133,5 @@ def changed_context(call: Call, changes: Sequence[Change]) -> Tensor:
     return reference.mix(call, made.weight, call.value).to(dtype)
 
 
-def detached(call: Call) -> Call:
+def detached(call: AttentionInputs) -> AttentionInputs:
     return call.replace(query=call.query.detach(), key=call.key.detach(), value=call.value.detach())

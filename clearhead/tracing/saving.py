@@ -15,24 +15,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from clearhead.attention.call import Call
-from clearhead.attention.cells import Positions
+from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.masks import Mask, Table
 from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.positions import NoPosition
+from clearhead.attention.score_index import Positions
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import ClearheadError, OptionError, TraceError
 from clearhead.files import check_seal, seal
 from clearhead.model.blocks import AttentionSpec
-from clearhead.model.saved import PARTS, THEN, counts_in
+from clearhead.model.spec_json import PARTS, THEN, counts_in
+from clearhead.serialization import check_fields, check_type, from_json, hints_of, load_tensors, save_tensors, to_json
+from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import Change, Edit, Swap
 from clearhead.tracing.inner import InnerValues
 from clearhead.tracing.names import STEPS
 from clearhead.tracing.origin import Origin
-from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Passed
-from clearhead.tracing.trace import Answers, Candidate, Side, Trace
-from clearhead.written import check_fields, check_type, from_json, hints_of, load_tensors, save_tensors, to_json
+from clearhead.tracing.site import Site
 
 __all__ = ["load_trace", "save_trace"]
 
@@ -64,7 +64,7 @@ CANDIDATE = tuple[int, str, float | None]
 """As in `Candidate`; a probability of 0 has no logarithm in JSON, and is null."""
 
 
-def save_trace(trace: Trace, path: str | Path) -> None:
+def save_trace(trace: TraceContent, path: str | Path) -> None:
     """Writes the trace, beside and then renamed."""
     tensors: dict[str, Tensor] = {f"stream/{name}": value for name, value in trace.stream.items()}
     sites = {
@@ -81,7 +81,7 @@ def save_trace(trace: Trace, path: str | Path) -> None:
         "names": list(trace.all_names),
         "sites": sites,
         "changes": [written_change(change, f"changes/{i}", tensors) for i, change in enumerate(trace.changes)],
-        "candidates": [[written_candidate(one) for one in row] for row in trace.candidates],
+        "candidates": [[written_candidate(one) for one in row] for row in trace.answers.likeliest],
         "tensors": checksum_of(tensors),
     }
     try:
@@ -134,7 +134,7 @@ def written_site(site: Site, spec: AttentionSpec, tensors: dict[str, Tensor]) ->
     }
 
 
-def written_mask(call: Call, name: str, tensors: dict[str, Tensor]) -> Any:
+def written_mask(call: AttentionInputs, name: str, tensors: dict[str, Tensor]) -> Any:
     """A rule as it is; what holds tensors or functions as the table it comes to."""
     try:
         return to_json(call.mask, PARTS)
@@ -155,8 +155,8 @@ def written_change(change: Change, name: str, tensors: dict[str, Tensor]) -> dic
     return told
 
 
-def load_trace(path: str | Path, model: nn.Module | None = None) -> Trace:
-    """Return a saved trace. With a `model`, it must be the one it was made from."""
+def load_trace(path: str | Path, model: nn.Module | None = None) -> tuple[TraceContent, InnerValues | None]:
+    """Return what a file of a trace holds; with the `model` it was made from, also what makes its inner values."""
     try:
         told, tensors = load_tensors(path, header=HEADER)
     except OSError as error:
@@ -195,7 +195,9 @@ def check_header(told: Any, tensors: Mapping[str, Tensor], where: str) -> dict[s
     return found
 
 
-def read_trace(told: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module | None) -> Trace:
+def read_trace(
+    told: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module | None
+) -> tuple[TraceContent, InnerValues | None]:
     """Put a trace together from what its file holds."""
     specs = {name: read_spec(site["spec"]) for name, site in told["sites"].items()}
     origin = Origin(lambda: told["fingerprint"], specs)
@@ -208,7 +210,7 @@ def read_trace(told: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn
     stream = {name: tensors[f"stream/{name}"] for name in told["stream"]}
     sites = {name: read_site(name, site, specs[name], tensors, changes) for name, site in told["sites"].items()}
     lengths = {name: len(side.ids) for name, side in sides.items()}
-    return Trace(
+    content = TraceContent(
         kind=told["kind"],
         task=told["task"],
         notes=tuple(told["notes"]),
@@ -218,11 +220,11 @@ def read_trace(told: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn
         changes=changes,
         answers=Answers(lambda: candidates),
         origin=origin,
-        inner=None
-        if model is None
-        else InnerValues(model, sites=sites, stream=stream, lengths=lengths, changes=changes),
         all_names=stored_names(stream, sites) if told["names"] is None else tuple(told["names"]),
     )
+    if model is None:
+        return content, None
+    return content, InnerValues(model, sites=sites, stream=stream, lengths=lengths, changes=changes)
 
 
 def read_spec(written: Any) -> AttentionSpec:
@@ -273,7 +275,7 @@ def read_site(
     mask: Any = Table(own["mask"]) if told["mask"] is None else from_json(told["mask"], PARTS)
     check_type(mask, Mask, f"{name}: mask")
     given = Positions(own["query_positions"], own["key_positions"]) if "query_positions" in own else None
-    call = Call(query, key, value, similarity, weighting, position, mask, given)  # type: ignore[arg-type]
+    call = AttentionInputs(query, key, value, similarity, weighting, position, mask, given)  # type: ignore[arg-type]
     here = tuple(change for change in changes if change.at == name)
     passed = Passed(
         call=call,

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.tracing.rebuilding import TOLERANCE, Head, Site
+from clearhead.tracing.site import TOLERANCE, Head, Site
 from clearhead.tracing.trace import Trace
 
 __all__ = ["Surveyed", "View", "clearest", "information", "survey", "views"]

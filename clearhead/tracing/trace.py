@@ -11,8 +11,8 @@ torch.Size([4, 6])
 Trace of an encoder-decoder: 6 encoder and 4 decoder tokens, 12 attentions of 4 heads
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -20,40 +20,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import ALL_ROWS, Change
 from clearhead.tracing.inner import InnerValues, site_value
 from clearhead.tracing.names import CONCAT, STEPS, sides_of
+from clearhead.tracing.notebook import to_html
 from clearhead.tracing.origin import Origin
-from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Record, recording
+from clearhead.tracing.saving import load_trace, save_trace
+from clearhead.tracing.site import Site
 
-__all__ = ["Candidate", "Layer", "Side", "Trace", "recorded", "trace_model"]
+__all__ = ["Answers", "Candidate", "Layer", "Side", "Trace", "recorded", "trace_model"]
 
 LIKELIEST = 20
 ROWS = 256
 """Positions whose logits are made at a time."""
-
-
-class Candidate(NamedTuple):
-    """A token (or a class) the model may answer with."""
-
-    id: int
-    text: str
-    log_prob: float
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Side:
-    """The tokens of one side, as ids and as they are shown."""
-
-    ids: list[int]
-    tokens: list[str]
-    n_layers: int
-    d_model: int
 
 
 class Layer(NamedTuple):
@@ -78,7 +62,7 @@ class Trace:
     task: str = ""
     notes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
-    answers: "Answers"
+    answers: Answers
     origin: Origin
     beams: "tuple[Trace, ...]" = field(default=(), repr=False)
     """Of a beam search: the trace of every output, the best first."""
@@ -97,9 +81,8 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from clearhead.tracing.notebook import to_html
-
-        return to_html(self)
+        tokens = {name: side.tokens for name, side in self.sides.items()}
+        return to_html(list(self.sites.values()), tokens, self.notes)
 
     def __getitem__(self, name: str) -> Site:
         if name not in self.sites:
@@ -177,36 +160,16 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Writes it to a file that opens without the model, by `Trace.load`."""
-        from clearhead.tracing.saving import save_trace
-
-        save_trace(self, path)
+        save_trace(TraceContent(**{one.name: getattr(self, one.name) for one in fields(TraceContent)}), path)
 
     @staticmethod
     def load(path: str | Path, model: nn.Module | None = None) -> "Trace":
         """A saved trace; with a `model`, it must be the one it was made from."""
-        from clearhead.tracing.saving import load_trace
-
-        return load_trace(path, model)
+        content, inner = load_trace(path, model)
+        return Trace(**vars(content), inner=inner)
 
     def noted(self, *notes: str) -> "Trace":
         return replace(self, notes=(*self.notes, *notes))
-
-
-class Answers:
-    """What the model answers, made when asked for: from the last vectors, or as it was saved."""
-
-    def __init__(self, make: Callable[[], list[list[Candidate]]]) -> None:
-        self.make = make
-        self.found: list[list[Candidate]] | None = None
-
-    def __repr__(self) -> str:
-        return "Answers(...)"
-
-    @property
-    def likeliest(self) -> list[list[Candidate]]:
-        if self.found is None:
-            self.found = self.make()
-        return self.found
 
 
 def trace_model(
@@ -217,7 +180,7 @@ def trace_model(
     `pieces` are the tokens as they are shown, by side; the ids themselves where they are not given.
     """
     check_rows(tokens)
-    with inferring(model), recording(model, changes) as record:
+    with eval_mode(model), recording(model, changes) as record:
         model(*tokens)
     ids = {side: row[0].tolist() for side, row in zip(sides_of(model), tokens, strict=True)}
     return recorded(model, record, ids, changes=changes, pieces=pieces)
@@ -270,7 +233,7 @@ def likeliest(part: Encoder | Decoder, last: Tensor, n: int) -> list[list[Candid
     if part.output is None:
         return []
     found = []
-    with inferring(part):
+    with eval_mode(part):
         lengths = torch.tensor([n], device=last.device)
         for start in range(0, n, ROWS):
             logits = part.output(last[start : min(start + ROWS, n)].unsqueeze(0), lengths)

@@ -12,7 +12,7 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import Constant, Cosine, InverseSqrt, WarmupStableDecay
 from clearhead.training.train import resume, train
@@ -21,16 +21,16 @@ __all__ = [
     "Aligned",
     "Batching",
     "Budget",
+    "Checkpointing",
     "Constant",
     "Corpus",
     "Cosine",
     "Documents",
     "Ema",
     "InverseSqrt",
-    "Keeping",
     "Last",
     "Machine",
-    "Optimising",
+    "Optimizer",
     "Recipe",
     "Run",
     "Table",

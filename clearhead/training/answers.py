@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, Token, generate, stream
-from clearhead.decoding.generating import inferring, whole
+from clearhead.decoding.generating import collect, eval_mode
 from clearhead.decoding.request import Model
 from clearhead.decoding.session import right_padded
 from clearhead.errors import OptionError
@@ -195,7 +195,7 @@ def continue_texts(
     def answer(batch: list[int]) -> list[list[Hypothesis]]:
         own = drawing(method, batch, 0)
         tokens = stream_texts(model, task, [rows[i] for i in batch], own, max_new=max_new, opened=opened)
-        return whole(tokens, len(batch))
+        return collect(tokens, len(batch))
 
     read, written = window(task.context, max_new)
     return in_batches([min(len(row), read) + written for row in rows], model, answer)
@@ -243,7 +243,7 @@ def classify(model: nn.Module, task: Classify, rows: Sequence[Sequence[int]]) ->
 
     def answer(batch: list[int]) -> list[Class]:
         tokens, lengths = right_padded([opened[i] for i in batch], next(model.parameters()).device)
-        with inferring(model):
+        with eval_mode(model):
             probabilities = model(tokens, lengths=lengths).double().softmax(-1).tolist()
         return [named(row, task.labels) for row in probabilities]
 
@@ -268,7 +268,7 @@ def fill(model: nn.Module, task: Fill, texts: Sequence[str], *, shown: int = 5) 
 
     def answer(batch: list[int]) -> list[Filling]:
         tokens, lengths = right_padded([rows[i] for i in batch], next(model.parameters()).device)
-        with inferring(model):
+        with eval_mode(model):
             probabilities = model(tokens, lengths=lengths).float().softmax(-1)
             probabilities[..., never] = 0
             best = torch.topk(probabilities, min(shown, tokenizer.vocabulary), -1)

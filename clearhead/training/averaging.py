@@ -1,7 +1,7 @@
-"""Averaging: weights that follow the trained ones and are better than any of them, to evaluate and to use.
+"""Averaging: a second copy of the weights that follows those in training, and scores better than any of them.
 
-`Ema` is an exponential average of every step; `Last` is the plain mean over the end of the training, one snapshot every
-few steps: what averaging the last checkpoints gives, without keeping them.
+`Ema` is an exponential moving average over every step; `Last` is the plain mean over the end of the training, one
+snapshot every few steps: what averaging the last checkpoints gives, without keeping them.
 """
 
 from abc import ABC, abstractmethod
@@ -14,26 +14,26 @@ __all__ = ["AVERAGES", "Averaging", "Ema", "Last", "Unaveraged"]
 
 
 class Averaging(ABC):
-    """How the average moves towards the weights after a step."""
+    """A way to move the averaged weights towards the trained ones after a step."""
 
     @abstractmethod
-    def pull(self, step: int, total: int) -> float:
-        """How far: 0 leaves the average alone, 1 makes it the weights. `step` counts from 1."""
+    def ema_weight(self, step: int, total: int) -> float:
+        """Return how far the average moves: 0 leaves it alone, 1 makes it the weights. `step` counts from 1."""
 
 
 @final
 @dataclass(frozen=True)
 class Unaveraged(Averaging):
-    """The weights themselves."""
+    """No averaging: the weights themselves."""
 
-    def pull(self, step: int, total: int) -> float:
+    def ema_weight(self, step: int, total: int) -> float:
         return 1.0
 
 
 @final
 @dataclass(frozen=True)
 class Ema(Averaging):
-    """An exponential average. It forgets faster at the start: after t steps it covers a ninth of them at least."""
+    """An exponential moving average. It forgets faster at first: after t steps it covers at least t / 9 of them."""
 
     decay: float = 0.999
 
@@ -41,14 +41,14 @@ class Ema(Averaging):
         if not 0 <= self.decay < 1:
             raise OptionError(f"Ema: decay must lie from 0 to 1, 1 left out; came {self.decay}")
 
-    def pull(self, step: int, total: int) -> float:
+    def ema_weight(self, step: int, total: int) -> float:
         return 1 - min(self.decay, step / (step + 9))
 
 
 @final
 @dataclass(frozen=True)
 class Last(Averaging):
-    """The mean of one snapshot every `every` steps over the last `share` of the training; before it, the weights."""
+    """The mean of a snapshot every `every` steps over the last `share` of the training; before it, the weights."""
 
     share: float = 0.2
     every: int = 10
@@ -57,7 +57,7 @@ class Last(Averaging):
         if not 0 < self.share <= 1 or self.every < 1:
             raise OptionError(f"Last: share must lie in (0, 1] and every be 1 or more; came {self}")
 
-    def pull(self, step: int, total: int) -> float:
+    def ema_weight(self, step: int, total: int) -> float:
         since = step - int((1 - self.share) * total)
         if since <= 0:
             return 1.0
@@ -65,4 +65,4 @@ class Last(Averaging):
 
 
 AVERAGES: dict[str, Averaging] = {"none": Unaveraged(), "ema": Ema(), "last": Last()}
-"""Every way by name."""
+"""Every way of averaging by name."""

@@ -28,7 +28,7 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.training.averaging import Ema, Last
 from clearhead.training.machine import chosen_device
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine, Optimising, Recipe
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.schedules import Cosine, InverseSqrt
 
 __all__ = [
@@ -98,16 +98,16 @@ def translating(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         corpus=corpus,
         tokenizing=Tokenizing(kind="metaspace"),
         model=presets.classic(PLACEHOLDER, size=size, dropout=dropout),
-        optimising=Optimising(
+        optimizer=Optimizer(
             lr=5e-3 if size.d_model == 128 else 1e-3,
             schedule=InverseSqrt(warmup=min(2000, max(100, steps // 4))),
             smoothing=0.1,
             weight_decay=0.0,
             averaging=Last(),
         ),
-        batching=Batching(tokens=8192 if small else 25_000, tokens_at_once=None if small or on_gpu else 4096),
+        batching=Batching(tokens=8192 if small else 25_000, micro_batch_tokens=None if small or on_gpu else 4096),
         budget=Budget(steps=steps, patience=10),
-        keeping=Keeping(evaluate=max(100, steps // 20)),
+        checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
     )
 
 
@@ -122,12 +122,12 @@ def generating(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         corpus=corpus,
         tokenizing=Tokenizing(kind="bpe"),
         model=decoder(size, context, dropout),
-        optimising=Optimising(
+        optimizer=Optimizer(
             lr=1e-3, schedule=Cosine(warmup=100), betas=(0.9, 0.99), weight_decay=0.1, averaging=Ema(0.99)
         ),
         batching=Batching(tokens=tokens, context=context),
         budget=Budget(steps=steps, patience=10),
-        keeping=Keeping(evaluate=max(100, steps // 20)),
+        checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
     )
 
 
@@ -139,10 +139,10 @@ def filling(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         corpus=corpus,
         tokenizing=Tokenizing(kind="bpe"),
         model=encoder(size, Blanks(), 0.1),
-        optimising=Optimising(lr=1e-3, schedule=Cosine(warmup=min(500, steps // 10)), averaging=Ema(0.999)),
+        optimizer=Optimizer(lr=1e-3, schedule=Cosine(warmup=min(500, steps // 10)), averaging=Ema(0.999)),
         batching=Batching(tokens=8192, context=256),
         budget=Budget(steps=steps, patience=10),
-        keeping=Keeping(evaluate=max(100, steps // 20)),
+        checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
     )
 
 
@@ -153,7 +153,7 @@ def classifying(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         corpus=corpus,
         tokenizing=Tokenizing(kind="metaspace", lower=True),
         model=encoder(Size(2, 128, 4, 4, 256), Classes(2, pool="mean"), 0.4),
-        optimising=Optimising(
+        optimizer=Optimizer(
             lr=1e-3,
             schedule=Cosine(warmup=steps // 10),
             weight_decay=0.05,
@@ -163,7 +163,7 @@ def classifying(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         ),
         batching=Batching(tokens=4096, context=256),
         budget=Budget(steps=steps, patience=10),
-        keeping=Keeping(evaluate=max(50, steps // 20)),
+        checkpointing=Checkpointing(evaluate=max(50, steps // 20)),
     )
 
 

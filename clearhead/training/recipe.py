@@ -1,22 +1,23 @@
 """The recipe: everything that decides what a run becomes, in one frozen tree that the run folder keeps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, final
 
 from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, read_sealed, write_sealed
-from clearhead.model import saved
-from clearhead.model.saved import PARTS
+from clearhead.model import spec_json
 from clearhead.model.sizes import Spec
+from clearhead.model.spec_json import PARTS
+from clearhead.serialization import CLASS, Then, from_json, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.averaging import Averaging, Ema, Last, Unaveraged
 from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, Schedule, WarmupStableDecay
-from clearhead.written import Then, from_json, table_of, to_json
 
-__all__ = ["Batching", "Budget", "Keeping", "Machine", "Optimising", "Recipe", "read_recipe", "write_recipe"]
+__all__ = ["Batching", "Budget", "Checkpointing", "Machine", "Optimizer", "Recipe", "read_recipe", "write_recipe"]
 
 Select = Literal["best", "last"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -32,7 +33,7 @@ def positive(owner: object, *names: str) -> None:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Optimising:
+class Optimizer:
     """AdamW, its schedule, and what the loss adds: label smoothing and R-Drop (0 for none)."""
 
     lr: float = 1e-3
@@ -56,23 +57,23 @@ class Optimising:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Batching:
-    """The text of a step: `tokens` or so, in passes of `tokens_at_once` at most; `context` is the longest row."""
+    """The text of a step: `tokens` or so, in passes of `micro_batch_tokens` at most; `context` is the longest row."""
 
     tokens: int = 4096
-    tokens_at_once: int | None = None
+    micro_batch_tokens: int | None = None
     context: int = 256
 
     def __post_init__(self) -> None:
-        positive(self, "tokens", "tokens_at_once", "context")
+        positive(self, "tokens", "micro_batch_tokens", "context")
 
     @property
     def passes(self) -> int:
         """How many batches make up a step."""
-        return 1 if self.tokens_at_once is None else max(1, round(self.tokens / self.tokens_at_once))
+        return 1 if self.micro_batch_tokens is None else max(1, round(self.tokens / self.micro_batch_tokens))
 
     @property
     def at_once(self) -> int:
-        return self.tokens if self.tokens_at_once is None else min(self.tokens, self.tokens_at_once)
+        return self.tokens if self.micro_batch_tokens is None else min(self.tokens, self.micro_batch_tokens)
 
 
 @final
@@ -96,7 +97,7 @@ class Budget:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Keeping:
+class Checkpointing:
     """How often to log, evaluate and save; how many checkpoints stay; which one is used in the end.
 
     `score_records`: of how many dev records outputs are made and scored at each evaluation, beside the loss of all.
@@ -148,10 +149,10 @@ class Recipe:
     corpus: Corpus
     tokenizing: Tokenizing
     model: Spec
-    optimising: Optimising
+    optimizer: Optimizer
     batching: Batching
     budget: Budget
-    keeping: Keeping = Keeping()
+    checkpointing: Checkpointing = Checkpointing()
     machine: Machine = Machine()
     seed: int = 1
     parameters: int | None = None
@@ -166,14 +167,33 @@ class Recipe:
 CLASSES = table_of(
     (
         *PARTS.values(),
-        *(Recipe, Corpus, Tokenizing, Optimising, Batching, Budget, Keeping, Machine, Aligned, Table, Documents),
+        *(Recipe, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine, Aligned, Table, Documents),
         *(Constant, CosineDecay, InverseSqrt, WarmupStableDecay, Unaveraged, Ema, Last),
     )
 )
 
 
-THEN: Then = {**saved.THEN, "Recipe": {"parameters": None, "vectors": None}}
+THEN: Then = {**spec_json.THEN, "Recipe": {"parameters": None, "vectors": None}}
 """Fields that came after the first recipes were written, and what was the case before there was a choice."""
+
+
+RENAMED_CLASSES = {"Optimising": "Optimizer", "Keeping": "Checkpointing"}
+RENAMED_FIELDS = {"optimising": "optimizer", "keeping": "checkpointing", "tokens_at_once": "micro_batch_tokens"}
+"""Names of classes and fields in recipes that were written before they had the names of now."""
+
+
+def use_current_names(value: Any) -> Any:
+    """Return a recipe's JSON with the names that its classes and fields have now.
+
+    >>> use_current_names({"is": "Recipe", "keeping": {"is": "Keeping", "log": 20}})
+    {'is': 'Recipe', 'checkpointing': {'is': 'Checkpointing', 'log': 20}}
+    """
+    if not isinstance(value, dict):
+        return value
+    renamed = {RENAMED_FIELDS.get(name, name): use_current_names(inner) for name, inner in value.items()}
+    if isinstance(value.get(CLASS), str):
+        renamed[CLASS] = RENAMED_CLASSES.get(value[CLASS], value[CLASS])
+    return renamed
 
 
 def write_recipe(recipe: Recipe, path: Path, *, run: str | None = None) -> None:
@@ -183,23 +203,21 @@ def write_recipe(recipe: Recipe, path: Path, *, run: str | None = None) -> None:
         write_sealed(path, content if run is None else {"run": run, **content})
 
 
-def read_recipe(path: Path, *, run: str | None = None) -> Recipe:
-    """Read a recipe; given a run's id, raise where the file belongs to another run.
+def read_recipe(path: Path, *, read: Callable[[Path], dict[str, Any]] = read_sealed) -> Recipe:
+    """Read a recipe. `read` reads the sealed file: a run folder's own also refuses the recipe of another run.
 
     Files from before there was a `format` have no id and no checksum, and fields that were added since take their value
     of then.
     """
     try:
-        found = read_sealed(path)
+        found = read(path)
     except FileNotFoundError:
         raise RunError(
             f"{path.parent} is no run folder: it has no {path.name}; `clearhead runs` lists those there are"
         ) from None
     old = "format" not in found
     content = {name: value for name, value in found.items() if old or name not in ("format", "run", "sha256")}
-    if run is not None and not old and found.get("run") != run:
-        raise RunError(f"{path}: belongs to another run; put this run's own file back")
-    recipe = from_json(content, CLASSES, where=str(path), then=THEN if old else None)
+    recipe = from_json(use_current_names(content), CLASSES, where=str(path), then=THEN if old else None)
     if not isinstance(recipe, Recipe):
         raise RunError(f"{path}: holds no recipe but {type(recipe).__name__}")
     return recipe

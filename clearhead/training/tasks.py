@@ -24,7 +24,7 @@ from clearhead.text.batches import ByLength, Planner, Rows, Windows
 from clearhead.text.encoding import Layout
 from clearhead.text.store import Ragged, Store
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.objective import NOTHING
+from clearhead.training.losses import NOTHING
 
 __all__ = ["TASKS", "Batch", "Classify", "Fill", "Generate", "Task", "Translate"]
 

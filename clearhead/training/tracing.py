@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead.decoding import Beam, Greedy, Rules, Sample
-from clearhead.decoding.generating import checked, inferring, whole, written_on
+from clearhead.decoding.generating import checked, collect, decode_on, eval_mode
 from clearhead.decoding.request import Model
 from clearhead.errors import OptionError
 from clearhead.text.tokenizer import Tokenizer
@@ -26,14 +26,14 @@ from clearhead.training import answers
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify, Fill, Generate, Translate
 
-__all__ = ["Asked", "asked_of", "trace"]
+__all__ = ["Params", "asked_of", "trace"]
 
 MAX_NEW = 64
 """How much of a text is written where a method is given and the run has no end of its own."""
 OWN_OUTPUT = "the target is its own greedy output"
 
 
-class Asked(NamedTuple):
+class Params(NamedTuple):
     """A text as a model is given it: the ids of each side, and how each piece is shown."""
 
     ids: dict[str, list[int]]
@@ -65,7 +65,7 @@ def trace(
     return made.noted(OWN_OUTPUT + (", as changed" if edits else "")) if own else made
 
 
-def asked_of(run: Run, source: str, target: str | Sequence[int] | None = None) -> Asked:
+def asked_of(run: Run, source: str, target: str | Sequence[int] | None = None) -> Params:
     """The text as the run's model takes it; raises where it cannot be given."""
     task = run.task
     blank = not source.strip() and not (isinstance(task, Generate) and target)
@@ -83,10 +83,10 @@ def asked_of(run: Run, source: str, target: str | Sequence[int] | None = None) -
         ids = fits(run, [tokenizer.start, *text, tokenizer.end])
     else:
         ids = fits(run, [tokenizer.start, *tokenizer.encode(source)])
-    return Asked({"encoder": ids}, {"encoder": shown(tokenizer, ids)})
+    return Params({"encoder": ids}, {"encoder": shown(tokenizer, ids)})
 
 
-def translating(task: Translate, source: str, target: str | Sequence[int] | None) -> Asked:
+def translating(task: Translate, source: str, target: str | Sequence[int] | None) -> Params:
     reads, writes = task.tokenizers["source"], task.tokenizers["target"]
     read = reads.encode(source)
     wanted = [] if target is None else writes.encode(target) if isinstance(target, str) else list(target)
@@ -94,10 +94,10 @@ def translating(task: Translate, source: str, target: str | Sequence[int] | None
         if len(row) >= task.context:
             raise OptionError(f"the {name} has {len(row)} tokens, and the model reads {task.context - 1}; shorten it")
     ids = {"encoder": [*read, reads.end], "decoder": [writes.start, *wanted]}
-    return Asked(ids, {"encoder": shown(reads, ids["encoder"]), "decoder": shown(writes, ids["decoder"])})
+    return Params(ids, {"encoder": shown(reads, ids["encoder"]), "decoder": shown(writes, ids["decoder"])})
 
 
-def going_on(run: Run, task: Generate, source: str, target: str | Sequence[int] | None) -> Asked:
+def going_on(run: Run, task: Generate, source: str, target: str | Sequence[int] | None) -> Params:
     tokenizer = task.tokenizers["text"]
     read = tokenizer.encode(source)
     if isinstance(target, str):
@@ -105,7 +105,7 @@ def going_on(run: Run, task: Generate, source: str, target: str | Sequence[int] 
     elif target is not None:
         read = [*read, *target]
     ids = fits(run, [tokenizer.end, *read] if run.opens or not read else read)
-    return Asked({"decoder": ids}, {"decoder": shown(tokenizer, ids)})
+    return Params({"decoder": ids}, {"decoder": shown(tokenizer, ids)})
 
 
 def fits(run: Run, ids: list[int]) -> list[int]:
@@ -128,12 +128,12 @@ def shown(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return [special.get(token) or tokenizer.pieces([token])[0] for token in ids]
 
 
-def tensors_of(run: Run, asked: Asked) -> list[Tensor]:
+def tensors_of(run: Run, asked: Params) -> list[Tensor]:
     device = next(run.model.parameters()).device
     return [torch.tensor([row], device=device) for row in asked.ids.values()]
 
 
-def with_own_output(run: Run, asked: Asked, edits: Sequence[Change]) -> Asked:
+def with_own_output(run: Run, asked: Params, edits: Sequence[Change]) -> Params:
     """The source with the model's greedy translation of it, changed as the edits have it."""
     task = run.asked(Translate)
     writes, source = task.tokenizers["target"], asked.ids["encoder"]
@@ -143,7 +143,7 @@ def with_own_output(run: Run, asked: Asked, edits: Sequence[Change]) -> Asked:
     else:
         tokens = changed_output(run, task, source, edits)
     ids = [writes.start, *tokens[: task.context - 1]]
-    return Asked(asked.ids | {"decoder": ids}, asked.pieces | {"decoder": shown(writes, ids)})
+    return Params(asked.ids | {"decoder": ids}, asked.pieces | {"decoder": shown(writes, ids)})
 
 
 def changed_output(run: Run, task: Translate, source: list[int], edits: Sequence[Change]) -> list[int]:
@@ -151,9 +151,9 @@ def changed_output(run: Run, task: Translate, source: list[int], edits: Sequence
     writes = task.tokenizers["target"]
     rules = Rules(max_new=min(task.context, answers.reach(len(source))) - 1, end=(writes.end,))
     request = checked(cast(Model, run.model), [source], [[writes.start]], rules, 0)
-    with inferring(run.model):
+    with eval_mode(run.model):
         session = EditedSession(request, edits)
-        [[found]] = whole(written_on(session, request.prompts, Greedy(), rules, 0), 1)
+        [[found]] = collect(decode_on(session, request.prompts, Greedy(), rules, 0), 1)
     return [token for token in found.tokens if token != writes.end]
 
 
@@ -181,7 +181,7 @@ def written(
     return replace(traces[0], beams=traces if isinstance(method, Beam) else ())
 
 
-def with_pieces(made: Trace, asked: Asked, tokenizer: Tokenizer) -> Trace:
+def with_pieces(made: Trace, asked: Params, tokenizer: Tokenizer) -> Trace:
     pieces = asked.pieces | {"decoder": shown(tokenizer, made.sides["decoder"].ids)}
     return replace(made, sides={name: replace(side, tokens=pieces[name]) for name, side in made.sides.items()})
 

@@ -36,7 +36,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
 def answer(task: str, run: Path) -> tuple[str, list[str]]:
     """Return what a run answers, to the last digit, and what was told while it was loaded."""
     told: list[str] = []
-    return repr(USES[task](load(run, device="cpu", told=told.append))), told
+    return repr(USES[task](load(run, device="cpu", log=told.append))), told
 
 
 def in_use(home: Path, seed: int, count: int) -> Row:

@@ -17,7 +17,9 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     row = Row("loads of a run while it is written")
     draw = random.Random(f"{seed} readers")
     recipe = recipe_of(home)
-    recipe = replace(recipe, keeping=replace(recipe.keeping, save=1, checkpoints=1), seed=draw.randrange(100))
+    recipe = replace(
+        recipe, checkpointing=replace(recipe.checkpointing, save=1, checkpoints=1), seed=draw.randrange(100)
+    )
     while row.tried < (20 if short else 300):
         run = home / "read"
         child = forking.start(lambda run=run: go_on(run, recipe))
@@ -34,7 +36,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
 def load_once(row: Row, run: Path, loaded: bool) -> bool:
     """Load a run; return whether it ever was loaded, after which a load may not fail."""
     try:
-        load(run, device="cpu", told=lambda line: None)
+        load(run, device="cpu", log=lambda line: None)
     except ClearheadError as error:
         row.add(str(error) if loaded else "", f"load {row.tried}")
         return loaded

@@ -16,7 +16,7 @@ from clearhead.model.presets import Size
 from clearhead.training import curves
 from clearhead.training.averaging import Last
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import Batching, Budget, Keeping, Optimising, Recipe
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import Cosine
 from clearhead.training.train import resume, train
 from tests.attack import forking
@@ -43,9 +43,9 @@ def recipe_of(home: Path, task: str = "translate") -> Recipe:
         small_runs.SIZE = before
     return replace(
         recipe,
-        optimising=Optimising(lr=1e-2, schedule=Cosine(warmup=2), smoothing=0.1, averaging=Last(share=0.5, every=2)),
+        optimizer=Optimizer(lr=1e-2, schedule=Cosine(warmup=2), smoothing=0.1, averaging=Last(share=0.5, every=2)),
         batching=Batching(tokens=96, context=small_runs.CONTEXT),
-        keeping=Keeping(log=2, evaluate=3, save=SAVE, score_records=1, samples=1),
+        checkpointing=Checkpointing(log=2, evaluate=3, save=SAVE, score_records=1, samples=1),
     )
 
 
@@ -64,9 +64,9 @@ def go_on(run: Path, recipe: Recipe) -> int:
     curves.figure_of = lambda lines, title: Sketch()  # type: ignore[assignment]
     try:
         if RunFolder(run).exists():
-            resume(run, told=quiet)
+            resume(run, log=quiet)
         else:
-            train(run, recipe, told=quiet)
+            train(run, recipe, log=quiet)
     except ClearheadError as error:
         print(f"clearhead: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)

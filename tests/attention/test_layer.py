@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import clearhead as ch
-from clearhead.attention.case import Case, Combination
+from clearhead.attention.grid.case import Case, Combination
 from clearhead.errors import ClearheadError
 
 LAYOUTS = {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.cells import Positions, box
 from clearhead.attention.masks import Extent, Mask
+from clearhead.attention.score_index import Positions, box
 
 M = ch.masks
 some = settings(max_examples=20)

@@ -51,18 +51,18 @@ def train_small(folder, files):
     from clearhead import training
     from clearhead.cli.demo import corpus, demo_recipe
     from clearhead.cli.number_words import draw
-    from clearhead.training.recipe import Batching, Budget, Keeping, Machine
+    from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 
     recipe = replace(
         demo_recipe(corpus(draw(1, train=3_000, held_out=60), files), 1),
         batching=Batching(tokens=1024, context=64),
         budget=Budget(steps=90),
-        keeping=Keeping(log=5, evaluate=30, checkpoints=3, select="last", score_records=5),
+        checkpointing=Checkpointing(log=5, evaluate=30, checkpoints=3, select="last", score_records=5),
         machine=Machine(device="cpu", threads=1),
     )
     threads = torch.get_num_threads()
     try:
-        training.train(folder, recipe, told=lambda _: None)
+        training.train(folder, recipe, log=lambda _: None)
     finally:
         torch.set_num_threads(threads)
 

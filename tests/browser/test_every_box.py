@@ -38,14 +38,11 @@ def note(folder):
 
 
 def compiled(factory):
-    from clearhead.cli.craft_folder import write_run
-    from clearhead.cli.craft_program import Ask
-    from clearhead.craft import PROGRAMS
+    from clearhead.rasp import PROGRAMS
+    from clearhead.training.rasp_run import compile_to_run
     from clearhead.training.run import load
 
-    return load(
-        write_run(Ask(program=PROGRAMS["histogram"]), factory.mktemp("compiled") / "histogram").path, device="cpu"
-    )
+    return load(compile_to_run(PROGRAMS["histogram"], factory.mktemp("compiled") / "histogram").path, device="cpu")
 
 
 RUNS = {
@@ -73,7 +70,7 @@ def served(run):
         yield f"http://127.0.0.1:{server.place.port}/{server.place.token}/"
     finally:
         server.stop()
-        thread.join(30)
+        thread.join(300)
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -278,13 +275,13 @@ def test_nothing_hangs_over_on_a_phone_and_small_text_can_be_read(case, chromium
 def test_a_saved_page_opens_its_boxes_without_a_server(case, chromium, tmp_path):
     """Of a short text every token is there; the weights of the model are not."""
     from clearhead.serve.page import page_of
+    from clearhead.serve.trace_request import TraceRequest
     from clearhead.serve.traced import Traced
-    from clearhead.serve.wanted import Wanted
     from clearhead.tracing.survey import clearest, survey
 
     run, text, made, _ = case
     found, file = survey(made), tmp_path / "page.html"
-    traced = Traced(Wanted(source=text, target=None, edits=[], step=run.step), run, made)
+    traced = Traced(TraceRequest(source=text, target=None, edits=[], step=run.step), run, made)
     file.write_text(page_of(traced, found, view=clearest(found)).text)
     tabs = Tabs(chromium, file.as_uri())
     page = tabs.context(width=2000, height=1000).new_page()

@@ -13,7 +13,7 @@ NUMBERED = (
 )
 """The views that a digit of the keyboard goes to."""
 VIEWS = (*NUMBERED, "spaces", "sequence")
-PATIENCE = 20_000
+PATIENCE = 120_000
 """Milliseconds that anything on a page may take on a busy machine."""
 NUMBER = re.compile(r"(−?)(\d+(?:\.(\d+))?)(?:e(−?)(\d+))?")
 

@@ -36,7 +36,7 @@ def small_recipe(corpus, seed):
         tokenizing=replace(real.tokenizing, size=290),
         model=presets.classic(64, size=Size(2, 16, 2, 2, 16), dropout=0.0),
         budget=Budget(steps=4),
-        keeping=replace(real.keeping, log=1, evaluate=4, save=1),
+        checkpointing=replace(real.checkpointing, log=1, evaluate=4, save=1),
     )
 
 
@@ -173,7 +173,7 @@ def test_where_the_page_is_not_built_the_demo_says_how_and_goes_on(command, monk
     (there / "attention.html").unlink()
     code, out, err = command("demo", "--folder", str(there))
     assert (code, err) == (0, "")
-    assert "  open        no page for a browser: `make web` builds what it is made of\n" in out
+    assert "  open        the page for a browser is not built: run `make web`\n" in out
     assert not (there / "attention.html").exists()
     assert json.loads(command("demo", "--folder", str(there), "--json")[1])["page"] is None
 
@@ -195,7 +195,7 @@ def test_a_second_time_the_run_is_used_again(command, monkeypatch, there):
     monkeypatch.setattr(demo, "trained", pytest.fail)
     code, out, err = command("demo", "--folder", str(there))
     assert (code, err) == (0, "")
-    assert "  Trained earlier, and used again; clearhead demo --again trains anew.\n" in out
+    assert "  Trained earlier, and used again; clearhead demo --again trains a new one.\n" in out
     assert (there / "attention.html").read_bytes() == page
     assert sorted(there.glob("checkpoints/*/*")) == weights
 
@@ -223,7 +223,7 @@ def test_again_trains_anew_and_another_seed_asks_for_it(command, there):
     code, out, err = command("demo", "--folder", str(there), "--seed", "2")
     assert (code, out) == (2, "")
     assert "--seed: " in err
-    assert "was trained with seed 1; --again trains anew, with 2" in err
+    assert "was trained with seed 1; --again trains a new one, with 2" in err
     assert (there / "left-over").exists()
     code, out, err = command("demo", "--folder", str(there), "--seed", "2", "--again")
     assert code == 0
@@ -261,7 +261,7 @@ def test_a_marker_that_cannot_be_read_is_told(command, home):
 
 
 def test_a_demo_in_use_is_not_removed(command, there):
-    with load(there).folder.locked():
+    with load(there).folder.lock():
         code, out, err = command("demo", "--folder", str(there), "--again")
     assert (code, out) == (1, "")
     assert "is in use by process" in err

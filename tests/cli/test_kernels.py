@@ -2,7 +2,7 @@
 
 import json
 
-from clearhead.attention.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
+from clearhead.attention.grid.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
 from clearhead.cli import run
 
 

@@ -44,7 +44,7 @@ def test_on_a_terminal_only_our_own_styles_are_sent():
 def test_memory_that_is_not_there_is_told_as_that(error):
     said = explain_error(error)
     assert "there is not enough memory" in said
-    assert "--tokens-at-once" in said
+    assert "--micro-batch-tokens" in said
     assert "should not happen" not in said
 
 

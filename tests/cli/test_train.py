@@ -1,5 +1,6 @@
 """`clearhead train`: from files to a run folder, on from where it stopped, and every wrong request told."""
 
+import contextlib
 import io
 import json
 import os
@@ -13,8 +14,8 @@ import pytest
 import torch
 
 from clearhead.cli import run
-from clearhead.serve.asking import Asked
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import Params
 from clearhead.training.run import load
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -101,7 +102,7 @@ def test_a_dry_run_prints_the_recipe_and_makes_nothing(command, files, tmp_path)
     code, out, err = command(tmp_path / "run", *files["translate"], *SHORT, "--lr", "0.5", "--dry-run")
     recipe = json.loads(out)
     assert (code, err) == (0, "")
-    assert (recipe["task"], recipe["optimising"]["lr"], recipe["budget"]["steps"]) == ("translate", 0.5, 3)
+    assert (recipe["task"], recipe["optimizer"]["lr"], recipe["budget"]["steps"]) == ("translate", 0.5, 3)
     assert not (tmp_path / "run").exists()
 
 
@@ -138,7 +139,7 @@ def test_a_variant_is_trained_resumed_evaluated_translated_with_and_looked_into(
     assert json.loads(capsys.readouterr().out)["bleu"] >= 0
     assert run(["translate", str(path), one, "--beam", "2", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.count("\n") == 1
-    found = Explorer(now).trace(Asked({"source": "eins zwei"}))
+    found = Explorer(now).trace(Params({"source": "eins zwei"}))
     assert {site["name"].split(".")[-1] for site in found["sites"]} == {"attention", "cross"}
 
 
@@ -229,7 +230,7 @@ def test_a_resume_takes_another_rate_and_machine_and_a_new_place_for_its_checkpo
     assert "from step 3" in err
     assert str(disk) in out
     recipe = load(path, device="cpu", step=5).folder.recipe()
-    assert (recipe.optimising.lr, recipe.machine.precision, recipe.budget.steps) == (0.005, "bfloat16", 5)
+    assert (recipe.optimizer.lr, recipe.machine.precision, recipe.budget.steps) == (0.005, "bfloat16", 5)
 
 
 def test_checkpoints_are_kept_in_another_folder(command, files, tmp_path):
@@ -355,7 +356,7 @@ def test_the_help_fits_the_page_and_has_an_example_of_every_task(command):
     assert max(len(line) for line in out.splitlines()) <= 80
     for task in ("translate", "generate", "fill", "classify"):
         assert f"--task {task} " in out
-    sections = ("Text (", "Tokeniser:", "Model:", "Optimising:", "Batches:", "Budget (", "Keeping:", "Machine:")
+    sections = ("Text (", "Tokeniser:", "Model:", "Optimizer:", "Batches:", "Budget (", "Checkpointing:", "Machine:")
     places = [out.index(f"\n{section}") for section in sections]
     assert places == sorted(places)
 
@@ -366,7 +367,7 @@ from clearhead.training import checkpoints
 
 def slowly(stage):
     print(stage, flush=True)
-    time.sleep(60)
+    time.sleep(1000)
 
 checkpoints.between_writes = slowly
 from clearhead.cli import main
@@ -374,26 +375,31 @@ main(sys.argv[1:])
 """
 
 
+@contextlib.contextmanager
 def begun(program, args, said):
-    """A process that trains, once it has said so on stderr."""
+    """A process that trains, once it has said so on stderr; it does not outlive its test."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, *program, "train", *map(str, args)], **streams, env=env, text=True)
-    heard = ""
-    while said not in heard:
-        line = process.stderr.readline()
-        assert line, f"it ended: {heard}"
-        heard += line
-    return process
+    command = [sys.executable, *program, "train", *map(str, args)]
+    with subprocess.Popen(command, **streams, env=env, text=True) as process:
+        try:
+            heard = ""
+            while said not in heard:
+                line = process.stderr.readline()
+                assert line, f"it ended: {heard}"
+                heard += line
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_leaves_and_the_run_goes_on(files, tmp_path, number, code):
     long = [*SMALL, "--steps", "100000", "--log-every", "1", "--evaluate-every", "100000"]
-    process = begun(["-m", "clearhead"], [tmp_path / "run", *files["translate"], *long], "step 1/")
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    with begun(["-m", "clearhead"], [tmp_path / "run", *files["translate"], *long], "step 1/") as process:
+        process.send_signal(number)
+        out, err = process.communicate(timeout=600)
     assert (process.returncode, out) == (code, "")
     assert f"and saved; go on with: clearhead train {tmp_path}/run --resume\n" in err
     assert "Traceback" not in err
@@ -409,11 +415,11 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(files, tmp_path, number, 
 @pytest.mark.slow
 def test_a_second_interrupt_leaves_at_once(files, tmp_path):
     long = [*SMALL, "--steps", "100000", "--log-every", "1", "--evaluate-every", "100000"]
-    process = begun(["-c", SLOWED], [tmp_path / "run", *files["translate"], *long], "step 1/")
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "model.safetensors\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=50)
+    with begun(["-c", SLOWED], [tmp_path / "run", *files["translate"], *long], "step 1/") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "model.safetensors\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=600)
     assert (process.returncode, out) == (130, "")
     assert "and saved;" not in err
     assert "Traceback" not in err

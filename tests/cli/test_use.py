@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from clearhead.cli import reading, run
+from clearhead.cli import run
 from clearhead.decoding import Greedy, Sample
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT, trained

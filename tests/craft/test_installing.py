@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 import clearhead as ch
 from clearhead.craft import ready
-from clearhead.craft.blocks import inputs
 from clearhead.craft.building import model_of
 from clearhead.craft.designs import by_position
 from clearhead.craft.fitting import fit_content, fit_position, reaching
+from clearhead.craft.inputs import inputs
 from clearhead.craft.installing import install
 from clearhead.model import presets
-from clearhead.tracing.readings import readings
+from clearhead.tracing.head_metrics import readings
 from clearhead.tracing.trace import trace_model
 
 WORDS, N, AT = 20, 16, "decoder.0.attention"

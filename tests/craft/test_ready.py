@@ -9,11 +9,11 @@ import torch
 
 import clearhead as ch
 from clearhead.craft import ready
-from clearhead.craft.blocks import inputs
 from clearhead.craft.building import model_of
-from clearhead.model.reading import Afresh, Reads
-from clearhead.model.saved import spec_from_json, spec_to_json
-from clearhead.tracing.readings import readings
+from clearhead.craft.inputs import inputs
+from clearhead.model.kv_source import FromSelf, KVSources
+from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.tracing.head_metrics import readings
 from clearhead.tracing.trace import trace_model
 
 WORDS = ["a", "b", "c"]
@@ -68,7 +68,9 @@ def seen(model, every):
         rows = list(group)
         with torch.no_grad():
             x = model.embedding(torch.tensor(rows))
-            weight = model.stack.blocks[1].attention.explain(model.stack.blocks[0](x, Reads(Afresh()))).weight[:, 0]
+            weight = (
+                model.stack.blocks[1].attention.explain(model.stack.blocks[0](x, KVSources(FromSelf()))).weight[:, 0]
+            )
             yield from zip(rows, model(torch.tensor(rows)).argmax(-1).tolist(), weight, strict=True)
 
 

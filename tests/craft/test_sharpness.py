@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.craft.blocks import inputs
 from clearhead.craft.designs import by_content, by_position, combine
+from clearhead.craft.inputs import inputs
 from clearhead.craft.sharpness import Case, least_scale, measured, scale_for
 
 WORDS = ["a", "b", "c"]

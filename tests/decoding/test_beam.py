@@ -62,7 +62,7 @@ def test_every_width_is_held_to_a_plain_search(case, width):
     assert held_to_plain(case, method, Rules(max_new=4, end=(2, 7)), stops=False) == []
 
 
-class Reads:
+class KVSources:
     """How many rows each step of decoding reads."""
 
     def __init__(self, monkeypatch):
@@ -78,7 +78,7 @@ def test_the_ways_to_stop_differ(monkeypatch):
     steps, found = {}, {}
     for stop in ("exact", "heuristic", "early"):
         with monkeypatch.context() as patch:
-            reads = Reads(patch)
+            reads = KVSources(patch)
             made = [
                 case_for(seed=seed).generate(
                     Beam(width=2, length_penalty=2.0, stop=stop), Rules(max_new=8, end=(1, 2, 7))
@@ -173,7 +173,7 @@ def test_beams_really_cross(monkeypatch):
 
 
 def test_sentences_that_are_done_leave(monkeypatch):
-    reads = Reads(monkeypatch)
+    reads = KVSources(monkeypatch)
     case_for(seed=1).generate(Beam(width=3, stop="early"), Rules(max_new=8, end=(1, 2, 7)))
     assert reads.rows == sorted(reads.rows, reverse=True)
     assert reads.rows[0] == 9

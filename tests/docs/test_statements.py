@@ -131,16 +131,16 @@ def home(tmp_path_factory):
     from clearhead import training
     from clearhead.cli.demo import corpus, demo_recipe
     from clearhead.cli.number_words import draw
-    from clearhead.training.recipe import Budget, Keeping, Machine
+    from clearhead.training.recipe import Budget, Checkpointing, Machine
 
     folder = tmp_path_factory.mktemp("statements")
     recipe = replace(
         demo_recipe(corpus(draw(1, train=500, held_out=5), folder / "files"), 1),
         budget=Budget(steps=1),
-        keeping=Keeping(log=1, evaluate=1, checkpoints=1, select="last", score_records=1),
+        checkpointing=Checkpointing(log=1, evaluate=1, checkpoints=1, select="last", score_records=1),
         machine=Machine(device="cpu", threads=1),
     )
-    training.train(folder / "runs/demo", recipe, told=lambda _: None)
+    training.train(folder / "runs/demo", recipe, log=lambda _: None)
     for name, times in (("train", 50), ("test", 1)):
         (folder / f"{name}.de").write_text("eins\nzwei\n" * times, encoding="utf-8")
         (folder / f"{name}.en").write_text("one\ntwo\n" * times, encoding="utf-8")
@@ -152,8 +152,8 @@ def home(tmp_path_factory):
 def test_every_command_runs(home, monkeypatch, capsys):
     """Run all that end by themselves; `train` and `compare` as far as the recipes, with every option looked at."""
     from clearhead.cli import compare
+    from clearhead.experiments import probes
     from clearhead.serve import page as serve_page
-    from clearhead.training import probes
 
     template = home / "page.html"
     template.write_text(f"<html>{serve_page.PLACE}</script></html>", encoding="utf-8")

@@ -15,9 +15,9 @@ from clearhead.model.arrangements import NoNorm, NoteNorm, PostNorm, PreNorm
 from clearhead.model.blocks import AttentionSpec, Block, Stack
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, ReLU, SiLU, SwiGLU
+from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.norms import LayerNorm, RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken
-from clearhead.model.reading import Across, Afresh, Reads
 from clearhead.model.sizes import named
 from clearhead.taps import watching
 from tests.model.small import MEMORY, WORDS, D, N, block_spec, both_spec, built, decoder_spec, encoder_spec, words
@@ -120,7 +120,7 @@ def test_a_block_is_its_formula(arrangement, feed_forward, norm, crossing):
     if block.feed_forward is not None:
         branches.append((lambda x: plain_feed_forward(feed_forward, block.feed_forward, x), block.around_feed_forward))
     wanted = plain_block(arrangement, block, branches, lambda module, x: plain_norm(norm, module, x))(x)
-    torch.testing.assert_close(block(x, Reads(Afresh(), Across(memory))), wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(block(x, KVSources(FromSelf(), FromMemory(memory))), wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_the_notes_block_is_the_notes_formula():
@@ -129,7 +129,7 @@ def test_the_notes_block_is_the_notes_formula():
     a = plain_attention(block.attention, x, x)
     hidden = F.relu(a @ block.feed_forward.up.weight.T + block.feed_forward.up.bias)
     wanted = F.layer_norm(hidden @ block.feed_forward.down.weight.T + block.feed_forward.down.bias + a, (D,))
-    torch.testing.assert_close(block(x, Reads(Afresh())), wanted)
+    torch.testing.assert_close(block(x, KVSources(FromSelf())), wanted)
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
@@ -186,7 +186,7 @@ def test_norms_start_as_mean_0_and_size_1():
 def test_only_pre_norm_ends_with_a_norm_of_the_stack(arrangement, ends):
     stack = Stack((block_spec(arrangement=arrangement),) * 2, D)
     assert (stack.norm is not None) == ends
-    x, reads = torch.randn(1, N, D), [Reads(Afresh())] * 2
+    x, reads = torch.randn(1, N, D), [KVSources(FromSelf())] * 2
     last = stack.blocks[1](stack.blocks[0](x, reads[0]), reads[1])
     wanted = F.layer_norm(last, (D,)) if ends else last
     torch.testing.assert_close(stack(x, reads), wanted)
@@ -215,7 +215,7 @@ def test_layers_of_one_stack_may_differ():
         block_spec(attention=AttentionSpec(heads=ch.SlicedHeads(4)), feed_forward=None, arrangement=PostNorm()),
     )
     stack = Stack(specs, D)
-    x, reads = torch.randn(1, N, D), [Reads(Afresh())] * 3
+    x, reads = torch.randn(1, N, D), [KVSources(FromSelf())] * 3
     wanted = x
     for block in stack.blocks:
         wanted = block(wanted, reads[0])

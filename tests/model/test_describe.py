@@ -16,7 +16,7 @@ from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.describe import describe
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, ReLU, SwiGLU
-from clearhead.model.operations import allowed_pairs
+from clearhead.model.flops import allowed_pairs
 from clearhead.model.outputs import Blanks, Classes, NextToken
 from clearhead.model.presets import Size
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
@@ -155,7 +155,7 @@ def test_pairs_are_those_the_mask_allows(name, n):
 
 
 def test_pairs_of_long_sequences_are_counted_in_pieces(monkeypatch):
-    monkeypatch.setattr("clearhead.model.operations.CELLS", 100)
+    monkeypatch.setattr("clearhead.model.flops.CELLS", 100)
     extent = Extent(2, 4, 31, 17, torch.device("cpu"))
     mask = ch.masks.prefix([3, 9])
     assert allowed_pairs(mask, extent) == 4 * ch.masks.show(mask, batch=2, n_query=31, n_key=31)[..., :17].sum()

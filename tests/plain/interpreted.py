@@ -18,7 +18,7 @@ from triton.runtime import interpreter
 
 import clearhead as ch
 from clearhead.attention import grid
-from clearhead.attention.case import difference
+from clearhead.attention.grid.case import difference
 from clearhead.attention.kernels import argmax_gpu, linear_gpu
 
 M = ch.masks

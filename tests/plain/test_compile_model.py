@@ -9,8 +9,8 @@ from torch.nn import functional as F
 import clearhead as ch
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
+from clearhead.model.kv_source import FromMemory, FromSelf
 from clearhead.model.presets import Size
-from clearhead.model.reading import Across, Afresh
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,7 +99,7 @@ def run_once(model, tokens, wanted, *, checkpointing):
     return results(model, model, tokens, wanted)
 
 
-@pytest.mark.parametrize("kind", [Afresh, Across])
+@pytest.mark.parametrize("kind", [FromSelf, FromMemory])
 def test_where_keys_are_read_can_be_hashed_before_its_fields_are_set(kind):
     """torch 2.11's compiler does so when such an object is called: it failed with "no attribute 'memory'"."""
     unset = object.__new__(kind)

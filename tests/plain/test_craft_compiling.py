@@ -5,14 +5,14 @@ import itertools
 import pytest
 
 from clearhead.attention.weighting import Sparsemax
-from clearhead.craft import (
+from clearhead.craft import compiling, lowering
+from clearhead.errors import ProgramError
+from clearhead.rasp import (
     aggregate,
     categorical,
     compile,
-    compiling,
     constant,
     indices,
-    lowering,
     numeric,
     past,
     run,
@@ -21,12 +21,11 @@ from clearhead.craft import (
     sequence_map,
     tokens,
 )
-from clearhead.craft import map as mapped
-from clearhead.craft import programs as made
-from clearhead.craft.lowering import Lowered
-from clearhead.craft.operations import Head
-from clearhead.craft.spaces import HERE, Directions
-from clearhead.errors import ProgramError
+from clearhead.rasp import map as mapped
+from clearhead.rasp import programs as made
+from clearhead.rasp.lowering import Lowered
+from clearhead.rasp.operations import Head
+from clearhead.rasp.spaces import HERE, Directions
 
 everywhere = select(tokens, tokens, lambda key, query: True)
 

@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from clearhead.attention.kernels import KERNELS
 from clearhead.attention.layer import Attention
 from clearhead.attention.weighting import Softmax
-from clearhead.craft import PROGRAMS, Crafted, compile, numeric, run
-from clearhead.craft.programs import reverse
 from clearhead.decoding import Beam, Greedy, Rules, generate
-from clearhead.decoding.generating import inferring
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import ProgramError, UnsupportedError
-from clearhead.model.saved import spec_from_json, spec_to_json
+from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.rasp import PROGRAMS, CompiledModel, compile, numeric, run
+from clearhead.rasp.programs import reverse
 from clearhead.tracing import trace_model
 from tests.decoding.plain import Case
 
@@ -50,7 +50,7 @@ def tensors(crafted, every):
 
 
 def logits(crafted, every):
-    with inferring(crafted.model):
+    with eval_mode(crafted.model):
         return crafted.model(*tensors(crafted, every))
 
 
@@ -58,7 +58,7 @@ def logits(crafted, every):
 def test_saved_and_loaded_it_is_the_same_to_the_bit(name, compiled, tmp_path):
     crafted, every = compiled[name], inputs(name)
     crafted.save(tmp_path / "program.safetensors")
-    loaded = Crafted.load(tmp_path / "program.safetensors")
+    loaded = CompiledModel.load(tmp_path / "program.safetensors")
     assert torch.equal(logits(loaded, every), logits(crafted, every))
     assert [loaded.run(*one) for one in every[:5]] == [crafted.run(*one) for one in every[:5]]
     for kept in ("ids", "vocabulary", "answers", "numeric", "length", "directions", "layouts"):
@@ -73,10 +73,10 @@ def test_its_spec_goes_to_json_and_back(name, compiled):
 
 def test_a_file_that_is_none_is_told(tmp_path):
     with pytest.raises(ProgramError, match="cannot be read as a crafted model"):
-        Crafted.load(tmp_path / "missing.safetensors")
+        CompiledModel.load(tmp_path / "missing.safetensors")
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ProgramError, match=r"is no crafted model; one is written by Crafted\.save"):
-        Crafted.load(tmp_path / "other.safetensors")
+    with pytest.raises(ProgramError, match=r"is no crafted model; one is written by CompiledModel\.save"):
+        CompiledModel.load(tmp_path / "other.safetensors")
     (tmp_path / "other.safetensors").unlink()
     pairs = PROGRAMS["shift"].compile()
     pairs.answers = [("a", "b")]
@@ -95,7 +95,7 @@ def test_a_damaged_file_is_told(damage, compiled, tmp_path):
     (told if damage == "told" else state).popitem()
     save_file(state, path, metadata={name: json.dumps(told)})
     with pytest.raises(ProgramError, match="lacks something or is damaged"):
-        Crafted.load(path)
+        CompiledModel.load(path)
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -257,4 +257,8 @@ def test_a_number_may_be_what_is_decoded_and_saved(tmp_path):
     program = numeric(reverse())
     crafted = compile(program, (1, 2, 3), length=4)
     crafted.save(tmp_path / "numbers.safetensors")
-    assert Crafted.load(tmp_path / "numbers.safetensors").run((1, 2, 3)) == run(program, (1, 2, 3)) == [3.0, 2.0, 1.0]
+    assert (
+        CompiledModel.load(tmp_path / "numbers.safetensors").run((1, 2, 3))
+        == run(program, (1, 2, 3))
+        == [3.0, 2.0, 1.0]
+    )

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from clearhead.craft import PROGRAMS, run
+from clearhead.rasp import PROGRAMS, run
 
 EXHAUSTIVE, MOST = 6, 10_000
 RANDOM = 300

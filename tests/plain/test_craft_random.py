@@ -6,7 +6,8 @@ import random
 import pytest
 import torch
 
-from clearhead.craft import (
+from clearhead.errors import ProgramError
+from clearhead.rasp import (
     Layout,
     aggregate,
     categorical,
@@ -23,8 +24,7 @@ from clearhead.craft import (
     source_tokens,
     tokens,
 )
-from clearhead.craft import map as mapped
-from clearhead.errors import ProgramError
+from clearhead.rasp import map as mapped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

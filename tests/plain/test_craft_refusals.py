@@ -6,12 +6,13 @@ import math
 import pytest
 
 from clearhead.attention.weighting import Argmax, Kernelized, Sigmoid
-from clearhead.craft import (
+from clearhead.craft import compiling
+from clearhead.errors import OptionError, ProgramError
+from clearhead.rasp import (
     PROGRAMS,
     aggregate,
     categorical,
     compile,
-    compiling,
     constant,
     indices,
     numeric,
@@ -25,8 +26,7 @@ from clearhead.craft import (
     source_tokens,
     tokens,
 )
-from clearhead.craft import map as mapped
-from clearhead.errors import OptionError, ProgramError
+from clearhead.rasp import map as mapped
 
 everywhere = select(tokens, tokens, lambda key, query: True)
 same_place = select(indices, indices, lambda key, query: key == query)

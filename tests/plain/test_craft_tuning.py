@@ -9,8 +9,8 @@ import torch
 
 from clearhead.attention.layer import Attention
 from clearhead.attention.weighting import Argmax, Softmax
-from clearhead.craft import Crafted, compile
-from clearhead.craft.programs import shift
+from clearhead.rasp import CompiledModel, compile
+from clearhead.rasp.programs import shift
 from clearhead.tracing import trace_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,7 +45,7 @@ def with_weighting(crafted, weighting):
     model = dataclasses.replace(spec, blocks=blocks).build().eval()
     model.load_state_dict(crafted.model.state_dict())
     kept = ("ids", "vocabulary", "answers", "numeric", "length", "directions", "layouts")
-    return Crafted(model=model, **{name: getattr(crafted, name) for name in kept})
+    return CompiledModel(model=model, **{name: getattr(crafted, name) for name in kept})
 
 
 def mistakes(crafted, by=1):

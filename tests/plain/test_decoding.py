@@ -31,12 +31,12 @@ def test_the_laws_hold(choices, monkeypatch):
 
 
 LARGE = {
-    "clearhead.model.products.WIDE": 1,
-    "clearhead.model.products.LARGE": 1,
-    "clearhead.model.products.FEWEST": 1,
+    "clearhead.model.cpu_matmul.WIDE": 1,
+    "clearhead.model.cpu_matmul.LARGE": 1,
+    "clearhead.model.cpu_matmul.FEWEST": 1,
     "clearhead.decoding.session.MUCH": 1,
     "clearhead.decoding.session.FEW": 1,
-    "clearhead.decoding.top.SMALL": 1,
+    "clearhead.decoding.topk.SMALL": 1,
 }
 """Sizes from which on a step goes ways of its own, set so that these small models go them too."""
 

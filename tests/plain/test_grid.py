@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clearhead.attention import grid, masks, positions, similarity, support, weighting
-from clearhead.attention.case import Combination, form_of
+from clearhead.attention.grid.case import Combination, form_of
 from clearhead.attention.kernels import KERNELS
 from clearhead.attention.kernels.fused import Fused
 

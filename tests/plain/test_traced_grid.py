@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from clearhead.attention.case import Case
 from clearhead.attention.grid import combinations, reasons, small_kernels
+from clearhead.attention.grid.case import Case
+from clearhead.attention.grid.support import KERNEL_NAMES
 from clearhead.attention.kernels import run
 from clearhead.attention.request import make_call
-from clearhead.attention.support import KERNEL_NAMES
-from clearhead.tracing.rebuilding import Site
 from clearhead.tracing.recording import Passed
+from clearhead.tracing.site import Site
 
 pytestmark = pytest.mark.slow
 

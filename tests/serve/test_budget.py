@@ -1,11 +1,11 @@
 """One budget for every question: what takes more is refused before it is computed, and O(block) memory for the rest."""
 
+import contextlib
 import gc
 import http.client
 import json
 import socket
 import threading
-import time
 import weakref
 
 import pytest
@@ -14,15 +14,14 @@ import torch
 from clearhead.attention import reference
 from clearhead.model.presets import Size
 from clearhead.serve.app import INSIDE
-from clearhead.serve.asking import Asked
 from clearhead.serve.budget import Budget, Cost, TooMuchError
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import Params
+from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
-from clearhead.serve.wanted import Wanted
-from clearhead.tracing import rebuilding
-from clearhead.tracing.readings import compare_answers, lens
-from clearhead.tracing.rebuilding import Head
+from clearhead.tracing.head_metrics import compare_answers, lens
+from clearhead.tracing.site import Head
 from clearhead.tracing.trace import trace_model
 from clearhead.training.defaults import decoder
 from clearhead.training.tracing import trace
@@ -60,8 +59,8 @@ WITHOUT = {
 @pytest.mark.parametrize("question", INSIDE)
 def test_every_question_about_a_trace_is_held_to_the_budget(translator, question):
     made = trace(translator, "eins zwei", "12")
-    wanted = Wanted(source="eins zwei", target="12", edits=[], step=translator.step)
-    asked = Asked(ASKED[question])
+    wanted = TraceRequest(source="eins zwei", target="12", edits=[], step=translator.step)
+    asked = Params(ASKED[question])
     assert getattr(Traced(wanted, translator, made), question)(asked) is not None
     with pytest.raises(TooMuchError, match=r"takes [\d,]+ .* (are|MB are) the most for one answer; "):
         getattr(Traced(wanted, translator, made, Budget(cells=0, memory=0)), question)(asked)
@@ -69,19 +68,20 @@ def test_every_question_about_a_trace_is_held_to_the_budget(translator, question
 
 @pytest.mark.parametrize("question", WITHOUT)
 def test_every_question_about_a_run_is_held_to_the_budget(translator, question):
-    assert getattr(Explorer(translator), question)(Asked(WITHOUT[question]))
+    assert getattr(Explorer(translator), question)(Params(WITHOUT[question]))
     with pytest.raises(TooMuchError, match=r"takes [\d,]+ .* the most for one answer; "):
-        getattr(Explorer(translator, Budget(cells=0, memory=0)), question)(Asked(WITHOUT[question]))
+        getattr(Explorer(translator, Budget(cells=0, memory=0)), question)(Params(WITHOUT[question]))
 
 
 def test_what_takes_too_much_is_413_with_a_sentence_and_not_computed(translator, tmp_path, monkeypatch):
-    with serving(translator, tmp_path / "static", Budget(cells=300)) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.place.port, timeout=60)
+    with serving(translator, tmp_path / "static", Budget(cells=300)) as server, contextlib.ExitStack() as stack:
+        connection = stack.enter_context(
+            contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.place.port, timeout=300))
+        )
         name = ask(connection, server, "POST", "api/trace", {"source": "eins zwei drei", "target": "1" * 13})[1]["id"]
         monkeypatch.setattr(Head, "rows", None)
         column = f"api/trace/{name}/column?site=decoder.0.attention&key=0&head="
         status, found = ask(connection, server, "GET", f"{column}mean")
-        connection.close()
     assert status == 413
     assert found["error"] == (
         "a column of all 2 heads of decoder.0.attention takes 392 attention weights, and 300 are the most for one "
@@ -101,14 +101,14 @@ def test_the_longest_text_follows_from_the_budget(documents):
     costs = ModelCosts(documents.model)
     assert budget.most(lambda n: costs.trace({"decoder": n}), documents.task.context) == 10  # 10 x 10 for one head
     with pytest.raises(TooMuchError, match=r"a trace of 22 decoder tokens takes 484 .* the longest has 10 tokens here"):
-        Explorer(documents, budget).trace(Asked({"source": text * 3}))
-    assert Explorer(documents, budget).trace(Asked({"source": text}))["sides"]["decoder"]["ids"]
+        Explorer(documents, budget).trace(Params({"source": text * 3}))
+    assert Explorer(documents, budget).trace(Params({"source": text}))["sides"]["decoder"]["ids"]
 
 
 def test_an_edit_inside_an_attention_counts_what_the_reference_holds(documents):
     costs, n = ModelCosts(documents.model), {"decoder": 3000}
     edit = {"at": "decoder.0.attention", "step": "score", "to": 1.0, "head": None, "query": 0, "key": 0}
-    changes = Wanted(source="", target=None, edits=[edit], step=0).changes
+    changes = TraceRequest(source="", target=None, edits=[edit], step=0).changes
     assert costs.trace(n, changes).memory - costs.trace(n).memory >= 2 * 3000 * 3000 * 4 * 5
     assert costs.trace(n, changes * 100).cells > 40 * costs.trace(n, changes).cells
 
@@ -116,14 +116,14 @@ def test_an_edit_inside_an_attention_counts_what_the_reference_holds(documents):
 def test_a_word_that_stands_everywhere_is_refused_before_it_is_compared(translator):
     texts = ["eins " * 6] * 20
     with pytest.raises(TooMuchError, match=r"comparing 'eins' in 120 places takes .* take fewer or shorter texts"):
-        Explorer(translator, Budget(memory=2_500_000)).context(Asked({"texts": texts, "word": "eins"}))
+        Explorer(translator, Budget(memory=2_500_000)).context(Params({"texts": texts, "word": "eins"}))
 
 
 def test_kept_traces_stay_within_the_budget(translator):
-    one = Explorer(translator).made(Wanted(source="eins", target="1", edits=[], step=translator.step)).nbytes
+    one = Explorer(translator).made(TraceRequest(source="eins", target="1", edits=[], step=translator.step)).nbytes
     explorer = Explorer(translator, Budget(memory=5 * one // 2))
     for text in ("eins", "zwei", "drei"):
-        explorer.trace(Asked({"source": text, "target": "1"}))
+        explorer.trace(Params({"source": text, "target": "1"}))
     assert len(explorer.traces.values) == 2
 
 
@@ -179,9 +179,9 @@ def test_reading_a_head_holds_a_block_or_two_at_a_time(long, monkeypatch, read):
 def test_a_column_that_is_asked_for_holds_a_block_or_two_at_a_time(documents, monkeypatch):
     text = "the cat eats the plum, the dog eats the cat, the cow eats the apple, größer"
     made = trace(documents, text)
-    wanted = Wanted(source=text, target=None, edits=[], step=documents.step)
+    wanted = TraceRequest(source=text, target=None, edits=[], step=documents.step)
     blocks = Blocks(monkeypatch, 1)
-    found = Traced(wanted, documents, made).column(Asked({"site": "decoder.0.attention", "head": "0", "key": "0"}))
+    found = Traced(wanted, documents, made).column(Params({"site": "decoder.0.attention", "head": "0", "key": "0"}))
     assert blocks.made == len(found["weight"]) >= 16
     assert blocks.most <= 3
 
@@ -228,7 +228,7 @@ def test_answers_are_compared_a_few_rows_at_a_time(monkeypatch):
 def test_the_lens_makes_few_logits_at_a_time(documents, monkeypatch):
     made = trace(documents, "the cat eats the plum")
     whole = lens(made, documents.model)
-    monkeypatch.setattr("clearhead.tracing.readings.ROWS", 2)
+    monkeypatch.setattr("clearhead.tracing.head_metrics.ROWS", 2)
     sizes, output = [], documents.model.output
     handle = output.register_forward_hook(lambda _, given, logits: sizes.append(logits.shape[1]))
     again = lens(made, documents.model)
@@ -240,7 +240,7 @@ def test_the_lens_makes_few_logits_at_a_time(documents, monkeypatch):
 
 
 def test_work_stops_within_a_block_when_its_reader_leaves(documents, client_of, monkeypatch):
-    client, begun, rows = client_of(documents), threading.Event(), []
+    client, begun, left, rows = client_of(documents), threading.Event(), threading.Event(), []
     _, meta = client.post(
         "api/trace", {"source": "the cat eats the plum, the dog eats the cat, the cow eats the apple, größer"}
     )
@@ -250,7 +250,7 @@ def test_work_stops_within_a_block_when_its_reader_leaves(documents, client_of, 
 
     def slow(head, start, stop):
         begun.set()
-        time.sleep(0.1)
+        assert left.wait(300)
         found = made(head, start, stop)
         rows.append(start)
         return found
@@ -259,7 +259,10 @@ def test_work_stops_within_a_block_when_its_reader_leaves(documents, client_of, 
     path = f"/{client.place.token}/api/trace/{meta['id']}/column?site=decoder.0.attention&head=0&key=0"
     with socket.create_connection(("127.0.0.1", client.place.port)) as reader:
         reader.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost:{client.place.port}\r\n\r\n".encode())
-        assert begun.wait(30)
+        assert begun.wait(300)
+    for _ in range(3):  # whoever is answered comes after the end of that connection
+        assert client.get("api/health") == (200, {"ok": True})
+    left.set()
     status, _ = client.get(f"api/trace/{meta['id']}/stream", side="decoder")  # which waits for its turn
     assert status == 200
     assert n >= 16

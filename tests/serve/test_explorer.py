@@ -13,20 +13,20 @@ import pytest
 import torch
 
 from clearhead.attention.weighting import Argmax
-from clearhead.cli.craft_folder import write_run
-from clearhead.cli.craft_program import PROGRAMS, Ask
 from clearhead.decoding import Greedy
-from clearhead.decoding.generating import inferring
-from clearhead.serve.asking import Asked
+from clearhead.decoding.generating import eval_mode
+from clearhead.rasp import PROGRAMS
 from clearhead.serve.budget import Budget, TooMuchError
 from clearhead.serve.explorer import TRACES, Explorer
+from clearhead.serve.params import Params
 from clearhead.tracing.edits import Edit, Swap
-from clearhead.tracing.readings import effects, lens, readings
+from clearhead.tracing.head_metrics import effects, lens, readings
 from clearhead.tracing.recording import recording
 from clearhead.tracing.sentence import creature_exchange
 from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, weight_text
 from clearhead.tracing.spaces import compare_spaces
 from clearhead.training.folder import RunFolder
+from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
 
@@ -120,7 +120,7 @@ def test_examples_come_from_the_log_then_from_the_data_then_from_the_vocabulary(
         assert logged
         assert len(stored) >= (2 if name != "stretch" else 1)
         for example in (*logged, *stored, *made_up):
-            assert explorer.trace(Asked(example))["sites"]
+            assert explorer.trace(Params(example))["sites"]
 
 
 def test_the_meta_of_a_trace(case):
@@ -289,7 +289,7 @@ def test_the_input_of_a_cell_is_what_its_query_was_made_of(case):
     client, run, text, meta = case
     layers = {path: one for path, one in run.model.named_modules() if path.endswith(("attention", ".cross"))}
     made = trace(run, text)
-    with inferring(run.model):
+    with eval_mode(run.model):
         for name, site in made.sites.items():
             prefix = f"{site.side}." if len(made.sides) > 1 else ""
             layer = layers[f"{prefix}stack.blocks.{site.layer}.{site.slot}"]
@@ -372,10 +372,10 @@ def test_readings_of_every_head(case):
 
 def test_of_a_long_text_one_site_is_read_at_a_time(translator):
     asked = Explorer(translator, Budget(cells=60))
-    name = asked.trace(Asked({"source": "vier", "target": "44"}))["id"]
+    name = asked.trace(Params({"source": "vier", "target": "44"}))["id"]
     with pytest.raises(TooMuchError, match=r"reading every weight of all attentions .* ask for one attention"):
-        asked.readings(name, Asked({}))
-    assert set(asked.readings(name, Asked({"site": "decoder.0.cross"}))) == {"decoder.0.cross"}
+        asked.readings(name, Params({}))
+    assert set(asked.readings(name, Params({"site": "decoder.0.cross"}))) == {"decoder.0.cross"}
 
 
 def test_the_lens_shows_what_each_layer_would_answer(case):
@@ -713,8 +713,8 @@ def test_positions_side_by_side(runs, client_of):
 
 
 def test_a_compiled_table_of_positions_is_not_called_learned(tmp_path):
-    write_run(Ask(program=PROGRAMS["reverse"]), tmp_path / "reverse")
-    found = Explorer(load(tmp_path / "reverse", device="cpu")).positions(Asked({}))
+    compile_to_run(PROGRAMS["reverse"], tmp_path / "reverse")
+    found = Explorer(load(tmp_path / "reverse", device="cpu")).positions(Params({}))
     [own] = [kind for kind in found["kinds"] if kind["used"]]
     assert (found["used"], own["name"], own["title"], own["trained"]) == ("compiled", "compiled", "Compiled", False)
     assert "the compiler wrote" in own["sentence"]
@@ -806,29 +806,29 @@ def test_curves_grow_with_the_log_and_are_cut_back_with_it(translator, tmp_path)
     explorer = Explorer(load(tmp_path / "run", device="cpu"))
     path = tmp_path / "run" / "metrics.jsonl"
     known = path.read_bytes()
-    before = explorer.curves(Asked({}))["lines"]
+    before = explorer.curves(Params({}))["lines"]
     with path.open("ab") as file:
         file.write(b'{"kind":"step","step":61,"loss":0.5}\n{"kind":"step","st')
-    assert explorer.curves(Asked({"after": "60"}))["lines"] == [{"kind": "training", "step": 61, "loss": 0.5}]
+    assert explorer.curves(Params({"after": "60"}))["lines"] == [{"kind": "training", "step": 61, "loss": 0.5}]
     with path.open("ab") as file:
         file.write(b'ep":62,"loss":null}\n')
-    assert [line["loss"] for line in explorer.curves(Asked({"after": 60}))["lines"]] == [0.5, None]
+    assert [line["loss"] for line in explorer.curves(Params({"after": 60}))["lines"]] == [0.5, None]
     path.write_bytes(known + b'{"kind":"step","step":61,"loss":0.25}\n{"kind":"step","step":62,"loss":0.2}\n')
-    assert [line["loss"] for line in explorer.curves(Asked({"after": 60}))["lines"]] == [0.25, 0.2]
+    assert [line["loss"] for line in explorer.curves(Params({"after": 60}))["lines"]] == [0.25, 0.2]
     path.write_bytes(b"")
-    assert explorer.curves(Asked({})) == {"lines": [], "training": False, "last": None}
+    assert explorer.curves(Params({})) == {"lines": [], "training": False, "last": None}
     path.write_bytes(known)
-    assert explorer.curves(Asked({}))["lines"] == before
+    assert explorer.curves(Params({}))["lines"] == before
 
 
 def test_a_run_that_is_being_trained_says_so(translator, tmp_path):
     shutil.copytree(translator.folder.path, tmp_path / "run")
     explorer = Explorer(load(tmp_path / "run", device="cpu"))
-    with explorer.run.folder.locked():
-        assert explorer.curves(Asked({}))["training"] is True
+    with explorer.run.folder.lock():
+        assert explorer.curves(Params({}))["training"] is True
         assert explorer.run_facts()["training"] is True
         assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
-    assert explorer.curves(Asked({}))["training"] is False
+    assert explorer.curves(Params({}))["training"] is False
 
 
 def unsealed(state):
@@ -843,7 +843,7 @@ def test_another_checkpoint_is_loaded_when_it_is_asked_for(translator, tmp_path)
     checkpoints.save(30, saved.model(), saved.training(), unsealed(saved.state))
     explorer = Explorer(load(tmp_path / "run", device="cpu"))
     assert explorer.run_facts()["steps"] == [30, 60]
-    one, other = (explorer.trace(Asked({"source": "zwei", "step": step})) for step in (30, 60))
+    one, other = (explorer.trace(Params({"source": "zwei", "step": step})) for step in (30, 60))
     assert (one["step"], other["step"]) == (30, 60)
     assert one["id"] != other["id"]
     assert one["candidates"] == other["candidates"]

@@ -22,8 +22,8 @@ from clearhead.model.outputs import Blanks
 from clearhead.model.presets import Size
 from clearhead.serve import page
 from clearhead.serve.page import PLACE, page_of
+from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
-from clearhead.serve.wanted import Wanted
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.survey import View, clearest, survey
 from clearhead.training.folder import RunFolder
@@ -58,7 +58,7 @@ def translating(tokenizer, folder, **parts):
 
 
 def traced(run, source, target=None, edits=()):
-    wanted = Wanted(source=source, target=target, edits=[], step=0)
+    wanted = TraceRequest(source=source, target=target, edits=[], step=0)
     return Traced(wanted, run, trace(run, source, target, edits=edits))
 
 

@@ -6,16 +6,16 @@ import pytest
 
 import clearhead as ch
 from clearhead.attention.weighting import Softmax
-from clearhead.cli.craft_folder import write_run
 from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.craft_run import compare
-from clearhead.craft import PROGRAMS
 from clearhead.errors import RunError
 from clearhead.files import seal, write_sealed
-from clearhead.serve.asking import Asked
+from clearhead.rasp import PROGRAMS
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import Params
 from clearhead.serve.program import load_program
 from clearhead.training import resume
+from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.recipe import Budget
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,7 +27,7 @@ def look(tmp_path):
 
     def made(name, **options):
         ask = Ask(program=PROGRAMS[name], **options)
-        return ask, Explorer(ch.load(write_run(ask, tmp_path / name).path, device="cpu"))
+        return ask, Explorer(ch.load(compile_to_run(ask.program, tmp_path / name, **options).path, device="cpu"))
 
     return made
 
@@ -36,7 +36,7 @@ def look(tmp_path):
 def test_the_answer_is_what_craft_run_prints(look, name):
     ask, explorer = look(name)
     text = list(ask.program.example)
-    meta = explorer.trace(Asked({"source": in_words(text)}))
+    meta = explorer.trace(Params({"source": in_words(text)}))
     wanted = ["–" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one)
               for one in compare(ask, text, None).answers]  # fmt: skip
     assert meta["program"]["answers"] == wanted
@@ -45,26 +45,26 @@ def test_the_answer_is_what_craft_run_prints(look, name):
 
 def test_sort_answers_with_the_tokens_in_order(look):
     _, explorer = look("sort")
-    assert explorer.trace(Asked({"source": "c a b b a"}))["answer"] == "a a b b c"
-    assert explorer.trace(Asked({"source": "b"}))["answer"] == "b"
+    assert explorer.trace(Params({"source": "c a b b a"}))["answer"] == "a a b b c"
+    assert explorer.trace(Params({"source": "b"}))["answer"] == "b"
 
 
 def test_with_a_soft_weighting_the_answer_is_still_read_as_craft_run_reads_it(look):
     ask, explorer = look("sort", weighting=Softmax(), sharpness=8.0)
     answers = compare(ask, list("cabba"), None).answers
-    assert explorer.trace(Asked({"source": "c a b b a"}))["answer"] == in_words(answers)
+    assert explorer.trace(Params({"source": "c a b b a"}))["answer"] == in_words(answers)
 
 
 def test_an_edited_program_answers_as_edited(look):
     _, explorer = look("sort")
     [site] = [layer["heads"][0]["site"] for layer in explorer.run_facts()["program"]["layers"][-1:]]
     off = {"at": site, "step": "context", "times": 0.0}
-    assert explorer.trace(Asked({"source": "c a b", "edits": [off]}))["answer"] == "– – –"
+    assert explorer.trace(Params({"source": "c a b", "edits": [off]}))["answer"] == "– – –"
 
 
 def test_copy_is_answered_by_what_it_writes(look):
     _, explorer = look("copy")
-    assert explorer.trace(Asked({"source": "a b ."}))["answer"] == "a b ."
+    assert explorer.trace(Params({"source": "a b ."}))["answer"] == "a b ."
 
 
 def test_the_page_is_told_what_the_program_is_and_which_head_does_what(look):
@@ -77,7 +77,7 @@ def test_the_page_is_told_what_the_program_is_and_which_head_does_what(look):
     assert "select(tokens, tokens, key < query), then count what is selected → 1 / (1 + smaller)" in [
         head["words"] for head in heads
     ]
-    sites = {site["name"]: site["n_heads"] for site in explorer.trace(Asked({"source": "a"}))["sites"]}
+    sites = {site["name"]: site["n_heads"] for site in explorer.trace(Params({"source": "a"}))["sites"]}
     assert all(head["head"] < sites[head["site"]] for head in heads)
     stored = json.loads((explorer.run.folder.path / "program.json").read_text())
     assert stored["layers"] == told["layers"]
@@ -99,7 +99,7 @@ def test_views_with_nothing_to_show_are_absent_with_a_reason(look, name, absent)
     assert set(told) == absent
     assert "compiled from a program, not trained" in told["training"]
     if "decoding" not in absent:
-        assert explorer.decode(Asked({"source": explorer.run_facts()["examples"][0]["source"]}))["outputs"]
+        assert explorer.decode(Params({"source": explorer.run_facts()["examples"][0]["source"]}))["outputs"]
 
 
 def test_trained_runs_lack_only_what_their_task_lacks(translator, documents, filler, classifier):
@@ -111,11 +111,11 @@ def test_trained_runs_lack_only_what_their_task_lacks(translator, documents, fil
 
 def test_a_program_that_was_trained_on_has_curves_and_its_own_answer_no_longer(look):
     _, explorer = look("shift")
-    again = Explorer(resume(explorer.run.folder.path, budget=Budget(steps=1), told=lambda line: None))
+    again = Explorer(resume(explorer.run.folder.path, budget=Budget(steps=1), log=lambda line: None))
     facts = again.run_facts()
     assert "training" not in facts["absent"]
     assert facts["program"]["exact"] is False
-    assert "program" not in again.trace(Asked({"source": "a b"}))
+    assert "program" not in again.trace(Params({"source": "a b"}))
 
 
 def test_an_older_folder_without_the_layers_is_still_looked_into(look):
@@ -125,7 +125,7 @@ def test_an_older_folder_without_the_layers_is_still_looked_into(look):
     told = json.loads(path.read_text())
     path.write_text(json.dumps({name: told[name] for name in ("program", "about", "answers", "directions")}))
     assert explorer.run_facts()["program"]["layers"] == []
-    assert explorer.trace(Asked({"source": "b a"}))["answer"]
+    assert explorer.trace(Params({"source": "b a"}))["answer"]
     path.unlink()
     assert load_program(explorer.run) is None
 

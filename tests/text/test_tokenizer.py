@@ -551,7 +551,7 @@ for _ in range(2):
 def test_forked_processes_neither_hang_nor_warn():
     surroundings = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     done = subprocess.run(
-        [sys.executable, "-c", FORKS], capture_output=True, text=True, env=surroundings, timeout=120, check=False
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, env=surroundings, timeout=600, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

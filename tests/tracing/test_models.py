@@ -6,8 +6,8 @@ import torch
 from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.errors import TraceError
 from clearhead.tracing.decoding import trace_decoding
-from clearhead.tracing.rebuilding import MATRICES
 from clearhead.tracing.recording import recording
+from clearhead.tracing.site import MATRICES
 from clearhead.tracing.trace import recorded, trace_model
 from tests.decoding.models import VOCABULARY, build, models
 from tests.model.small import both_spec, built, decoder_spec, encoder_spec, words

@@ -10,9 +10,9 @@ import torch
 import clearhead as ch
 from clearhead.errors import OptionError, TraceError
 from clearhead.files import seal
+from clearhead.serialization import load_tensors, save_tensors
 from clearhead.tracing.saving import HEADER, checksum_of
 from clearhead.tracing.trace import Answers, Candidate, trace_model
-from clearhead.written import load_tensors, save_tensors
 from tests.decoding.models import build, models
 from tests.model.small import both_spec, built, decoder_spec, words
 from tests.tracing.test_models import inputs

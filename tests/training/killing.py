@@ -20,7 +20,7 @@ from clearhead.errors import ClearheadError
 from clearhead.training import checkpoints, loop
 from clearhead.training.averaging import Last
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import Batching, Budget, Keeping, Optimising
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
 from clearhead.training.schedules import Cosine
 from clearhead.training.train import resume, train
 from tests.training import small_runs
@@ -51,11 +51,11 @@ def the_recipe(home: Path):
     recipe = recipe_for(small_runs.translating, home / "text", budget=Budget(steps=STEPS))
     return replace(
         recipe,
-        optimising=Optimising(
+        optimizer=Optimizer(
             lr=1e-2, schedule=Cosine(warmup=5), smoothing=0.1, r_drop=1.0, averaging=Last(share=0.5, every=4)
         ),
-        batching=Batching(tokens=256, tokens_at_once=128, context=small_runs.CONTEXT),
-        keeping=Keeping(log=4, evaluate=20, save=SAVE, score_records=2, samples=1),
+        batching=Batching(tokens=256, micro_batch_tokens=128, context=small_runs.CONTEXT),
+        checkpointing=Checkpointing(log=4, evaluate=20, save=SAVE, score_records=2, samples=1),
     )
 
 
@@ -74,22 +74,33 @@ class Place:
         return Kill(int(step), stage)
 
 
-def work(home: Path, run: Path) -> int:
-    """What a process does that is to be killed: begins the run or goes on with it, and says so when it trains."""
+def work(home: Path, run: Path, hold: str | None = None) -> int:
+    """What a process does that is to be killed: begins the run or goes on with it, and says so when it trains.
+
+    At the stage `hold`, or before the step of that number, it waits until there is a file RUN.go.
+    """
     place = Place(run.with_suffix(".place"))
     taken = loop.Trainer.step
+
+    def wait_at(stage):
+        while stage == hold and not run.with_suffix(".go").exists():
+            time.sleep(0.01)
 
     def step(trainer, batches):
         if place.step == 0:
             place.step = trainer.done
             place.tell(OUTSIDE)
             print("ready", flush=True)
+        if str(trainer.done + 1) == hold:
+            place.tell("held")
+            wait_at(hold)
         taken(trainer, batches)
         place.step = trainer.done
         place.tell(OUTSIDE)
 
     def slowly(stage):
         place.tell(stage)
+        wait_at(stage)
         time.sleep(PAUSE)
 
     def watcher(line):
@@ -101,18 +112,19 @@ def work(home: Path, run: Path) -> int:
     checkpoints.between_writes = slowly
     try:
         if RunFolder(run).exists():
-            resume(run, told=quiet, watcher=watcher, data=home / "data")
+            resume(run, log=quiet, watcher=watcher, data=home / "data")
         else:
-            train(run, the_recipe(home), told=quiet, watcher=watcher, data=home / "data")
+            train(run, the_recipe(home), log=quiet, watcher=watcher, data=home / "data")
     except ClearheadError as error:
         print(error, file=sys.stderr)
         return getattr(error, "exit_code", 1)
     return 0
 
 
-def started(home: Path, run: Path) -> tuple[subprocess.Popen[str], bool]:
+def started(home: Path, run: Path, hold: str | None = None) -> tuple[subprocess.Popen[str], bool]:
     """A process at work on a run, and whether it trains: one that finds the run finished does not."""
     command = [sys.executable, "-m", "tests.training.killing", "--work", str(home), str(run)]
+    command += ["--hold", hold] if hold else []
     root = Path(__file__).parents[2]
     process = subprocess.Popen(
         command,
@@ -152,7 +164,7 @@ def struck(home: Path, run: Path, delay: float, number: signal.Signals = signal.
     process, ready = started(home, run)
     if ready:
         time.sleep(delay)
-    process.send_signal(number)
+        process.send_signal(number)
     return None if ended(process) == 0 else Place.read(run.with_suffix(".place"))
 
 
@@ -188,9 +200,10 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--work", nargs=2, type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--hold", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.work:
-        return work(*asked.work)
+        return work(*asked.work, asked.hold)
     with tempfile.TemporaryDirectory() as home:
         fallen, runs = kill(Path(home), asked.kills, asked.seed)
         different = [said for run in runs for said in differences(run, RunFolder(Path(home) / "undisturbed"))]

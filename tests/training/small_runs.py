@@ -12,7 +12,7 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.defaults import decoder, default_recipe, encoder
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
 from clearhead.training.schedules import Cosine
 from clearhead.training.train import train
@@ -93,14 +93,14 @@ def made_in(folder, kind, steps=60):
         recipe,
         model=spec,
         tokenizing=tokenizing,
-        optimising=replace(recipe.optimising, lr=1e-2, schedule=Cosine(warmup=5)),
+        optimizer=replace(recipe.optimizer, lr=1e-2, schedule=Cosine(warmup=5)),
         batching=Batching(tokens=1024, context=CONTEXT),
         budget=Budget(steps=steps),
-        keeping=Keeping(evaluate=steps, log=steps, score_records=0, samples=1),
+        checkpointing=Checkpointing(evaluate=steps, log=steps, score_records=0, samples=1),
     )
     threads = torch.get_num_threads()
     try:
-        train(folder / "run", recipe, told=lambda _: None)
+        train(folder / "run", recipe, log=lambda _: None)
     finally:
         torch.set_num_threads(threads)
     return folder / "run"

@@ -12,7 +12,7 @@ def followed(averaging, weights, start=0.0):
     """The average after each of these weights, one number a step."""
     average, found = start, []
     for step, weight in enumerate(weights, start=1):
-        average += averaging.pull(step, len(weights)) * (weight - average)
+        average += averaging.ema_weight(step, len(weights)) * (weight - average)
         found.append(average)
     return found
 
@@ -22,7 +22,7 @@ def test_without_averaging_it_is_the_weights():
 
 
 def test_ema_is_the_published_recursion_once_it_is_warm():
-    average = Ema(0.5).pull(9, 100) * 1.0
+    average = Ema(0.5).ema_weight(9, 100) * 1.0
     assert average == 0.5
     weights = [math.sin(step) for step in range(200)]
     found = followed(Ema(0.9), weights)
@@ -53,7 +53,7 @@ def test_last_is_the_mean_of_its_snapshots(share, every, total):
 
 def test_last_leaves_the_average_alone_between_snapshots():
     last = Last(share=0.5, every=4)
-    assert [last.pull(step, 20) for step in range(9, 20)] == [1, 1, 0, 0, 0, 1 / 2, 0, 0, 0, 1 / 3, 0]
+    assert [last.ema_weight(step, 20) for step in range(9, 20)] == [1, 1, 0, 0, 0, 1 / 2, 0, 0, 0, 1 / 3, 0]
 
 
 def test_names():

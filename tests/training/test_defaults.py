@@ -23,11 +23,11 @@ from clearhead.training.defaults import (
     with_dropout,
     with_position,
 )
-from clearhead.training.learner import Eager, Learner
 from clearhead.training.loop import Stream
 from clearhead.training.machine import settled
-from clearhead.training.recipe import Budget, Keeping, Machine, read_recipe
+from clearhead.training.recipe import Budget, Checkpointing, Machine, read_recipe
 from clearhead.training.train import train
+from clearhead.training.train_step import Eager, TrainState
 from tests.training import small_runs
 from tests.training.small_runs import write_lines
 from tests.training.tiny import quiet, work_on
@@ -68,9 +68,9 @@ def test_it_trains_as_it_is(task, sources, tmp_path):
         tokenizing=replace(recipe.tokenizing, size=300),
         batching=replace(recipe.batching, tokens=256),
         budget=Budget(steps=2),
-        keeping=Keeping(score_records=1, samples=1),
+        checkpointing=Checkpointing(score_records=1, samples=1),
     )
-    run = train(tmp_path / "run", recipe, told=quiet)
+    run = train(tmp_path / "run", recipe, log=quiet)
     assert run.step == 2
     kept = read_recipe(tmp_path / "run" / "recipe.json")
     assert kept.model == run.model.spec
@@ -87,8 +87,8 @@ def test_every_size_of_text_has_a_recipe(task, on_gpu, sources):
     assert 100 <= steps[0] <= steps[-1] <= 20_000
     for recipe in found:
         assert recipe.task == task
-        assert recipe.optimising.schedule.warmup < recipe.budget.steps
-        assert recipe.keeping.evaluate < recipe.budget.steps
+        assert recipe.optimizer.schedule.warmup < recipe.budget.steps
+        assert recipe.checkpointing.evaluate < recipe.budget.steps
     with torch.device("meta"):
         sizes = [sum(one.numel() for one in recipe.model.build().parameters()) for recipe in found]
     assert sizes == sorted(sizes)
@@ -144,7 +144,7 @@ def test_every_kind_of_model_trains_two_steps(task, change, sources, tmp_path_fa
         tokenizing=Tokenizing(kind="bpe", size=300),
         batching=replace(recipe.batching, tokens=256, context=32),
         budget=Budget(steps=2),
-        keeping=Keeping(log=5, evaluate=5, score_records=0, samples=0),
+        checkpointing=Checkpointing(log=5, evaluate=5, score_records=0, samples=0),
     )
     losses = steps_of(recipe, home)
     assert all(0 < loss < 20 for loss in losses)
@@ -153,14 +153,14 @@ def test_every_kind_of_model_trains_two_steps(task, change, sources, tmp_path_fa
 def steps_of(recipe, home):
     """The losses of two steps, without a run folder."""
     work = work_on(recipe, home)
-    learner = Learner(work.spec.build().train(), work.task, recipe.optimising, settled(recipe.machine))
+    train_state = TrainState(work.spec.build().train(), work.task, recipe.optimizer, settled(recipe.machine))
     batches = Stream(work, filled=False).batches(0)
     losses = []
     for _ in range(2):
-        Eager(learner).step([next(batches)], 1e-3)
-        total = learner.totals()
+        Eager(train_state).step([next(batches)], 1e-3)
+        total = train_state.totals()
         losses.append(total.nll / total.places)
-        assert learner.is_finite()
+        assert train_state.is_finite()
     return losses
 
 

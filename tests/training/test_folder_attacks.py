@@ -16,19 +16,19 @@ from clearhead.training import loop
 from clearhead.training.checkpoints import state_sum
 from clearhead.training.divergence import LossWatch
 from clearhead.training.folder import RunFolder
-from clearhead.training.learner import Learner
 from clearhead.training.metrics import read_metrics
-from clearhead.training.recipe import Budget, Keeping, Machine, Optimising
+from clearhead.training.recipe import Budget, Checkpointing, Machine, Optimizer
 from clearhead.training.run import load
 from clearhead.training.schedules import Cosine
 from clearhead.training.train import resume, train
+from clearhead.training.train_step import TrainState
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet, recipe_for
 
 pytestmark = pytest.mark.usefixtures("one_thread", "undrawn")
 
 LONGER = Budget(steps=12)
-KEEPING = Keeping(log=2, evaluate=4, save=2, checkpoints=2, score_records=0, samples=0)
+KEEPING = Checkpointing(log=2, evaluate=4, save=2, checkpoints=2, score_records=0, samples=0)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,8 @@ def recipe(home):
         small_runs.classifying,
         home / "text",
         budget=Budget(steps=8),
-        keeping=KEEPING,
-        optimising=Optimising(lr=1e-2, schedule=Cosine(warmup=2)),
+        checkpointing=KEEPING,
+        optimizer=Optimizer(lr=1e-2, schedule=Cosine(warmup=2)),
     )
 
 
@@ -52,7 +52,7 @@ def recipe(home):
 def trained(home, recipe):
     """Two runs that differ in their seed."""
     return {
-        seed: train(home / f"seed-{seed}", replace(recipe, seed=seed), told=quiet, data=home / "data").folder
+        seed: train(home / f"seed-{seed}", replace(recipe, seed=seed), log=quiet, data=home / "data").folder
         for seed in (1, 2)
     }
 
@@ -69,7 +69,7 @@ def go_on(home):
 
     def resumed(run, **named):
         told = []
-        resume(run.path, told=told.append, data=home / "data", **{"budget": LONGER, **named})
+        resume(run.path, log=told.append, data=home / "data", **{"budget": LONGER, **named})
         return told
 
     return resumed
@@ -195,7 +195,7 @@ def test_where_nothing_was_ever_saved_it_begins_again_and_the_log_is_set_aside(r
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        train(tmp_path / "run", recipe, told=quiet, data=home / "data", watcher=watcher)
+        train(tmp_path / "run", recipe, log=quiet, data=home / "data", watcher=watcher)
     run = RunFolder(tmp_path / "run")
     log = run.metrics.read_bytes()
     assert log
@@ -211,10 +211,10 @@ def test_a_kill_within_the_first_save_begins_again(recipe, home, tmp_path, go_on
     def killed(*given):
         raise KeyboardInterrupt
 
-    only = replace(recipe, keeping=replace(KEEPING, save=4))
+    only = replace(recipe, checkpointing=replace(KEEPING, save=4))
     monkeypatch.setattr(loop.Checkpoints, "save", killed)
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", only, told=quiet, data=home / "data")
+        train(tmp_path / "run", only, log=quiet, data=home / "data")
     monkeypatch.undo()
     run = RunFolder(tmp_path / "run")
     assert [line["kind"] for line in read_metrics(run.metrics)] == ["step", "step", "evaluation"]
@@ -248,14 +248,14 @@ def test_a_folder_that_holds_a_name_of_ours_is_not_trained_in(name, recipe, home
     (place / name).parent.mkdir(parents=True)
     (place / name).write_text(FOREIGN[name])
     said = "is no run of Clearhead's; nothing was touched|there is a run already|holds no run's id"
-    refused(lambda: train(place, recipe, told=quiet, data=home / "data"), said, place)
+    refused(lambda: train(place, recipe, log=quiet, data=home / "data"), said, place)
 
 
 def test_a_folder_with_other_things_is_trained_in_and_they_stay(recipe, home, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / ".metrics.jsonl.partial.mine").write_text("mine")
     (tmp_path / "plots").mkdir()
-    train(tmp_path, recipe, told=quiet, data=home / "data")
+    train(tmp_path, recipe, log=quiet, data=home / "data")
     assert (tmp_path / "notes.txt").read_text() == (tmp_path / ".metrics.jsonl.partial.mine").read_text() == "mine"
     assert (tmp_path / "plots").is_dir()
 
@@ -273,18 +273,18 @@ def test_a_run_that_was_killed_before_its_recipe_is_begun_again(last, run, recip
     if last == "checkpoints":
         steps_removed(run.path / "checkpoints")
     before = run.id()
-    train(run.path, recipe, told=quiet, data=home / "data")
+    train(run.path, recipe, log=quiet, data=home / "data")
     assert run.id() == before
     assert_same_run(run, trained[1])
 
 
 def test_a_run_that_has_lost_its_recipe_is_not_begun_again(run, recipe, home):
     run.recipe_file.unlink()
-    refused(lambda: train(run.path, recipe, told=quiet, data=home / "data"), r"whose recipe\.json is missing", run.path)
+    refused(lambda: train(run.path, recipe, log=quiet, data=home / "data"), r"whose recipe\.json is missing", run.path)
     for path in (run.metrics, run.evaluation):
         path.unlink()
     said = r"holds step-\d+, .* of a run whose recipe\.json is missing"
-    refused(lambda: train(run.path, recipe, told=quiet, data=home / "data"), said, run.path)
+    refused(lambda: train(run.path, recipe, log=quiet, data=home / "data"), said, run.path)
 
 
 def test_checkpoints_of_others_stay_while_it_trains(run, go_on, trained, tmp_path):
@@ -323,7 +323,7 @@ def at_step(step, act):
 def test_a_run_that_is_moved_stops_and_is_whole_where_it_went(recipe, home, tmp_path, trained, go_on):
     path, went = tmp_path / "run", tmp_path / "went"
     with pytest.raises(RunError, match=r"was moved to .*/went while the run was in training") as caught:
-        train(path, recipe, told=quiet, data=home / "data", watcher=at_step(4, lambda: path.rename(went)))
+        train(path, recipe, log=quiet, data=home / "data", watcher=at_step(4, lambda: path.rename(went)))
     assert f"The last whole checkpoint is {went}/checkpoints/step-00000004" in str(caught.value)
     assert f"clearhead train {went} --resume" in str(caught.value)
     assert not path.exists()
@@ -339,7 +339,7 @@ def test_a_run_that_is_replaced_by_another_stops_and_the_other_is_left_alone(rec
         shutil.copytree(trained[2].path, path)
 
     with pytest.raises(RunError, match=f"was moved to {went}"):
-        train(path, recipe, told=quiet, data=home / "data", watcher=at_step(4, swap))
+        train(path, recipe, log=quiet, data=home / "data", watcher=at_step(4, swap))
     assert tree(path) == tree(trained[2].path)
     assert steps(RunFolder(went))[0] == 4
 
@@ -347,7 +347,7 @@ def test_a_run_that_is_replaced_by_another_stops_and_the_other_is_left_alone(rec
 def test_a_run_that_is_removed_stops_and_is_not_made_again(recipe, home, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(RunError, match="was moved, removed or replaced while the run was in training"):
-        train(path, recipe, told=quiet, data=home / "data", watcher=at_step(4, lambda: shutil.rmtree(path)))
+        train(path, recipe, log=quiet, data=home / "data", watcher=at_step(4, lambda: shutil.rmtree(path)))
     assert not path.exists()
 
 
@@ -357,7 +357,7 @@ def test_checkpoints_that_are_moved_stop_it(recipe, home, tmp_path, trained, go_
         train(
             path,
             recipe,
-            told=quiet,
+            log=quiet,
             data=home / "data",
             watcher=at_step(4, lambda: (path / "checkpoints").rename(went)),
         )
@@ -379,10 +379,10 @@ def test_a_run_that_is_moved_while_nothing_is_saved_stops_too(recipe, home, tmp_
             if path.exists():
                 path.rename(went)
 
-        act = lambda: train(path, recipe, told=told, data=tmp_path / "data")  # noqa: E731
+        act = lambda: train(path, recipe, log=told, data=tmp_path / "data")  # noqa: E731
     else:
         watcher = at_step(8, lambda: path.rename(went))
-        act = lambda: train(path, recipe, told=quiet, data=home / "data", watcher=watcher)  # noqa: E731
+        act = lambda: train(path, recipe, log=quiet, data=home / "data", watcher=watcher)  # noqa: E731
     with pytest.raises(RunError, match=f"was moved to {went}"):
         act()
     assert not path.exists()
@@ -477,7 +477,7 @@ def test_a_half_begun_run_with_links_inside_is_not_trained_in(tmp_path, recipe, 
         (place / name).parent.mkdir(parents=True)
         write_sealed(place / "run.json", {"run": "0" * 16})
         (place / name).symlink_to(mine)
-        refused(lambda: train(place, recipe, told=quiet), "is a link, and nothing is written", place, mine)
+        refused(lambda: train(place, recipe, log=quiet), "is a link, and nothing is written", place, mine)
 
 
 def test_a_lock_that_is_no_file_is_refused(run, go_on):
@@ -513,7 +513,7 @@ def test_a_tokeniser_is_a_plain_name(run, name, version):
 
 def test_checkpoints_may_lie_in_another_folder(recipe, home, tmp_path, trained, go_on):
     path, disk = tmp_path / "run", tmp_path / "disk" / "checkpoints"
-    train(path, recipe, told=quiet, data=home / "data", checkpoints=disk)
+    train(path, recipe, log=quiet, data=home / "data", checkpoints=disk)
     run = RunFolder(path)
     assert not (path / "checkpoints").exists()
     assert json.loads((disk / "run.json").read_text())["run"] == run.id()
@@ -529,15 +529,15 @@ def test_checkpoints_may_lie_in_another_folder(recipe, home, tmp_path, trained, 
 def test_a_folder_for_checkpoints_that_holds_other_things_is_refused(recipe, home, tmp_path, mine, trained):
     for place in (mine, trained[2].checkpoints.folder):
         refused(
-            lambda: train(tmp_path / "run", recipe, told=quiet, data=home / "data", checkpoints=place),  # noqa: B023
+            lambda: train(tmp_path / "run", recipe, log=quiet, data=home / "data", checkpoints=place),  # noqa: B023
             "is not the folder of this run's checkpoints|its run.json is of another run",
             place,
         )
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match="is a link"):
-        train(tmp_path / "run", recipe, told=quiet, data=home / "data", checkpoints=tmp_path / "link")
-    train(tmp_path / "run", recipe, told=quiet, data=home / "data", checkpoints=tmp_path / "empty")
+        train(tmp_path / "run", recipe, log=quiet, data=home / "data", checkpoints=tmp_path / "link")
+    train(tmp_path / "run", recipe, log=quiet, data=home / "data", checkpoints=tmp_path / "empty")
 
 
 def test_checkpoints_of_another_run_are_not_gone_on_with(run, go_on, trained, tmp_path):
@@ -547,9 +547,9 @@ def test_checkpoints_of_another_run_are_not_gone_on_with(run, go_on, trained, tm
 
 
 def test_two_copies_of_a_run_do_not_write_to_the_same_checkpoints(recipe, home, tmp_path, go_on):
-    run = train(tmp_path / "one", recipe, told=quiet, data=home / "data", checkpoints=tmp_path / "disk").folder
+    run = train(tmp_path / "one", recipe, log=quiet, data=home / "data", checkpoints=tmp_path / "disk").folder
     two = RunFolder(shutil.copytree(run.path, tmp_path / "two"))
-    with run.locked() as held:
+    with run.lock() as held:
         held.add(run.checkpoints.folder)
         with pytest.raises(RunError, match=rf"disk: is in use by process {os.getpid()}"):
             go_on(two)
@@ -570,14 +570,14 @@ def test_weights_of_another_seed_are_refused_by_name(run, trained, go_on):
     shutil.rmtree(newest)
     shutil.copytree(trained[2].checkpoints.folder / newest.name, newest)
     told = []
-    assert load(run.path, device="cpu", told=told.append).step < 8
+    assert load(run.path, device="cpu", log=told.append).step < 8
     assert told == [f"{newest}: is a checkpoint of another run ({trained[2].id()}); the checkpoint is passed over"]
     with pytest.raises(RunError, match="step-00000008: is a checkpoint of another run"):
         load(run.path, device="cpu", step=8)
     assert go_on(run)[0] == told[0]
     copy_in(run, trained[2])
     with pytest.raises(RunError, match="there is no whole checkpoint"):
-        load(run.path, device="cpu", told=quiet)
+        load(run.path, device="cpu", log=quiet)
     refused(lambda: go_on(run), "none of the checkpoints is whole", run.path)
 
 
@@ -612,7 +612,7 @@ def test_another_number_of_heads_is_refused(run, go_on, sealed):
     run.model_file.write_text(json.dumps(seal(json.loads(changed))) if sealed else changed)
     told = []
     with pytest.raises(RunError, match="no whole checkpoint" if sealed else "its checksum is wrong"):
-        load(run.path, device="cpu", told=told.append)
+        load(run.path, device="cpu", log=told.append)
     assert all("was saved with another model.json" in line for line in told)
     refused(lambda: go_on(run), "is whole|its checksum is wrong", run.path)
 
@@ -638,7 +638,7 @@ def test_weights_that_are_no_numbers_are_passed_over(run, go_on):
             load(run.path, device="cpu", step=step)
         if step == 8:
             break
-        assert load(run.path, device="cpu", told=told.append).step != best
+        assert load(run.path, device="cpu", log=told.append).step != best
         assert "has values that are no numbers" in told[0]
     assert "has values that are no numbers" in go_on(run)[0]
 
@@ -733,7 +733,7 @@ def test_a_resume_takes_another_rate_and_machine_and_writes_them_down(run, go_on
     machine = Machine(device="cpu", precision="bfloat16", threads=1, graphs=False, deterministic=False)
     go_on(run, lr=1e-3, machine=machine)
     after = run.recipe()
-    assert after == replace(before, budget=LONGER, optimising=replace(before.optimising, lr=1e-3), machine=machine)
+    assert after == replace(before, budget=LONGER, optimizer=replace(before.optimizer, lr=1e-3), machine=machine)
     rates = [line["lr"] for line in read_metrics(run.metrics) if line["kind"] == "step"]
     assert rates[-1] < 1e-3 < rates[0]
     go_on(run, budget=Budget(steps=14))
@@ -742,9 +742,9 @@ def test_a_resume_takes_another_rate_and_machine_and_writes_them_down(run, go_on
 
 def test_a_loss_that_grows_tenfold_is_told_each_time_and_once(recipe, home, tmp_path, monkeypatch):
     """It is high from step 10, low again from 16, and high from 22; stopped at 12 and gone on with."""
-    keeping = Keeping(log=1, evaluate=100, score_records=0, samples=0)
-    wild = replace(recipe, keeping=keeping, budget=Budget(steps=12))
-    totals, told, lines = Learner.totals, [], []
+    checkpointing = Checkpointing(log=1, evaluate=100, score_records=0, samples=0)
+    wild = replace(recipe, checkpointing=checkpointing, budget=Budget(steps=12))
+    totals, told, lines = TrainState.totals, [], []
 
     def grown(self):
         found = totals(self)
@@ -754,8 +754,8 @@ def test_a_loss_that_grows_tenfold_is_told_each_time_and_once(recipe, home, tmp_
         if line["kind"] == "step":
             lines.append(line)
 
-    monkeypatch.setattr(Learner, "totals", grown)
-    train(tmp_path / "run", wild, told=told.append, data=home / "data", watcher=watcher)
+    monkeypatch.setattr(TrainState, "totals", grown)
+    train(tmp_path / "run", wild, log=told.append, data=home / "data", watcher=watcher)
     go_on = {"told": told.append, "data": home / "data", "watcher": watcher}
     resume(tmp_path / "run", budget=Budget(steps=30), **go_on)
     told = [line for line in told if "loss has grown" in line]

@@ -11,12 +11,12 @@ from clearhead.training import loop
 from clearhead.training.averaging import Ema, Last
 from clearhead.training.defaults import with_attention, with_position
 from clearhead.training.folder import RunFolder
-from clearhead.training.learner import Captured, Eager, Learner, make_stepper
 from clearhead.training.loop import Stream
 from clearhead.training.metrics import read_metrics, without_times
-from clearhead.training.recipe import Batching, Machine, Optimising
+from clearhead.training.recipe import Batching, Machine, Optimizer
 from clearhead.training.schedules import Cosine
 from clearhead.training.train import Stopped, resume, train
+from clearhead.training.train_step import Captured, Eager, TrainState, make_stepper
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet, recipe_for, work_on
 
@@ -32,7 +32,7 @@ KINDS = [
     small_runs.filling,
     small_runs.classifying,
 ]
-OPTIMISING = Optimising(lr=1e-3, schedule=Cosine(warmup=3), smoothing=0.1)
+OPTIMISING = Optimizer(lr=1e-3, schedule=Cosine(warmup=3), smoothing=0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -48,18 +48,18 @@ def as_it_was():
 def taken(work, stepper_of, machine=GPU):
     """A learner after some steps of this work, and what it has summed up."""
     torch.manual_seed(1)
-    learner = Learner(work.spec.build().cuda().train(), work.task, work.recipe.optimising, machine)
-    stepper = stepper_of(learner)
+    train_state = TrainState(work.spec.build().cuda().train(), work.task, work.recipe.optimizer, machine)
+    stepper = stepper_of(train_state)
     # Both get batches of the same shapes, whichever of them needs that.
     batches = Stream(work, filled=True).batches(0)
-    averaging = work.recipe.optimising.averaging
+    averaging = work.recipe.optimizer.averaging
     for step in range(STEPS):
         torch.manual_seed(step)
-        pull = averaging.pull(step + 1, STEPS)
-        learner.hold_average(pull)
+        ema_weight = averaging.ema_weight(step + 1, STEPS)
+        train_state.hold_average(ema_weight)
         stepper.step([next(batches) for _ in range(work.recipe.batching.passes)], 1e-3)
-        learner.move_average(pull)
-    return learner, learner.totals()
+        train_state.update_average(ema_weight)
+    return train_state, train_state.totals()
 
 
 def assert_alike(model, other):
@@ -69,7 +69,7 @@ def assert_alike(model, other):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_captured_is_eager(kind, tmp_path):
-    work = work_on(recipe_for(kind, tmp_path, dropout=0.0, machine=GPU, optimising=OPTIMISING), tmp_path)
+    work = work_on(recipe_for(kind, tmp_path, dropout=0.0, machine=GPU, optimizer=OPTIMISING), tmp_path)
     eager, told = taken(work, Eager)
     captured, others = taken(work, Captured)
     assert told.places == others.places > 0
@@ -90,14 +90,14 @@ def steps_alike(recipe, folder):
 @pytest.mark.parametrize("attention", ["softmax", "cosine", "argmax", "kernelized", "sigmoid", "sparsemax"])
 @pytest.mark.parametrize("kind", [small_runs.translating, small_runs.stretch], ids=lambda kind: kind.__name__)
 def test_captured_is_eager_with_every_attention(kind, attention, tmp_path):
-    recipe = recipe_for(kind, tmp_path, dropout=0.0, optimising=OPTIMISING)
+    recipe = recipe_for(kind, tmp_path, dropout=0.0, optimizer=OPTIMISING)
     steps_alike(replace(recipe, model=with_attention(recipe.model, attention)), tmp_path)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "argmax", "kernelized"])
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary"])
 def test_captured_is_eager_with_several_documents(attention, position, tmp_path):
-    recipe = recipe_for(small_runs.documents, tmp_path, dropout=0.0, optimising=OPTIMISING)
+    recipe = recipe_for(small_runs.documents, tmp_path, dropout=0.0, optimizer=OPTIMISING)
     model = with_position(with_attention(recipe.model, attention), position, small_runs.CONTEXT)
     steps_alike(replace(recipe, model=model), tmp_path)
 
@@ -109,21 +109,21 @@ def test_dropout_of_weights_in_blocks_is_captured(tmp_path, monkeypatch):
     block = recipe.model.blocks[0]
     model = replace(recipe.model, blocks=(replace(block, attention=replace(block.attention, dropout=0.5)),))
     work = work_on(replace(recipe, model=with_attention(model, "argmax")), tmp_path)
-    learner, totals = taken(work, Captured)
-    assert learner.is_finite()
+    train_state, totals = taken(work, Captured)
+    assert train_state.is_finite()
     assert totals.places > 0
 
 
 @pytest.mark.parametrize("averaging", [Ema(0.9), Last(share=0.5, every=2)])
 def test_captured_is_eager_with_passes_r_drop_and_an_average(averaging, tmp_path):
-    optimising = replace(OPTIMISING, r_drop=2.0, averaging=averaging)
-    batching = Batching(tokens=512, tokens_at_once=128, context=32)
-    recipe = recipe_for(small_runs.translating, tmp_path, dropout=0.0, optimising=optimising, batching=batching)
+    optimizer = replace(OPTIMISING, r_drop=2.0, averaging=averaging)
+    batching = Batching(tokens=512, micro_batch_tokens=128, context=32)
+    recipe = recipe_for(small_runs.translating, tmp_path, dropout=0.0, optimizer=optimizer, batching=batching)
     work = work_on(recipe, tmp_path)
     eager, _ = taken(work, Eager)
     captured, _ = taken(work, Captured)
     assert_alike(eager.model, captured.model)
-    assert_alike(eager.caught_up(), captured.caught_up())
+    assert_alike(eager.averaged_model(), captured.averaged_model())
 
 
 def test_captured_dropout_differs_from_step_to_step_and_follows_the_seed(tmp_path):
@@ -132,12 +132,12 @@ def test_captured_dropout_differs_from_step_to_step_and_follows_the_seed(tmp_pat
 
     def losses(seeds):
         torch.manual_seed(1)
-        learner = Learner(work.spec.build().cuda().train(), work.task, work.recipe.optimising, GPU)
-        stepper, found = Captured(learner), []
+        train_state = TrainState(work.spec.build().cuda().train(), work.task, work.recipe.optimizer, GPU)
+        stepper, found = Captured(train_state), []
         for seed in seeds:
             torch.manual_seed(seed)
             stepper.step([batch], 0.0)
-            found.append(learner.totals().nll)
+            found.append(train_state.totals().nll)
         return found
 
     first = losses([5, 6, 7, 5, 6, 7])
@@ -148,7 +148,7 @@ def test_captured_dropout_differs_from_step_to_step_and_follows_the_seed(tmp_pat
 
 def test_a_table_of_positions_that_grows_between_captures_stays_right(tmp_path):
     """Narrow batches are captured first; then wide ones make a larger table, and the narrow graph is replayed."""
-    recipe = recipe_for(small_runs.stretch, tmp_path, dropout=0.0, optimising=OPTIMISING)
+    recipe = recipe_for(small_runs.stretch, tmp_path, dropout=0.0, optimizer=OPTIMISING)
     recipe = replace(recipe, model=with_position(recipe.model, "sinusoidal", 32))
     work = work_on(recipe, tmp_path)
     wide = next(Stream(work, filled=True).batches(0))
@@ -156,21 +156,21 @@ def test_a_table_of_positions_that_grows_between_captures_stays_right(tmp_path):
     models = []
     for stepper_of in (Eager, Captured):
         torch.manual_seed(1)
-        learner = Learner(work.spec.build().cuda().train(), work.task, OPTIMISING, GPU)
-        stepper = stepper_of(learner)
+        train_state = TrainState(work.spec.build().cuda().train(), work.task, OPTIMISING, GPU)
+        stepper = stepper_of(train_state)
         for batch in (narrow, narrow, wide, narrow, wide, narrow):
             stepper.step([batch], 1e-3)
             # What was freed is taken again, and written over: a graph that still read it would show.
             torch.full((1 << 16,), float("nan"), device="cuda")
-        models.append(learner.model)
+        models.append(train_state.model)
     assert_alike(*models)
 
 
 def test_steps_are_captured_on_a_gpu_unless_told_otherwise(tmp_path):
     work = work_on(recipe_for(small_runs.stretch, tmp_path), tmp_path)
-    learner = Learner(work.spec.build().cuda(), work.task, OPTIMISING, GPU)
-    assert isinstance(make_stepper(learner, GPU), Captured)
-    assert isinstance(make_stepper(learner, replace(GPU, graphs=False)), Eager)
+    train_state = TrainState(work.spec.build().cuda(), work.task, OPTIMISING, GPU)
+    assert isinstance(make_stepper(train_state, GPU), Captured)
+    assert isinstance(make_stepper(train_state, replace(GPU, graphs=False)), Eager)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -178,9 +178,9 @@ def test_steps_are_captured_on_a_gpu_unless_told_otherwise(tmp_path):
 @pytest.mark.parametrize("step", [1, 5])
 def test_a_deterministic_run_that_was_stopped_ends_the_same(precision, graphs, step, tmp_path, monkeypatch):
     machine = Machine(device="cuda", precision=precision, graphs=graphs, deterministic=True, threads=1)
-    optimising = replace(OPTIMISING, averaging=Last(share=0.5, every=2))
-    recipe = recipe_for(small_runs.translating, tmp_path / "text", machine=machine, optimising=optimising)
-    whole = train(tmp_path / "whole", recipe, told=quiet, data=tmp_path / "data").folder
+    optimizer = replace(OPTIMISING, averaging=Last(share=0.5, every=2))
+    recipe = recipe_for(small_runs.translating, tmp_path / "text", machine=machine, optimizer=optimizer)
+    whole = train(tmp_path / "whole", recipe, log=quiet, data=tmp_path / "data").folder
     original = loop.Trainer.step
 
     def stopping(self, batches):
@@ -190,16 +190,16 @@ def test_a_deterministic_run_that_was_stopped_ends_the_same(precision, graphs, s
 
     monkeypatch.setattr(loop.Trainer, "step", stopping)
     with pytest.raises(Stopped):
-        train(tmp_path / "run", recipe, told=quiet, data=tmp_path / "data")
+        train(tmp_path / "run", recipe, log=quiet, data=tmp_path / "data")
     monkeypatch.undo()
-    resume(tmp_path / "run", told=quiet, data=tmp_path / "data")
+    resume(tmp_path / "run", log=quiet, data=tmp_path / "data")
     assert_same_run(RunFolder(tmp_path / "run"), whole)
 
 
 def test_the_default_on_a_gpu_trains_and_scores(tmp_path):
     machine = Machine(device="cuda")
     recipe = recipe_for(small_runs.classifying, tmp_path / "text", machine=machine)
-    run = train(tmp_path / "run", recipe, told=quiet)
+    run = train(tmp_path / "run", recipe, log=quiet)
     assert run.folder.recipe().machine.precision == "bfloat16"
     lines = without_times(read_metrics(run.folder.metrics))
     assert lines[-1]["kind"] == "evaluation"

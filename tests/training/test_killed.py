@@ -36,7 +36,7 @@ def test_killed_five_times(home):
 @pytest.mark.parametrize("stage", ["model.safetensors", "training.safetensors", "state.json", "rename"])
 def test_killed_inside_a_write_at_each_of_its_stages(home, stage):
     path = home / f"in-{stage}"
-    process, ready = started(home, path)
+    process, ready = started(home, path, hold=stage)
     assert ready
     wait_for(path.with_suffix(".place"), [stage])
     process.kill()
@@ -51,9 +51,10 @@ def test_killed_inside_a_write_at_each_of_its_stages(home, stage):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_leaves(home, number):
     path = home / number.name
-    process, _ = started(home, path)
-    time.sleep(0.1)
+    process, _ = started(home, path, hold="8")
+    wait_for(path.with_suffix(".place"), ["held"])
     process.send_signal(number)
+    path.with_suffix(".go").touch()
     _, told = process.communicate()
     assert process.returncode == 128 + number
     step = RunFolder(path).checkpoints.newest().step
@@ -69,7 +70,7 @@ def test_a_signal_saves_and_leaves(home, number):
 def test_a_second_signal_leaves_at_once(home):
     """In the middle of the write that the first one asked for: nothing is saved, and nothing lost."""
     path = home / "twice"
-    process, _ = started(home, path)
+    process, _ = started(home, path, hold="model.safetensors")
     wait_for(path.with_suffix(".place"), ["model.safetensors"])
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)

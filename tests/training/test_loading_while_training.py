@@ -10,7 +10,7 @@ from tests.training.tiny import quiet, recipe_for
 
 def test_a_checkpoint_that_is_replaced_between_listing_and_reading(tmp_path, monkeypatch):
     """`make attack` found it: 58 of 704 loads failed during training that kept one checkpoint."""
-    train(tmp_path / "run", recipe_for(small_runs.translating, tmp_path / "text"), told=quiet)
+    train(tmp_path / "run", recipe_for(small_runs.translating, tmp_path / "text"), log=quiet)
     newer, older, *others = RunFolder(tmp_path / "run").checkpoints.folders()
     for one in others:
         one.rename(tmp_path / one.name)
@@ -24,5 +24,5 @@ def test_a_checkpoint_that_is_replaced_between_listing_and_reading(tmp_path, mon
         return read(checkpoint, spec)
 
     monkeypatch.setattr(run_module, "load_weights", replaced)
-    assert load(tmp_path / "run", device="cpu", told=told.append).step == 12
+    assert load(tmp_path / "run", device="cpu", log=told.append).step == 12
     assert told == []

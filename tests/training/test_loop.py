@@ -14,7 +14,7 @@ from clearhead.training.averaging import Ema
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import step_seed
 from clearhead.training.metrics import MetricsLog, read_metrics
-from clearhead.training.recipe import Batching, Budget, Keeping, Optimising
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
 from clearhead.training.schedules import Constant, Cosine
 from clearhead.training.train import Stopped, resume, train
 from tests.training import small_runs
@@ -31,7 +31,7 @@ def home(tmp_path_factory):
 @pytest.fixture
 def recipe(home):
     """Of a classifier: the quickest to train and to assess."""
-    return recipe_for(small_runs.classifying, home, optimising=Optimising(lr=1e-2, schedule=Cosine(warmup=3)))
+    return recipe_for(small_runs.classifying, home, optimizer=Optimizer(lr=1e-2, schedule=Cosine(warmup=3)))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def go(home, tmp_path):
     """Trains a recipe in a new folder."""
 
     def started(recipe, watcher=quiet):
-        train(tmp_path / "run", recipe, told=quiet, data=home / "data", watcher=watcher)
+        train(tmp_path / "run", recipe, log=quiet, data=home / "data", watcher=watcher)
         return RunFolder(tmp_path / "run")
 
     return started
@@ -54,7 +54,7 @@ def go(home, tmp_path):
 @pytest.fixture
 def go_on(home, tmp_path):
     """Resumes what `go` has begun."""
-    return lambda: resume(tmp_path / "run", told=quiet, data=home / "data").folder
+    return lambda: resume(tmp_path / "run", log=quiet, data=home / "data").folder
 
 
 def of_kind(lines, kind):
@@ -85,7 +85,7 @@ def test_what_is_logged_and_shown(recipe, go):
 @pytest.mark.usefixtures("undrawn")
 def test_a_line_of_a_step(recipe, go):
     lines = of_kind(read_metrics(go(recipe).metrics), "step")
-    rates = [recipe.optimising.lr * recipe.optimising.schedule.at(step - 1, total=STEPS) for step in (3, 6, 9, 12)]
+    rates = [recipe.optimizer.lr * recipe.optimizer.schedule.at(step - 1, total=STEPS) for step in (3, 6, 9, 12)]
     assert [line["lr"] for line in lines] == pytest.approx(rates)
     for line in lines:
         assert line["loss"] > 0
@@ -110,7 +110,7 @@ def test_a_line_of_an_evaluation(recipe, go):
 def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch):
     goals = iter([0.1, 0.9, 0.5, 0.5, 0.4, 0.3])
     monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
-    folder = go(replace(recipe, keeping=Keeping(evaluate=2, checkpoints=2, score_records=0, samples=0)))
+    folder = go(replace(recipe, checkpointing=Checkpointing(evaluate=2, checkpoints=2, score_records=0, samples=0)))
     assert saved(folder) == [12, 10, 4]
     lines = of_kind(read_metrics(folder.metrics), "evaluation")
     assert [line["best"] for line in lines] == [True, True, False, False, False, False]
@@ -121,7 +121,7 @@ def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch)
 def test_a_score_that_is_no_number_is_never_the_best(recipe, go, monkeypatch):
     goals = iter([float("nan"), 0.2, float("nan")])
     monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
-    folder = go(replace(recipe, keeping=replace(KEEPING, evaluate=4)))
+    folder = go(replace(recipe, checkpointing=replace(KEEPING, evaluate=4)))
     assert folder.checkpoints.all()[0].state["best"] == {"step": 8, "score": 0.2}
 
 
@@ -130,7 +130,9 @@ def test_patience_ends_it(recipe, go, monkeypatch):
     goals = iter([0.5, 0.6, 0.6, 0.1])
     monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
     folder = go(
-        replace(recipe, budget=Budget(steps=1000, patience=2), keeping=replace(KEEPING, evaluate=3, checkpoints=1))
+        replace(
+            recipe, budget=Budget(steps=1000, patience=2), checkpointing=replace(KEEPING, evaluate=3, checkpoints=1)
+        )
     )
     assert saved(folder) == [12, 6]
     assert folder.checkpoints.all()[0].state["finished"] is True
@@ -148,7 +150,7 @@ def test_patience_is_not_renewed_by_a_stop(recipe, go, go_on, monkeypatch):
 
     with pytest.raises(BrokenPipeError):
         go(
-            replace(recipe, budget=Budget(steps=1000, patience=2), keeping=replace(KEEPING, evaluate=3, save=3)),
+            replace(recipe, budget=Budget(steps=1000, patience=2), checkpointing=replace(KEEPING, evaluate=3, save=3)),
             watcher,
         )
     assert saved(go_on()) == [9, 6, 3]
@@ -157,8 +159,8 @@ def test_patience_is_not_renewed_by_a_stop(recipe, go, go_on, monkeypatch):
 @pytest.mark.usefixtures("undrawn")
 def test_minutes_end_it(recipe, go):
     seen = []
-    keeping = replace(KEEPING, log=1, evaluate=10_000)
-    folder = go(replace(recipe, budget=Budget(minutes=0.005), keeping=keeping), seen.append)
+    checkpointing = replace(KEEPING, log=1, evaluate=10_000)
+    folder = go(replace(recipe, budget=Budget(minutes=0.005), checkpointing=checkpointing), seen.append)
     lines = of_kind(seen, "step")
     assert all(line["seconds"] <= 0.3 for line in lines[:-1])
     assert lines[-1]["seconds"] >= 0.3
@@ -176,17 +178,19 @@ def test_epochs_end_it(recipe, go):
 @pytest.mark.usefixtures("undrawn")
 def test_epochs_are_counted_in_steps_of_several_passes(recipe, go):
     """Nine batches of 256 tokens, two of them a step."""
-    batching = Batching(tokens=512, tokens_at_once=256, context=32)
+    batching = Batching(tokens=512, micro_batch_tokens=256, context=32)
     folder = go(replace(recipe, budget=Budget(epochs=2.0), batching=batching))
     assert saved(folder)[0] == 9
     assert read_metrics(folder.metrics)[-2]["epoch"] == 2
 
 
-@pytest.mark.parametrize("keeping", [KEEPING, Keeping(log=50, evaluate=50, save=1), Keeping(log=1, evaluate=1)])
+@pytest.mark.parametrize(
+    "checkpointing", [KEEPING, Checkpointing(log=50, evaluate=50, save=1), Checkpointing(log=1, evaluate=1)]
+)
 @pytest.mark.usefixtures("undrawn")
-def test_divergence_is_told_with_its_step_and_never_saved(recipe, go, tmp_path, keeping):
-    keeping = replace(keeping, score_records=0, samples=0)
-    wild = replace(recipe, optimising=Optimising(lr=1e30, schedule=Constant(), clip=None), keeping=keeping)
+def test_divergence_is_told_with_its_step_and_never_saved(recipe, go, tmp_path, checkpointing):
+    checkpointing = replace(checkpointing, score_records=0, samples=0)
+    wild = replace(recipe, optimizer=Optimizer(lr=1e30, schedule=Constant(), clip=None), checkpointing=checkpointing)
     with pytest.raises(RunError, match=r"at step \d+: training has diverged.*a lower --lr, or with more --warmup"):
         go(wild)
     for one in RunFolder(tmp_path / "run").checkpoints.all():
@@ -204,11 +208,11 @@ def test_weights_that_diverge_where_nothing_is_logged(recipe, go, tmp_path, monk
         original(self, batches)
         if self.done == 4:
             with torch.no_grad():
-                self.learner.parameters[0].fill_(float("nan"))
+                self.train_state.parameters[0].fill_(float("nan"))
 
     monkeypatch.setattr(loop.Trainer, "step", step)
     with pytest.raises(RunError, match="weights that are no numbers at step 4: training has diverged"):
-        go(replace(recipe, keeping=replace(KEEPING, save=2)))
+        go(replace(recipe, checkpointing=replace(KEEPING, save=2)))
     assert saved(RunFolder(tmp_path / "run")) == [2]
 
 
@@ -296,8 +300,8 @@ def test_a_signal_before_the_first_step_is_obeyed(recipe, go, tmp_path, monkeypa
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_weights_to_use_are_the_averaged_ones(recipe, go):
-    averaged = replace(recipe.optimising, averaging=Ema(0.9))
-    newest = go(replace(recipe, optimising=averaged)).checkpoints.newest()
+    averaged = replace(recipe.optimizer, averaging=Ema(0.9))
+    newest = go(replace(recipe, optimizer=averaged)).checkpoints.newest()
     model, training = newest.model(), newest.training()
     for name, one in model.items():
         assert torch.equal(one, training[f"average.{name}"])

@@ -89,11 +89,11 @@ def test_size_zero_is_a_new_file_and_what_was_there_is_set_aside(tmp_path):
     path, told = tmp_path / "metrics.jsonl", []
     written(path, [])
     for number, line in enumerate([STEP, EVALUATION], start=1):
-        log = MetricsLog(path, told=told.append)
+        log = MetricsLog(path, log=told.append)
         log.write(line)
         log.close()
         assert len(told) == number - 1
-    log = MetricsLog(path, told=told.append)
+    log = MetricsLog(path, log=told.append)
     assert log.size == 0
     log.close()
     assert read_metrics(path) == []
@@ -113,7 +113,7 @@ def test_a_file_that_does_not_fit_the_checkpoint_is_set_aside(tmp_path, size):
         size += end
         os.truncate(path, end - 1)
     before = path.read_bytes()
-    log = MetricsLog(path, size=size, told=told.append)
+    log = MetricsLog(path, size=size, log=told.append)
     log.write(STEP)
     assert log.size == path.stat().st_size
     log.close()
@@ -127,7 +127,7 @@ def test_a_file_that_does_not_fit_the_checkpoint_is_set_aside(tmp_path, size):
 def test_a_file_with_a_broken_line_is_set_aside(tmp_path):
     path, told = tmp_path / "metrics.jsonl", []
     path.write_bytes(b'{"step":1}\n{"st\n{"step":3}\n')
-    MetricsLog(path, size=path.stat().st_size, told=told.append).close()
+    MetricsLog(path, size=path.stat().st_size, log=told.append).close()
     assert ":2: this line of metrics is broken" in told[0].replace("(2", "(:2")
     assert (tmp_path / "metrics.1.jsonl").exists()
     assert path.read_bytes() == b""
@@ -135,7 +135,7 @@ def test_a_file_with_a_broken_line_is_set_aside(tmp_path):
 
 def test_a_file_that_is_lost_is_told_and_a_new_one_begins(tmp_path):
     path, told = tmp_path / "metrics.jsonl", []
-    MetricsLog(path, size=77, told=told.append).close()
+    MetricsLog(path, size=77, log=told.append).close()
     assert told == [f"{path}: the log of what came before is lost, and a new log begins"]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 

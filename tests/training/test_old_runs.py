@@ -49,7 +49,7 @@ def test_an_old_run_answers_as_it_did(old):
 
 def test_an_old_run_goes_on_as_it_would_have(old):
     path, expected = old
-    run = resume(path, budget=Budget(steps=30), told=lambda line: None)
+    run = resume(path, budget=Budget(steps=30), log=lambda line: None)
     assert run.step == 30
     check(run, expected["resumed"])
     weights = load_file(path / "resumed.safetensors")

@@ -10,24 +10,26 @@ import pytest
 
 from clearhead import files
 from clearhead.errors import OptionError, RunError
+from clearhead.files import write_sealed
+from clearhead.serialization import to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import ATTENTIONS, POSITIONS, default_recipe, with_attention, with_position
+from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import (
     CLASSES,
     Batching,
     Budget,
-    Keeping,
+    Checkpointing,
     Machine,
-    Optimising,
+    Optimizer,
     changes,
     read_recipe,
     write_recipe,
 )
 from clearhead.training.schedules import SCHEDULES, Schedule
-from clearhead.written import to_json
 
 TASKS = {
     "translate": lambda path: Aligned(source=(path,), target=(path,)),
@@ -70,7 +72,7 @@ def test_every_attention_comes_back(name, recipe, tmp_path):
     assert back == recipe
     kinds = [type(getattr(back.model.blocks[0].attention, part)) for part in ("similarity", "weighting")]
     assert kinds == [type(ATTENTIONS[name].similarity), type(ATTENTIONS[name].weighting)]
-    assert type(back.optimising.schedule) is SCHEDULES["cosine"]
+    assert type(back.optimizer.schedule) is SCHEDULES["cosine"]
 
 
 @pytest.mark.parametrize("name", POSITIONS)
@@ -82,14 +84,14 @@ def test_every_position_comes_back(name, recipe, tmp_path):
 @pytest.mark.parametrize("averaging", [Unaveraged(), Ema(0.5), Last(share=0.1, every=3)])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_and_average_comes_back(schedule, averaging, recipe, tmp_path):
-    optimising = Optimising(lr=0.1 + 0.2, schedule=SCHEDULES[schedule](warmup=7), averaging=averaging, clip=None)
+    optimizer = Optimizer(lr=0.1 + 0.2, schedule=SCHEDULES[schedule](warmup=7), averaging=averaging, clip=None)
     recipe = replace(
         recipe,
-        optimising=optimising,
+        optimizer=optimizer,
         budget=Budget(minutes=1e-3, patience=2),
         tokenizing=Tokenizing(kind="word", size=100, shared=False, lower=True, given="x"),
-        batching=Batching(tokens_at_once=7),
-        keeping=Keeping(save=3, select="last"),
+        batching=Batching(micro_batch_tokens=7),
+        checkpointing=Checkpointing(save=3, select="last"),
         machine=Machine(device="cuda:1", precision="bfloat16", compile=True, graphs=False, deterministic=True),
         seed=0,
     )
@@ -143,13 +145,13 @@ def test_a_full_disk_leaves_the_recipe_as_it_was(recipe, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("optimising", "lr"), "fast", r"optimising\.lr: expected a number; came 'fast'"),
-        (("optimising", "lr"), -1, r"optimising: Optimising: lr must be above 0; came -1"),
-        (("optimising", "schedule"), {"is": "Softmax", "temperature": 1}, r"schedule: expected a Schedule; came Soft"),
-        (("optimising", "betas"), [0.9], r"optimising\.betas: expected a list of 2; came tuple \(0\.9,\)"),
+        (("optimizer", "lr"), "fast", r"optimizer\.lr: expected a number; came 'fast'"),
+        (("optimizer", "lr"), -1, r"optimizer: Optimizer: lr must be above 0; came -1"),
+        (("optimizer", "schedule"), {"is": "Softmax", "temperature": 1}, r"schedule: expected a Schedule; came Soft"),
+        (("optimizer", "betas"), [0.9], r"optimizer\.betas: expected a list of 2; came tuple \(0\.9,\)"),
         (("model", "blocks", 0, "dropout"), True, r"model\.blocks\[0\]\.dropout: expected a number; came True"),
         (("seed",), 10**30, "seed: expected a whole number; came a number of 100 bits"),
-        (("keeping", "select"), "worst", r"keeping\.select: expected 'best' or 'last'; came 'worst'"),
+        (("checkpointing", "select"), "worst", r"checkpointing\.select: expected 'best' or 'last'; came 'worst'"),
         (("colour",), "red", "there is no field 'colour' in this version of Clearhead; Recipe has task"),
     ],
 )
@@ -193,9 +195,12 @@ def test_a_recipe_belongs_to_its_run(recipe, tmp_path):
     file = tmp_path / "recipe.json"
     write_recipe(recipe, file, run="0a1b")
     assert json.loads(file.read_text(encoding="utf-8"))["run"] == "0a1b"
-    assert read_recipe(file) == read_recipe(file, run="0a1b") == recipe
-    with pytest.raises(RunError, match=r"recipe\.json: belongs to another run"):
-        read_recipe(file, run="ffff")
+    assert read_recipe(file) == recipe
+    write_sealed(tmp_path / "run.json", {"run": "0a1b"})
+    assert RunFolder(tmp_path).recipe() == recipe
+    write_sealed(tmp_path / "run.json", {"run": "ffff"})
+    with pytest.raises(RunError, match=r"recipe\.json: is of another run \(0a1b; this is ffff\)"):
+        RunFolder(tmp_path).recipe()
 
 
 def test_a_path_that_is_no_unicode_is_written_and_read(recipe, tmp_path):
@@ -211,7 +216,7 @@ def test_a_part_that_no_one_could_read_again_is_not_written(recipe, tmp_path):
             return 1.0
 
     with pytest.raises(OptionError, match="cannot be written to a file: Mine is no part of Clearhead"):
-        write_recipe(replace(recipe, optimising=Optimising(schedule=Mine())), tmp_path / "recipe.json")
+        write_recipe(replace(recipe, optimizer=Optimizer(schedule=Mine())), tmp_path / "recipe.json")
     assert not (tmp_path / "recipe.json").exists()
 
 
@@ -225,16 +230,16 @@ def test_the_file_is_for_people_too(recipe, tmp_path):
     write_recipe(recipe, tmp_path / "recipe.json")
     written = (tmp_path / "recipe.json").read_text(encoding="utf-8")
     assert "größer.txt" in written
-    assert json.loads(written)["optimising"]["schedule"] == {"is": "CosineDecay", "warmup": 100, "floor": 0.1}
+    assert json.loads(written)["optimizer"]["schedule"] == {"is": "CosineDecay", "warmup": 100, "floor": 0.1}
 
 
 @pytest.mark.parametrize(
     ("batching", "passes", "at_once"),
     [
         (Batching(tokens=100), 1, 100),
-        (Batching(tokens=100, tokens_at_once=25), 4, 25),
-        (Batching(tokens=100, tokens_at_once=30), 3, 30),
-        (Batching(tokens=100, tokens_at_once=300), 1, 100),
+        (Batching(tokens=100, micro_batch_tokens=25), 4, 25),
+        (Batching(tokens=100, micro_batch_tokens=30), 3, 30),
+        (Batching(tokens=100, micro_batch_tokens=300), 1, 100),
     ],
 )
 def test_passes(batching, passes, at_once):
@@ -244,20 +249,20 @@ def test_passes(batching, passes, at_once):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Optimising(lr=0.0), "Optimising: lr must be above 0; came 0.0"),
-        (lambda: Optimising(lr=math.nan), "Optimising: lr must be above 0; came nan"),
-        (lambda: Optimising(clip=-1.0), "Optimising: clip must be above 0"),
-        (lambda: Optimising(smoothing=1.0), r"smoothing lies in \[0, 1\)"),
-        (lambda: Optimising(r_drop=-1.0), "r_drop and weight_decay are 0 or more"),
-        (lambda: Optimising(betas=(0.9, 1.0)), r"betas lie from 0 to 1, 1 left out; came \(0.9, 1.0\)"),
+        (lambda: Optimizer(lr=0.0), "Optimizer: lr must be above 0; came 0.0"),
+        (lambda: Optimizer(lr=math.nan), "Optimizer: lr must be above 0; came nan"),
+        (lambda: Optimizer(clip=-1.0), "Optimizer: clip must be above 0"),
+        (lambda: Optimizer(smoothing=1.0), r"smoothing lies in \[0, 1\)"),
+        (lambda: Optimizer(r_drop=-1.0), "r_drop and weight_decay are 0 or more"),
+        (lambda: Optimizer(betas=(0.9, 1.0)), r"betas lie from 0 to 1, 1 left out; came \(0.9, 1.0\)"),
         (lambda: Batching(tokens=0), "Batching: tokens must be above 0; came 0"),
-        (lambda: Batching(tokens_at_once=-5), "Batching: tokens_at_once must be above 0"),
+        (lambda: Batching(micro_batch_tokens=-5), "Batching: micro_batch_tokens must be above 0"),
         (Budget, "give one of steps, minutes and epochs"),
         (lambda: Budget(steps=1, minutes=1.0), "give one of steps, minutes and epochs"),
         (lambda: Budget(steps=0), "Budget: steps must be above 0; came 0"),
         (lambda: Budget(steps=5, patience=0), "Budget: patience must be above 0"),
-        (lambda: Keeping(log=0), "Keeping: log must be above 0"),
-        (lambda: Keeping(samples=-1), "score_records and samples are 0 or more"),
+        (lambda: Checkpointing(log=0), "Checkpointing: log must be above 0"),
+        (lambda: Checkpointing(samples=-1), "score_records and samples are 0 or more"),
         (lambda: Machine(threads=0), "Machine: threads must be above 0; came 0"),
     ],
 )

@@ -9,7 +9,7 @@ from clearhead.decoding import Greedy, Sample
 from clearhead.errors import OptionError, RunError
 from clearhead.text.sources import Aligned
 from clearhead.training import answers
-from clearhead.training.evaluating import evaluate
+from clearhead.training.evaluation import evaluate
 from clearhead.training.run import load
 from tests.training.small_runs import pairs, write_lines
 
@@ -125,22 +125,22 @@ def test_the_best_weights_are_taken_or_those_asked_for(several):
 
 def test_the_last_weights_are_taken_where_the_recipe_says_so(several):
     recipe = several.recipe()
-    keeping = type(recipe.keeping)(select="last")
-    several.begin(type(recipe)(**{**vars(recipe), "keeping": keeping}))
+    checkpointing = type(recipe.checkpointing)(select="last")
+    several.begin(type(recipe)(**{**vars(recipe), "checkpointing": checkpointing}))
     assert load(several.path, device="cpu").step == 60
 
 
 def test_a_broken_checkpoint_is_told_and_passed_over(several):
     told = []
     spoil(several, 20)
-    assert load(several.path, device="cpu", told=told.append).step == 60
+    assert load(several.path, device="cpu", log=told.append).step == 60
     spoil(several, 60)
-    assert load(several.path, device="cpu", told=told.append).step == 40
+    assert load(several.path, device="cpu", log=told.append).step == 40
     assert [line.count("checksum is wrong") for line in told] == [1, 1, 1]
     assert "step-00000020" in told[0]
     spoil(several, 40)
     with pytest.raises(RunError, match=r"no checkpoint can be used: .*checksum is wrong"):
-        load(several.path, device="cpu", told=told.append)
+        load(several.path, device="cpu", log=told.append)
 
 
 def test_a_broken_checkpoint_that_was_asked_for_is_an_error(several):

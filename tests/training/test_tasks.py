@@ -20,7 +20,7 @@ from clearhead.model.presets import Size
 from clearhead.text.batches import ByLength, Rows, Windows
 from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.objective import NOTHING
+from clearhead.training.losses import NOTHING
 from clearhead.training.tasks import TASKS, Classify, Fill, Generate, Translate, restarting
 
 SIZE = Size(2, 16, 2, 2, 24)

@@ -13,7 +13,7 @@ from clearhead.training import stopping
 from clearhead.training.folder import RunFolder
 from clearhead.training.machine import chosen_device, prepare_machine, settled
 from clearhead.training.memory import memory_mb
-from clearhead.training.recipe import Budget, Keeping, Machine
+from clearhead.training.recipe import Budget, Checkpointing, Machine
 from clearhead.training.run import load
 from clearhead.training.stopping import Stopping
 from clearhead.training.train import resume, train
@@ -31,13 +31,13 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recipe(home):
-    keeping = Keeping(log=2, evaluate=2, score_records=5, samples=2)
-    return recipe_for(small_runs.translating, home / "text", budget=Budget(steps=4), keeping=keeping)
+    checkpointing = Checkpointing(log=2, evaluate=2, score_records=5, samples=2)
+    return recipe_for(small_runs.translating, home / "text", budget=Budget(steps=4), checkpointing=checkpointing)
 
 
 @pytest.fixture(scope="module")
 def run(home, recipe):
-    return train(home / "run", recipe, told=quiet)
+    return train(home / "run", recipe, log=quiet)
 
 
 def test_a_run_folder_has_everything(run, recipe):
@@ -79,23 +79,23 @@ def test_the_run_is_the_one_that_load_gives(run):
 
 def test_token_ids_may_lie_elsewhere(home, recipe, tmp_path):
     told = []
-    train(tmp_path / "one", recipe, told=told.append, data=tmp_path / "ids")
+    train(tmp_path / "one", recipe, log=told.append, data=tmp_path / "ids")
     assert not (tmp_path / "one" / "data").exists()
-    train(tmp_path / "two", recipe, told=told.append, data=tmp_path / "ids")
+    train(tmp_path / "two", recipe, log=told.append, data=tmp_path / "ids")
     assert sum("MB of text" in line for line in told) == 1
 
 
 def test_a_folder_with_a_run_is_refused_and_left_alone(run, recipe):
     before = run.folder.metrics.read_bytes()
     with pytest.raises(RunError, match="there is a run already; go on with --resume, or choose another folder"):
-        train(run.folder.path, recipe, told=quiet)
+        train(run.folder.path, recipe, log=quiet)
     assert run.folder.metrics.read_bytes() == before
 
 
 def test_a_run_in_use_is_refused(run, recipe, tmp_path):
     """Its own process holds it: the lock belongs to an opening of the file, not to a process."""
     new = RunFolder(tmp_path / "new")
-    with run.folder.locked(), new.locked():
+    with run.folder.lock(), new.lock():
         for act in (lambda: resume(run.folder.path), lambda: train(new.path, recipe)):
             with pytest.raises(RunError, match=rf"is in use by process {os.getpid()}; wait for it"):
                 act()
@@ -119,15 +119,15 @@ def test_a_task_that_is_none_is_refused(recipe, tmp_path):
 def test_a_model_of_another_kind_is_refused_before_anything_is_trained(home, recipe, tmp_path):
     other = recipe_for(small_runs.stretch, home / "other").model
     with pytest.raises(OptionError, match="to translate takes an encoder-decoder; the model is a Decoder"):
-        train(tmp_path / "run", replace(recipe, model=other), told=quiet)
+        train(tmp_path / "run", replace(recipe, model=other), log=quiet)
     assert not RunFolder(tmp_path / "run").exists()
-    train(tmp_path / "run", recipe, told=quiet)
+    train(tmp_path / "run", recipe, log=quiet)
 
 
 @pytest.mark.parametrize("kind", [small_runs.documents, small_runs.stretch, small_runs.filling, small_runs.classifying])
 def test_every_task_trains_and_answers(kind, tmp_path):
     recipe = recipe_for(kind, tmp_path / "text", budget=Budget(steps=2))
-    run = train(tmp_path / "run", recipe, told=quiet)
+    run = train(tmp_path / "run", recipe, log=quiet)
     assert run.task.context == CONTEXT
     answer = {
         "generate": lambda: run.generate(["the"], max_new=3),

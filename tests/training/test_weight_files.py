@@ -3,6 +3,8 @@
 import math
 import resource
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +16,11 @@ from clearhead.attention import weighting
 from clearhead.attention.heads import Heads
 from clearhead.errors import RunError
 from clearhead.model import presets
-from clearhead.model.saved import spec_from_json, spec_to_json
+from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.run import load
 from clearhead.training.weight_files import TensorInfo, check_shapes, read_header
-from tests.model.test_saved import SPECS
+from tests.model.test_spec_json import SPECS
 
 SMALL = [spec for spec in SPECS if getattr(spec, "d_model", 99) == 8 and spec.blocks]
 GPT = presets.gpt2("tiny", vocabulary=50)
@@ -96,7 +98,7 @@ def test_nan_weights_under_a_valid_checksum_give_no_garbage(copy):
     state = {name: one for name, one in newest.state.items() if name not in ("format", "run", "model", "files")}
     copy.checkpoints.save(newest.step, weights, newest.training(), state)
     with pytest.raises(RunError, match=r"no checkpoint can be used: .*NaN"):
-        load(copy.path, device="cpu", told=lambda line: None)
+        load(copy.path, device="cpu", log=lambda line: None)
 
 
 def test_a_tokeniser_of_another_size_is_told(copy, monkeypatch):
@@ -104,7 +106,7 @@ def test_a_tokeniser_of_another_size_is_told(copy, monkeypatch):
     task = copy.task()
     monkeypatch.setattr(type(copy), "spec", lambda self: task.fitted(presets.tiny(vocabulary=7)))
     with pytest.raises(RunError, match=r"no checkpoint can be used: .* they differ in "):
-        load(copy.path, device="cpu", told=lambda line: None)
+        load(copy.path, device="cpu", log=lambda line: None)
     monkeypatch.setattr(type(copy), "spec", lambda self: presets.tiny(vocabulary=7))
     with pytest.raises(RunError, match=r"model\.json: its model has another vocabulary or other labels"):
         load(copy.path, device="cpu")
@@ -120,3 +122,13 @@ def test_a_tokeniser_for_another_text_is_told(copy, monkeypatch):
     monkeypatch.setattr(type(copy), "task", lambda self: other)
     with pytest.raises(RunError, match=r"model\.json: to translate takes tokenisers for source and target, and no"):
         load(copy.path, device="cpu")
+
+
+def test_a_small_file_is_checked_without_torchs_compiler():
+    """On the meta device the simplest product imports torch._dynamo and sympy: two seconds of every command."""
+    check = (
+        "import sys; from tests.training.test_weight_files import GPT, check_shapes, header_of;"
+        "check_shapes(GPT, header_of(GPT), 'w'); print('torch._dynamo' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"

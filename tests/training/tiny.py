@@ -8,12 +8,12 @@ from clearhead.training.defaults import default_recipe, with_dropout
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Work
 from clearhead.training.metrics import read_metrics, without_times
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.tasks import TASKS
 from tests.training import small_runs
 
 STEPS = 12
-KEEPING = Keeping(log=3, evaluate=6, save=4, score_records=2, samples=1)
+KEEPING = Checkpointing(log=3, evaluate=6, save=4, score_records=2, samples=1)
 
 
 def quiet(text):
@@ -32,7 +32,7 @@ def recipe_for(kind, folder, *, dropout=0.1, **changed):
             "tokenizing": tokenizing,
             "batching": Batching(tokens=512, context=small_runs.CONTEXT),
             "budget": Budget(steps=STEPS),
-            "keeping": KEEPING,
+            "checkpointing": KEEPING,
             **changed,
         },
     )

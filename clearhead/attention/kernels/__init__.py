@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from clearhead.attention.call import Call, Facts
+from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.argmax_gpu import Argmax
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.blockwise import Blockwise
@@ -41,7 +41,7 @@ class Choice:
         return "\n".join([*lines, *(f"  not {name}: {why}" for name, why in self.refused.items())])
 
 
-def choose(facts: Facts) -> str:
+def choose(facts: KernelFacts) -> str:
     """The first kernel, in the table's order, that does not refuse, or the one it yields to."""
     first = next(kernel for kernel in KERNELS.values() if kernel.refusal(facts) is None)
     other = first.yields_to(facts)
@@ -56,7 +56,7 @@ def check_name(name: str) -> None:
         raise OptionError(f"unknown kernel {name!r}; there are auto, {', '.join(KERNELS)}")
 
 
-def kernel_for(name: str, call: Call) -> Kernel:
+def kernel_for(name: str, call: AttentionInputs) -> Kernel:
     """The kernel of that name, or the one `auto` picks."""
     if name == "auto":
         return KERNELS[(choose if torch.compiler.is_compiling() else remembered)(call.facts())]
@@ -69,7 +69,7 @@ def kernel_for(name: str, call: Call) -> Kernel:
     return KERNELS[name]
 
 
-def run(name: str, call: Call) -> Context:
+def run(name: str, call: AttentionInputs) -> Context:
     """The context by the kernel of that name. Under autocast the inputs have their dtype already: it ends here."""
     kernel = kernel_for(name, call)
     if not autocast_enabled(call.query):
@@ -78,7 +78,7 @@ def run(name: str, call: Call) -> Context:
         return kernel.run(call)
 
 
-def explain_choice(name: str, call: Call) -> Choice:
+def explain_choice(name: str, call: AttentionInputs) -> Choice:
     facts = call.facts()
     kernel = kernel_for(name, call)
     refused = {other.name: why for other in KERNELS.values() if (why := other.refusal(facts)) is not None}

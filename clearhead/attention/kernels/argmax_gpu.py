@@ -15,8 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clearhead.attention import masks, weighting
-from clearhead.attention.call import HALF, Call, Facts
-from clearhead.attention.cells import Share
+from clearhead.attention.inputs import HALF, AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, Blockwise, block_rows, sight
 from clearhead.attention.kernels.fused import Fused
@@ -33,6 +32,7 @@ from clearhead.attention.kernels.linear_gpu import (
 from clearhead.attention.masks import Mask
 from clearhead.attention.modes import transformed
 from clearhead.attention.positions import NoPosition
+from clearhead.attention.score_index import Subset
 from clearhead.attention.similarity import ScaledDot, Similarity
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
@@ -49,7 +49,7 @@ class Argmax(Kernel):
     name: ClassVar[str] = "argmax"
     summary: ClassVar[str] = "argmax of a dot product in Triton kernels on a GPU, never n x n"
 
-    def refusal(self, facts: Facts) -> str | None:
+    def refusal(self, facts: KernelFacts) -> str | None:
         if facts.weighting != "argmax":
             return "it finds the best key of each row: argmax, and no other weighting"
         if facts.similarity != "dot":
@@ -68,12 +68,12 @@ class Argmax(Kernel):
             return f"a program holds {WIDEST[facts.dtype]} numbers of a head, and there are {facts.width}"
         return missing_triton(facts.device)
 
-    def notes(self, facts: Facts) -> tuple[str, ...]:
+    def notes(self, facts: KernelFacts) -> tuple[str, ...]:
         if facts.gradients and "padding" in facts.masks:
             return ("for the straight-through gradient the mask is built as n_query x n_key truth values",)
         return ()
 
-    def run(self, call: Call) -> Context:
+    def run(self, call: AttentionInputs) -> Context:
         if transformed() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
             return Blockwise().run(call)
         rule = cast(weighting.Argmax, call.weighting)
@@ -82,8 +82,8 @@ class Argmax(Kernel):
         if isinstance(scale, Tensor) or type(call.similarity).prepare is not Similarity.prepare:
             # Prepared in float32 and left so: rounded to half precision, other keys would win.
             call = call.widened()
-            if not call.complete:
-                call = call.sealed(sight(call, block_rows(call, BLOCK_NUMBERS)))
+            if not call.unmasked:
+                call = call.zero_hidden(sight(call, block_rows(call, BLOCK_NUMBERS)))
             query, key = call.similarity.prepare(call.query, call.key)
             query, scale = (query * scale, 1.0) if isinstance(scale, Tensor) else (query, scale)
         task = Task(mask=call.mask, share=call.share, scale=float(scale), rule=rule)
@@ -102,7 +102,7 @@ class Task:
     mask: Mask
     scale: float
     rule: weighting.Argmax
-    share: Share | None = None
+    share: Subset | None = None
 
     @property
     def causal(self) -> bool:
@@ -172,7 +172,7 @@ def softmax_gradients(inputs: Inputs, task: Task, grad: Tensor) -> tuple[Tensor,
 
 def soften(query: Tensor, key: Tensor, value: Tensor, task: Task) -> Tensor:
     """Return softmax attention at the same scores."""
-    soft = Call(
+    soft = AttentionInputs(
         query=query,
         key=key,
         value=value.detach().to(query.dtype),

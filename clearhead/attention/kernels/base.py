@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.attention.call import Call, Facts
+from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.errors import UnsupportedError
 
 __all__ = ["Context", "Kernel", "Refused", "differentiable_once"]
@@ -23,19 +23,19 @@ class Kernel(ABC):
     """What it is good for, in a few words: the reason `auto` gives."""
 
     @abstractmethod
-    def refusal(self, facts: Facts) -> str | None:
+    def refusal(self, facts: KernelFacts) -> str | None:
         """Why it cannot do this; None if it can."""
 
-    def yields_to(self, facts: Facts) -> str | None:
+    def yields_to(self, facts: KernelFacts) -> str | None:
         """Name the kernel that `auto` prefers over this one here, if that one can do it; None if there is none."""
         return None
 
-    def notes(self, facts: Facts) -> tuple[str, ...]:
+    def notes(self, facts: KernelFacts) -> tuple[str, ...]:
         """What it costs that one would not expect."""
         return ()
 
     @abstractmethod
-    def run(self, call: Call) -> Context:
+    def run(self, call: AttentionInputs) -> Context:
         """The context of every query."""
 
 

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask
 
 from clearhead.attention import masks
-from clearhead.attention.call import Call, Sight
-from clearhead.attention.cells import four_axes
+from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.modes import has_numbers
+from clearhead.attention.score_index import four_axes
 
 __all__ = ["MaskTiles", "tiles_of"]
 
@@ -33,7 +33,7 @@ class MaskTiles:
     """What flex needs of a mask beside the rule itself."""
 
     block_mask: BlockMask
-    sight: Sight | None
+    sight: Visibility | None
     """Which queries and keys take part; None if all of them do."""
     mask: masks.Mask
     """Kept alive, so that no other mask comes to have the identity it is cached by."""
@@ -42,7 +42,7 @@ class MaskTiles:
 cache: OrderedDict[tuple[object, ...], MaskTiles] = OrderedDict()
 
 
-def tiles_of(call: Call) -> MaskTiles:
+def tiles_of(call: AttentionInputs) -> MaskTiles:
     """Return the tiles of a call's mask, from the cache where the same mask was seen at the same size."""
     key = cache_key(call)
     if key is None:
@@ -55,7 +55,7 @@ def tiles_of(call: Call) -> MaskTiles:
     return cache[key]
 
 
-def cache_key(call: Call) -> tuple[object, ...] | None:
+def cache_key(call: AttentionInputs) -> tuple[object, ...] | None:
     """Return what decides the tiles; None where that cannot be told, as for a mask that calls a user's function.
 
     A captured CUDA graph computes its tiles anew in each replay, so a capture reads nothing made outside it.
@@ -88,7 +88,7 @@ def mask_identity(mask: object) -> tuple[object, ...] | None:
     return tuple(found)
 
 
-def find_tiles(call: Call) -> MaskTiles:
+def find_tiles(call: AttentionInputs) -> MaskTiles:
     """Evaluate the mask band by band; count the allowed cells of each tile, and note who sees and who is seen."""
     n_query, n_key = call.n_query, call.n_key
     batch, heads, *_ = four_axes(call.mask.allowed(call.cells(slice(0, 1)))).shape
@@ -104,7 +104,7 @@ def find_tiles(call: Call) -> MaskTiles:
         keys = seen if keys is None else keys | seen
         counts.append(count_cells(allowed))
     assert keys is not None
-    sight = Sight(rows=torch.cat(rows, -1), keys=keys)
+    sight = Visibility(rows=torch.cat(rows, -1), keys=keys)
     return MaskTiles(
         block_mask=block_mask_of(torch.cat(counts, 2), n_query, n_key),
         sight=None if sees_all(sight) else sight,
@@ -118,7 +118,7 @@ def count_cells(allowed: Bool[Tensor, "b h row key"]) -> Int[Tensor, "b h row_ti
     return padded.unflatten(3, (-1, TILE)).unflatten(2, (-1, TILE)).sum((3, 5))
 
 
-def sees_all(sight: Sight) -> bool:
+def sees_all(sight: Visibility) -> bool:
     """Look whether nothing is hidden: once for each mask, and never while a CUDA graph is captured."""
     if not has_numbers(sight.rows) or (sight.rows.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False

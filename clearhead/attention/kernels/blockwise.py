@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from clearhead.attention import reference
-from clearhead.attention.call import Call, Facts, Sight
+from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility
 from clearhead.attention.kernels.base import Context, Kernel, Refused
 from clearhead.attention.modes import transformed
 
@@ -28,19 +28,19 @@ class Blockwise(Kernel):
     name: ClassVar[str] = "blockwise"
     summary: ClassVar[str] = "any similarity and weighting, a block of queries at a time, never n x n"
 
-    def refusal(self, facts: Facts) -> str | None:
+    def refusal(self, facts: KernelFacts) -> str | None:
         return None
 
-    def notes(self, facts: Facts) -> tuple[str, ...]:
+    def notes(self, facts: KernelFacts) -> tuple[str, ...]:
         quadratic = "the quadratic form, a block at a time: time grows with n_query x n_key"
         return (quadratic,) if facts.weighting == "kernelized" else ()
 
-    def run(self, call: Call) -> Context:
+    def run(self, call: AttentionInputs) -> Context:
         dtype = call.query.dtype
         call = call.widened().with_every_head()
         rows = block_rows(call, BLOCK_NUMBERS)
-        if not call.complete:
-            call = call.sealed(sight(call, rows))
+        if not call.unmasked:
+            call = call.zero_hidden(sight(call, rows))
         query, key = call.similarity.prepare(call.query, call.key)
         tensors = (query, key, call.value)
         if rows >= call.n_query or draws_once(call):
@@ -61,7 +61,7 @@ class Blocks(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, call: Call, rows: int, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, call: AttentionInputs, rows: int, *tensors: Tensor) -> Tensor:
         query, key, value, *_ = tensors
         ctx.call, ctx.rows = call, rows
         ctx.random = random_state(query.device) if call.dropout else None
@@ -93,7 +93,7 @@ class Blocks(torch.autograd.Function):
         return None, None, *(next(found) if tensor.requires_grad else None for tensor in inputs)
 
 
-def draws_once(call: Call) -> bool:
+def draws_once(call: AttentionInputs) -> bool:
     """Whether dropout cannot be drawn again for the way back: nothing reads random numbers' state in a capture."""
     if call.dropout == 0 or not call.query.is_cuda or torch.compiler.is_compiling():
         return False
@@ -115,28 +115,28 @@ def as_it_was(state: Tensor | None, device: torch.device) -> Iterator[None]:
         yield
 
 
-def blocks_of(call: Call, rows: int) -> list[slice]:
+def blocks_of(call: AttentionInputs, rows: int) -> list[slice]:
     return [slice(start, min(start + rows, call.n_query)) for start in range(0, call.n_query, rows)]
 
 
-def context(call: Call, tensors: tuple[Tensor, Tensor, Tensor], block: slice) -> Context:
+def context(call: AttentionInputs, tensors: tuple[Tensor, Tensor, Tensor], block: slice) -> Context:
     """The context of a block of rows, from prepared queries and keys."""
     query, key, value = tensors
     weights = reference.weigh(call, query[:, :, block], key, block)
     return reference.mix(call, weights.weight, value)
 
 
-def block_rows(call: Call, block_numbers: int) -> int:
+def block_rows(call: AttentionInputs, block_numbers: int) -> int:
     row = call.query.shape[0] * call.n_heads * call.n_key * call.similarity.cost(call.query.shape[-1])
     return max(1, block_numbers // max(1, row))
 
 
-def sight(call: Call, rows: int) -> Sight:
+def sight(call: AttentionInputs, rows: int) -> Visibility:
     """Which queries see a key and which keys are seen, a block of queries at a time."""
     blocks = blocks_of(call, rows)
-    seen = [Sight.of(call.mask.allowed(call.cells(block))) for block in blocks]
+    seen = [Visibility.of(call.mask.allowed(call.cells(block))) for block in blocks]
     keys = seen[0].keys
     for block in seen[1:]:
         keys = keys | block.keys
     every_row = [part.rows.expand(-1, -1, block.stop - block.start) for part, block in zip(seen, blocks, strict=True)]
-    return Sight(rows=torch.cat(every_row, -1), keys=keys)
+    return Visibility(rows=torch.cat(every_row, -1), keys=keys)

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.attention.call import Call, Facts
+from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.linear import (
     ORDERED,
@@ -58,7 +58,7 @@ class Chunked(Kernel):
     name: ClassVar[str] = "chunked"
     summary: ClassVar[str] = "kernelized attention with keys and values summed first: time and memory linear in n"
 
-    def refusal(self, facts: Facts) -> str | None:
+    def refusal(self, facts: KernelFacts) -> str | None:
         if facts.weighting != "kernelized":
             return "keys and values can be summed before a query comes only in kernelized attention"
         if facts.dropout:
@@ -69,7 +69,7 @@ class Chunked(Kernel):
             return f"{', '.join(sorted(ordered))}: it needs the keys in order, and positions were given"
         return None
 
-    def run(self, call: Call) -> Context:
+    def run(self, call: AttentionInputs) -> Context:
         dtype = call.query.dtype
         call = features(call.widened().with_every_head())
         if not in_order(call):
@@ -77,11 +77,11 @@ class Chunked(Kernel):
         return torch.cat([in_chunks(part) for part in by_heads(call)], 1).to(dtype)
 
 
-def in_one_sum(call: Call) -> Context:
+def in_one_sum(call: AttentionInputs) -> Context:
     return State.before(call).add(call.key, call.value).read(call.query, kernelized(call))
 
 
-def by_heads(call: Call) -> list[Call]:
+def by_heads(call: AttentionInputs) -> list[AttentionInputs]:
     """On a CPU, a few heads at a time: what is held of each step stays small, and memory is used again."""
     if call.query.device.type != "cpu" or torch.compiler.is_compiling():
         return [call]
@@ -91,7 +91,7 @@ def by_heads(call: Call) -> list[Call]:
     return [call.replace(query=query, key=key, value=value) for query, key, value in tensors]
 
 
-def in_chunks(call: Call) -> Context:
+def in_chunks(call: AttentionInputs) -> Context:
     chunks = Chunks.of(call)
     mixed = block(chunks, 0)
     for side, reach in ((BEFORE, reach_back(call)), (AFTER, reach_ahead(call))):
@@ -107,19 +107,19 @@ def in_chunks(call: Call) -> Context:
     return kernelized(call).divide(amount, total)
 
 
-def reach_back(call: Call) -> int:
+def reach_back(call: AttentionInputs) -> int:
     """How many positions back a query sees at most."""
     return nearest([term.left for term in call.mask.terms if isinstance(term, Window)], call)
 
 
-def reach_ahead(call: Call) -> int:
+def reach_ahead(call: AttentionInputs) -> int:
     """How many positions ahead a query sees at most."""
     if "causal" in call.mask.kinds:
         return 0
     return nearest([term.right for term in call.mask.terms if isinstance(term, Window)], call)
 
 
-def nearest(limits: list[int], call: Call) -> int:
+def nearest(limits: list[int], call: AttentionInputs) -> int:
     """The least of the limits, and of what lies past everything (by hand: `min` of a list breaks a traced graph)."""
     reach = call.n_query + call.n_key
     for limit in limits:
@@ -161,14 +161,14 @@ def each(change: Callable[..., Tensor], *sums: Sums) -> Sums:
 class Chunks:
     """A call cut into chunks from its end, where the last query meets the last key; zeros fill up the front."""
 
-    call: Call
+    call: AttentionInputs
     query: Float[Tensor, "batch head query_chunk row feature"]
     key: Float[Tensor, "batch head chunk row feature"]
     value: Float[Tensor, "batch head chunk row column"]
     """With a last column of ones, which adds up to the normaliser."""
 
     @staticmethod
-    def of(call: Call) -> "Chunks":
+    def of(call: AttentionInputs) -> "Chunks":
         length = min(CHUNK, max(call.n_query, call.n_key))
         for_queries, for_both = -(-call.n_query // length), -(-max(call.n_query, call.n_key) // length)
         return Chunks(

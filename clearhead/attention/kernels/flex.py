@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from clearhead.attention.call import Call, Facts, Sight
-from clearhead.attention.cells import Cells, four_axes, read_at
+from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.block_masks import tiles_of
 from clearhead.attention.kernels.blockwise import block_rows, sight
 from clearhead.attention.kernels.fused import Fused, scaled_query, with_nan
 from clearhead.attention.modes import transformed
+from clearhead.attention.score_index import ScoreIndex, four_axes, read_at
 from clearhead.compiling import missing_compiler
 
 __all__ = ["Flex"]
@@ -37,7 +37,7 @@ class Flex(Kernel):
     name: ClassVar[str] = "flex"
     summary: ClassVar[str] = "softmax of a dot product with the mask and the bias compiled into the kernel"
 
-    def refusal(self, facts: Facts) -> str | None:
+    def refusal(self, facts: KernelFacts) -> str | None:
         if facts.weighting != "softmax":
             return "flex computes softmax, and no other weighting"
         if facts.similarity != "dot":
@@ -50,7 +50,7 @@ class Flex(Kernel):
             return "on a CPU flex runs forward only, in float32"
         return None
 
-    def notes(self, facts: Facts) -> tuple[str, ...]:
+    def notes(self, facts: KernelFacts) -> tuple[str, ...]:
         missing = missing_compiler(facts.device)
         compiles = "compiles on first use with each kind of mask, which takes seconds"
         return (
@@ -59,13 +59,13 @@ class Flex(Kernel):
             else (f"runs eagerly, as `fused`, and builds the mask and the bias: {missing}",)
         )
 
-    def run(self, call: Call) -> Context:
+    def run(self, call: AttentionInputs) -> Context:
         nothing = call.query.is_meta or call.query.shape[0] == 0  # no numbers, so nothing to compile for
         if missing_compiler(call.query.device.type) or transformed() or nothing:
             return Fused().run(call)
         blocks, seen = block_mask(call)
         if seen is not None:
-            call = call.sealed(seen)
+            call = call.zero_hidden(seen)
         query, key, scale = scaled_query(call)
         run = call_flex if torch.compiler.is_compiling() else compiled_flex(structure(call))
         context = run((query, key, call.value), score_mod=score_mod(call), block_mask=blocks, scale=scale)
@@ -98,7 +98,7 @@ def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
     return torch.compile(own, backend=BACKEND, fullgraph=True)
 
 
-def structure(call: Call) -> tuple[object, ...]:
+def structure(call: AttentionInputs) -> tuple[object, ...]:
     """What flex is compiled for; only lengths and the batch may vary within it."""
     positions = "from zero" if counts_from_zero(call) else (call.positions.query.ndim, call.positions.key.ndim)
     heads = (call.n_heads, call.key.shape[1], call.key.shape[3], call.value.shape[3])
@@ -106,26 +106,26 @@ def structure(call: Call) -> tuple[object, ...]:
     return (*parts, positions, heads, call.query.dtype)
 
 
-def counts_from_zero(call: Call) -> bool:
+def counts_from_zero(call: AttentionInputs) -> bool:
     """Whether a position is its place in the tensor, on both sides: then flex need not load positions."""
     return call.given_positions is None and call.n_query == call.n_key
 
 
-def cell_reader(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor], Cells]:
+def cell_reader(call: AttentionInputs) -> Callable[[Tensor, Tensor, Tensor, Tensor], ScoreIndex]:
     """Return the function from the indices flex gives to the cell they name."""
     n_heads = call.n_heads
     if counts_from_zero(call):
 
-        def cell_at(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Cells:
-            return Cells(
+        def cell_at(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> ScoreIndex:
+            return ScoreIndex(
                 batch=batch, head=head, query_index=query, key_index=key, query=query, key=key, n_heads=n_heads
             )
 
         return cell_at
     positions = call.positions
 
-    def cell_by_position(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Cells:
-        return Cells(
+    def cell_by_position(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> ScoreIndex:
+        return ScoreIndex(
             batch=batch,
             head=head,
             query_index=query,
@@ -138,7 +138,7 @@ def cell_reader(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor], Cells]
     return cell_by_position
 
 
-def score_mod(call: Call) -> Callable[..., Tensor] | None:
+def score_mod(call: AttentionInputs) -> Callable[..., Tensor] | None:
     if call.position.bias_kind == "none":
         return None
     part, cell_at, temperature = call.position, cell_reader(call), call.weighting.temperature
@@ -149,7 +149,7 @@ def score_mod(call: Call) -> Callable[..., Tensor] | None:
     return add_bias
 
 
-def mask_mod(call: Call) -> Callable[..., Tensor]:
+def mask_mod(call: AttentionInputs) -> Callable[..., Tensor]:
     mask, cell_at = call.mask, cell_reader(call)
 
     def may_attend(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def mask_mod(call: Call) -> Callable[..., Tensor]:
     return may_attend
 
 
-def block_mask(call: Call) -> tuple[BlockMask | None, Sight | None]:
+def block_mask(call: AttentionInputs) -> tuple[BlockMask | None, Visibility | None]:
     """Return the tiles that flex visits, and what no query sees; None for what a mask leaves whole."""
     if call.mask.kinds == {"none"}:
         return None, None
@@ -167,7 +167,7 @@ def block_mask(call: Call) -> tuple[BlockMask | None, Sight | None]:
         blocks = copy.copy(tiles.block_mask)
         blocks.mask_mod = mask_mod(call)
         return blocks, tiles.sight
-    seen = None if call.complete else sight(call, block_rows(call, SIGHT_NUMBERS))
+    seen = None if call.unmasked else sight(call, block_rows(call, SIGHT_NUMBERS))
     batch, heads, *_ = four_axes(
         call.mask.allowed(call.cells(slice(0, 1)))
     ).shape  # 1 where the mask is the same for every index

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.attention.call import Call, Facts, Sight, ordinary
-from clearhead.attention.cells import Cells
+from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility, ordinary
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import Blockwise
 from clearhead.attention.modes import can_read, transformed
+from clearhead.attention.score_index import ScoreIndex
 from clearhead.attention.similarity import Similarity
 
 __all__ = ["Fused"]
@@ -29,19 +29,19 @@ class Fused(Kernel):
     name: ClassVar[str] = "fused"
     summary: ClassVar[str] = "softmax of a dot product in torch's fused kernel"
 
-    def refusal(self, facts: Facts) -> str | None:
+    def refusal(self, facts: KernelFacts) -> str | None:
         if facts.weighting != "softmax":
             return "torch's fused kernel computes softmax, and no other weighting"
         if facts.similarity != "dot":
             return "torch's fused kernel scores by a dot product; this similarity is not one"
         return None
 
-    def yields_to(self, facts: Facts) -> str | None:
+    def yields_to(self, facts: KernelFacts) -> str | None:
         """On a GPU a long mask or bias is compiled into flex, where the fused kernel would read it as a matrix."""
         reads_matrix = builds_mask(facts) or facts.bias != "none"
         return "flex" if reads_matrix and facts.long and facts.device == "cuda" else None
 
-    def notes(self, facts: Facts) -> tuple[str, ...]:
+    def notes(self, facts: KernelFacts) -> tuple[str, ...]:
         found = []
         if facts.device == "cpu" and facts.dropout:
             found.append("with dropout on the CPU torch builds the n_query x n_key weights")
@@ -57,24 +57,24 @@ class Fused(Kernel):
             found.append("the bias is built as n_query x n_key numbers a head")
         return tuple(found)
 
-    def run(self, call: Call) -> Context:
+    def run(self, call: AttentionInputs) -> Context:
         # torch.func has rules for every operation of the reference, and for torch's kernel it has not. And of a batch
         # of none that kernel gives no gradient to a bias.
         if transformed() or call.query.shape[0] == 0:
             return Blockwise().run(call)
-        if call.complete and call.position.bias_kind == "none":
+        if call.unmasked and call.position.bias_kind == "none":
             return attend_fused(call, None)
         cells = call.cells()
         allowed = call.mask.allowed(cells)
-        if call.complete:
+        if call.unmasked:
             return attend_fused(call, biased(call, cells, allowed))
-        sight = Sight.of(allowed)
+        sight = Visibility.of(allowed)
         blind = ~sight.rows.unsqueeze(-1)
-        context = attend_fused(call.sealed(sight), biased(call, cells, allowed | blind))
+        context = attend_fused(call.zero_hidden(sight), biased(call, cells, allowed | blind))
         return context.masked_fill(blind, 0) if may_hold(blind) else context
 
 
-def builds_mask(facts: Facts) -> bool:
+def builds_mask(facts: KernelFacts) -> bool:
     """Whether the mask becomes a matrix of truth values, and is not a switch or one row for all queries."""
     return len(facts.masks) > 1 or bool(facts.masks - {"none", "causal", "padding"}) or not facts.aligned
 
@@ -84,7 +84,7 @@ def may_hold(truths: Tensor) -> bool:
     return not can_read(truths) or bool(truths.any())
 
 
-def biased(call: Call, cells: Cells, allowed: Tensor) -> Tensor:
+def biased(call: AttentionInputs, cells: ScoreIndex, allowed: Tensor) -> Tensor:
     """The mask as torch takes it: truth values, or the bias with -inf where it may not attend."""
     if call.position.bias_kind == "none":
         return allowed
@@ -93,7 +93,7 @@ def biased(call: Call, cells: Cells, allowed: Tensor) -> Tensor:
     return torch.where(allowed, bias, float("-inf")).to(call.query.dtype)
 
 
-def attend_fused(call: Call, mask: Tensor | None) -> Context:
+def attend_fused(call: AttentionInputs, mask: Tensor | None) -> Context:
     query, key, scale = scaled_query(call)
     value, d_value = call.value, call.value.shape[-1]
     causal = mask is None and call.n_query > 1 and call.mask.kinds == {"causal"}
@@ -111,7 +111,7 @@ def attend_fused(call: Call, mask: Tensor | None) -> Context:
     return context if can_read(context) and call.n_key >= ENOUGH_KEYS else with_nan(call, context)
 
 
-def with_nan(call: Call, context: Context) -> Context:
+def with_nan(call: AttentionInputs, context: Context) -> Context:
     """Return what one of torch's kernels gave, with NaN where the definition has it.
 
     Those for a CPU make 0 of a row whose scores are all NaN, for some numbers of keys. Eagerly one number of each row
@@ -121,12 +121,14 @@ def with_nan(call: Call, context: Context) -> Context:
     if not context.is_cpu:
         return context
     if can_read(context):
-        usual = context.select(-1, 0).all().item() or (ordinary(call.query) and (call.clean or ordinary(call.key)))
+        usual = context.select(-1, 0).all().item() or (
+            ordinary(call.query) and (call.assume_finite or ordinary(call.key))
+        )
         return context if usual else Blockwise().run(call)
     return torch.where(call.query.isfinite().all(-1, keepdim=True), context, float("nan"))
 
 
-def scaled_query(call: Call) -> tuple[Tensor, Tensor, float]:
+def scaled_query(call: AttentionInputs) -> tuple[Tensor, Tensor, float]:
     """Prepared queries and keys, and the factor for their product; a learned factor goes into the queries.
 
     Half precision is prepared in float32 and rounded once.

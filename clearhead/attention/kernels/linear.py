@@ -11,10 +11,10 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clearhead.attention.call import Call, Sight
-from clearhead.attention.cells import Cells
+from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.kernels.base import Context
 from clearhead.attention.masks import Mask, Padding, numbers_on
+from clearhead.attention.score_index import ScoreIndex
 from clearhead.attention.weighting import Kernelized
 from clearhead.attention.weighting.features import finite
 
@@ -51,7 +51,7 @@ class State:
         return State(total, normaliser, torch.full_like(normaliser, -math.inf) if logarithms else None)
 
     @staticmethod
-    def before(call: Call) -> "State":
+    def before(call: AttentionInputs) -> "State":
         """Return the state before any key of a mapped call."""
         return State.empty(call.key, call.value, logarithms=logarithmic(call))
 
@@ -87,12 +87,12 @@ class State:
         return weighting.divide(query @ self.total, row_sum.unsqueeze(-1))
 
 
-def logarithmic(call: Call) -> bool:
+def logarithmic(call: AttentionInputs) -> bool:
     """Whether the call's queries and keys, once mapped, are logarithms of features."""
     return call.similarity.form == "log features"
 
 
-def nothing(call: Call) -> float:
+def nothing(call: AttentionInputs) -> float:
     """What stands for a feature of 0."""
     return -math.inf if logarithmic(call) else 0.0
 
@@ -107,36 +107,36 @@ def lifted(query: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
     return torch.exp(exponent - finite(top)), top
 
 
-def hide(call: Call, hidden: Bool[Tensor, "..."]) -> Call:
+def hide(call: AttentionInputs, hidden: Bool[Tensor, "..."]) -> AttentionInputs:
     """Return a mapped call without the features of some keys, given as `(batch or 1, head or 1, key, 1)`."""
     return call.replace(key=call.key.masked_fill(hidden, nothing(call)))
 
 
-def kernelized(call: Call) -> Kernelized:
+def kernelized(call: AttentionInputs) -> Kernelized:
     return cast(Kernelized, call.weighting)
 
 
-def in_order(call: Call) -> bool:
+def in_order(call: AttentionInputs) -> bool:
     """Whether the mask asks where a key stands from the query."""
     return bool(call.mask.kinds & ORDERED)
 
 
-def features(call: Call) -> Call:
+def features(call: AttentionInputs) -> AttentionInputs:
     """The call with φ(q) and φ(k) for its queries and keys: zeros for keys nobody sees and queries that see none."""
-    if call.complete:
+    if call.unmasked:
         return mapped(call)
-    sight = nearest_sight(call) if in_order(call) else Sight.of(call.mask.allowed(call.cells(slice(0, 1))))
+    sight = nearest_sight(call) if in_order(call) else Visibility.of(call.mask.allowed(call.cells(slice(0, 1))))
     # Before the map, so that it and its gradient meet no NaN; and after it, since φ(0) need not be 0.
-    return hide(mapped(call.sealed(sight)).zeroed(sight), ~sight.keys.unsqueeze(-1))
+    return hide(mapped(call.zero_hidden(sight)).set_hidden_to_zero(sight), ~sight.keys.unsqueeze(-1))
 
 
-def mapped(call: Call) -> Call:
+def mapped(call: AttentionInputs) -> AttentionInputs:
     query, key = call.similarity.prepare(call.query, call.key)
     scaled = isinstance(call.scale, Tensor) or call.scale != 1
     return call.replace(query=query * call.scale if scaled else query, key=key)
 
 
-def nearest_sight(call: Call) -> Sight:
+def nearest_sight(call: AttentionInputs) -> Visibility:
     """What is seen in order, by one cell each: whoever sees anything sees what stands nearest to it.
 
     That is because what a query sees is an unbroken range: see `ORDERED`. Padding leaves the nearest key before it.
@@ -147,16 +147,16 @@ def nearest_sight(call: Call) -> Sight:
     nearest_key = reduce(torch.minimum, [length - 1 for length in lengths], query).clamp(min=0)
     nearest_query = key.clamp(min=call.n_key - call.n_query)
     terms = call.mask.terms
-    return Sight(rows=seen(call, terms, query, nearest_key), keys=seen(call, terms, nearest_query, key))
+    return Visibility(rows=seen(call, terms, query, nearest_key), keys=seen(call, terms, nearest_query, key))
 
 
 def seen(
-    call: Call, terms: Sequence[Mask], query: Int[Tensor, "*query_axes"], key: Int[Tensor, "*key_axes"]
+    call: AttentionInputs, terms: Sequence[Mask], query: Int[Tensor, "*query_axes"], key: Int[Tensor, "*key_axes"]
 ) -> Bool[Tensor, "*axes"]:
     """Whether these terms let a query at one position see a key at another; positions broadcast, batch axis first."""
     batch = torch.arange(call.query.shape[0], device=query.device).view(-1, *[1] * (query.ndim - 1))
     head, query_index = torch.zeros_like(batch), query - (call.n_key - call.n_query)
-    cells = Cells(
+    cells = ScoreIndex(
         batch=batch,
         head=head,
         query_index=query_index,

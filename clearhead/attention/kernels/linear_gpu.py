@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from clearhead.attention.call import Call, Facts
+from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.chunked import Chunked
 from clearhead.attention.kernels.linear import features, kernelized
@@ -56,7 +56,7 @@ class Linear(Kernel):
     name: ClassVar[str] = "linear"
     summary: ClassVar[str] = "kernelized attention in Triton kernels on a GPU: time and memory linear in n"
 
-    def refusal(self, facts: Facts) -> str | None:
+    def refusal(self, facts: KernelFacts) -> str | None:
         if facts.weighting != "kernelized":
             return "keys and values can be summed before a query comes only in kernelized attention"
         if facts.similarity != "features":
@@ -71,7 +71,7 @@ class Linear(Kernel):
             return "its matrix products are in float32 at most: it has no float64"
         return missing_triton(facts.device)
 
-    def run(self, call: Call) -> Context:
+    def run(self, call: AttentionInputs) -> Context:
         if transformed() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
             return Chunked().run(call)
         dtype, lengths = call.value.dtype, key_lengths(call)
@@ -101,7 +101,7 @@ class Inputs(NamedTuple):
         return torch.is_grad_enabled() and any(side.requires_grad for side in self[:3])
 
 
-def key_lengths(call: Call) -> Tensor | None:
+def key_lengths(call: AttentionInputs) -> Tensor | None:
     """Return how many keys each batch row has, `(batch,)` or `(1,)`; None without padding."""
     lengths = [numbers_on(term.lengths, call.query.device) for term in call.mask.terms if isinstance(term, Padding)]
     if call.share is not None:

@@ -7,7 +7,7 @@ from einops import rearrange
 from jaxtyping import Bool
 from torch import Tensor
 
-from clearhead.attention.call import Call, Facts
+from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.linear import State, features, in_order, kernelized, seen
 
@@ -19,7 +19,7 @@ class Recurrent(Kernel):
     name: ClassVar[str] = "recurrent"
     summary: ClassVar[str] = "kernelized attention one position at a time, as in decoding"
 
-    def refusal(self, facts: Facts) -> str | None:
+    def refusal(self, facts: KernelFacts) -> str | None:
         if facts.weighting != "kernelized":
             return "a state of fixed size stands for the keys only in kernelized attention"
         if facts.dropout:
@@ -34,16 +34,16 @@ class Recurrent(Kernel):
             return f"{', '.join(sorted(facts.masks))}: it goes through the keys in order, and positions were given"
         return None
 
-    def notes(self, facts: Facts) -> tuple[str, ...]:
+    def notes(self, facts: KernelFacts) -> tuple[str, ...]:
         return ("one step after another for each position: for whole sequences `chunked` is faster",)
 
-    def run(self, call: Call) -> Context:
+    def run(self, call: AttentionInputs) -> Context:
         dtype = call.query.dtype
         call = features(call.widened().with_every_head())
         return (one_by_one(call) if in_order(call) else at_the_end(call)).to(dtype)
 
 
-def one_by_one(call: Call) -> Context:
+def one_by_one(call: AttentionInputs) -> Context:
     """Each query on the keys up to its own; one before the first key on none."""
     first, kept, state = call.n_key - call.n_query, same_document(call), State.before(call)
     contexts = []
@@ -57,7 +57,7 @@ def one_by_one(call: Call) -> Context:
     return torch.cat(contexts, dim=2)
 
 
-def at_the_end(call: Call) -> Context:
+def at_the_end(call: AttentionInputs) -> Context:
     """Every query on all keys."""
     state = State.before(call)
     for position in range(call.n_key):
@@ -66,7 +66,7 @@ def at_the_end(call: Call) -> Context:
     return state.read(call.query, kernelized(call))
 
 
-def same_document(call: Call) -> Bool[Tensor, "batch_or_1 key"]:
+def same_document(call: AttentionInputs) -> Bool[Tensor, "batch_or_1 key"]:
     """Whether the key at each position is of the same document as the one before it."""
     key = rearrange(call.positions.key, "n -> 1 n")
     documents = [term for term in call.mask.terms if term.kind == "document"]

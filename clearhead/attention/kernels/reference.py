@@ -3,7 +3,7 @@
 from typing import ClassVar, final
 
 from clearhead.attention import reference
-from clearhead.attention.call import Call, Facts
+from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel
 
 __all__ = ["Reference"]
@@ -14,12 +14,12 @@ class Reference(Kernel):
     name: ClassVar[str] = "reference"
     summary: ClassVar[str] = "the definition; serves everything"
 
-    def refusal(self, facts: Facts) -> str | None:
+    def refusal(self, facts: KernelFacts) -> str | None:
         return None
 
-    def notes(self, facts: Facts) -> tuple[str, ...]:
+    def notes(self, facts: KernelFacts) -> tuple[str, ...]:
         form = "the quadratic form: " if facts.weighting == "kernelized" else ""
         return (f"{form}holds the n_query x n_key scores and weights of every head",)
 
-    def run(self, call: Call) -> Context:
+    def run(self, call: AttentionInputs) -> Context:
         return reference.steps(call).context

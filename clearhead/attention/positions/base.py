@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.attention.cells import Cells
 from clearhead.attention.parts import HeadShape, Part
+from clearhead.attention.score_index import ScoreIndex
 
 __all__ = ["EmbeddedPosition", "NoPosition", "Position", "PositionTable", "angle_dtype"]
 
@@ -53,7 +53,7 @@ class Position(Part):
         """Queries or keys as their positions turn them."""
         return self.turned(vectors, self.angles(positions, vectors.shape[-1])) if self.turns else vectors
 
-    def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor | float:
+    def bias(self, cells: ScoreIndex, dtype: torch.dtype) -> Tensor | float:
         """What is added to the scaled score of each cell, in that dtype."""
         return 0.0
 

@@ -7,9 +7,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from clearhead.attention.cells import Cells
 from clearhead.attention.parts import HeadShape, MadeFor
 from clearhead.attention.positions.base import Position
+from clearhead.attention.score_index import ScoreIndex
 from clearhead.errors import NotBuiltError, OptionError
 
 __all__ = ["ALiBi", "T5Bias"]
@@ -30,7 +30,7 @@ class ALiBi(Position):
     words: ClassVar[str] = "ALiBi bias"
     bias_kind: ClassVar[str] = "fixed"
 
-    def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor:
+    def bias(self, cells: ScoreIndex, dtype: torch.dtype) -> Tensor:
         return -alibi_slope(cells.head, cells.n_heads, dtype) * (cells.query - cells.key).abs()
 
 
@@ -56,7 +56,7 @@ class T5Bias(Position):
                 f"came buckets={self.buckets}, reach={self.reach}"
             )
 
-    def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor:
+    def bias(self, cells: ScoreIndex, dtype: torch.dtype) -> Tensor:
         raise NotBuiltError(
             "T5Bias has learned values and none to start from: use it in clearhead.Attention(position=...), "
             "or build it first: position.build(clearhead.HeadShape(n_heads=..., n_kv_heads=..., d_head=...))"
@@ -93,7 +93,7 @@ class LearnedT5Bias(nn.Module, Position):
     def structure(self) -> tuple[object, ...]:
         return (LearnedT5Bias, self.spec)
 
-    def bias(self, cells: Cells, dtype: torch.dtype) -> Tensor:
+    def bias(self, cells: ScoreIndex, dtype: torch.dtype) -> Tensor:
         return self.table[self.spec.bucket(cells.key - cells.query), cells.head].to(dtype)
 
     def of_head(self, head: int) -> "LearnedT5Bias":

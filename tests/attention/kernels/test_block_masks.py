@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from clearhead.attention import masks
-from clearhead.attention.call import LONG
+from clearhead.attention.inputs import LONG
 from clearhead.attention.kernels import block_masks, choose
 from clearhead.attention.kernels.block_masks import find_tiles, tiles_of
 from clearhead.attention.kernels.flex import mask_mod

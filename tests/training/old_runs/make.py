@@ -26,7 +26,7 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.defaults import decoder, default_recipe, encoder
-from clearhead.training.recipe import Batching, Budget, Keeping, Machine
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
 from clearhead.training.schedules import Cosine
 from clearhead.training.train import resume, train
@@ -69,10 +69,10 @@ def recipe_of(task, *, sliced):
         recipe,
         model=spec_of(task, sliced=sliced),
         tokenizing=Tokenizing(kind="char" if task in ("translate", "generate") else "word"),
-        optimising=replace(recipe.optimising, lr=1e-2, schedule=Cosine(warmup=5)),
+        optimizer=replace(recipe.optimizer, lr=1e-2, schedule=Cosine(warmup=5)),
         batching=Batching(tokens=128, context=24),
         budget=Budget(steps=20),
-        keeping=Keeping(
+        checkpointing=Checkpointing(
             evaluate=10 if task == "translate" else 20,
             save=10,
             log=10,

@@ -1,0 +1,142 @@
+"""The grid: every pair of parts, on every kernel, held to the reference; what is refused, held to its error.
+
+`check_part(part)` runs a part of one's own through all of it:
+
+>>> import clearhead as ch
+>>> ch.check_part(ch.weighting.Argmax(ties="average", tolerance=1e-4)).failures
+[]
+"""
+
+import contextlib
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations as pairs_of
+
+from clearhead.attention import masks, positions, similarity, weighting
+from clearhead.attention.grid.case import DTYPES, HEADS, LENGTHS, Case, Combination, form_of
+from clearhead.attention.grid.support import KERNEL_NAMES, cell, promise, served
+from clearhead.attention.kernels import blockwise, chunked, flex
+from clearhead.attention.parts import Part
+from clearhead.attention.positions import Position
+from clearhead.attention.similarity import Similarity
+from clearhead.attention.weighting import Weighting
+from clearhead.errors import OptionError
+
+__all__ = ["Report", "axes", "check", "check_part", "combinations"]
+
+AXIS_OF: dict[type[Part], str] = {Similarity: "similarity", Weighting: "weighting", Position: "position"}
+DRAWS = 6_000
+"""Random combinations looked at for each kernel; those that show a new pair of parts are kept. With one part fixed a
+sixth of them is enough."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the grid found."""
+
+    supported: int = 0
+    refused: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        total = self.supported + self.refused
+        counts = f"{total} combinations: {self.supported} supported, {self.refused} refused"
+        return "\n".join([f"{counts}; {total} run, {len(self.failures)} failed", *self.failures])
+
+
+def axes() -> dict[str, list[str]]:
+    """Every choice on every axis, read from the tables of parts."""
+    return {
+        "similarity": ["default", *similarity.TABLE],
+        "weighting": list(weighting.TABLE),
+        "position": list(positions.TABLE),
+        "mask": list(masks.TABLE),
+        "heads": list(HEADS),
+        "lengths": list(LENGTHS),
+        "dtype": list(DTYPES),
+        "gradients": ["needed", "not needed"],
+        "dropout": ["0", "0", "0", "0.5"],
+        "positions": ["default", "given"],
+    }
+
+
+def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str = "cpu") -> Iterator[Combination]:
+    """Combinations on this kernel that show all there is to show.
+
+    Every pair of choices that it serves together is in one that it serves, and every choice beside every reason for
+    refusing is in one that it refuses.
+    """
+    draw = random.Random(kernel)
+    everything = axes() | {axis: ["own"] for axis in own or {}}
+    shown: set[tuple[str, str]] = set()
+    for choices in (serving(kernel, everything, own or {}, device), everything):
+        for _ in range(DRAWS // 6 if own else DRAWS):
+            parts = {axis: draw.choice(options) for axis, options in choices.items()}
+            found = Combination(kernel, parts, own or {}, device)
+            names = sorted(f"{axis} {part}" for axis, part in parts.items())
+            why = reasons(found)
+            new = {(reason, name) for reason in why for name in names} or set(pairs_of(names, 2))
+            if new - shown:
+                shown |= new
+                yield found
+
+
+def serving(
+    kernel: str, choices: Mapping[str, list[str]], own: Mapping[str, Part], device: str
+) -> dict[str, list[str]]:
+    """The choices that this kernel serves, taken one by one; an axis where it serves none is left as it is."""
+    return {
+        axis: [part for part in parts if axis in own or served(cell(axis, part, form_of(axis, part), kernel), device)]
+        or parts
+        for axis, parts in choices.items()
+    }
+
+
+def reasons(combination: Combination) -> list[str]:
+    return promise(combination.parts, combination.forms(), combination.kernel, combination.device)
+
+
+def check(found: Iterable[Combination]) -> Report:
+    """Runs them, on kernels made small enough for it."""
+    supported, refused, failures = 0, 0, []
+    with small_kernels():
+        for seed, combination in enumerate(found):
+            why = reasons(combination)
+            supported, refused = supported + (not why), refused + bool(why)
+            failures += [f"{combination}: {problem}" for problem in problems(combination, why, seed)]
+    return Report(supported, refused, failures)
+
+
+def problems(combination: Combination, why: list[str], seed: int) -> list[str]:
+    try:
+        case = Case(combination, seed)
+        if not why:
+            return case.differences()
+        said = case.refusal()
+    except Exception as error:  # whatever a part of the user's raises is a finding, not an end
+        return [f"raised {type(error).__name__}: {error}"]
+    if said is None:
+        return [f"promised to be refused ({why[0]}), but it ran"]
+    return [] if any(reason in said for reason in why) else [f"refused with {said!r}, not for {' or '.join(why)}"]
+
+
+@contextlib.contextmanager
+def small_kernels() -> Iterator[None]:
+    """Blocks and chunks so small that these lengths have several; flex traced but not compiled, which takes seconds."""
+    kept = blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND
+    blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND = 200, 2, "eager"
+    flex.compiled_flex.cache_clear()
+    try:
+        yield
+    finally:
+        blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND = kept
+        flex.compiled_flex.cache_clear()
+
+
+def check_part(part: Part) -> Report:
+    """The whole grid for one similarity, weighting or position, listed in a table or not."""
+    axis = next((axis for kind, axis in AXIS_OF.items() if isinstance(part, kind)), None)
+    if axis is None:
+        raise OptionError(f"expected a similarity, a weighting or a position; came {part!r}")
+    return check(found for kernel in KERNEL_NAMES for found in combinations(kernel, {axis: part}))

@@ -1,0 +1,221 @@
+"""One combination of the grid, made real: tensors, parts, and what the reference and a kernel make of them."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention import masks, positions, similarity, weighting
+from clearhead.attention.attend import attend, explain
+from clearhead.attention.inputs import HALF, Visibility
+from clearhead.attention.masks import Extent, Mask
+from clearhead.attention.parts import HeadShape, Part
+from clearhead.attention.score_index import Positions, box
+from clearhead.errors import ClearheadError
+
+__all__ = ["DTYPES", "HEADS", "LENGTHS", "Case", "Combination"]
+
+D_HEAD, BATCH = 8, 3
+HEADS = {
+    "equal": HeadShape(n_heads=4, n_kv_heads=4, d_head=D_HEAD),
+    "grouped": HeadShape(n_heads=4, n_kv_heads=2, d_head=D_HEAD),
+    "single key": HeadShape(n_heads=4, n_kv_heads=1, d_head=D_HEAD),
+    "wide value": HeadShape(n_heads=4, n_kv_heads=4, d_head=D_HEAD),
+    "narrow value": HeadShape(n_heads=4, n_kv_heads=2, d_head=D_HEAD),
+}
+D_VALUE = {"wide value": 11, "narrow value": 5}
+LENGTHS = {"square": (7, 7), "more keys": (3, 8), "more queries": (8, 5), "one query": (1, 7), "one of each": (1, 1)}
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+ORDERED = frozenset({"causal", "window", "prefix", "document", "scattered documents"})
+
+
+TABLES: dict[str, Mapping[str, Any]] = {
+    "similarity": similarity.TABLE,
+    "weighting": weighting.TABLE,
+    "position": positions.TABLE,
+    "mask": masks.TABLE,
+}
+FORMS: dict[str, Callable[[Any], str]] = {
+    "similarity": lambda part: part.form,
+    "weighting": lambda part: part.form,
+    "position": lambda part: part.bias_kind,
+    "mask": lambda make: "ordered" if example_mask(make).kinds & ORDERED else "unordered",
+}
+
+
+@functools.lru_cache(maxsize=128)
+def example_mask(make: Callable[[Extent], Mask]) -> Mask:
+    return make(Extent(BATCH, 4, 7, 7, torch.device("cpu")))
+
+
+def form_of(axis: str, part: str) -> str | None:
+    """The form of a part in a table; None where an axis or a choice on it has none."""
+    return FORMS[axis](TABLES[axis][part]) if part in TABLES.get(axis, ()) else None
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One choice on every axis, and a kernel; `own` holds a part that is in no table."""
+
+    kernel: str
+    parts: Mapping[str, str]
+    own: Mapping[str, Part] = field(default_factory=dict)
+    device: str = "cpu"
+
+    def part(self, axis: str) -> Any:
+        return self.own[axis] if axis in self.own else TABLES[axis].get(self.parts[axis])
+
+    def extent(self) -> Extent:
+        n_query, n_key = LENGTHS[self.parts["lengths"]]
+        return Extent(BATCH, HEADS[self.parts["heads"]].n_heads, n_query, n_key, torch.device(self.device))
+
+    def mask(self) -> Mask:
+        return self.part("mask")(self.extent())
+
+    def forms(self) -> dict[str, str]:
+        """The form of every part that has one: what unlisted parts are promised by."""
+        forms = {axis: FORMS[axis](part) for axis, part in self.own.items()}
+        listed = ((axis, form_of(axis, self.parts[axis])) for axis in TABLES if axis not in self.own)
+        return forms | {axis: form for axis, form in listed if form is not None}
+
+    def __str__(self) -> str:
+        return f"{self.kernel}: " + ", ".join(f"{axis} {part}" for axis, part in self.parts.items())
+
+
+class Case:
+    """The tensors and built parts of a combination; NaN stands wherever nothing may come of it."""
+
+    def __init__(self, combination: Combination, seed: int) -> None:
+        self.combination, self.parts = combination, combination.parts
+        self.dropout = float(self.parts["dropout"])
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.options = self.make_options()
+            self.tensors = self.make_tensors()
+
+    def make_options(self) -> dict[str, Any]:
+        shape, dtype = HEADS[self.parts["heads"]], DTYPES[self.parts["dtype"]]
+        wide = torch.promote_types(dtype, torch.float32)
+        chosen = {
+            "similarity": self.combination.part("similarity"),
+            "weighting": self.combination.part("weighting"),
+            "position": self.combination.part("position"),
+        }
+        built = {axis: None if part is None else part.build(shape) for axis, part in chosen.items()}
+        self.modules = [
+            part.to(self.combination.device, wide) for part in built.values() if isinstance(part, nn.Module)
+        ]
+        options = {**built, "mask": self.combination.mask()}
+        if self.parts["positions"] == "given":
+            default, shift = self.default_positions(), torch.tensor([[-2], [0], [3]], device=self.combination.device)
+            options |= {"query_positions": default.query + shift, "key_positions": default.key + shift}
+        return options
+
+    def default_positions(self) -> Positions:
+        extent = self.combination.extent()
+        return Positions.aligned(extent.n_query, extent.n_key, extent.device)
+
+    def make_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        extent, shape, dtype = self.combination.extent(), HEADS[self.parts["heads"]], DTYPES[self.parts["dtype"]]
+        query = torch.randn(BATCH, shape.n_heads, extent.n_query, D_HEAD, dtype=torch.float64)
+        key = torch.randn(BATCH, shape.n_kv_heads, extent.n_key, D_HEAD, dtype=torch.float64)
+        key[:, :, -1] = key[:, :, 0]  # a tie
+        width = D_VALUE.get(self.parts["heads"], D_HEAD)
+        value = torch.randn(BATCH, shape.n_kv_heads, extent.n_key, width, dtype=torch.float64)
+        if self.dropout:
+            value = torch.eye(extent.n_key, dtype=torch.float64).expand(*value.shape[:2], -1, -1)
+        device = self.combination.device
+        query, key, value = self.poisoned(query.to(device), key.to(device), value.to(device))
+        return query.to(dtype), key.to(dtype), value.to(dtype)
+
+    def poisoned(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """NaN at keys and values no query sees, and at queries that see no key."""
+        extent = self.combination.extent()
+        where = self.default_positions()
+        where = Positions(
+            self.options.get("query_positions", where.query), self.options.get("key_positions", where.key)
+        )
+        allowed = self.options["mask"].allowed(box(where, batch=BATCH, n_heads=extent.n_heads))
+        sight = Visibility.of(allowed.expand(BATCH, extent.n_heads, extent.n_query, extent.n_key))
+        unseen = ~sight.keys.view(BATCH, key.shape[1], -1, extent.n_key).any(2).unsqueeze(-1)
+        nan = float("nan")
+        return (
+            query.masked_fill(~sight.rows.unsqueeze(-1), nan),
+            key.masked_fill(unseen, nan),
+            value.masked_fill(unseen, nan),
+        )
+
+    def run(self, kernel: str) -> dict[str, Tensor]:
+        """The context by that kernel, and the gradients of everything that has one, by name."""
+        tensors = [tensor.clone() for tensor in self.tensors]
+        if self.parts["gradients"] == "not needed" or self.dropout:
+            with torch.no_grad():
+                return {"context": attend(*tensors, **self.options, kernel=kernel, dropout=self.dropout)}
+        named = dict(zip(("query", "key", "value"), (tensor.requires_grad_() for tensor in tensors), strict=True))
+        # In half precision a parameter's gradient is a long sum of rounded terms: compared in float32 and float64 only.
+        for index, module in enumerate([] if tensors[0].dtype in HALF else self.modules):
+            named |= {f"part {index} {name}": parameter for name, parameter in module.named_parameters()}
+        context = attend(*tensors, **self.options, kernel=kernel)
+        target = torch.linspace(-1, 1, context.numel(), dtype=context.dtype, device=context.device).view_as(context)
+        found = torch.autograd.grad((context * target).sum(), list(named.values()), allow_unused=True)
+        gradients = {
+            name: torch.zeros((), device=context.device) if made is None else made
+            for name, made in zip(named, found, strict=True)
+        }
+        return {"context": context.detach(), **gradients}
+
+    def differences(self) -> list[str]:
+        """What the kernel gives that the reference does not; empty if they agree."""
+        got = self.run(self.combination.kernel)
+        wanted = self.thinned(got["context"]) if self.dropout else self.run("reference")
+        allowed = TOLERANCE[DTYPES[self.parts["dtype"]]]
+        found = [text for name in wanted if (text := difference(name, got[name], wanted[name], allowed)) is not None]
+        return found + self.broken_laws(allowed)
+
+    def broken_laws(self, tolerance: float) -> list[str]:
+        """What kernel and reference could both get wrong, since both use the part: the duties of the weights."""
+        steps = explain(*self.tensors, **self.options)
+        weight, blocked = steps.weight.detach(), ~self.allowed().expand(steps.weight.shape)
+        sums = weight.sum(-1)
+        wanted = (~blocked).any(-1).to(sums.dtype)
+        normalised = self.options["weighting"].sums_to_one
+        # A row of relu features that meets no key sums to 0.
+        off = normalised and bool(((sums - wanted).abs().minimum(sums.abs()) > tolerance).any())
+        laws = {
+            "a weight is not finite": not weight.isfinite().all(),
+            "a weight is not 0 where the query may not attend": bool((weight[blocked] != 0).any()),
+            "a row of weights sums to neither 1 nor 0": off,
+        }
+        return [law for law, broken in laws.items() if broken]
+
+    def allowed(self) -> Tensor:
+        where = self.default_positions()
+        where = Positions(
+            self.options.get("query_positions", where.query), self.options.get("key_positions", where.key)
+        )
+        return self.options["mask"].allowed(box(where, batch=BATCH, n_heads=self.combination.extent().n_heads))
+
+    def thinned(self, context: Tensor) -> dict[str, Tensor]:
+        """The reference's weights, 0 or doubled as the kernel's dropout had it: values are the identity here."""
+        weight = explain(*self.tensors, **self.options).weight / (1 - self.dropout)
+        return {"context": torch.where(context == 0, 0, weight.detach().to(context.dtype))}
+
+    def refusal(self) -> str | None:
+        """What the error says; None if there was none."""
+        try:
+            self.run(self.combination.kernel)
+        except ClearheadError as error:
+            return str(error)
+        return None
+
+
+def difference(name: str, got: Tensor, wanted: Tensor, allowed: float) -> str | None:
+    if not got.isfinite().all():
+        return f"{name} is not finite"
+    tolerance = allowed * max(1.0, wanted.abs().max().item())
+    off = (got.double() - wanted.double()).abs().max().item()
+    return None if off <= tolerance else f"{name} is off by {off:.2e}, more than {tolerance:.0e}"

@@ -1,0 +1,228 @@
+"""One request for attention, checked: what every kernel is given, and the facts a kernel is chosen by."""
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from clearhead.attention.masks import Extent, Mask
+from clearhead.attention.modes import can_read
+from clearhead.attention.positions import Position
+from clearhead.attention.score_index import Positions, ScoreIndex, Subset, box, four_axes
+from clearhead.attention.similarity import Similarity
+from clearhead.attention.weighting import Weighting
+
+__all__ = ["AttentionInputs", "KernelFacts", "Visibility"]
+
+HALF = (torch.float16, torch.bfloat16)
+LONG = 1 << 21
+"""Scores of a head from which on compiling a mask into the kernel pays: about 1,450 queries on as many keys."""
+ORDINARY = 1e15
+"""Products with numbers below it stay finite in float32, for any sensible query."""
+
+
+class KernelFacts(NamedTuple):
+    """All that the choice of a kernel may depend on."""
+
+    similarity: str
+    weighting: str
+    bias: str
+    masks: frozenset[str]
+    aligned: bool
+    """Positions are the default: keys from 0, queries aligned to the last of them."""
+    device: str
+    dtype: torch.dtype
+    gradients: bool
+    dropout: bool
+    equal_widths: bool
+    """d_value = d_head."""
+    width: int
+    """The larger of d_head and d_value."""
+    long: bool
+    """So many queries and keys that on a GPU a matrix of them all is worth avoiding: see `LONG`."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionInputs:
+    """Queries, keys and values as `(batch, head, n, d)`, already turned by their positions, and the parts.
+
+    A dataclass and not a NamedTuple: Dynamo of torch 2.11 cannot rebuild a NamedTuple that has methods of its own.
+    """
+
+    query: Float[Tensor, "batch n_heads query d_head"]
+    key: Float[Tensor, "batch n_kv_heads key d_head"]
+    value: Float[Tensor, "batch n_kv_heads key d_value"]
+    similarity: Similarity
+    weighting: Weighting
+    position: Position
+    mask: Mask
+    given_positions: Positions | None = None
+    dropout: float = 0.0
+    share: Subset | None = None
+    """Of which rows and heads the tensors are, where they are not all there were."""
+    assume_finite: bool = False
+    """Nothing but ordinary numbers stands where nobody looks: a cache wrote all of it."""
+
+    def replace(self, **changes: Any) -> "AttentionInputs":
+        """Return the call with some of its fields changed."""
+        return AttentionInputs(**({name: getattr(self, name) for name in FIELDS} | changes))
+
+    @property
+    def n_heads(self) -> int:
+        return self.query.shape[1]
+
+    @property
+    def n_query(self) -> int:
+        return self.query.shape[2]
+
+    @property
+    def n_key(self) -> int:
+        return self.key.shape[2]
+
+    @property
+    def positions(self) -> Positions:
+        return self.given_positions or Positions.aligned(self.n_query, self.n_key, self.query.device)
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self.query.shape[0], self.n_heads, self.n_query, self.n_key, self.query.device)
+
+    @property
+    def scale(self) -> float | Tensor:
+        return self.similarity.scale(self.query.shape[-1])
+
+    @property
+    def unmasked(self) -> bool:
+        """Known without looking: every query sees a key, and every key is seen."""
+        kinds = self.mask.kinds
+        return kinds == {"none"} or (
+            kinds == {"causal"} and self.given_positions is None and self.n_query <= self.n_key
+        )
+
+    def facts(self) -> KernelFacts:
+        return KernelFacts(
+            similarity=self.similarity.form,
+            weighting=self.weighting.form,
+            bias=self.position.bias_kind,
+            masks=self.mask.kinds,
+            aligned=self.given_positions is None,
+            device=self.query.device.type,
+            dtype=self.query.dtype,
+            gradients=torch.is_grad_enabled() and self.needs_gradient(),
+            dropout=self.dropout > 0,
+            equal_widths=self.query.shape[-1] == self.value.shape[-1],
+            width=max(self.query.shape[-1], self.value.shape[-1]),
+            long=self.is_long(),
+        )
+
+    def is_long(self) -> bool:
+        """Whether to compile the mask into the kernel. Traced code does not ask: its lengths must stay free."""
+        if self.query.device.type != "cuda" or torch.compiler.is_compiling():
+            return False
+        return self.n_query * self.n_key >= LONG
+
+    def needs_gradient(self) -> bool:
+        if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
+            return True
+        return any(parameter.requires_grad for parameter in self.parameters())
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The learned values of the parts."""
+        built = [part for part in (self.similarity, self.weighting, self.position) if isinstance(part, nn.Module)]
+        return [parameter for part in built for parameter in part.parameters()]
+
+    def cells(self, rows: slice | None = None) -> ScoreIndex:
+        return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows, share=self.share)
+
+    def of_row(self, row: int) -> "AttentionInputs":
+        """The call of one sequence of the batch alone."""
+        one = slice(row, row + 1)
+        given = self.given_positions
+        if given is not None:
+            given = Positions(*(side[one] if side.ndim == 2 and len(side) > 1 else side for side in given.sides))
+        share = (self.share or Subset(self.n_heads))._replace(batch=row, n_batch=1)
+        return self.replace(
+            query=self.query[one], key=self.key[one], value=self.value[one], given_positions=given, share=share
+        )
+
+    def of_head(self, head: int) -> "AttentionInputs | None":
+        """The call of one head alone; None where a part of it does not say what one head has of it."""
+        parts = [part.of_head(head) for part in (self.similarity, self.weighting, self.position)]
+        if None in parts:
+            return None
+        similarity, weighting, position = parts
+        shared = head * self.key.shape[1] // self.n_heads
+        return self.replace(
+            query=self.query[:, head : head + 1],
+            key=self.key[:, shared : shared + 1],
+            value=self.value[:, shared : shared + 1],
+            similarity=similarity,
+            weighting=weighting,
+            position=position,
+            share=(self.share or Subset(self.n_heads))._replace(head=head, n_head=1),
+        )
+
+    def widened(self) -> "AttentionInputs":
+        """Half precision as float32, for kernels that compute step by step."""
+        if self.query.dtype not in HALF:
+            return self
+        return self.replace(query=self.query.float(), key=self.key.float(), value=self.value.float())
+
+    def with_every_head(self) -> "AttentionInputs":
+        """Each query head with a key and a value head of its own: shared ones are repeated."""
+        group = self.n_heads // self.key.shape[1]
+        if group == 1:
+            return self
+        spread = "batch head key d -> batch (head group) key d"
+        return self.replace(key=repeat(self.key, spread, group=group), value=repeat(self.value, spread, group=group))
+
+    def zero_hidden(self, sight: "Visibility") -> "AttentionInputs":
+        """Safe from whatever stands where nothing can come of it (NaN, Inf, memory nobody wrote).
+
+        Keys and values no query sees, and queries that see no key, are set to 0, and so touch neither outputs nor
+        gradients. On a CPU the numbers are looked at first: ordinary ones do no harm with weights of 0, and nothing is
+        copied.
+        """
+        if self.assume_finite:
+            return self
+        harmless = can_read(self.query) and bool(sight.rows.all()) and ordinary(self.key) and ordinary(self.value)
+        return self if harmless else self.set_hidden_to_zero(sight)
+
+    def set_hidden_to_zero(self, sight: "Visibility") -> "AttentionInputs":
+        """Zeros for keys and values no query sees, and for queries that see no key."""
+        unseen = ~sight.keys.unsqueeze(-1)
+        if unseen.shape[1] > 1:
+            group = self.n_heads // self.key.shape[1]
+            unseen = rearrange(unseen, "b (head group) key 1 -> b head group key 1", group=group).all(2)
+        return self.replace(
+            query=self.query.masked_fill(~sight.rows.unsqueeze(-1), 0),
+            key=self.key.masked_fill(unseen, 0),
+            value=self.value.masked_fill(unseen, 0),
+        )
+
+
+FIELDS = tuple(field.name for field in fields(AttentionInputs))
+
+
+def ordinary(vectors: Tensor) -> bool:
+    """Whether all of it is finite, and small enough for products with it to be: one pass, and no copy."""
+    if vectors.numel() == 0:
+        return True
+    low, high = torch.aminmax(vectors.detach() if vectors.requires_grad else vectors)
+    return low.item() > -ORDINARY and high.item() < ORDINARY
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Which queries see any key, and which keys are seen by any query; `1` where an axis serves every index."""
+
+    rows: Bool[Tensor, "b h query"]
+    keys: Bool[Tensor, "b h key"]
+
+    @staticmethod
+    def of(allowed: Bool[Tensor, "..."]) -> "Visibility":
+        whole = four_axes(allowed)
+        return Visibility(rows=whole.any(-1), keys=whole.any(-2))

@@ -1,0 +1,199 @@
+"""Lines in, lines out: what the verbs that use a run share.
+
+Every line gets one line for an answer, in order, a blank one for a blank one. What was odd about a line is told on
+stderr, and is never a reason to stop.
+"""
+
+import json
+import select
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, final
+
+import typer
+
+from clearhead.cli.screen import escape_controls, write_output
+from clearhead.text.lines import read_lines
+from clearhead.text.problems import Place, Problems
+from clearhead.training.answers import one_line
+from clearhead.training.run import Run
+
+__all__ = [
+    "AsJson",
+    "Device",
+    "File",
+    "Found",
+    "Given",
+    "Lines",
+    "Notes",
+    "RunPath",
+    "answer_lines",
+    "as_line",
+    "cell",
+    "cells",
+    "lengths_of",
+]
+
+STDIN = "-"
+CHUNK = 256
+"""Lines that are answered together; fewer where no more are waiting."""
+SHOWN, SHOWN_UNSEEN = 10, 50
+"""Of how many odd lines, and of how many characters, it is told which."""
+
+RunPath = Annotated[str, typer.Argument(help="A run folder, written by `clearhead train`.", metavar="RUN")]
+File = Annotated[
+    str, typer.Argument(help="A text file, may be gzipped; without it, stdin.", metavar="FILE", show_default=False)
+]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.", metavar="NAME")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+
+Found = dict[str, Any]
+"""What was found for a line: `output`, and what else JSON tells."""
+Answer = Callable[[list[str], list[int]], list[Found]]
+"""From the lines that are not blank, and their numbers counted from 0."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """How the lines of a verb are answered, written and counted: `reads` is how many tokens of one the model sees."""
+
+    answer: Answer
+    as_text: Callable[[Found], str]
+    as_json: bool
+    reads: int
+    lengths: Callable[[Sequence[str]], list[int]]
+    unread: str = "the rest"
+
+
+class Given(NamedTuple):
+    """A line that came in; None for the text of one that cannot be read, and why."""
+
+    text: str | None
+    place: Place
+    why: str = ""
+
+
+def answer_lines(run: Run, file: str, how: Lines) -> None:
+    """Answers every line of the file, a chunk at a time: a file may be larger than memory, and a pipe may pause."""
+    notes = Notes(run, how)
+    if file == STDIN and sys.stdin is not None and sys.stdin.isatty():
+        print("Type a line and press Enter; Ctrl-D ends.", file=sys.stderr)
+    first = 0
+    for chunk in chunked(file):
+        write_output("".join(f"{line}\n" for line in answered([line.text for line in chunk], first, how)))
+        notes.look(chunk)
+        first += len(chunk)
+    notes.tell()
+
+
+def answered(texts: Sequence[str | None], first: int, how: Lines) -> Iterator[str]:
+    said = {i: text for i, text in enumerate(texts) if text is not None and text.strip()}
+    found = dict(zip(said, how.answer([*said.values()], [first + i for i in said]), strict=True)) if said else {}
+    for i, text in enumerate(texts):
+        one = found.get(i, {"output": ""})
+        yield as_line({"input": text, **one}) if how.as_json else (how.as_text(one) if i in found else "")
+
+
+def as_line(found: Found) -> str:
+    """One JSON object on a line."""
+    return json.dumps(found, ensure_ascii=False, allow_nan=False)
+
+
+def cell(text: str) -> str:
+    """A text as one of several on a line."""
+    return one_line(text).replace("\t", " ")
+
+
+def cells(texts: Sequence[str]) -> str:
+    """One text as it is, several with tabs between them."""
+    return one_line(texts[0]) if len(texts) == 1 else "\t".join(map(cell, texts))
+
+
+def lengths_of(run: Run) -> Callable[[Sequence[str]], list[int]]:
+    """How many tokens lines have."""
+    return lambda texts: [len(row) for row in run.tokenizer.encode_batch(list(texts))]
+
+
+def chunked(file: str) -> Iterator[list[Given]]:
+    chunk: list[Given] = []
+    for line in lines_of(file):
+        chunk.append(line)
+        if len(chunk) == CHUNK or (file == STDIN and nothing_waits()):
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def lines_of(file: str) -> Iterator[Given]:
+    problems, before = Problems(skip=True), Counter[str]()
+    for number, line in enumerate(read_lines(file, problems), start=1):
+        if line is not None:
+            yield Given(*line)
+        else:
+            yield Given(None, Place(file, number), ", ".join(Counter(problems.counts) - before))
+            before = Counter(problems.counts)
+
+
+def nothing_waits() -> bool:
+    """Whether whoever writes to stdin has paused, and may be waiting for answers."""
+    try:
+        return not select.select([sys.stdin.fileno()], [], [], 0)[0]
+    except (OSError, ValueError):  # not a file of the system's, so nobody waits
+        return False
+
+
+@final
+@dataclass
+class Notes:
+    """What is told on stderr: lines that cannot be read or were cut as they come, characters never seen at the end."""
+
+    run: Run
+    how: Lines
+    odd: int = 0
+    unseen: dict[str, None] = field(default_factory=dict)
+
+    def look(self, lines: Sequence[Given]) -> None:
+        """Tells of lines that cannot be read or are too long, and remembers what the model has never seen."""
+        for line in lines:
+            if line.text is None:
+                self.tell_of(line.place, f"the line cannot be read ({line.why}), so its answer is blank")
+        there = [(line.text, line.place) for line in lines if line.text is not None and line.text.strip()]
+        self.remember([text for text, _ in there])
+        for (_, place), length in zip(there, self.how.lengths([text for text, _ in there]), strict=True):
+            if length > self.how.reads:
+                unread = f"{self.how.unread} was not read"
+                self.tell_of(place, f"{length:,} tokens, and the model takes {self.how.reads:,} of them: {unread}")
+
+    def remember(self, texts: Sequence[str]) -> None:
+        tokenizer = self.run.tokenizer
+        for text in texts if not tokenizer.lossless else ():
+            unseen = self.run.unseen(text)
+            self.unseen |= dict.fromkeys(unseen.split() if tokenizer.kind == "word" else unseen)
+
+    def tell_of(self, place: Place, what: str) -> None:
+        self.odd += 1
+        if self.odd <= SHOWN:
+            print(escape_controls(f"{place}: {what}"), file=sys.stderr)
+
+    def tell(self) -> None:
+        """The rest, once all lines are answered."""
+        if self.odd > SHOWN:
+            print(f"and {self.odd - SHOWN:,} more lines like these", file=sys.stderr)
+        if self.unseen:
+            kind = "word" if self.run.tokenizer.kind == "word" else "character"
+            many = f"{len(self.unseen):,} {kind}s were" if len(self.unseen) > 1 else f"1 {kind} was"
+            read = "were" if len(self.unseen) > 1 else "was"
+            shown = " ".join(map(visible, list(self.unseen)[:SHOWN_UNSEEN]))
+            more = " …" if len(self.unseen) > SHOWN_UNSEEN else ""
+            print(f"{many} never seen in training and {read} read as unknown: {shown}{more}", file=sys.stderr)
+
+
+def visible(text: str) -> str:
+    """Escaped where it cannot be printed."""
+    return "".join(one if one.isprintable() and one != " " else ascii(one)[1:-1] for one in text)

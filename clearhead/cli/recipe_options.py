@@ -1,0 +1,484 @@
+"""From options to a recipe: what the user gave, and for all the rest the defaults for the task and its text."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, cast, final, get_args
+
+import torch
+import typer
+
+from clearhead.attention.positions import Learned
+from clearhead.cli.options import above_zero, flag, one_of, share, wrong
+from clearhead.cli.texts import TextOptions, as_corpus, check_text
+from clearhead.errors import ClearheadError, OptionError
+from clearhead.model.sizes import PRESETS, Spec, named, parse_count, sized
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.text.kinds import KINDS, SPECIALS
+from clearhead.text.preparing import Tokenizing
+from clearhead.text.tokenizer import Tokenizer, suggested_size
+from clearhead.text.vectors import vector_size
+from clearhead.training import defaults, variants
+from clearhead.training.averaging import AVERAGES
+from clearhead.training.machine import chosen_device
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
+from clearhead.training.schedules import SCHEDULES
+from clearhead.training.tasks import TASKS
+
+__all__ = [
+    "BudgetOptions",
+    "Choices",
+    "MachineOptions",
+    "as_machine",
+    "as_recipe",
+    "new_budget",
+    "new_machine",
+    "overridden",
+]
+
+MODELS = {
+    "translate": ("encoder-decoder", EncoderDecoderSpec),
+    "generate": ("decoder", DecoderSpec),
+    "fill": ("encoder", EncoderSpec),
+    "classify": ("encoder", EncoderSpec),
+}
+"""The kind of model each task takes."""
+EVALUATIONS = 20
+"""How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
+LEAST = 100
+
+Name = str | None
+Count = int | None
+Number = float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TokenizerOptions:
+    """How text becomes tokens."""
+
+    title: ClassVar[str] = "Tokeniser"
+
+    tokenizer: Annotated[
+        Name,
+        typer.Option(metavar="KIND", help=f"Kind of tokeniser: {', '.join(KINDS)}; or the path of a tokenizer.json."),
+    ] = None
+    vocabulary: Annotated[
+        Count, typer.Option(min=1, metavar="N", help="Size of the vocabulary.  [default: chosen from the text]")
+    ] = None
+    separate_tokenizers: Annotated[
+        bool,
+        typer.Option("--separate-tokenizers", help="translate: one tokeniser per language, instead of one for both."),
+    ] = False
+    lower: Annotated[bool | None, typer.Option("--lower/--no-lower", help="Lower-case all text, or not.")] = None
+    vectors: Annotated[
+        Name,
+        typer.Option(
+            metavar="FILE", help="Start from pre-trained word vectors, in the text format of word2vec or GloVe."
+        ),
+    ] = None
+    freeze_vectors: Annotated[bool, typer.Option("--freeze-vectors", help="vectors: do not train the embeddings.")] = (
+        False
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What learns."""
+
+    title: ClassVar[str] = "Model"
+
+    preset: Annotated[
+        Name, typer.Option(metavar="NAME", help="A model by name: tiny, base, gpt2, bert, … (clearhead describe).")
+    ] = None
+    size: Annotated[
+        Name, typer.Option(metavar="COUNT", help="Or a model with about this many parameters: 300k, 10M, 1.5B.")
+    ] = None
+    attention: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Kind of attention: {', '.join(defaults.ATTENTIONS)}.")
+    ] = None
+    position: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Positional encoding: {', '.join(defaults.POSITIONS)}.")
+    ] = None
+    heads: Annotated[
+        Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
+    ] = None
+    value_rank: Annotated[
+        Name, typer.Option(metavar="N", help="Low-rank values: d_model to N to d_value, in each head.")
+    ] = None
+    d_value: Annotated[
+        Name, typer.Option(metavar="N", help="Width of a head's values.  [default: the width of its keys]")
+    ] = None
+    block: Annotated[
+        Name, typer.Option(metavar="NAME", help="Where the norm is: pre, post, none, or note: norm(FFN(a) + a).")
+    ] = None
+    scale: Annotated[
+        Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
+    ] = None
+    feed_forward: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Activation: {', '.join(variants.FEED_FORWARDS)}.")
+    ] = None
+    dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OptimizerOptions:
+    """How it learns."""
+
+    title: ClassVar[str] = "Optimizer"
+
+    lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Peak learning rate.")] = None
+    schedule: Annotated[Name, typer.Option(metavar="NAME", help=f"Learning rate schedule: {', '.join(SCHEDULES)}.")] = (
+        None
+    )
+    warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Warm-up steps.")] = None
+    smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
+    r_drop: Annotated[Number, typer.Option(min=0, metavar="X", help="Weight of the R-Drop loss; 0 turns it off.")] = (
+        None
+    )
+    clip: Annotated[Number, typer.Option(min=0, metavar="X", help="Clip the gradient norm to X; 0 turns it off.")] = (
+        None
+    )
+    weight_decay: Annotated[Number, typer.Option(min=0, metavar="X", help="Weight decay of AdamW.")] = None
+    average: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Average the weights over steps: {', '.join(AVERAGES)}.")
+    ] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """How much text at a time."""
+
+    title: ClassVar[str] = "Batches"
+
+    tokens: Annotated[Count, typer.Option(min=1, metavar="N", help="Batch size: tokens per step, about.")] = None
+    micro_batch_tokens: Annotated[
+        Count,
+        typer.Option(min=1, metavar="N", help="Gradient accumulation: tokens per pass; a step sums several passes."),
+    ] = None
+    context: Annotated[Count, typer.Option(min=8, metavar="N", help="Context length, in tokens.")] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """When it ends. One of steps, minutes and epochs."""
+
+    title: ClassVar[str] = "Budget (how long to train: give one of steps, minutes, epochs)"
+
+    steps: Annotated[Count, typer.Option(min=1, metavar="N", help="Train for N steps.")] = None
+    minutes: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Train for X minutes.")] = None
+    epochs: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Train for X epochs.")] = None
+    patience: Annotated[
+        Count,
+        typer.Option(
+            min=0, metavar="N", help="Early stopping: end after N evaluations without improvement; 0 turns it off."
+        ),
+    ] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CheckpointingOptions:
+    """What is written, and how often."""
+
+    title: ClassVar[str] = "Checkpointing"
+
+    evaluate_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Evaluate on the validation set.")] = (
+        None
+    )
+    save_every: Annotated[
+        Count, typer.Option(min=1, metavar="STEPS", help="Save a checkpoint, besides those at evaluations.")
+    ] = None
+    log_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Log metrics.")] = None
+    keep: Annotated[Count, typer.Option(min=1, metavar="N", help="Keep the N newest checkpoints, and the best.")] = None
+    select: Annotated[Name, typer.Option(metavar="NAME", help="Which checkpoint to use: best or last.")] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """Where it runs."""
+
+    title: ClassVar[str] = "Machine"
+
+    device: Annotated[Name, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda, cuda:1.")] = None
+    precision: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Numbers in training: {', '.join(get_args(Precision))}.")
+    ] = None
+    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile, or not.")] = None
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Reproduce a run bit for bit, also on a GPU.")
+    ] = False
+    threads: Annotated[Count, typer.Option(min=1, metavar="N", help="CPU threads.")] = None
+    seed: Annotated[Count, typer.Option(min=0, metavar="N", help="Random seed.  [default: 1]")] = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """Everything about a run that can be chosen. What is not given is left to the defaults."""
+
+    task: Annotated[Name, typer.Option(metavar="NAME", help=f"What to learn: {', '.join(TASKS)}.")] = None
+    text: TextOptions = field(default_factory=TextOptions)
+    tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    batches: BatchOptions = field(default_factory=BatchOptions)
+    budget: BudgetOptions = field(default_factory=BudgetOptions)
+    checkpointing: CheckpointingOptions = field(default_factory=CheckpointingOptions)
+    machine: MachineOptions = field(default_factory=MachineOptions)
+
+
+def as_recipe(choices: Choices) -> Recipe:
+    """The recipe that was asked for. What cannot be is told before any text is read."""
+    if choices.task is None:
+        raise wrong("--task", f"is missing: say what to learn: {', '.join(TASKS)}")
+    one_of("--task", choices.task, TASKS)
+    check_text(choices.task, choices.text)
+    machine = as_machine(choices.machine)
+    default = defaults.default_recipe(choices.task, as_corpus(choices.task, choices.text), machine)
+    seed = default.seed if choices.machine.seed is None else choices.machine.seed
+    return replace(overridden(choices, default), seed=seed)
+
+
+def overridden(choices: Choices, default: Recipe) -> Recipe:
+    """A recipe with what was given in place of its own; text, machine and seed are left alone."""
+    tokenizing = as_tokenizing(default.task, choices.tokenizer, default.tokenizing)
+    batching = as_batching(choices.batches, default.batching)
+    budget = new_budget(choices.budget, default.budget) or default.budget
+    chosen = replace(default, tokenizing=tokenizing, batching=batching)
+    model = as_model(choices.model, replace(chosen, model=with_vectors(choices, chosen.model)))
+    check_vectors(choices, model)
+    if choices.tokenizer.freeze_vectors:
+        model = defaults.each_embedding(model, lambda embedding: replace(embedding, frozen=True))
+    return replace(
+        default,
+        vectors=choices.tokenizer.vectors,
+        tokenizing=tokenizing,
+        model=model,
+        optimizer=as_optimizer(choices.optimizer, default, model, budget),
+        batching=batching,
+        budget=budget,
+        checkpointing=as_checkpointing(choices.checkpointing, default.checkpointing, budget),
+        parameters=asked_parameters(choices),
+    )
+
+
+def present(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def as_machine(options: MachineOptions) -> Machine:
+    one_of("--precision", options.precision or "auto", dict.fromkeys(get_args(Precision)))
+    try:
+        chosen_device(options.device or "auto")
+    except OptionError as error:
+        raise wrong("--device", str(error).removeprefix("device: ")) from error
+    return new_machine(options, Machine())
+
+
+def new_machine(options: MachineOptions, old: Machine) -> Machine:
+    """Return a machine with what was given in place of its own."""
+    names = ("device", "precision", "compile", "threads")
+    changed = present({name: getattr(options, name) for name in names})
+    return replace(old, **changed, deterministic=options.deterministic or old.deterministic)
+
+
+def as_tokenizing(task: str, options: TokenizerOptions, default: Tokenizing) -> Tokenizing:
+    if options.separate_tokenizers and task != "translate":
+        raise wrong("--separate-tokenizers", f"is for translate, which has two sides; {task} has one")
+    shared = default.shared and not options.separate_tokenizers
+    if options.vectors is not None and options.tokenizer in KINDS and options.tokenizer != "word":
+        raise wrong("--vectors", f"they are of words: leave out --tokenizer {options.tokenizer}, or choose word")
+    name = options.tokenizer or (default.kind if options.vectors is None else "word")
+    if name in KINDS:
+        lower = default.lower if options.lower is None else options.lower
+        size = options.vocabulary or (default.size if name == default.kind else None)
+        return replace(default, kind=name, size=size, shared=shared, lower=lower)
+    if not os.path.exists(name):
+        raise wrong("--tokenizer", f"there is no kind and no file {name!r}. The kinds are: {', '.join(KINDS)}")
+    for option, value in (
+        ("--vocabulary", options.vocabulary),
+        ("--lower", options.lower is not None),
+        ("--separate-tokenizers", not shared),
+    ):
+        if value:
+            raise wrong(option, f"is decided by the tokeniser that is given, {name}")
+    return replace(default, given=name)
+
+
+FEW_TOKENS = {"char": defaults.PLACEHOLDER, "byte": 256 + len(SPECIALS)}
+
+
+def asked_parameters(choices: Choices) -> int | None:
+    """Return how many parameters the model shall have; None where its width is that of its vectors and must stay."""
+    size = choices.model.size
+    return None if size is None or choices.tokenizer.vectors is not None else parse_count(size)
+
+
+def with_vectors(choices: Choices, spec: Spec) -> Spec:
+    """Return the model as wide as the vectors are, unless its size was chosen."""
+    if choices.tokenizer.vectors is None:
+        if choices.tokenizer.freeze_vectors:
+            raise wrong("--freeze-vectors", "goes with --vectors, which says what to freeze")
+        return spec
+    if choices.model.preset is not None or choices.model.size is not None:
+        return spec
+    return variants.with_width(spec, size_of_vectors(choices.tokenizer.vectors))
+
+
+def check_vectors(choices: Choices, spec: Spec) -> None:
+    path = choices.tokenizer.vectors
+    if path is not None and (size := size_of_vectors(path)) != width(spec):
+        sized_by = "--preset" if choices.model.preset else "--size"
+        raise wrong(
+            "--vectors",
+            f"{path} has vectors of {size} numbers, and the model is {width(spec)} wide; leave out {sized_by}, and it "
+            f"becomes {size} wide",
+        )
+
+
+def size_of_vectors(path: str) -> int:
+    try:
+        return vector_size(path)
+    except ClearheadError as error:
+        raise wrong("--vectors", str(error)) from error
+
+
+def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
+    """The model by preset, by size, or the task's own; then with what else was given."""
+    if options.preset and options.size:
+        raise wrong("--size", f"the preset {options.preset} has its own size; give one of the two")
+    context = recipe.batching.context
+    spec = with_context(base_model(options, recipe), context)
+    if options.dropout is not None:
+        spec = defaults.with_dropout(spec, options.dropout)
+    parts = present({name: getattr(options, name) for name in variants.PARTS})
+    return with_parts(spec, parts, context) if parts else spec
+
+
+def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
+    """Return the model with other parts. Whether they go together is found out by building it of nothing."""
+    for option, known in (("attention", tuple(defaults.ATTENTIONS)), ("position", defaults.POSITIONS)):
+        if option in parts:
+            one_of(flag(option), parts[option], dict[str, None].fromkeys(known))
+    for name in variants.PARTS:
+        if name in parts:
+            try:
+                spec = variants.with_part(spec, name, parts[name], context=context)
+            except OptionError as error:
+                raise wrong(flag(name), str(error).removeprefix(f"{name}: ")) from error
+    try:
+        with torch.device("meta"):
+            spec.build()
+    except ClearheadError as error:
+        raise wrong(" with ".join(map(flag, parts)), str(error)) from error
+    return spec
+
+
+def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
+    kind, made_of = MODELS[recipe.task]
+    if options.preset is not None:
+        one_of("--preset", options.preset, PRESETS)
+        spec = named(options.preset, defaults.PLACEHOLDER)
+        if not isinstance(spec, made_of):
+            one = f"{'an' if kind.startswith('e') else 'a'} {kind}"
+            raise wrong("--preset", f"{recipe.task} takes {one}, and {options.preset} is none")
+    elif options.size is not None:
+        try:
+            spec = sized(kind, parse_count(options.size), likely_vocabulary(recipe))
+        except OptionError as error:
+            raise wrong("--size", str(error)) from error
+    else:
+        return recipe.model
+    if isinstance(spec, EncoderSpec) and isinstance(recipe.model, EncoderSpec):
+        return replace(spec, output=recipe.model.output)
+    return spec
+
+
+def likely_vocabulary(recipe: Recipe) -> int:
+    """How many tokens there will be, before the tokeniser is trained; the size is met once it is (`Recipe.parameters`).
+
+    Characters and bytes are few, however long the text is.
+    """
+    tokenizing = recipe.tokenizing
+    if tokenizing.given is not None:
+        return Tokenizer.load(tokenizing.given).vocabulary
+    if tokenizing.kind in FEW_TOKENS:
+        return FEW_TOKENS[tokenizing.kind]
+    return tokenizing.size or suggested_size(defaults.text_bytes(recipe.corpus))
+
+
+def with_context(spec: Spec, context: int) -> Spec:
+    """The same with as many learned positions as rows are long: those beyond would never be trained."""
+    return defaults.each_embedding(
+        spec,
+        lambda embedding: (
+            replace(embedding, position=Learned(context)) if isinstance(embedding.position, Learned) else embedding
+        ),
+    )
+
+
+def width(spec: Spec) -> int:
+    return spec.encoder.d_model if isinstance(spec, EncoderDecoderSpec) else spec.d_model
+
+
+def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget: Budget) -> Optimizer:
+    """As given; a rate that is not given is lower for a wider model, a warm-up shorter for a shorter run."""
+    usual = default.optimizer
+    rate = usual.lr * min(1.0, width(default.model) / width(model))
+    average = one_of("--average", options.average, AVERAGES) if options.average else usual.averaging
+    schedule = usual.schedule
+    warmup = schedule.warmup if options.warmup is None else options.warmup
+    if options.warmup is None and budget.steps is not None and default.budget.steps is not None:
+        warmup = round(warmup * min(1.0, budget.steps / default.budget.steps))
+    if options.schedule is not None:
+        named = one_of("--schedule", options.schedule, SCHEDULES)
+        schedule = schedule if isinstance(schedule, named) else named()
+    return replace(
+        usual,
+        **present({name: getattr(options, name) for name in ("smoothing", "r_drop", "weight_decay")}),
+        lr=options.lr or rate,
+        schedule=replace(schedule, warmup=warmup),
+        clip=usual.clip if options.clip is None else options.clip or None,
+        averaging=usual.averaging if type(average) is type(usual.averaging) else average,
+    )
+
+
+def as_batching(options: BatchOptions, default: Batching) -> Batching:
+    if options.tokens and options.micro_batch_tokens and options.micro_batch_tokens > options.tokens:
+        raise wrong(
+            "--micro-batch-tokens",
+            f"is more than a step has: {options.micro_batch_tokens} of --tokens {options.tokens}",
+        )
+    names = ("tokens", "micro_batch_tokens", "context")
+    return replace(default, **present({name: getattr(options, name) for name in names}))
+
+
+def new_budget(options: BudgetOptions, old: Budget) -> Budget | None:
+    """The budget that is asked for, in place of another one; None where nothing was asked."""
+    limits = present({"steps": options.steps, "minutes": options.minutes, "epochs": options.epochs})
+    if len(limits) > 1:
+        flags = " and ".join(f"--{name}" for name in limits)
+        raise wrong(flags, "each says when to stop: give one of them")
+    patience = old.patience if options.patience is None else options.patience or None
+    if limits:
+        return Budget(**limits, patience=patience)
+    return None if options.patience is None else replace(old, patience=patience)
+
+
+def as_checkpointing(options: CheckpointingOptions, default: Checkpointing, budget: Budget) -> Checkpointing:
+    if options.select is not None:
+        one_of("--select", options.select, dict.fromkeys(get_args(Select)))
+    every = default.evaluate if budget.steps is None else max(LEAST, budget.steps // EVALUATIONS)
+    return replace(
+        default,
+        **present({"log": options.log_every, "save": options.save_every, "checkpoints": options.keep}),
+        evaluate=options.evaluate_every or every,
+        select=cast(Select, options.select or default.select),
+    )

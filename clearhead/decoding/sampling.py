@@ -1,0 +1,101 @@
+"""Greedy and sampling: each row chooses its next token by itself."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clearhead.decoding.topk import best
+from clearhead.errors import OptionError
+
+__all__ = ["Chooser", "Greedy", "Sample"]
+
+Logits = Float[Tensor, "row vocabulary"]
+
+
+class Chooser(ABC):
+    """A method in which every row chooses by itself."""
+
+    @abstractmethod
+    def draws(self, count: int) -> list[torch.Generator]:
+        """The random numbers of each of so many sequences; empty where none are drawn."""
+
+    @abstractmethod
+    def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
+        """The next token of every row; log-probabilities are logits too."""
+
+
+@final
+@dataclass(frozen=True)
+class Greedy(Chooser):
+    """The likeliest token each time."""
+
+    def draws(self, count: int) -> list[torch.Generator]:
+        return []
+
+    def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
+        return best(logits)[1]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sample(Chooser):
+    """A token drawn by its probability, after these cuts, in this order.
+
+    Logits are divided by `temperature`; then only the `top_k` likeliest remain, of those the fewest whose probabilities
+    reach `top_p`, of those the ones with at least `min_p` times the probability of the likeliest. The likeliest always
+    remains. `seeds` gives each sequence its own; one number s stands for s, s + 1, … A sequence draws from its own
+    seed alone, so that what it becomes does not depend on its batch.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seeds: int | tuple[int, ...] = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise OptionError(
+                f"Sample: temperature must be above 0 and finite; came {self.temperature}. "
+                "For the likeliest token each time use Greedy()"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise OptionError(f"Sample: top_k must be 1 or more, or None to keep all; came {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise OptionError(f"Sample: top_p is a probability above 0 and up to 1; came {self.top_p}")
+        if not 0 <= self.min_p <= 1:
+            raise OptionError(f"Sample: min_p is a share of the likeliest's probability, 0 to 1; came {self.min_p}")
+
+    def draws(self, count: int) -> list[torch.Generator]:
+        seeds = tuple(range(self.seeds, self.seeds + count)) if isinstance(self.seeds, int) else self.seeds
+        if len(seeds) != count:
+            raise OptionError(f"Sample: there are {count} sequences and {len(seeds)} seeds; give one for each")
+        return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
+        values, tokens = self.remaining(logits / self.temperature)
+        share = torch.softmax(values.to(torch.promote_types(values.dtype, torch.float32)), -1)
+        reached = share.cumsum(-1)
+        drawn = torch.tensor([torch.rand((), generator=draw).item() for draw in draws], dtype=share.dtype)
+        place = torch.searchsorted(reached, (drawn.to(share.device) * reached[:, -1]).unsqueeze(-1), right=True)
+        last = (share > 0).long().mul(torch.arange(share.shape[1], device=share.device)).amax(-1, keepdim=True)
+        return tokens.gather(-1, place.minimum(last)).squeeze(-1)
+
+    def remaining(self, logits: Logits) -> tuple[Float[Tensor, "row left"], Int[Tensor, "row left"]]:
+        """Logits and tokens, the likeliest first, -inf where they are cut."""
+        if self.top_k is None or self.top_k >= logits.shape[-1]:
+            values, tokens = logits.sort(dim=-1, descending=True, stable=True)
+        else:
+            values, tokens = logits.topk(self.top_k, -1)
+        if self.top_p < 1:
+            share = torch.softmax(values, -1)
+            before = share.cumsum(-1) - share
+            values = values.masked_fill(before >= self.top_p, float("-inf"))
+        if self.min_p > 0:
+            values = values.masked_fill(values < values[:, :1] + torch.tensor(self.min_p).log().item(), float("-inf"))
+        return values, tokens

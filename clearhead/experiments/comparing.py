@@ -1,0 +1,189 @@
+"""Comparing: several models with the same budget, the same data and the same seeds; each run an ordinary run folder.
+
+```
+arms = grid({"attention": ("softmax", "cosine")}, lambda choice: varied(recipe, choice))
+compare("runs/kinds", arms, seeds=(1, 2, 3))
+```
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import torch
+
+from clearhead.errors import ClearheadError, OptionError, RunError
+from clearhead.experiments.comparison import Comparison, Failure, Impossible, Outcome, outcome_of
+from clearhead.experiments.comparison_plot import draw_comparison
+from clearhead.experiments.workers import JOB, RECALL, Job, begin, prepare_text, read_job, run_all
+from clearhead.files import os_errors_as_run_errors, write_text
+from clearhead.training.recipe import Recipe, changes
+from clearhead.training.variants import with_parts
+
+__all__ = ["BASE", "Arm", "compare", "grid", "one_by_one", "varied"]
+
+Log = Callable[[str], None]
+Choice = Mapping[str, str]
+BASE = "base"
+"""The name of the model that variants are compared with."""
+TELLING = ("attention", "position", "size")
+"""Options whose values name themselves; `none` or `8` could be anything."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One of the models that are compared; the recipe's seed is left to the comparison."""
+
+    name: str
+    recipe: Recipe
+
+
+def grid(lists: Mapping[str, Sequence[str]], make: Callable[[Choice], Recipe]) -> list[Arm | Impossible]:
+    """Return an arm for every way to take one value of each list.
+
+    `lists` are names such as {"attention": ("softmax", "cosine")}, and `make` gives the recipe of a choice of them. An
+    arm is called by what it has taken of the lists that have several values.
+    """
+    several = [name for name, values in lists.items() if len(values) > 1] or list(lists)
+    choices = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    return [arm_of("-".join(label(name, choice[name]) for name in several), choice, make) for choice in choices]
+
+
+def label(option: str, value: str) -> str:
+    """Return how a value is called in the name of an arm: alone where it says what it is of, else with its option.
+
+    >>> label("attention", "cosine"), label("value_rank", "8")
+    ('cosine', 'value-rank=8')
+    """
+    return value if option in TELLING else f"{option.replace('_', '-')}={value}"
+
+
+def one_by_one(variants: Sequence[Choice], make: Callable[[Choice], Recipe]) -> list[Arm | Impossible]:
+    """Return an arm for each variant: a model that differs from the base in the parts named; {} is the base itself."""
+    return [arm_of(",".join(label(*part) for part in choice.items()) or BASE, choice, make) for choice in variants]
+
+
+def arm_of(name: str, choice: Choice, make: Callable[[Choice], Recipe]) -> Arm | Impossible:
+    """Return the arm; or, where the model cannot be built, the reason."""
+    try:
+        recipe = make(choice)
+        with torch.device("meta"):
+            recipe.model.build()
+    except ClearheadError as error:
+        return Impossible(arm=name, why=str(error))
+    return Arm(name=name, recipe=recipe)
+
+
+def varied(recipe: Recipe, choice: Choice) -> Recipe:
+    """Return the recipe with other parts in its model: attention, position, heads, block, scale, … by name."""
+    return replace(recipe, model=with_parts(recipe.model, choice, context=recipe.batching.context))
+
+
+def compare(
+    folder: str | Path,
+    arms: Sequence[Arm | Impossible],
+    *,
+    seeds: Sequence[int] = (1, 2, 3),
+    probe: str | None = None,
+    parallel: int = 1,
+    log: Log = print,
+) -> Comparison:
+    """Trains every arm with every seed, `parallel` runs at a time, and writes what came of it into the folder.
+
+    Runs that are there already are not made again, and one that was stopped in the middle goes on from there. `probe`
+    is the name of the probe that the arms learn, if it is one (`probe_recipe` makes their recipe). A run that fails is
+    reported as such, and does not stop the others.
+    """
+    home = Path(folder)
+    jobs = jobs_of(home, arms, seeds, probe)
+    for arm in arms:
+        if isinstance(arm, Impossible):
+            log(f"{arm.arm} is not possible: {arm.why}")
+    waiting = [job for job in jobs if not is_done(job)]
+    if len(waiting) < len(jobs):
+        log(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are there already")
+    if waiting:
+        begin(waiting)
+        prepare_text(waiting, log)
+    problems = run_all(waiting, parallel, log)
+    found = [outcome(job, problems.get(job.name)) for job in jobs]
+    comparison = Comparison(
+        folder=str(home),
+        task=jobs[0].recipe.task,
+        probe=probe,
+        parallel=parallel,
+        budget=budget_of(jobs),
+        outcomes=tuple(one for one in found if isinstance(one, Outcome)),
+        failures=tuple(one for one in found if isinstance(one, Failure)),
+        impossible=tuple(arm for arm in arms if isinstance(arm, Impossible)),
+    )
+    write_comparison(comparison, home)
+    return comparison
+
+
+def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], probe: str | None) -> list[Job]:
+    """A job for each arm and seed: all arms with the first seed, then all with the next."""
+    possible = [arm for arm in arms if isinstance(arm, Arm)]
+    names = [arm.name for arm in possible]
+    if not possible or not seeds:
+        why = "".join(f"; {arm.arm}: {arm.why}" for arm in arms if isinstance(arm, Impossible))
+        raise OptionError(f"there is nothing to compare: expected arms and seeds{why}")
+    if len(set(names)) < len(names) or len(set(seeds)) < len(seeds):
+        raise OptionError(f"arms and seeds must differ from each other; came {', '.join(names)} and {list(seeds)}")
+    return [
+        Job(
+            arm=arm.name,
+            recipe=replace(arm.recipe, seed=seed),
+            run=str(home / f"{arm.name}-seed{seed}"),
+            data=str(home / "data"),
+            recall=held_out(arm.recipe) if probe == "recall" else None,
+        )
+        for seed in seeds
+        for arm in possible
+    ]
+
+
+def held_out(recipe: Recipe) -> str:
+    """The file of texts that recall is asked for."""
+    if recipe.task != "generate" or recipe.corpus.dev is None:
+        raise OptionError(f"recall is asked of a model that generates, in held-out texts; came one to {recipe.task}")
+    return recipe.corpus.dev.files[0]
+
+
+def is_done(job: Job) -> bool:
+    """Whether the run is there and has ended; raises where it was begun in another way than now."""
+    path = job.folder.path / JOB
+    if path.exists() and (other := changes(read_job(path).recipe, job.recipe)):
+        raise RunError(
+            f"{job.run}: was begun with another {' and '.join(other)}; give the same options as then, or another folder"
+        )
+    return job.folder.evaluation.exists() and (job.recall is None or (job.folder.path / RECALL).exists())
+
+
+def outcome(job: Job, problem: str | None) -> Outcome | Failure:
+    if problem is not None:
+        return Failure(arm=job.arm, seed=job.seed, run=job.run, problem=problem)
+    recall = None
+    if job.recall is not None:
+        recall = job.folder.read_own(job.folder.path / RECALL)
+    return outcome_of(job.folder, arm=job.arm, data=Path(job.data), recall=recall)
+
+
+def budget_of(jobs: Sequence[Job]) -> dict[str, int | float]:
+    """The limit that was given: steps, minutes or epochs."""
+    budget = jobs[0].recipe.budget
+    return {name: value for name, value in vars(budget).items() if value is not None and name != "patience"}
+
+
+def write_comparison(comparison: Comparison, home: Path) -> None:
+    """comparison.json, comparison.md and, where there is something to draw, comparison.svg."""
+    told = json.dumps(comparison.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+    with os_errors_as_run_errors(home):
+        write_text(home / "comparison.json", told + "\n")
+        write_text(home / "comparison.md", comparison.markdown())
+    if comparison.outcomes:
+        draw_comparison(comparison, home / "comparison.svg")

@@ -1,0 +1,300 @@
+"""What a comparison found: every run, the mean and spread of every arm over its seeds, and the table of them."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from clearhead.text.store import Store
+from clearhead.training.folder import RunFolder
+from clearhead.training.metrics import read_metrics, replace_nonfinite
+
+__all__ = ["Comparison", "Failure", "Impossible", "Mean", "Measure", "Outcome", "Row", "outcome_of"]
+
+Number = int | float
+
+
+class Measure(NamedTuple):
+    """A number of a run by its key, and how it is shown: times a factor, with so many digits."""
+
+    key: str
+    name: str
+    factor: float = 1.0
+    digits: int = 1
+
+    def shown(self, mean: "Mean") -> str:
+        """The mean and, of two or more runs, the spread around it.
+
+        >>> Measure("exact_match", "exact match %", 100).shown(mean_of([0.97, 0.99]))
+        '98.0 ± 1.4'
+        """
+        if math.isnan(mean.mean):
+            return "–"
+        said = f"{self.factor * mean.mean:,.{self.digits}f}"
+        return said if mean.spread is None else f"{said} ± {self.factor * mean.spread:,.{self.digits}f}"
+
+
+class Mean(NamedTuple):
+    """Over the seeds: the mean, the sample standard deviation (None of a single run), the least and the most."""
+
+    mean: float
+    spread: float | None
+    least: float
+    most: float
+    runs: int
+
+
+BLEU, CHRF = Measure("bleu", "BLEU"), Measure("chrf", "chrF")
+EXACT = Measure("exact_match", "exact match %", 100)
+ACCURACY = Measure("accuracy", "accuracy %", 100)
+LOSS, BITS = Measure("loss", "dev loss", digits=3), Measure("bits_per_byte", "bits/byte", digits=3)
+QUALITY: dict[str, tuple[Measure, ...]] = {
+    "translate": (BLEU, CHRF, EXACT, LOSS),
+    "generate": (LOSS, BITS),
+    "fill": (ACCURACY, LOSS),
+    "classify": (ACCURACY, LOSS),
+    "copy": (EXACT, LOSS),
+    "sort": (EXACT, LOSS),
+    "recall": (ACCURACY, LOSS),
+}
+"""What tells how good a model is, by task or by probe, the main one first."""
+SPEED = Measure("tokens_per_second", "tokens/s", digits=0)
+COST = (
+    SPEED,
+    Measure("memory_mb", "peak MB", digits=0),
+    Measure("parameters", "parameters", digits=0),
+    Measure("steps", "steps", digits=0),
+)
+
+KNOWN = tuple(dict.fromkeys((*(one for some in QUALITY.values() for one in some), *COST)))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Impossible:
+    """An arm that cannot be built, and why."""
+
+    arm: str
+    why: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A run that came to no end."""
+
+    arm: str
+    seed: int
+    run: str
+    problem: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One run. `numbers` are its scores, speed, peak memory (of its process, or on a GPU of the device), parameters
+    and steps; `evaluations` what it scored on the way; `by_distance` the accuracy of recall."""
+
+    arm: str
+    seed: int
+    run: str
+    best_step: int
+    training_seconds: float
+    numbers: Mapping[str, Number]
+    evaluations: tuple[Mapping[str, Number | None], ...] = ()
+    by_distance: Mapping[int, float] | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """An arm in the table."""
+
+    arm: str
+    runs: int
+    numbers: Mapping[str, Mean]
+    by_distance: Mapping[int, Mean]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Everything that was found. `parallel` is how many runs shared the machine at a time: speeds suffer from it."""
+
+    folder: str
+    task: str
+    probe: str | None
+    parallel: int
+    budget: Mapping[str, Number]
+    outcomes: tuple[Outcome, ...]
+    failures: tuple[Failure, ...] = ()
+    impossible: tuple[Impossible, ...] = ()
+
+    @property
+    def quality(self) -> tuple[Measure, ...]:
+        return QUALITY[self.probe or self.task]
+
+    @property
+    def main(self) -> Measure:
+        """The measure that decides."""
+        return self.quality[0]
+
+    @property
+    def rows(self) -> list[Row]:
+        """The arms that have a run, in the order in which they were given."""
+        arms = dict.fromkeys(one.arm for one in self.outcomes)
+        return [row_of(arm, [one for one in self.outcomes if one.arm == arm], self.columns) for arm in arms]
+
+    @property
+    def columns(self) -> tuple[Measure, ...]:
+        return (*self.quality, *COST)
+
+    @property
+    def distances(self) -> list[int]:
+        return sorted({distance for one in self.outcomes for distance in one.by_distance or {}})
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The head and the rows, as text: quality with its spread, cost without."""
+        head = ["", *(column.name for column in self.columns), "runs"]
+        return head, [[row.arm, *self.cells(row), str(row.runs)] for row in self.rows]
+
+    def cells(self, row: Row) -> list[str]:
+        numbers = row.numbers
+        cost = [measure.shown(numbers[measure.key]._replace(spread=None)) for measure in COST]
+        return [*(measure.shown(numbers[measure.key]) for measure in self.quality), *cost]
+
+    def distance_table(self) -> tuple[list[str], list[list[str]]]:
+        """Accuracy in per cent by the tokens to the key."""
+        head = ["accuracy % at", *map(str, self.distances)]
+        return head, [
+            [
+                row.arm,
+                *(ACCURACY.shown(row.by_distance[one]) if one in row.by_distance else "–" for one in self.distances),
+            ]
+            for row in self.rows
+        ]
+
+    def notes(self) -> Iterator[str]:
+        """What a reader must know beside the table."""
+        if any(row.runs > 1 for row in self.rows):
+            yield "mean ± sample standard deviation over the seeds"
+        if self.parallel > 1:
+            yield f"{self.parallel} runs shared the machine at a time, so tokens/s are lower than alone"
+        for one in self.failures:
+            yield f"{one.arm}, seed {one.seed}, failed: {one.problem}"
+        for arm in self.impossible:
+            yield f"{arm.arm} is not possible: {arm.why}"
+
+    def markdown(self) -> str:
+        """The tables and every run, for a page."""
+        parts = [
+            f"# {self.probe or self.task}: {', '.join(f'{value:g} {name}' for name, value in self.budget.items())}",
+            markdown_table(*self.table()),
+        ]
+        if self.distances:
+            parts.append(markdown_table(*self.distance_table()))
+        if notes := list(self.notes()):
+            parts.append("\n".join(f"- {note}" for note in notes))
+        every = [
+            [one.arm, str(one.seed), *(column.shown(mean_of([value_of(one, column)])) for column in self.columns)]
+            for one in self.outcomes
+        ]
+        parts += ["Every run:", markdown_table(["", "seed", *(column.name for column in self.columns)], every)]
+        return "\n\n".join(parts) + "\n"
+
+    def to_json(self) -> Any:
+        """All of it, with every run."""
+        return replace_nonfinite(
+            {
+                "folder": self.folder,
+                "task": self.task,
+                "probe": self.probe,
+                "budget": dict(self.budget),
+                "parallel": self.parallel,
+                "measures": [measure.key for measure in self.quality],
+                "arms": [
+                    {
+                        "arm": row.arm,
+                        "runs": row.runs,
+                        **{key: mean._asdict() for key, mean in row.numbers.items()},
+                        "by_distance": {str(key): mean._asdict() for key, mean in row.by_distance.items()},
+                    }
+                    for row in self.rows
+                ],
+                "runs": [asdict(one) for one in self.outcomes],
+                "failed": [asdict(one) for one in self.failures],
+                "not_possible": [asdict(one) for one in self.impossible],
+            }
+        )
+
+
+def row_of(arm: str, outcomes: Sequence[Outcome], columns: Sequence[Measure]) -> Row:
+    far = sorted({distance for one in outcomes for distance in one.by_distance or {}})
+    return Row(
+        arm=arm,
+        runs=len(outcomes),
+        numbers={column.key: mean_of([value_of(one, column) for one in outcomes]) for column in columns},
+        by_distance={
+            distance: mean_of([one.by_distance[distance] for one in outcomes if one.by_distance]) for distance in far
+        },
+    )
+
+
+def value_of(one: Outcome, measure: Measure) -> float:
+    """Not a number where the run was not measured so: a translation without scored records has only its loss."""
+    return float(one.numbers.get(measure.key, math.nan))
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    mean = statistics.fmean(values)
+    return Mean(
+        mean=mean,
+        spread=math.dist(values, [mean] * len(values)) / math.sqrt(len(values) - 1) if len(values) > 1 else None,
+        least=min(values),
+        most=max(values),
+        runs=len(values),
+    )
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, Any] | None = None) -> Outcome:
+    """What a run folder says of a run that has ended. `data` is where its token ids are."""
+    evaluation = folder.read_evaluation()
+    lines = read_metrics(folder.metrics)
+    steps = [line for line in lines if line["kind"] == "step"]
+    numbers = {key: value for key, value in evaluation.items() if isinstance(value, int | float)}
+    if folder.recipe().task == "generate":
+        numbers["bits_per_byte"] = bits_per_byte(numbers["loss"], data / folder.read_description()["data"] / "dev")
+    if recall is not None:
+        numbers["accuracy"] = recall["accuracy"]
+    if steps:  # a log that was lost has none
+        numbers["tokens_per_second"] = steps[-1]["tokens_per_second"]
+        numbers["memory_mb"] = max(line["memory_mb"] for line in steps)
+    numbers["steps"] = steps[-1]["step"] if steps else folder.checkpoints.all()[0].step
+    return Outcome(
+        arm=arm,
+        seed=folder.recipe().seed,
+        run=str(folder.path),
+        best_step=evaluation["step"],
+        training_seconds=evaluation["training_seconds"],
+        numbers={column.key: numbers[column.key] for column in KNOWN if column.key in numbers},
+        evaluations=tuple(on_the_way(line) for line in lines if line["kind"] == "evaluation"),
+        by_distance=None if recall is None else {int(key): one for key, one in recall["by_distance"].items()},
+    )
+
+
+def bits_per_byte(loss: float, held_out: Path) -> float:
+    """From nats a token, by how many tokens the held-out text has for its bytes."""
+    size = Store(held_out).sizes["text"]
+    return loss * size.tokens / (size.text_bytes * math.log(2))
+
+
+def on_the_way(line: Mapping[str, Any]) -> dict[str, Number | None]:
+    """An evaluation as metrics.jsonl has it; null there is no number."""
+    return {"step": line["step"], "loss": line["loss"], **line["scores"]}

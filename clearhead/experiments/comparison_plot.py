@@ -1,0 +1,201 @@
+"""The picture of a comparison: what each arm reached, what it cost, how it got there, and recall by distance."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from clearhead.colours import ROLES
+from clearhead.experiments.comparison import COST, Comparison, Measure, Outcome, Row
+from clearhead.plots.figure import DARK, add_grid, save_svg, spread
+
+# It takes a while to import, and most who import this file do not draw.
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+
+__all__ = ["draw_comparison"]
+
+COLOURS = (*ROLES.values(), "#666666", "#56B4E9", "#8B5A2B")
+LINES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D")
+GAP = 0.06
+"""How far apart labels are, as a share of a panel's height."""
+
+
+STEP = Measure("step", "step")
+
+
+class Look(NamedTuple):
+    """How an arm is drawn: a colour for the first part of its name, a line and a marker for the rest."""
+
+    colour: str
+    line: str
+    marker: str
+
+
+class Line(NamedTuple):
+    """Points of an arm, and how far above and below them its runs went."""
+
+    arm: str
+    places: list[float]
+    values: list[float]
+    least: list[float]
+    most: list[float]
+
+
+def draw_comparison(comparison: Comparison, path: Path) -> None:
+    """Draws a comparison as an SVG; the same comparison gives the same bytes.
+
+    Above: the main score of every run, with the mean of each arm, and beside it speed and memory. Below: the score on
+    the way there, and of recall the accuracy by distance.
+    """
+    save_svg(lambda: figure_of(comparison), path, what="the picture")
+
+
+def figure_of(comparison: Comparison) -> "matplotlib.figure.Figure":
+    from matplotlib.figure import Figure
+
+    rows, looks = comparison.rows, looks_of([row.arm for row in comparison.rows])
+    above = 0.9 + 0.4 * max(len(rows), 2)
+    figure = Figure(figsize=(10, above + 4.2), layout="constrained", facecolor="white")
+    upper, lower = figure.subfigures(2, 1, height_ratios=(above, 4.0), squeeze=False)[:, 0]
+    panels = upper.subplots(1, 3, sharey=True, width_ratios=(2.2, 1, 1))
+    draw_runs(panels[0], comparison, rows, looks)
+    for axes, measure in zip(panels[1:], COST, strict=False):
+        draw_cost(axes, rows, measure, looks)
+    both = [lower.add_subplot(1, 2 if comparison.distances else 1, 1)]
+    draw_lines(both[0], ways_of(comparison), looks, on_the_way(comparison))
+    both[0].set_xlabel(STEP.name)
+    if comparison.distances:
+        both.append(lower.add_subplot(1, 2, 2))
+        draw_distances(both[1], rows, looks)
+    for axes in [*panels, *both]:
+        add_grid(axes)
+    budget = ", ".join(f"{value:,g} {name}" for name, value in comparison.budget.items())
+    figure.suptitle(f"{comparison.probe or comparison.task}, {budget}", x=0.01, ha="left", fontsize=12, color=DARK)
+    return figure
+
+
+def looks_of(arms: Sequence[str]) -> dict[str, Look]:
+    """A look for each arm; arms whose names begin alike share a colour."""
+    firsts, rests = (list(dict.fromkeys(arm.partition("-")[part] for arm in arms)) for part in (0, 2))
+    return {
+        arm: Look(
+            COLOURS[firsts.index(arm.partition("-")[0]) % len(COLOURS)],
+            LINES[rests.index(arm.partition("-")[2]) % len(LINES)],
+            MARKERS[rests.index(arm.partition("-")[2]) % len(MARKERS)],
+        )
+        for arm in arms
+    }
+
+
+def draw_runs(
+    axes: "matplotlib.axes.Axes", comparison: Comparison, rows: Sequence[Row], looks: Mapping[str, Look]
+) -> None:
+    """A marker for every run and a bar at the mean, the first arm on top."""
+    measure = comparison.main
+    for height, row in enumerate(rows):
+        look = looks[row.arm]
+        values = [scaled(one.numbers.get(measure.key), measure) for one in comparison.outcomes if one.arm == row.arm]
+        axes.plot(values, [height] * len(values), look.marker, color=look.colour, markersize=6, alpha=0.6)
+        mean = row.numbers[measure.key]
+        axes.plot([measure.factor * mean.mean], [height], "|", color=DARK, markersize=18, markeredgewidth=1.6)
+        beside = (measure.factor * mean.mean, height)
+        axes.annotate(
+            measure.shown(mean), beside, xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8, color=DARK
+        )
+    axes.set_yticks(range(len(rows)), [row.arm for row in rows])
+    for label, row in zip(axes.get_yticklabels(), rows, strict=True):
+        label.set_color(looks[row.arm].colour)
+    axes.set_ylim(len(rows) - 0.4, -0.8)
+    axes.margins(x=0.15)
+    axes.set_xlabel(measure.name)
+
+
+def draw_cost(axes: "matplotlib.axes.Axes", rows: Sequence[Row], measure: Measure, looks: Mapping[str, Look]) -> None:
+    means = [row.numbers[measure.key].mean for row in rows]
+    axes.barh(range(len(rows)), means, height=0.5, color=[looks[row.arm].colour for row in rows], alpha=0.6)
+    for height, mean in enumerate(means):
+        axes.annotate(
+            f"{mean:,.0f}", (mean, height), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+        )
+    axes.set_xlim(0, 1.3 * max(means, default=1))
+    axes.locator_params(axis="x", nbins=3)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(measure.name)
+
+
+def on_the_way(comparison: Comparison) -> Measure:
+    """The main measure, if evaluations have it, else the loss, which they always have."""
+    there = {key for one in comparison.outcomes for line in one.evaluations for key in line}
+    return next(measure for measure in comparison.quality if measure.key in there)
+
+
+def ways_of(comparison: Comparison) -> list[Line]:
+    """For each arm the mean over its runs at each step at which all of them were evaluated."""
+    measure = on_the_way(comparison)
+    return [way_of([one for one in comparison.outcomes if one.arm == row.arm], measure) for row in comparison.rows]
+
+
+def way_of(outcomes: Sequence[Outcome], measure: Measure) -> Line:
+    found = [
+        {scaled(line["step"], STEP): scaled(line.get(measure.key), measure) for line in one.evaluations}
+        for one in outcomes
+    ]
+    steps = sorted(set(found[0]).intersection(*found))
+    columns = [[one[step] for one in found] for step in steps]
+    means = [sum(column) / len(column) for column in columns]
+    return Line(outcomes[0].arm, steps, means, [*map(min, columns)], [*map(max, columns)])
+
+
+def scaled(value: int | float | None, measure: Measure) -> float:
+    """As it is shown; not a number, and so not drawn, where there is none."""
+    return math.nan if value is None else measure.factor * value
+
+
+def draw_lines(
+    axes: "matplotlib.axes.Axes", lines: Sequence[Line], looks: Mapping[str, Look], measure: Measure
+) -> None:
+    """The mean of each arm, shaded from its least run to its most, with its name at the end."""
+    for line in lines:
+        look = looks[line.arm]
+        axes.fill_between(line.places, line.least, line.most, color=look.colour, alpha=0.15, linewidth=0)
+        axes.plot(line.places, line.values, look.line, color=look.colour, marker=look.marker, markersize=3.5)
+    axes.set_ylabel(measure.name)
+    name_ends(axes, lines, looks)
+
+
+def draw_distances(axes: "matplotlib.axes.Axes", rows: Sequence[Row], looks: Mapping[str, Look]) -> None:
+    lines = [distance_line(row) for row in rows]
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(0, 104)
+    draw_lines(axes, lines, looks, Measure("accuracy", "accuracy % of recall"))
+    far = sorted({place for line in lines for place in line.places})
+    axes.set_xticks(far, [f"{place:g}" for place in far])
+    axes.minorticks_off()
+    axes.set_xlabel("tokens from a key to where it is asked again (up to)")
+
+
+def distance_line(row: Row) -> Line:
+    means = row.by_distance.values()
+    return Line(
+        row.arm,
+        [float(distance) for distance in row.by_distance],
+        [100 * mean.mean for mean in means],
+        [100 * mean.least for mean in means],
+        [100 * mean.most for mean in means],
+    )
+
+
+def name_ends(axes: "matplotlib.axes.Axes", lines: Sequence[Line], looks: Mapping[str, Look]) -> None:
+    """Writes the name of each arm right of where its line ends, none over another."""
+    bottom, top = axes.get_ylim()
+    ends = sorted((line.values[-1], line.arm) for line in lines if line.values and math.isfinite(line.values[-1]))
+    heights = spread([(value - bottom) / (top - bottom) for value, _ in ends], GAP)
+    down = max([0.0, *(height - 1 for height in heights)])
+    up = max([0.0, *(down - height for height in heights)])
+    for height, (_, arm) in zip(heights, ends, strict=True):
+        axes.text(
+            1.01, height - down + up, arm, transform=axes.transAxes, va="center", color=looks[arm].colour, fontsize=9
+        )

@@ -1,0 +1,228 @@
+"""The runs of a comparison: each a job, done by a process of its own, so that its memory is its alone.
+
+`python -m clearhead.experiments.workers run RUN/job.json` is such a process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+from clearhead.errors import ClearheadError, DataError, OptionError, RunError
+from clearhead.experiments.probes import score_recall
+from clearhead.files import open_log, os_errors_as_run_errors, read_sealed
+from clearhead.serialization import from_json, table_of, to_json
+from clearhead.text.preparing import prepare
+from clearhead.training.claiming import check_new, claim
+from clearhead.training.folder import RunFolder
+from clearhead.training.recipe import CLASSES, THEN, Recipe
+from clearhead.training.run import Run
+from clearhead.training.stopping import Stopping
+from clearhead.training.tasks import TASKS
+from clearhead.training.train import resume, train
+
+__all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all", "work"]
+
+Log = Callable[[str], None]
+PAUSE = 0.1
+"""Seconds between looks at the processes."""
+JOB, LOG, RECALL = "job.json", "log.txt", "recall.json"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run: an arm with a seed. `recall` is a file of texts whose questions it is asked in the end."""
+
+    arm: str
+    recipe: Recipe
+    run: str
+    data: str
+    recall: str | None = None
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(Path(self.run))
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.seed
+
+    @property
+    def name(self) -> str:
+        return self.folder.path.name
+
+
+KNOWN = CLASSES | table_of([Job])
+
+
+def begin(jobs: Sequence[Job]) -> None:
+    """Claim the folder of each run that is not there yet, and write what the run shall be."""
+    for job in jobs:
+        if not job.folder.exists():
+            check_new(job.folder)
+            with job.folder.lock():
+                claim(job.folder)
+        job.folder.write_own(job.folder.path / JOB, {"job": to_json(job, KNOWN)})
+
+
+def read_job(path: Path) -> Job:
+    """Read what a run shall be; RunError where the file is damaged, or of another run."""
+    try:
+        found = read_sealed(path)
+    except FileNotFoundError:
+        raise RunError(f"{path}: cannot be read (there is no such file)") from None
+    # A run of an earlier version has no id until its worker goes on with it: then its job has none either.
+    if "format" in found and found.get("run") not in (None, RunFolder(path.parent).id()):
+        raise RunError(f"{path}: is of another run; put this run's own file back")
+    if "format" in found:
+        job = from_json(found.get("job"), KNOWN, where=str(path))
+    else:
+        job = from_json(found, KNOWN, where=str(path), then=THEN)
+    if not isinstance(job, Job):
+        raise RunError(f"{path}: holds no job")
+    return job
+
+
+def prepare_text(jobs: Sequence[Job], log: Log) -> None:
+    """Tokenises the text once, in a process of its own; arms that differ in it have their own."""
+    different = {
+        json.dumps(to_json([job.recipe.corpus, job.recipe.tokenizing, job.recipe.batching.context])): job
+        for job in jobs
+    }
+    for job in different.values():
+        done = subprocess.run(command("prepare", job), text=True, capture_output=True, env=environment(), check=False)
+        for line in done.stdout.splitlines():
+            log(line)
+        if done.returncode:
+            raise DataError(done.stderr.strip() or f"the text could not be read (exit code {done.returncode})")
+
+
+def command(verb: str, job: Job) -> list[str]:
+    return [sys.executable, "-m", "clearhead.experiments.workers", verb, str(job.folder.path / JOB)]
+
+
+def environment() -> dict[str, str]:
+    """Ours, with this very clearhead first on the path, wherever the command was given."""
+    here = str(Path(__file__).parents[2])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
+
+
+def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
+    """Runs every job in a process of its own; returns why those that failed did, by name.
+
+    Ctrl-C and SIGTERM are passed on once: the runs save, and then this raises.
+    """
+    if parallel < 1:
+        raise OptionError(f"parallel: one run at a time or more; came {parallel}")
+    waiting = list(enumerate(jobs, 1))
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    problems: dict[str, str] = {}
+    by_name = {job.name: job for job in jobs}
+    with Stopping() as stopping:
+        try:
+            while running or (waiting and not stopping.asked):
+                while waiting and len(running) < parallel and not stopping.asked:
+                    number, job = waiting.pop(0)
+                    log(f"{number}/{len(jobs)}  {job.name}: see {job.folder.path / LOG}")
+                    running[job.name] = started(job)
+                if stopping.asked:
+                    end(running)
+                time.sleep(PAUSE)
+                for name in [name for name, process in running.items() if process.poll() is not None]:
+                    if running.pop(name).returncode and not stopping.asked:
+                        problems[name] = last_line(by_name[name].folder.path / LOG)
+                        log(f"{name} failed: {problems[name]}")
+        finally:
+            end(running)
+    if stopping.asked:
+        raise Interrupted(stopping.asked)
+    return problems
+
+
+def started(job: Job) -> subprocess.Popen[bytes]:
+    """A worker, whose signals come from us alone."""
+    with os_errors_as_run_errors(job.folder.path / LOG), open_log(job.folder.path / LOG) as log:
+        return subprocess.Popen(
+            command("run", job),
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env=environment(),
+            start_new_session=True,
+        )
+
+
+def end(running: Mapping[str, subprocess.Popen[bytes]]) -> None:
+    """Asks the workers to save and leave, and waits for them."""
+    for process in running.values():
+        process.terminate()
+    for process in running.values():
+        process.wait()
+
+
+def last_line(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), f"it left nothing in {path}")
+
+
+class Interrupted(RunError):
+    """A comparison was asked to stop; `exit_code` is what a shell expects of the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("stopped, and saved; the same command goes on from here")
+        self.exit_code = 128 + number
+
+
+def work(job: Job) -> Run:
+    """Makes a run, or goes on with it; in the end it is asked what its probe asks."""
+    data = Path(job.data)
+    if job.folder.exists():
+        run = resume(job.run, watcher=report, log=say, data=data)
+    else:
+        run = train(job.run, job.recipe, watcher=report, log=say, data=data)
+    if job.recall is not None:
+        texts = Path(job.recall).read_text(encoding="utf-8").splitlines()
+        job.folder.write_own(job.folder.path / RECALL, asdict(score_recall(run, texts)))
+    return run
+
+
+def tokenise(job: Job) -> None:
+    recipe = job.recipe
+    layout = TASKS[recipe.task].layout(recipe.batching.context)
+    prepare(recipe.corpus, layout, recipe.tokenizing, Path(job.data), say)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def report(line: Mapping[str, Any]) -> None:
+    """A line of the log for a line of metrics."""
+    match line["kind"]:
+        case "step":
+            pace = f"{line['tokens_per_second']:,} tokens/s"
+            say(f"step {line['step']:,}/{line['total']:,}  loss {line['loss']:.4f}  {pace}")
+        case "evaluation":
+            scores = "".join(f"  {name} {value:.4g}" for name, value in line["scores"].items())
+            say(f"dev at step {line['step']:,}  loss {line['loss']:.4f}{scores}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """What a worker process does."""
+    verb, path = arguments
+    try:
+        {"run": work, "prepare": tokenise}[verb](read_job(Path(path)))
+    except ClearheadError as error:
+        print(error, file=sys.stderr)
+        return getattr(error, "exit_code", 1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

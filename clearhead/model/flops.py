@@ -1,0 +1,118 @@
+"""Operations: how many the matrix products of a block take, by part; `describe` says what is counted and what is not.
+
+A block on the meta device is run piece by piece under torch's own counter, so a part of anybody's is counted as it is.
+Attention is put together here, since no kernel forms exactly the scores that the mask allows.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from clearhead.attention.layer import Attention
+from clearhead.attention.masks import Extent, Mask, Window
+from clearhead.attention.score_index import Positions, box
+from clearhead.model.blocks import Block
+
+__all__ = ["Cost", "allowed_pairs", "block_costs", "every_head", "measured", "meta", "windows"]
+
+CELLS = 1 << 24
+"""How many cells of a mask are looked at together."""
+
+
+class Cost(NamedTuple):
+    """A part of a block: where in the block its parameters are, and its operations."""
+
+    name: str
+    paths: tuple[str, ...]
+    operations: int
+
+
+def meta(*shape: int) -> Tensor:
+    return torch.empty(*shape, device="meta")
+
+
+def measured(function: Callable[..., Any], *inputs: Tensor | None) -> tuple[int, Any]:
+    """The operations of the matrix products in a function, as in training: without gradients some take another way."""
+    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
+        made = function(*inputs)
+    return counter.get_total_flops(), made
+
+
+def block_costs(block: Block, batch: int, n: int, n_memory: int) -> Iterator[Cost]:
+    """The parts of a block for n tokens, that cross-attends, if it does, to n_memory vectors."""
+    yield from attention_costs("attention", block.attention, batch, n, n)
+    if block.cross is not None:
+        yield from attention_costs("cross", block.cross, batch, n, n_memory)
+    if block.feed_forward is not None:
+        operations, _ = measured(block.feed_forward, meta(batch, n, block.attention.d_model))
+        yield Cost("feed-forward", ("feed_forward",), operations)
+    yield Cost("norms", ("around_attention", "around_cross", "around_feed_forward"), 0)
+
+
+def attention_costs(slot: str, layer: Attention, batch: int, n_query: int, n_key: int) -> Iterator[Cost]:
+    asking, query = measured(layer.query, meta(batch, n_query, layer.d_model))
+    keying, key = measured(layer.key, meta(batch, n_key, layer.d_model))
+    valuing, value = measured(layer.value, meta(batch, n_key, layer.d_model))
+    yield Cost(f"{slot} query map", (f"{slot}.query",), asking)
+    yield Cost(f"{slot} key map", (f"{slot}.key",), keying)
+    yield Cost(f"{slot} value map", (f"{slot}.value",), valuing)
+    inner = summed if layer.weighting.form == "kernelized" else scored
+    name, scoring, mixing = inner(layer, query, key, value)
+    yield Cost(f"{slot} {name}", (f"{slot}.similarity", f"{slot}.weighting", f"{slot}.position"), scoring)
+    yield Cost(f"{slot} weighted sum", (), mixing)
+    ending, _ = measured(layer.output, meta(batch, n_query, query.shape[1] * value.shape[-1]))
+    yield Cost(f"{slot} output map", (f"{slot}.output",), ending)
+
+
+def scored(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
+    """Every pair has its score, and its share in the sum."""
+    batch, n_heads, n_query, _ = query.shape
+    once, (asked, answered) = measured(layer.similarity.prepare, query, every_head(key, n_heads))
+    one_in_each_head, _ = measured(layer.similarity.score, asked[:1, :, :1], answered[:1, :, :1])
+    pairs = allowed_pairs(layer.mask, Extent(batch, n_heads, n_query, key.shape[2], torch.device("cpu")))
+    return "scores", once + pairs * one_in_each_head // n_heads, pairs * 2 * value.shape[-1]
+
+
+def summed(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
+    """Keys and values are summed, and the sums read."""
+    batch, n_heads, n_query, _ = query.shape
+    once, (_, answered) = measured(layer.similarity.prepare, query, every_head(key, n_heads))
+    d_value, each = value.shape[-1], 2 * batch * n_heads * answered.shape[-1]
+    return "features and sums", once + each * d_value * key.shape[2], each * (d_value + 1) * n_query
+
+
+def every_head(key: Tensor, n_heads: int) -> Tensor:
+    """Shared heads repeated, one for each query head."""
+    return key.repeat_interleave(n_heads // key.shape[1], 1)
+
+
+def allowed_pairs(mask: Mask, extent: Extent) -> int:
+    """How many pairs of a query and a key the mask allows, over all heads and sequences; both count from 0."""
+    mask.check(extent)
+    query, key = torch.arange(extent.n_query), torch.arange(extent.n_key)
+    if mask.kinds <= {"none", "causal", "window"}:
+        return spans(mask, query, extent.n_key) * extent.batch * extent.n_heads
+    total, step = 0, max(1, CELLS // (extent.batch * extent.n_heads * extent.n_key))
+    for start in range(0, extent.n_query, step):
+        rows = slice(start, min(start + step, extent.n_query))
+        allowed = mask.allowed(box(Positions(query, key), batch=extent.batch, n_heads=extent.n_heads, rows=rows))
+        cells = extent.batch * extent.n_heads * (rows.stop - rows.start) * extent.n_key
+        total += int(allowed.sum()) * cells // allowed.numel()
+    return total
+
+
+def spans(mask: Mask, query: Tensor, n_key: int) -> int:
+    """The same of one head, where each query sees one unbroken range of keys."""
+    first, last = torch.zeros_like(query), torch.full_like(query, n_key - 1)
+    if "causal" in mask.kinds:
+        last = last.minimum(query)
+    for window in windows(mask):
+        first, last = first.maximum(query - window.left), last.minimum(query + window.right)
+    return int((last - first + 1).clamp(min=0).sum())
+
+
+def windows(mask: Mask) -> list[Window]:
+    return [term for term in mask.terms if isinstance(term, Window)]

@@ -1,0 +1,58 @@
+"""Where an attention slot takes its keys and values from. The blocks are the same whichever it is.
+
+In a forward pass they are computed from the sequence itself (`FromSelf`) or from the encoder's output (`FromMemory`);
+in decoding the KV cache holds them. A model's forward is one piece of code, and takes one of these for each slot.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.layer import Attention
+from clearhead.attention.masks import Mask
+
+__all__ = ["FromMemory", "FromSelf", "KVSource", "KVSources"]
+
+KVSource = Callable[[Attention, Tensor], Tensor]
+"""Runs a layer on these vectors, with keys and values from wherever it takes them."""
+
+
+class KVSources(NamedTuple):
+    """The sources of one block: of its self-attention, and of its cross-attention."""
+
+    own: KVSource
+    cross: KVSource | None = None
+
+
+# Compared by identity, since torch 2.11's compiler hashes such an object before its fields are set.
+@final
+@dataclass(frozen=True, eq=False)
+class FromSelf:
+    """Keys and values of the sequence itself; `mask` beside the layer's own, positions from 0 unless given."""
+
+    mask: Mask | None = None
+    positions: Tensor | None = None
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        return layer(x, mask=self.mask, query_positions=self.positions, key_positions=self.positions)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FromMemory:
+    """Keys and values of `memory`, the encoder's output. Both sequences count their positions from 0."""
+
+    memory: Tensor
+    mask: Mask | None = None
+    positions: Tensor | None = None
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        if not layer.ordered:
+            return layer(x, self.memory, mask=self.mask)
+        n_query, n_key = x.shape[-2], self.memory.shape[-2]
+        every = torch.arange(max(n_query, n_key), device=x.device)
+        positions = every[:n_query] if self.positions is None else self.positions
+        return layer(x, self.memory, mask=self.mask, query_positions=positions, key_positions=every[:n_key])

@@ -1,0 +1,77 @@
+"""A model's spec as JSON, and back: with the weights, all there is to a model.
+
+>>> from clearhead.model import presets, spec_json
+>>> spec = presets.tiny(vocabulary=100)
+>>> spec_json.spec_from_json(spec_json.spec_to_json(spec)) == spec
+True
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from clearhead.attention import masks, positions, similarity, weighting
+from clearhead.attention.heads import Heads, SlicedHeads
+from clearhead.errors import RunError
+from clearhead.model import arrangements, feedforward, norms, outputs
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.serialization import Then, from_json, table_of, to_json
+
+__all__ = ["PARTS", "counts_in", "spec_from_json", "spec_to_json"]
+
+PARTS = table_of(
+    (
+        *(Heads, SlicedHeads, AttentionSpec, BlockSpec, Embedding, EncoderSpec, DecoderSpec, EncoderDecoderSpec),
+        *(similarity.Dot, similarity.ScaledDot, similarity.Cosine, similarity.Additive),
+        *(weighting.Softmax, weighting.Argmax, weighting.Sigmoid, weighting.Sparsemax, weighting.Kernelized),
+        *(weighting.Elu, weighting.Relu, weighting.SoftmaxFeatures, weighting.RandomFeatures),
+        *(positions.NoPosition, positions.Rotary, positions.ALiBi, positions.T5Bias),
+        *(positions.Sinusoidal, positions.Learned),
+        *(masks.Everything, masks.Causal, masks.Window, masks.Both, masks.Either, masks.Not),
+        *(arrangements.PreNorm, arrangements.PostNorm, arrangements.NoNorm, arrangements.NoteNorm),
+        *(feedforward.ReLU, feedforward.GELU, feedforward.SiLU, feedforward.SwiGLU),
+        *(norms.LayerNorm, norms.RMSNorm, outputs.NextToken, outputs.Blanks, outputs.Classes),
+    )
+)
+"""Every part a saved model can have. Masks that hold tensors or functions belong to a call, and are not among them."""
+
+
+THEN: Then = {"SlicedHeads": {"value_rank": None}}
+"""Fields that came after the first models were written, and what was the case before there was a choice."""
+
+
+def spec_to_json(spec: Spec) -> dict[str, Any]:
+    """Return the spec as JSON; raise where a part of it is not one that `spec_from_json` could make again."""
+    return to_json(spec, PARTS)
+
+
+def spec_from_json(written: Any, *, where: str = "JSON", old: bool = False) -> Spec:
+    """Return the spec, every field checked; errors begin with `where`, the file. `old`: from before `format`."""
+    spec = from_json(written, PARTS, where=where, then=THEN if old else None)
+    if not isinstance(spec, Spec):
+        raise RunError(f"{where}: a model was expected, and a {type(spec).__name__} was written")
+    return spec
+
+
+COUNTS = ("count", "heads", "buckets", "width")
+"""Fields of parts that say how often or how wide something is built: each is an axis of one of its tensors."""
+
+
+def counts_in(part: Any) -> Iterator[tuple[str, int]]:
+    """Yield the counts anywhere in a spec or a part, by the names of their fields.
+
+    >>> list(counts_in(Heads(8, kv=2)))
+    [('count', 8)]
+    """
+    if isinstance(part, tuple):
+        for one in part:
+            yield from counts_in(one)
+    elif dataclasses.is_dataclass(part):
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if field.name in COUNTS and isinstance(value, int):
+                yield field.name, value
+            yield from counts_in(value)

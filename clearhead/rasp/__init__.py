@@ -1,0 +1,45 @@
+"""RASP programs (Weiss et al., 2021) and a compiler, as Tracr (Lindner et al., 2023) is one, into ordinary models."""
+
+from clearhead.rasp.compiled_model import CompiledModel, Layout
+from clearhead.rasp.compiler import Plan, compile, plan
+from clearhead.rasp.interpreter import run
+from clearhead.rasp.language import (
+    aggregate,
+    categorical,
+    constant,
+    indices,
+    map,
+    numeric,
+    past,
+    select,
+    selector_width,
+    sequence_map,
+    source_indices,
+    source_tokens,
+    tokens,
+)
+from clearhead.rasp.programs import PROGRAMS, Program
+
+__all__ = [
+    "PROGRAMS",
+    "CompiledModel",
+    "Layout",
+    "Plan",
+    "Program",
+    "aggregate",
+    "categorical",
+    "compile",
+    "constant",
+    "indices",
+    "map",
+    "numeric",
+    "past",
+    "plan",
+    "run",
+    "select",
+    "selector_width",
+    "sequence_map",
+    "source_indices",
+    "source_tokens",
+    "tokens",
+]

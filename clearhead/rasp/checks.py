@@ -1,0 +1,81 @@
+"""What a program cannot be, told before anything is built."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from clearhead.attention.weighting import Argmax, Softmax, Sparsemax, Weighting
+from clearhead.errors import ProgramError
+from clearhead.rasp.compiled_model import Layout
+from clearhead.rasp.language import Aggregate, Sequence, Width
+from clearhead.rasp.values import Possible
+
+__all__ = ["check_selectors", "check_vocabulary", "check_weighting", "check_written", "parts_of"]
+
+
+def check_vocabulary(what: str, vocabulary: list[Any], layout: Layout) -> None:
+    if not vocabulary:
+        raise ProgramError(f"{what} is the tokens a text may have; there are none")
+    if None in vocabulary:
+        raise ProgramError(f"{what}: None is no token; it stands for nothing at all")
+    if layout.sink in map(str, vocabulary):
+        raise ProgramError(f"{what}: {layout.sink} is the model's own token, attended to where nothing is chosen")
+    check_written(what, vocabulary)
+
+
+def check_written(what: str, values: Iterable[Any]) -> None:
+    """Ids are found by how values are written, so two may not be written alike."""
+    written: dict[str, Any] = {}
+    for value in values:
+        if written.setdefault(str(value), value) != value:
+            raise ProgramError(f"{what}: {written[str(value)]!r} and {value!r} are written alike; rename one")
+
+
+def check_weighting(weighting: Weighting, sharpness: float) -> None:
+    if not isinstance(weighting, Argmax | Softmax | Sparsemax):
+        raise ProgramError(
+            f"a program needs the weight on the best keys alone: Argmax, Softmax or Sparsemax; {weighting} puts it "
+            "elsewhere too"
+        )
+    if not (sharpness > 0 and math.isfinite(sharpness)):
+        raise ProgramError(f"sharpness multiplies the scores: more than 0 was expected; came {sharpness}")
+
+
+def parts_of(program: Sequence) -> list[Sequence]:
+    """Every sequence a program is made of, itself among them."""
+    found: dict[int, Sequence] = {}
+
+    def visit(sequence: Sequence) -> None:
+        if id(sequence) not in found:
+            found[id(sequence)] = sequence
+            for inner in sequence.inputs():
+                visit(inner)
+
+    visit(program)
+    return list(found.values())
+
+
+def check_selectors(program: Sequence, possible: Possible, *, causal: bool, weighting: Weighting) -> None:
+    """Refuses what the model could not do: to look ahead, or to average with a single winner."""
+    single = isinstance(weighting, Argmax) and weighting.ties != "average"
+    for sequence in parts_of(program):
+        if not isinstance(sequence, Aggregate | Width):
+            continue
+        selector = sequence.selector
+        own = selector.key_side == selector.query_side == "target"
+        if causal and own and (ahead := possible.looks_ahead(selector)):
+            raise ProgramError(
+                f"{sequence.name} looks ahead: the query at place {ahead[0]} may choose the key at place {ahead[1]}, "
+                "and a causal model does not see it; choose among the past (`past(selector)`), or leave out causal"
+            )
+        if single and isinstance(sequence, Width) and (pair := possible.chooses(selector, causal=causal and own)):
+            raise ProgramError(
+                f"{sequence.name} counts what it chooses (at place {pair[0]} it may choose place {pair[1]}) by how the "
+                "weight is shared: one winner cannot do that; take Argmax(ties='average')"
+            )
+        several = single and sequence.numeric and possible.may_choose_several(selector, causal=causal and own)
+        if several:
+            raise ProgramError(
+                f"{sequence.name} takes the mean of what it chooses, and at place {several[0]} it may choose places "
+                f"{several[1]} and {several[2]} together: one winner cannot do that; take Argmax(ties='average')"
+            )

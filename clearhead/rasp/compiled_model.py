@@ -1,0 +1,153 @@
+"""A crafted model: an ordinary one, and how its ids are read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from clearhead.decoding.generating import eval_mode
+from clearhead.errors import ClearheadError, OptionError, ProgramError
+from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.serialization import load_tensors, save_tensors
+
+__all__ = ["CompiledModel", "Layout"]
+
+HEADER = "clearhead crafted"
+SURE = 0.5
+"""A category that is there is a 1, and one that is not a 0."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How a text stands among the tokens a model is given: where it begins, and which token is the sink."""
+
+    sink: str = "<s>"
+    offset: int = 1
+    """The place of the text's first token."""
+    beside: int = 0
+    """How many tokens stand after the text, or for it, that are none of it."""
+
+    def total(self, length: int) -> int:
+        return self.offset + length + self.beside
+
+
+@final
+class CompiledModel:
+    """A compiled program. `model` is an ordinary encoder, decoder or encoder-decoder; `run` reads it as the program.
+
+    `directions` names every direction of the residual stream.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Encoder | Decoder | EncoderDecoder,
+        ids: dict[str, int],
+        vocabulary: dict[str, list[str]],
+        answers: list[Any],
+        numeric: bool,
+        length: int,
+        directions: list[str],
+        layouts: dict[str, Layout],
+    ) -> None:
+        self.model, self.ids, self.answers, self.numeric = model, ids, answers, numeric
+        self.vocabulary = vocabulary
+        """The tokens a text of each side may have, as they are written."""
+        self.length, self.directions, self.layouts = length, directions, layouts
+
+    def __repr__(self) -> str:
+        kind = type(self.model).__name__
+        return f"CompiledModel({kind}, {len(self.directions)} wide, for up to {self.length} tokens)"
+
+    def encode(self, text: Sequence[Any], side: str = "target") -> list[int]:
+        """The ids of a text as the model is given it."""
+        if not 0 < len(text) <= self.length:
+            raise OptionError(f"a text of 1 to {self.length} tokens was expected; this one has {len(text)}")
+        unknown = [token for token in text if str(token) not in self.vocabulary[side]]
+        if unknown:
+            raise OptionError(f"{unknown[0]!r} is not in the vocabulary this model was compiled for")
+        ids, sink = [self.ids[str(token)] for token in text], self.ids[self.layouts[side].sink]
+        return [sink, *ids] if self.layouts[side].offset else [*ids, sink]
+
+    def tensors(self, text: Sequence[Any], source: Sequence[Any] | None = None) -> list[Tensor]:
+        """What the model is called with."""
+        both = isinstance(self.model, EncoderDecoder)
+        if both == (source is None):
+            raise OptionError("this program reads a source: give both" if both else "this program reads no source")
+        rows = [self.encode(text)] if source is None else [self.encode(source, "source"), self.encode(text)]
+        device = next(self.model.parameters()).device
+        return [torch.tensor([row], device=device) for row in rows]
+
+    def run(self, text: Sequence[Any], source: Sequence[Any] | None = None) -> list[Any]:
+        """What the model gives for a text, read as the program's values.
+
+        Where the interpreter raises, because categories that differ were chosen together, it means nothing.
+        """
+        with eval_mode(self.model):
+            logits = self.model(*self.tensors(text, source))[0]
+        offset = self.layouts["target"].offset
+        return self.read(logits[offset : offset + len(text)])
+
+    def run_batch(
+        self, texts: Sequence[Sequence[Any]], sources: Sequence[Sequence[Any]] | None = None
+    ) -> list[list[Any]]:
+        """The same for many texts of one length, at once."""
+        if len({len(text) for text in texts}) > 1 or (sources and len({len(text) for text in sources}) > 1):
+            raise OptionError("run_batch takes texts of one length; sort them by it, or use run")
+        rows = [self.tensors(text, sources[i] if sources else None) for i, text in enumerate(texts)]
+        with eval_mode(self.model):
+            logits = self.model(*(torch.cat(column) for column in zip(*rows, strict=True)))
+        offset, n = self.layouts["target"].offset, len(texts[0])
+        return [self.read(row) for row in logits[:, offset : offset + n]]
+
+    def read(self, logits: Tensor) -> list[Any]:
+        """The values in the logits of a text's places."""
+        columns = logits[:, [self.ids[str(answer)] for answer in self.answers]]
+        if self.numeric:
+            return columns[:, 0].tolist()
+        best, which = columns.max(-1)
+        return [
+            self.answers[i] if value > SURE else None for value, i in zip(best.tolist(), which.tolist(), strict=True)
+        ]
+
+    def save(self, path: str | Path) -> None:
+        """Writes it to one file, safetensors with JSON in its header; beside, and then renamed."""
+        plain = all(isinstance(answer, str | int | float) for answer in self.answers)
+        if not plain:
+            raise ProgramError("answers other than words and numbers cannot be written to a file")
+        told = {
+            "spec": spec_to_json(self.model.spec),
+            "ids": self.ids,
+            "vocabulary": self.vocabulary,
+            "answers": self.answers,
+            "numeric": self.numeric,
+            "length": self.length,
+            "directions": self.directions,
+            "layouts": {side: vars(layout) for side, layout in self.layouts.items()},
+        }
+        try:
+            save_tensors(path, self.model.state_dict(), told, header=HEADER)
+        except OSError as error:
+            raise ProgramError(f"{path}: cannot be written ({error})") from None
+
+    @staticmethod
+    def load(path: str | Path) -> "CompiledModel":
+        """What `save` wrote."""
+        try:
+            told, state = load_tensors(path, header=HEADER)
+        except OSError as error:
+            raise ProgramError(f"{path}: cannot be read as a crafted model ({error})") from None
+        if told is None:
+            raise ProgramError(f"{path}: is no crafted model; one is written by CompiledModel.save")
+        try:
+            model = spec_from_json(told.pop("spec")).build().eval()
+            model.load_state_dict(state)
+            layouts = {side: Layout(**layout) for side, layout in told.pop("layouts").items()}
+            return CompiledModel(model=model, layouts=layouts, **told)
+        except (KeyError, TypeError, AttributeError, RuntimeError, ClearheadError) as error:
+            raise ProgramError(f"{path}: is a crafted model that lacks something or is damaged ({error})") from None

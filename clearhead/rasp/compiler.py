@@ -1,0 +1,288 @@
+"""The compiler: a program becomes an ordinary model, its cost told before it is built.
+
+>>> from clearhead.rasp import aggregate, compile, indices, plan, select, tokens
+>>> shift = aggregate(select(indices, indices, lambda key, query: key == query - 1), tokens)
+>>> print(plan(shift, "ab", length=4))
+an encoder for up to 4 tokens: 1 layer, 1 head, 11 wide, 0 units in networks
+>>> compile(shift, "ab", length=4).run("abba")
+[None, 'a', 'b', 'b']
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention.heads import Heads
+from clearhead.attention.layer import Attention
+from clearhead.attention.positions import Learned
+from clearhead.attention.similarity import Dot, ScaledDot, Similarity
+from clearhead.attention.weighting import Argmax, Weighting
+from clearhead.errors import ProgramError
+from clearhead.model.arrangements import NoNorm
+from clearhead.model.blocks import AttentionSpec, Block, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.feedforward import Plain, ReLU
+from clearhead.model.outputs import Blanks, NextToken, ToVocabulary
+from clearhead.model.transformers import (
+    Decoder,
+    DecoderSpec,
+    Encoder,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderSpec,
+)
+from clearhead.rasp.checks import check_selectors, check_vocabulary, check_weighting, check_written, parts_of
+from clearhead.rasp.compiled_model import CompiledModel, Layout
+from clearhead.rasp.language import Sequence
+from clearhead.rasp.lowering import Lowered, lower
+from clearhead.rasp.operations import Head
+from clearhead.rasp.scheduling import Level, schedule
+from clearhead.rasp.spaces import HERE, ONE, SINK, Directions, Space
+from clearhead.rasp.values import Possible
+from clearhead.rasp.weights import clear, write_heads, write_units
+
+__all__ = ["Plan", "compile", "plan"]
+
+AVERAGING = Argmax(ties="average")
+
+
+def compile(
+    program: Sequence,
+    vocabulary: Iterable[Any],
+    *,
+    length: int,
+    source_vocabulary: Iterable[Any] | None = None,
+    causal: bool = False,
+    weighting: Weighting = AVERAGING,
+    sharpness: float = 1.0,
+) -> CompiledModel:
+    """The model of a program, for texts of up to `length` of these tokens: an encoder, or a decoder if `causal`.
+
+    With averaging argmax the attention part is exact. With another weighting the scores, whole numbers two apart, are
+    multiplied by `sharpness` first; `Softmax()` errs by some exp(-sharpness). A program that reads a source becomes an
+    encoder-decoder.
+    """
+    made = plan(
+        program,
+        vocabulary,
+        length=length,
+        source_vocabulary=source_vocabulary,
+        causal=causal,
+        weighting=weighting,
+        sharpness=sharpness,
+    )
+    return made.build()
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """What a program will cost, and how it will be built."""
+
+    program: Sequence
+    possible: Possible
+    lowered: Lowered
+    result: Space
+    levels: Mapping[str, list[Level]]
+    directions: Directions
+    kind: str
+    weighting: Weighting
+    similarity: Similarity
+    layouts: Mapping[str, Layout]
+
+    @property
+    def layers(self) -> int:
+        return sum(len(levels) for levels in self.levels.values())
+
+    @property
+    def heads(self) -> int:
+        return sum(len(level.own) + len(level.cross) for levels in self.levels.values() for level in levels)
+
+    @property
+    def units(self) -> int:
+        return sum(len(level.units) for levels in self.levels.values() for level in levels)
+
+    @property
+    def d_model(self) -> int:
+        return len(self.directions)
+
+    def __str__(self) -> str:
+        article = "an" if self.kind[0] == "e" else "a"
+        return (
+            f"{article} {self.kind} for up to {self.possible.length} tokens: {counted(self.layers, 'layer')}, "
+            f"{counted(self.heads, 'head')}, {self.d_model} wide, {self.units} units in networks"
+        )
+
+    def build(self, ids: Mapping[str, int] | None = None) -> CompiledModel:
+        """The model. `ids` gives the tokens their numbers, by how they are written; by default in order."""
+        return Builder(self, ids or self.default_ids()).crafted()
+
+    def default_ids(self) -> dict[str, int]:
+        symbols = ["<s>"]
+        for values in (*self.possible.vocabulary.values(), self.answers):
+            symbols += [str(value) for value in sorted(values, key=str)]
+        return {symbol: number for number, symbol in enumerate(dict.fromkeys(symbols))}
+
+    @property
+    def answers(self) -> list[Any]:
+        """What may come out: its values, or `number` where it is one."""
+        return ["number"] if self.result.numeric else list(self.result.values)
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def plan(
+    program: Sequence,
+    vocabulary: Iterable[Any],
+    *,
+    length: int,
+    source_vocabulary: Iterable[Any] | None = None,
+    causal: bool = False,
+    weighting: Weighting = AVERAGING,
+    sharpness: float = 1.0,
+    layouts: Mapping[str, Layout] | None = None,
+) -> Plan:
+    """How a program would be built, and what it costs: layers, heads, width. Raises where it cannot be."""
+    if length < 1:
+        raise ProgramError(f"length is how many tokens a text may have, 1 or more; came {length}")
+    if program.side == "source":
+        raise ProgramError(f"{program.name} runs along the source, and what answers is the target: bring it over")
+    layouts = layouts or {"target": Layout(), "source": Layout()}
+    vocabulary, source_vocabulary = list(vocabulary), None if source_vocabulary is None else list(source_vocabulary)
+    check_vocabulary("vocabulary", vocabulary, layouts["target"])
+    if source_vocabulary is not None:
+        check_vocabulary("source_vocabulary", source_vocabulary, layouts["source"])
+    check_weighting(weighting, sharpness)
+    possible = Possible(vocabulary, length, source_vocabulary or ())
+    both = any(one.side == "source" for one in parts_of(program))
+    if both and source_vocabulary is None:
+        raise ProgramError("this program reads a source: give its tokens, source_vocabulary=...")
+    check_selectors(program, possible, causal=causal or both, weighting=weighting)
+    lowered, result = lower(program, possible, {side: layout.beside > 0 for side, layout in layouts.items()})
+    check_written(f"the values of {program.name}", result.values)
+    target = ("own", "cross", "network") if both else ("own", "network")
+    levels = {"target": schedule(lowered.operations["target"], target)}
+    if both:
+        levels["source"] = schedule(lowered.operations["source"], ("own", "network"))
+    spaces = [*lowered.inputs.values(), *(op.out for ops in lowered.operations.values() for op in ops)]
+    similarity = Dot() if sharpness == 1 else ScaledDot(float(sharpness))
+    return Plan(
+        program=program,
+        possible=possible,
+        lowered=lowered,
+        result=result,
+        levels=levels,
+        directions=Directions(spaces),
+        kind="encoder-decoder" if both else "decoder" if causal else "encoder",
+        weighting=weighting,
+        similarity=similarity,
+        layouts=layouts,
+    )
+
+
+@final
+class Builder:
+    """Builds the model of a plan."""
+
+    def __init__(self, plan: Plan, ids: Mapping[str, int]) -> None:
+        known = (layout.sink for side, layout in plan.layouts.items() if side in plan.levels)
+        tokens = (token for side in plan.levels for token in plan.possible.vocabulary[side])
+        missing = [symbol for symbol in map(str, (*known, *tokens, *plan.answers)) if symbol not in ids]
+        if missing:
+            raise ProgramError(f"ids: every token and answer needs one, and there is none for {missing[0]!r}")
+        self.plan, self.ids = plan, ids
+        self.vocabulary = max(ids.values()) + 1
+        self.directions = plan.directions
+
+    def crafted(self) -> CompiledModel:
+        model = self.spec().build().eval()
+        clear(model)
+        sides = (
+            {"target": model.decoder, "source": model.encoder}
+            if isinstance(model, EncoderDecoder)
+            else {"target": model}
+        )
+        for side, part in sides.items():
+            self.write_side(side, part)
+        return CompiledModel(
+            model=model,
+            ids=dict(self.ids),
+            vocabulary={
+                side: sorted(str(token) for token in self.plan.possible.vocabulary[side]) for side in self.plan.levels
+            },
+            answers=self.plan.answers,
+            numeric=self.plan.result.numeric,
+            length=self.plan.possible.length,
+            directions=self.directions.names,
+            layouts=dict(self.plan.layouts),
+        )
+
+    def spec(self) -> EncoderSpec | DecoderSpec | EncoderDecoderSpec:
+        common = {"vocabulary": self.vocabulary, "d_model": len(self.directions)}
+        blocks = {side: tuple(self.block(level, side) for level in levels) for side, levels in self.plan.levels.items()}
+        embedding = {side: self.embedding(side) for side in self.plan.levels}
+        target = {**common, "blocks": blocks["target"], "embedding": embedding["target"]}
+        if self.plan.kind == "encoder":
+            return EncoderSpec(**target, output=Blanks(tied=False, bias=False, transform=False))
+        decoder = DecoderSpec(**target, output=NextToken(tied=False))
+        if self.plan.kind == "decoder":
+            return decoder
+        source = EncoderSpec(**common, blocks=blocks["source"], embedding=embedding["source"], output=None)
+        return EncoderDecoderSpec(encoder=source, decoder=decoder, tied="none")
+
+    def embedding(self, side: str) -> Embedding:
+        length = self.plan.layouts[side].total(self.plan.possible.length)
+        return Embedding(position=Learned(length), scaled=False)
+
+    def block(self, level: Level, side: str) -> BlockSpec:
+        both = side == "target" and self.plan.kind == "encoder-decoder"
+        return BlockSpec(
+            attention=self.attention(level.own),
+            cross=self.attention(level.cross) if both else None,
+            feed_forward=ReLU(len(level.units), bias=False) if level.units else None,
+            arrangement=NoNorm(),
+        )
+
+    def attention(self, heads: list[Head]) -> AttentionSpec:
+        d_head = max((head.d_head for head in heads), default=1)
+        d_value = max((1 if head.values is None else head.values.size for head in heads), default=1)
+        layout = Heads(max(1, len(heads)), d_head=d_head, d_value=d_value)
+        return AttentionSpec(heads=layout, similarity=self.plan.similarity, weighting=self.plan.weighting)
+
+    @torch.no_grad()
+    def write_side(self, side: str, part: Encoder | Decoder) -> None:
+        self.write_embedding(side, part.embedding.table, part.embedding.position)
+        for block, level in zip(part.stack.blocks, self.plan.levels[side], strict=True):
+            self.write_block(block, level)
+        if isinstance(part.output, ToVocabulary):
+            for answer in self.plan.answers:
+                part.output.table[self.ids[str(answer)], self.directions.of(self.plan.result, answer)] = 1
+
+    def write_embedding(self, side: str, table: Tensor, position: nn.Module | None) -> None:
+        """Tokens and places as directions; which tokens are the text, and which is the sink."""
+        layout = self.plan.layouts[side]
+        of = self.directions.of
+        table[:, of(ONE)] = 1
+        table[self.ids[layout.sink], of(SINK)] = 1
+        text = self.plan.possible.vocabulary[side]
+        table[[self.ids[str(token)] for token in text], of(HERE)] = 1
+        tokens = self.plan.lowered.inputs.get((side, "tokens"))
+        if tokens is not None:
+            for token in text:
+                table[self.ids[str(token)], of(tokens, token)] = 1
+        places = self.plan.lowered.inputs.get((side, "places"))
+        if places is not None and position is not None:
+            for index in places.values:
+                position.table[index + layout.offset, of(places, index)] = 1  # pyright: ignore
+
+    def write_block(self, block: Block, level: Level) -> None:
+        write_heads(block.attention, level.own, self.directions)
+        if isinstance(block.cross, Attention):
+            write_heads(block.cross, level.cross, self.directions)
+        if isinstance(block.feed_forward, Plain):
+            write_units(block.feed_forward, level.units, self.directions)

@@ -1,0 +1,211 @@
+"""A compiled program in words: its listing, and which operation each head and feed-forward network carries out.
+
+>>> from clearhead.rasp import PROGRAMS
+>>> plan = PROGRAMS["reverse"].plan()
+>>> print("\\n".join(list_program(plan)))
+length = selector_width(select(tokens, tokens, any key))
+opposite = map(length, indices)
+reverse = aggregate(select(indices, opposite, key = query), tokens)
+>>> describe_layers(plan)[-1]["heads"][0]["words"]
+'select(indices of all, opposite, key = query), then aggregate(tokens) → reverse'
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from clearhead.rasp.compiler import Plan
+from clearhead.rasp.language import (
+    Aggregate,
+    Constant,
+    Linear,
+    Map,
+    Selector,
+    Sequence,
+    SequenceMap,
+    Width,
+)
+from clearhead.rasp.operations import Choice, Head, Unit
+from clearhead.rasp.scheduling import Level
+from clearhead.rasp.spaces import HERE, ONE, SINK, Space
+from clearhead.rasp.values import Possible, holds, plain
+
+__all__ = [
+    "describe_head",
+    "describe_heads",
+    "describe_layers",
+    "join_shortened",
+    "list_program",
+    "name_relation",
+    "name_written",
+]
+
+RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
+    "any key": lambda key, query: True,
+    "key = query": lambda key, query: key == query,
+    "key < query": lambda key, query: key < query,
+    "key ≤ query": lambda key, query: key <= query,
+    "key > query": lambda key, query: key > query,
+    "key ≥ query": lambda key, query: key >= query,
+    "key ≠ query": lambda key, query: key != query,
+    "key = query − 1": lambda key, query: key == query - 1,
+    "key = query + 1": lambda key, query: key == query + 1,
+}
+MOST_SHOWN = 6
+"""How many values a line spells out."""
+
+
+def describe_layers(plan: Plan) -> list[dict[str, Any]]:
+    """Return one entry per layer, in the order they run: its place in the model, its heads and its network.
+
+    `heads` lists those of the self-attention first and then those of the cross-attention, each with the `site` and the
+    number under which a trace knows it.
+    """
+    answering = "encoder" if plan.kind == "encoder" else "decoder"
+    sides = (("source", "encoder"), ("target", answering))
+    return [
+        {
+            "side": side,
+            "layer": number,
+            "heads": [*place_heads(f"{side}.{number}", level)],
+            "units": len(level.units),
+            "network": describe_network(level.units),
+        }
+        for levels, side in sides
+        for number, level in enumerate(plan.levels.get(levels, ()))
+    ]
+
+
+def place_heads(layer: str, level: Level) -> Iterator[dict[str, Any]]:
+    """Yield the description of every head of a layer with its site and its number there."""
+    for slot, heads in (("attention", level.own), ("cross", level.cross)):
+        for number, head in enumerate(heads):
+            yield {"site": f"{layer}.{slot}", "head": number, **describe_head(head)}
+
+
+def describe_heads(level: Level) -> list[dict[str, Any]]:
+    return [describe_head(head) for head in (*level.own, *level.cross)]
+
+
+def describe_head(head: Head) -> dict[str, Any]:
+    """Return what a head compares, carries and writes, as data and in `words`."""
+    compares = [
+        {
+            "keys": one.keys.name,
+            "queries": one.queries.name,
+            "where": name_relation(one),
+        }
+        for one in head.choices
+    ]
+    selects = " & ".join(f"select({one['keys']}, {one['queries']}, {one['where']})" for one in compares)
+    then = "count what is selected" if head.values is None else f"aggregate({head.values.name})"
+    return {
+        "cross": head.cross,
+        "compares": compares,
+        "carries": None if head.values is None else head.values.name,
+        "counts": head.values is None,
+        "writes": head.out.name,
+        "words": f"{selects}, then {then} → {head.out.name}",
+    }
+
+
+def describe_network(units: Iterable[Unit]) -> list[dict[str, Any]]:
+    """Return each space that a network writes, and the spaces that it is computed from."""
+    found: dict[Space, dict[str, None]] = {}
+    for unit in units:
+        reads = [space.name for space, _ in unit.reads if space not in (ONE, HERE, SINK)]
+        for space, _ in unit.writes:
+            found.setdefault(space, {}).update(dict.fromkeys(reads))
+    return [
+        {"writes": space.name, "reads": list(reads), "words": " and ".join(reads) + f" → {space.name}"}
+        if reads
+        else {"writes": space.name, "reads": [], "words": f"the same at every token → {space.name}"}
+        for space, reads in found.items()
+    ]
+
+
+def name_written(units: Iterable[Unit]) -> list[str]:
+    """Return the names of the spaces that units write, each once."""
+    return list(dict.fromkeys(space.name for unit in units for space, _ in unit.writes))
+
+
+def name_relation(choice: Choice) -> str:
+    """Say when a key is selected: by a relation that has a name, by the keys alone, or by an example."""
+    keys, queries = choice.keys.values, choice.queries.values
+    pairs = {(k, q): bool(choice.predicate(k, q)) for k in keys for q in queries}
+    for name, relation in RELATIONS.items():
+        if all(agrees(relation, pair, fits) for pair, fits in pairs.items()):
+            return name
+    chosen = [k for k in keys if any(pairs[k, q] for q in queries)]
+    if all(pairs[k, q] for k in chosen for q in queries):
+        return f"key is {join_shortened(map(str, chosen), MOST_SHOWN)}" if chosen else "none"
+    fit = [pair for pair, fits in pairs.items() if fits]
+    key, query = fit[0]
+    return f"{len(fit)} of {len(pairs)} pairs, such as key {key} for query {query}"
+
+
+def agrees(relation: Callable[[Any, Any], bool], pair: tuple[Any, Any], fits: bool) -> bool:
+    try:
+        return relation(*pair) == fits
+    except TypeError:
+        return False
+
+
+def join_shortened(values: Iterable[str], most: int) -> str:
+    every = list(values)
+    return " ".join(every) if len(every) <= most else f"{' '.join(every[: most - 1])} … {every[-1]}"
+
+
+def list_program(plan: Plan) -> list[str]:
+    """Return the program as lines `name = operation`, each after the lines it needs.
+
+    Python functions have no text of their own here: a predicate is named by the relation it comes to, and the function
+    of a `map` by what it gives for a few values.
+    """
+    lines: list[str] = []
+    names: dict[int, str] = {}
+
+    def name(sequence: Sequence) -> str:
+        if id(sequence) not in names:
+            made = write_operation(sequence, plan.possible, name)
+            taken = sum(known.split("′")[0] == sequence.name for known in names.values())
+            names[id(sequence)] = sequence.name + "′" * taken
+            if made is not None:
+                lines.append(f"{names[id(sequence)]} = {made}")
+        return names[id(sequence)]
+
+    name(plan.program)
+    return lines
+
+
+def write_operation(sequence: Sequence, possible: Possible, name: Callable[[Sequence], str]) -> str | None:
+    """Write one operation; None for what a program starts from, the tokens and the indices."""
+
+    def selected(selector: Selector) -> str:
+        terms = []
+        for term in selector.terms:
+            keys, queries = (Space(name="", values=tuple(possible.of(one))) for one in (term.keys, term.queries))
+            choice = Choice(keys=keys, queries=queries, predicate=lambda key, query, term=term: holds(term, key, query))
+            terms.append(f"select({name(term.keys)}, {name(term.queries)}, {name_relation(choice)})")
+        return " & ".join(terms)
+
+    match sequence:
+        case Aggregate(selector=selector, values=values):
+            return f"aggregate({selected(selector)}, {name(values)})"
+        case Width(selector=selector):
+            return f"selector_width({selected(selector)})"
+        case Map(function=function, inner=inner):
+            return f"map({name(inner)}){write_examples(function, possible.of(inner))}"
+        case SequenceMap(first=first, second=second):
+            return f"map({name(first)}, {name(second)})"
+        case Linear(terms=terms):
+            return " + ".join(f"{factor:g} × {name(inner)}" for inner, factor in terms)
+        case Constant(value=value):
+            return f"constant({value})"
+        case _:
+            return None
+
+
+def write_examples(function: Callable[[Any], Any], values: Iterable[Any]) -> str:
+    """Write what a function gives for a few of its values, as a comment."""
+    given = [f"{plain(value)}→{function(plain(value))}" for value in values]
+    return f"  # {join_shortened(given, 4)}"

@@ -1,0 +1,103 @@
+"""The interpreter: what a program means, in plain Python. Compiled models are held to it."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Row
+from typing import Any
+
+from clearhead.errors import ProgramError
+from clearhead.rasp.language import (
+    Aggregate,
+    Constant,
+    Indices,
+    Linear,
+    Map,
+    Selector,
+    Sequence,
+    SequenceMap,
+    Tokens,
+    Width,
+)
+
+__all__ = ["run"]
+
+Values = list[Any]
+
+
+def run(program: Sequence, tokens: Row[Any], source: Row[Any] = ()) -> Values:
+    """What the program gives for these tokens (and, for an encoder-decoder program, for this source)."""
+    return Meaning(tokens, source).of(program)
+
+
+class Meaning:
+    """The values of every sequence for one input, each made once."""
+
+    def __init__(self, tokens: Row[Any], source: Row[Any]) -> None:
+        self.texts = {"target": list(tokens), "source": list(source)}
+        self.known: dict[int, Values] = {}
+
+    def of(self, sequence: Sequence) -> Values:
+        if id(sequence) not in self.known:
+            self.known[id(sequence)] = self.made(sequence)
+        return self.known[id(sequence)]
+
+    def made(self, sequence: Sequence) -> Values:
+        text = self.texts[sequence.side]
+        match sequence:
+            case Tokens():
+                return text
+            case Indices():
+                return list(range(len(text)))
+            case Constant(value=value):
+                return [value] * len(text)
+            case Map(function=function, inner=inner):
+                return [applied(sequence, function, value) for value in self.of(inner)]
+            case SequenceMap(function=function, first=first, second=second):
+                pairs = zip(self.of(first), self.of(second), strict=True)
+                return [applied(sequence, function, *pair) for pair in pairs]
+            case Linear(terms=terms):
+                rows = [[factor * value for value in self.of(inner)] for inner, factor in terms]
+                return [sum(column) for column in zip(*rows, strict=True)]
+            case Aggregate(selector=selector, values=values):
+                found = self.of(values)
+                return [together(sequence, [found[key] for key in chosen]) for chosen in self.chosen(selector)]
+            case Width(selector=selector):
+                return [len(chosen) for chosen in self.chosen(selector)]
+        raise AssertionError(f"no meaning for {sequence!r}")
+
+    def chosen(self, selector: Selector) -> list[list[int]]:
+        """The keys each query chooses; a value that is None is never chosen, and chooses nothing."""
+        every = [(self.of(term.keys), self.of(term.queries), term.predicate) for term in selector.terms]
+        n_key, n_query = len(self.texts[selector.key_side]), len(self.texts[selector.query_side])
+
+        return [[key for key in range(n_key) if all_hold(every, key, query)] for query in range(n_query)]
+
+
+def all_hold(every: list[tuple[Values, Values, Callable[[Any, Any], bool]]], key: int, query: int) -> bool:
+    return all(
+        keys[key] is not None and queries[query] is not None and predicate(keys[key], queries[query])
+        for keys, queries, predicate in every
+    )
+
+
+def applied(sequence: Sequence, function: Callable[..., Any], *values: Any) -> Any:
+    """What the function makes of the values; nothing, where one is missing or where it gives None."""
+    missing = any(value is None for value in values)
+    found = None if missing else function(*values)
+    return empty(sequence) if found is None else found
+
+
+def empty(sequence: Sequence) -> Any:
+    return 0.0 if sequence.numeric else None
+
+
+def together(sequence: Sequence, values: Values) -> Any:
+    if not values:
+        return empty(sequence)
+    if sequence.numeric:
+        return sum(values) / len(values)
+    if any(value != values[0] for value in values):
+        raise ProgramError(
+            f"{sequence.name}: several keys are chosen whose values differ ({', '.join(map(str, values[:5]))}): of "
+            "categories there is no mean; choose one key, or aggregate numbers"
+        )
+    return values[0]

@@ -1,0 +1,229 @@
+"""Lowering: each sequence of a program becomes a space, and the heads or networks that write it.
+
+All of it is exact. A category is 0 or 1; a network of categories is a table; a number becomes a category by two
+networks, the first of which rises past each threshold and the second of which settles at exactly 0 or 1.
+"""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Row
+from fractions import Fraction
+from typing import Any, final
+
+from clearhead.errors import ProgramError
+from clearhead.rasp.language import (
+    Aggregate,
+    Constant,
+    Indices,
+    Linear,
+    Map,
+    Select,
+    Selector,
+    Sequence,
+    SequenceMap,
+    Tokens,
+    Width,
+)
+from clearhead.rasp.operations import Choice, Direction, Head, Network, Operation, Unit
+from clearhead.rasp.spaces import HERE, ONE, Space
+from clearhead.rasp.values import Possible, holds, plain
+
+__all__ = ["Lowered", "lower"]
+
+NEAR = 1e-5
+"""Numbers that lie closer, beside their size, are one number to a model in float32."""
+
+
+@final
+class Lowered:
+    """The operations of each side, the spaces that are there from the start, and where the result lies."""
+
+    def __init__(self, possible: Possible, gated: Mapping[str, bool]) -> None:
+        self.possible, self.gated = possible, gated
+        self.operations: dict[str, list[Operation]] = {"source": [], "target": []}
+        self.inputs: dict[tuple[str, str], Space] = {}
+        """By side and kind, `tokens` or `places`."""
+        self.known: dict[int, Space] = {}
+        self.categories: dict[Space, Space] = {}
+        self.values: dict[Space, list[Any]] = {}
+        """The numbers that a numeric space may hold, in order."""
+
+    def of(self, sequence: Sequence) -> Space:
+        if id(sequence) not in self.known:
+            self.known[id(sequence)] = self.made(sequence)
+        return self.known[id(sequence)]
+
+    def space(self, sequence: Sequence) -> Space:
+        """A fresh space for the sequence's values."""
+        values = self.possible.of(sequence)
+        made = Space(name=sequence.name, numeric=sequence.numeric, values=() if sequence.numeric else tuple(values))
+        if sequence.numeric:
+            self.values[made] = values
+        return made
+
+    def made(self, sequence: Sequence) -> Space:
+        match sequence:
+            case Tokens(side=side):
+                return self.input(side, "tokens", sequence)
+            case Indices(side=side):
+                return self.indices(side, sequence)
+            case Constant(side=side, value=value):
+                out = self.space(sequence)
+                return self.network(side, out, [Unit(reads=here(1.0), writes=written(out, value))])
+            case Map(side=side, function=function, inner=inner):
+                return self.mapped(side, self.of(inner), plainly(function), self.space(sequence))
+            case SequenceMap(side=side, function=function, first=first, second=second):
+                pair = self.category(side, self.of(first)), self.category(side, self.of(second))
+                return self.paired(side, pair, plainly(function), self.space(sequence))
+            case Linear(side=side, terms=terms):
+                return self.summed(side, [(self.of(inner), factor) for inner, factor in terms], self.space(sequence))
+            case Aggregate(selector=selector, values=values):
+                return self.head(selector, self.of(values), self.space(sequence))
+            case Width(selector=selector):
+                return self.counted(selector, self.space(sequence))
+        raise AssertionError(f"cannot lower {sequence!r}")
+
+    def input(self, side: str, kind: str, sequence: Sequence) -> Space:
+        if (side, kind) not in self.inputs:
+            name = sequence.name if kind == "tokens" else f"{sequence.name} of all"
+            self.inputs[side, kind] = Space(name=name, values=tuple(self.possible.of(sequence)))
+        return self.inputs[side, kind]
+
+    def indices(self, side: str, sequence: Sequence) -> Space:
+        """From the position table; where other tokens stand beside the text, those of the text alone."""
+        places = self.input(side, "places", sequence)
+        if not self.gated[side]:
+            return places
+        out = Space(name=sequence.name, values=places.values)
+        units = [
+            Unit(reads={(places, i): 1.0, **here(1.0), **one(-1.0)}, writes={(out, i): 1.0}) for i in places.values
+        ]
+        return self.network(side, out, units)
+
+    def network(self, side: str, out: Space, units: Row[Unit]) -> Space:
+        self.operations[side].append(Network(units=tuple(units), out=out))
+        return out
+
+    def mapped(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
+        if inner.numeric:
+            return self.settled(side, inner, function, out)
+        units = [Unit(reads={(inner, v): 1.0}, writes=written(out, function(v))) for v in inner.values]
+        return self.network(side, out, [unit for unit in units if unit.writes])
+
+    def paired(self, side: str, pair: tuple[Space, Space], function: Callable[[Any, Any], Any], out: Space) -> Space:
+        first, second = pair
+        units = []
+        for a in first.values:
+            for b in second.values:
+                reads: dict[Direction, float] = dict(here(-1.0))
+                for direction in ((first, a), (second, b)):
+                    reads[direction] = reads.get(direction, 0.0) + 1.0
+                writes = self.tried(function, a, b, out)
+                if writes:
+                    units.append(Unit(reads=reads, writes=writes))
+        return self.network(side, out, units)
+
+    def tried(self, function: Callable[[Any, Any], Any], a: Any, b: Any, out: Space) -> dict[Direction, float]:
+        """What the function gives for a pair; a pair that never meets may be one it cannot answer for."""
+        try:
+            value = function(a, b)
+        except Exception:
+            return {}
+        return written(out, value) if out.numeric or value in out.values else {}
+
+    def settled(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
+        """A function of a number: past which of the thresholds it lies, and what that comes to."""
+        values = self.values.get(inner)
+        if values is None:
+            raise ProgramError(f"{inner.name} may be any number, so no table can be made of it")
+        answers = [written(out, function(value)) for value in values]
+        rising = Space(name=f"{inner.name} past", values=tuple(range(1, len(values))))
+        rises = []
+        for i in rising.values:
+            low, high = float(values[i - 1]), float(values[i])
+            check_apart(inner, low, high)
+            slope = 4 / (high - low)
+            reads = {(inner, None): slope, **here(-slope * (low + high) / 2)}
+            rises.append(Unit(reads=reads, writes={(rising, i): 1.0}))
+        if rises:
+            self.network(side, rising, rises)
+        last = Unit(reads=here(1.0), writes=answers[-1])
+        below = [
+            Unit(reads={**here(1.0), (rising, i): -1.0}, writes=difference(answers[i - 1], answers[i]))
+            for i in rising.values
+        ]
+        return self.network(side, out, [*below, last])
+
+    def category(self, side: str, space: Space) -> Space:
+        """The same as a category, each made once."""
+        if not space.numeric:
+            return space
+        if space not in self.categories:
+            out = Space(name=f"{space.name} as a category", values=tuple(plain(v) for v in self.values[space]))
+            self.categories[space] = self.settled(side, space, plain, out)
+        return self.categories[space]
+
+    def summed(self, side: str, terms: Row[tuple[Space, float]], out: Space) -> Space:
+        units = []
+        for space, factor in terms:
+            for sign in (1.0, -1.0):
+                units.append(Unit(reads={(space, None): sign}, writes={(out, None): sign * factor}))
+        return self.network(side, out, units)
+
+    def head(self, selector: Selector, values: Space | None, out: Space) -> Space:
+        cross = selector.key_side != selector.query_side
+        choices = tuple(self.choice(selector, term) for term in selector.terms)
+        self.operations[selector.query_side].append(Head(choices=choices, values=values, out=out, cross=cross))
+        return out
+
+    def choice(self, selector: Selector, term: Select) -> Choice:
+        """One condition, its predicate asked once of all that can meet: what fails does so before anything is built."""
+        keys = self.category(selector.key_side, self.of(term.keys))
+        queries = self.category(selector.query_side, self.of(term.queries))
+        fits = {(key, query) for key in keys.values for query in queries.values if holds(term, key, query)}
+        return Choice(keys=keys, queries=queries, predicate=lambda key, query: (key, query) in fits)
+
+    def counted(self, selector: Selector, out: Space) -> Space:
+        """How many are chosen, from the weight that is left to the sink."""
+        left = Space(name=f"1 / (1 + {out.name})", numeric=True)
+        self.values[left] = [Fraction(1, 1 + count) for count in reversed(range(self.possible.length + 1))]
+        self.head(selector, None, left)
+        return self.mapped(selector.query_side, left, lambda share: round(1 / share) - 1, out)
+
+
+def lower(program: Sequence, possible: Possible, gated: Mapping[str, bool]) -> tuple[Lowered, Space]:
+    """The operations that make the program's result, and the space it lies in."""
+    lowered = Lowered(possible, gated)
+    return lowered, lowered.of(program)
+
+
+def check_apart(space: Space, low: float, high: float) -> None:
+    if high - low < NEAR * max(1.0, abs(low), abs(high)):
+        raise ProgramError(
+            f"{space.name} may be {low} or {high}: too close to be told apart in float32; take numbers that differ more"
+        )
+
+
+def here(factor: float) -> dict[Direction, float]:
+    return {(HERE, None): float(factor)}
+
+
+def one(factor: float) -> dict[Direction, float]:
+    return {(ONE, None): float(factor)}
+
+
+def written(out: Space, value: Any) -> dict[Direction, float]:
+    """What writes a value: nothing for None."""
+    if value is None:
+        return {}
+    return {(out, None): float(value)} if out.numeric else {(out, value): 1.0}
+
+
+def difference(one: Mapping[Direction, float], other: Mapping[Direction, float]) -> dict[Direction, float]:
+    found = dict(one)
+    for direction, amount in other.items():
+        found[direction] = found.get(direction, 0.0) - amount
+    return {direction: amount for direction, amount in found.items() if amount}
+
+
+def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *values: function(*(plain(value) for value in values))

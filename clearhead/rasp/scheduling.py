@@ -1,0 +1,48 @@
+"""Scheduling: which block of the model an operation belongs to. Each runs as early as what it reads is there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from clearhead.rasp.operations import Head, Network, Operation, Unit
+from clearhead.rasp.spaces import Space
+
+__all__ = ["Level", "schedule"]
+
+
+@final
+@dataclass
+class Level:
+    """What one block does: heads of its own attention and of its cross-attention, and units of its network."""
+
+    own: list[Head] = field(default_factory=list)
+    cross: list[Head] = field(default_factory=list)
+    units: list[Unit] = field(default_factory=list)
+
+
+def schedule(operations: Sequence[Operation], phases: Sequence[str]) -> list[Level]:
+    """The blocks. `phases` are what a block does, in order. Operations come after what they read."""
+    ready: dict[Space, int] = {}
+    levels: list[Level] = [Level()]
+    for operation in operations:
+        step = 1 + max((ready.get(space, -1) for space in operation.reads), default=-1)
+        while phases[step % len(phases)] != phase_of(operation):
+            step += 1
+        ready[operation.out] = step
+        while len(levels) <= step // len(phases):
+            levels.append(Level())
+        put(levels[step // len(phases)], operation)
+    return levels
+
+
+def phase_of(operation: Operation) -> str:
+    if isinstance(operation, Network):
+        return "network"
+    return "cross" if operation.cross else "own"
+
+
+def put(level: Level, operation: Operation) -> None:
+    if isinstance(operation, Network):
+        level.units += operation.units
+    else:
+        (level.cross if operation.cross else level.own).append(operation)

@@ -1,0 +1,220 @@
+"""The values a sequence can have, place by place: what a compiler must know before it gives each a direction."""
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from fractions import Fraction
+from itertools import product
+from typing import Any, final
+
+from clearhead.errors import ProgramError
+from clearhead.rasp.language import (
+    Aggregate,
+    Constant,
+    Indices,
+    Linear,
+    Map,
+    Select,
+    Selector,
+    Sequence,
+    SequenceMap,
+    Tokens,
+    Width,
+)
+
+__all__ = ["MOST_VALUES", "Possible", "holds", "ordered", "plain"]
+
+MOST_VALUES = 4096
+"""That a sequence may have: each takes a direction of the model, or a step of a network."""
+MOST_PAIRS = 50 * MOST_VALUES
+"""Of values that are looked through together."""
+Places = tuple[frozenset[Any], ...]
+
+
+@final
+class Possible:
+    """The possible values of every sequence of a program, for texts up to a length over a vocabulary."""
+
+    def __init__(self, vocabulary: Iterable[Any], length: int, source: Iterable[Any] = ()) -> None:
+        self.vocabulary = {"target": frozenset(vocabulary), "source": frozenset(source)}
+        self.length = length
+        self.known: dict[int, Places] = {}
+        self.kept: list[Sequence] = []
+        self.empty: set[int] = set()
+
+    def at(self, sequence: Sequence) -> Places:
+        """Of each place; None is left out: it has no direction."""
+        if id(sequence) not in self.known:
+            made = self.made(sequence)
+            most = max(len(values) for values in made)
+            if most > MOST_VALUES:
+                raise ProgramError(
+                    f"{sequence.name} may have {most:,} values, and {MOST_VALUES:,} are the most; shorten the length, "
+                    "or make it of fewer"
+                )
+            if not most:
+                raise ProgramError(f"{sequence.name} is None wherever it stands, so it has no values; leave it out")
+            self.known[id(sequence)] = made
+            self.kept.append(sequence)
+        return self.known[id(sequence)]
+
+    def of(self, sequence: Sequence) -> list[Any]:
+        """Of all places, in order."""
+        return ordered(frozenset().union(*self.at(sequence)))
+
+    def made(self, sequence: Sequence) -> Places:
+        match sequence:
+            case Tokens(side=side):
+                return (self.vocabulary[side],) * self.length
+            case Indices():
+                return tuple(frozenset([i]) for i in range(self.length))
+            case Constant(value=value):
+                known = {number(value, sequence) if sequence.numeric else value}
+                return (frozenset(known - {None}),) * self.length
+            case Map(function=function, inner=inner):
+                every = self.at(inner)
+                return tuple(self.images(sequence, function, [(value,) for value in here]) for here in every)
+            case SequenceMap(function=function, first=first, second=second):
+                if first is second:
+                    every = self.at(first)
+                    return tuple(self.images(sequence, function, [(value, value) for value in here]) for here in every)
+                both = list(zip(self.at(first), self.at(second), strict=True))
+                self.check_few(sequence, both)
+                return tuple(self.images(sequence, function, list(product(*pair))) for pair in both)
+            case Linear(terms=terms):
+                every = zip(*(self.at(inner) for inner, _ in terms), strict=True)
+                return tuple(self.sums(sequence, places, [factor for _, factor in terms]) for places in every)
+            case Aggregate(values=values):
+                every = frozenset().union(*self.at(values))
+                return ((self.means(sequence, every) if sequence.numeric else every),) * self.length
+            case Width():
+                return (frozenset(range(self.length + 1)),) * self.length
+        raise AssertionError(f"no values for {sequence!r}")
+
+    def images(
+        self, sequence: Sequence, function: Callable[..., Any], arguments: list[tuple[Any, ...]]
+    ) -> frozenset[Any]:
+        """What the function makes of all that can come to it; a number may be 0 for want of anything."""
+        found = {tried(sequence, function, row) for row in arguments}
+        empty = None in found or any(self.may_be_empty(inner) for inner in sequence.inputs())
+        if empty:
+            self.empty.add(id(sequence))
+        found.discard(None)
+        return frozenset({*found, Fraction(0)} if empty and sequence.numeric else found)
+
+    def may_be_empty(self, sequence: Sequence) -> bool:
+        """Whether there may be nothing at some place."""
+        self.at(sequence)
+        chosen = isinstance(sequence, Aggregate) and not sequence.numeric
+        return chosen or (id(sequence) in self.empty and not sequence.numeric)
+
+    def sums(self, sequence: Sequence, places: tuple[frozenset[Any], ...], factors: list[float]) -> frozenset[Any]:
+        self.check_few(sequence, [places])
+        every = product(*places)
+        return frozenset(sum(number(f) * v for f, v in zip(factors, row, strict=True)) for row in every)
+
+    def check_few(self, sequence: Sequence, every: Iterable[tuple[frozenset[Any], ...]]) -> None:
+        """Refuses what it would take minutes to go through."""
+        most = max(math.prod(len(one) for one in places) for places in every)
+        if most > MOST_PAIRS:
+            raise ProgramError(
+                f"{sequence.name} is made of {most:,} combinations of values, and {MOST_PAIRS:,} are the most; shorten "
+                "the length, or make it of sequences that have fewer values"
+            )
+
+    def means(self, sequence: Sequence, values: frozenset[Any]) -> frozenset[Any]:
+        """The means of up to `length` of these values, and 0, which nothing selected gives."""
+        sums: list[set[Any]] = [{Fraction(0)}]
+        for _ in range(self.length):
+            sums.append({total + value for total in sums[-1] for value in values})
+            if len(sums[-1]) > MOST_VALUES:
+                raise ProgramError(
+                    f"{sequence.name} is a mean of numbers that may come to more than {MOST_VALUES:,} values; shorten "
+                    "the length, or take numbers that are fewer"
+                )
+        return frozenset(total / max(1, count) for count, row in enumerate(sums) for total in row)
+
+    def looks_ahead(self, selector: Selector) -> tuple[int, int] | None:
+        """A query and a later key that it may choose; None where it never does."""
+        for query in range(self.length):
+            for key in range(query + 1, self.length):
+                if self.may_choose(selector, query, key):
+                    return query, key
+        return None
+
+    def chooses(self, selector: Selector, *, causal: bool) -> tuple[int, int] | None:
+        """A query and a key that it may choose; None where it never chooses any."""
+        for query in range(self.length):
+            for key in range(query + 1 if causal else self.length):
+                if self.may_choose(selector, query, key):
+                    return query, key
+        return None
+
+    def may_choose_several(self, selector: Selector, *, causal: bool) -> tuple[int, int, int] | None:
+        """A query and two keys that it may both choose; None where it never chooses more than one."""
+        for query in range(self.length):
+            keys = [key for key in range(query + 1 if causal else self.length) if self.may_choose(selector, query, key)]
+            if len(keys) > 1:
+                return query, keys[0], keys[1]
+        return None
+
+    def may_choose(self, selector: Selector, query: int, key: int) -> bool:
+        return all(
+            any(holds(term, k, q) for k in self.at(term.keys)[key] for q in self.at(term.queries)[query])
+            for term in selector.terms
+        )
+
+
+def holds(term: Select, key: Any, query: Any) -> bool:
+    """Whether the predicate holds of two values that can meet."""
+    given = plain(key), plain(query)
+    try:
+        return bool(term.predicate(*given))
+    except Exception as error:
+        raise ProgramError(
+            f"select({term.keys.name}, {term.queries.name}): its predicate fails for the key {given[0]!r} and the "
+            f"query {given[1]!r}, which can meet ({type(error).__name__}: {error}); let it answer for all that can"
+        ) from None
+
+
+def tried(sequence: Sequence, function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
+    """What the function gives for what can come to it, numbers as exact fractions."""
+    given = [plain(value) for value in row]
+    try:
+        value = function(*given)
+    except Exception as error:
+        raise ProgramError(
+            f"{sequence.name}: its function fails for {', '.join(map(repr, given))}, which can come to it "
+            f"({type(error).__name__}: {error}); let it answer for everything that can"
+        ) from None
+    if sequence.numeric:
+        return None if value is None else number(value, sequence)
+    if not isinstance(value, Hashable):
+        raise ProgramError(
+            f"{sequence.name}: its function gives {value!r}, and a category must be something that can be hashed: a "
+            "word, a number, a tuple of them"
+        )
+    return value
+
+
+def plain(value: Any) -> Any:
+    """A number as the user's functions know it."""
+    return float(value) if isinstance(value, Fraction) else value
+
+
+def number(value: Any, sequence: Sequence | None = None) -> Fraction:
+    """As an exact fraction, so that equal numbers are one value."""
+    try:
+        return Fraction(value).limit_denominator(10**9)
+    except (TypeError, ValueError, OverflowError):
+        name = "" if sequence is None else f"{sequence.name}: "
+        raise ProgramError(f"{name}a numeric sequence holds numbers, and there is {value!r}") from None
+
+
+def ordered(values: Iterable[Any]) -> list[Any]:
+    """In one order, whatever kinds of values they are."""
+    return sorted(values, key=lambda value: (type(value).__name__ not in ("int", "bool", "Fraction"), *keyed(value)))
+
+
+def keyed(value: Any) -> tuple[str, Any]:
+    number_like = isinstance(value, int | float | Fraction)
+    return ("", value) if number_like else (type(value).__name__, repr(value))

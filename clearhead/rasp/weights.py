@@ -1,0 +1,61 @@
+"""Weights: heads and units as the matrices of a block. Every number is written here, and all else is zero."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention.layer import Attention
+from clearhead.model.feedforward import Plain
+from clearhead.rasp.operations import Head, Unit
+from clearhead.rasp.spaces import ONE, SINK, Directions
+
+__all__ = ["clear", "write_heads", "write_units"]
+
+
+@torch.no_grad()
+def clear(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.zero_()
+
+
+@torch.no_grad()
+def write_heads(layer: Attention, heads: Sequence[Head], directions: Directions) -> None:
+    """The maps of an attention whose heads do this."""
+    query, key, value = (per_head(layer, name) for name in ("query", "key", "value"))
+    output = layer.output.weight.view(len(directions), layer.shape.n_heads, -1)  # pyright: ignore
+    for number, head in enumerate(heads):
+        write_scores(head, query[number], key[number], directions)
+        read = [directions.of(SINK)] if head.values is None else list(directions.all(head.values))
+        for place, (source, target) in enumerate(zip(read, directions.all(head.out), strict=True)):
+            value[number, place, source] = 1
+            output[target, number, place] = 1
+
+
+def per_head(layer: Attention, name: str) -> Tensor:
+    """A map as `(head, width, d_model)`."""
+    return getattr(layer, name).linear.weight.view(layer.shape.n_heads, -1, layer.d_model)
+
+
+def write_scores(head: Head, query: Tensor, key: Tensor, directions: Directions) -> None:
+    """A dimension for the sink and one for each value of the keys: 2 where it fits, in whole numbers throughout."""
+    query[0, directions.of(ONE)] = head.sink_score
+    key[0, directions.of(SINK)] = 1
+    place = 1
+    for choice in head.choices:
+        for wanted in choice.keys.values:
+            key[place, directions.of(choice.keys, wanted)] = 1
+            for asked in choice.queries.values:
+                if choice.predicate(wanted, asked):
+                    query[place, directions.of(choice.queries, asked)] = 2
+            place += 1
+
+
+@torch.no_grad()
+def write_units(network: Plain, units: Sequence[Unit], directions: Directions) -> None:
+    up, down = network.up.weight, network.down.weight
+    for number, unit in enumerate(units):
+        for direction, amount in unit.reads.items():
+            up[number, directions.of(*direction)] += amount
+        for direction, amount in unit.writes.items():
+            down[directions.of(*direction), number] += amount

@@ -1,0 +1,292 @@
+"""Turn specs into JSON and back, every field checked against its annotation, and save tensors with JSON beside them.
+
+In JSON a frozen dataclass is an object that names its class. No pickle anywhere.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import stat
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from clearhead.errors import ClearheadError, OptionError, RunError
+from clearhead.files import parse_json, replacing
+
+__all__ = [
+    "check_fields",
+    "check_type",
+    "from_json",
+    "load_tensors",
+    "save_tensors",
+    "table_of",
+    "to_json",
+]
+
+CLASS = "is"
+Then = Mapping[str, Mapping[str, Any]]
+"""By class, the fields that older files lack, and the value each had when those were written."""
+MOST_OBJECTS = 50_000
+"""More than these, some 6,000 blocks, are no model: making them would only take time."""
+LARGEST = 2**64
+"""Integers in files are smaller than this: torch's seeds reach up to it, and nothing else so far."""
+
+
+def table_of(classes: Iterable[type]) -> dict[str, type]:
+    """Return the classes by name; no two may share one."""
+    table: dict[str, type] = {}
+    for one in classes:
+        if table.setdefault(one.__name__, one) is not one:
+            raise OptionError(f"two classes are called {one.__name__}: {table[one.__name__]} and {one}")
+    return table
+
+
+def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
+    """Return what `json.dumps` can write, of a dataclass of dataclasses, tuples, mappings, strings and finite numbers.
+
+    With `known`, a table, every class must be in it: what is written can be read by the same table.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if known is not None and known.get(type(value).__name__) is not type(value):
+            raise OptionError(
+                f"{value!r} cannot be written to a file: {type(value).__name__} is no part of Clearhead that could be "
+                "read again"
+            )
+        inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return {CLASS: type(value).__name__, **to_json(inner, known)}
+    if isinstance(value, Mapping):
+        return {key_of(name): to_json(inner, known) for name, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(inner, known) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OptionError(f"{value} cannot be written to a file: numbers must be finite")
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise OptionError(f"{value!r} cannot be written to a file: a run is made of specs, strings and numbers")
+
+
+def key_of(name: object) -> str:
+    if not isinstance(name, str) or name == CLASS:
+        raise OptionError(f"{name!r} cannot be written to a file as a name: it must be a string other than {CLASS!r}")
+    return name
+
+
+def from_json(
+    value: Any,
+    table: Mapping[str, type],
+    *,
+    where: str = "JSON",
+    then: Then | None = None,
+    error: type[ClearheadError] = RunError,
+) -> Any:
+    """Return what `to_json` wrote, with the classes of the table; lists become tuples.
+
+    Every field of a class must be there and fit its annotation. Only `then`, for a file from before there was a
+    `format`, has values for fields that may be missing. Errors begin with `where`, the file, and the field's path.
+    """
+    if count_objects(value) > MOST_OBJECTS:
+        raise error(f"{where}: has more than {MOST_OBJECTS:,} parts, which no model has")
+    return make_part(value, Reader(table, then or {}, error), where)
+
+
+class Reader(NamedTuple):
+    """What `make_part` needs for every part: see `from_json`."""
+
+    table: Mapping[str, type]
+    then: Then
+    error: type[ClearheadError]
+
+
+def make_part(value: Any, reader: Reader, where: str) -> Any:
+    """Return a value from JSON as `from_json` does."""
+    if isinstance(value, list):
+        return tuple(make_part(inner, reader, f"{where}[{i}]") for i, inner in enumerate(value))
+    if not isinstance(value, dict):
+        return value
+    fields = {name: make_part(inner, reader, join(where, name)) for name, inner in value.items() if name != CLASS}
+    if CLASS not in value:
+        return fields
+    name, (table, then, error) = value[CLASS], reader
+    if not isinstance(name, str) or name not in table:
+        raise error(
+            f"{where}: there is no {str(name)[:60]!r} in this version of Clearhead: was it written by a newer one?"
+        )
+    given = check_fields(fields, hints_of(table[name]), where, what=name, then=then.get(name), error=error)
+    try:
+        return table[name](**given)
+    except ClearheadError as problem:
+        raise error(f"{where}: {problem}") from None
+
+
+def count_objects(value: Any) -> int:
+    """Count the JSON objects in a value, in itself too; without recursion, and quickly."""
+    count, left = 0, [value]
+    while left:
+        one = left.pop()
+        count += isinstance(one, dict)
+        left.extend(one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+    return count
+
+
+def join(where: str, name: str) -> str:
+    """Add a field to a path. The first one follows the file's name.
+
+    >>> join(join("recipe.json", "optimizer"), "lr")
+    'recipe.json: optimizer.lr'
+    """
+    return f"{where}{'.' if ': ' in where else ': '}{name[:60]}"
+
+
+@functools.cache
+def hints_of(of: type) -> dict[str, Any]:
+    """Return the annotations of the fields that a dataclass is made from."""
+    hints = get_type_hints(of)
+    return {field.name: hints[field.name] for field in dataclasses.fields(of) if field.init}
+
+
+def check_fields(
+    found: Any,
+    hints: Mapping[str, Any],
+    where: str,
+    *,
+    what: str = "it",
+    then: Mapping[str, Any] | None = None,
+    error: type[ClearheadError] = RunError,
+) -> dict[str, Any]:
+    """Return the fields of a JSON object, each checked, with those of `then` where they are missing.
+
+    >>> check_fields({"step": 20}, {"step": int, "run": str | None}, "state.json", then={"run": None})
+    {'step': 20, 'run': None}
+    """
+    check_type(found, dict, where, error=error)
+    for name in found:
+        if name not in hints:
+            raise error(
+                f"{where}: there is no field {name[:60]!r} in this version of Clearhead; {what} has "
+                f"{', '.join(hints) or 'none'}"
+            )
+    complete = {**(then or {}), **found}
+    for name in hints:
+        if name not in complete:
+            raise error(f"{where}: the field {name!r} is missing; {what} has {', '.join(hints)}")
+    return {name: check_type(complete[name], hint, join(where, name), error=error) for name, hint in hints.items()}
+
+
+def check_type(value: Any, hint: Any, where: str, *, error: type[ClearheadError] = RunError) -> Any:
+    """Return a value from a file as its annotation has it; raise where it does not fit, with `where`: file and field.
+
+    A whole number fits `float`, and becomes one; True and False fit no number. Integers are below 2**64 in size.
+
+    >>> check_type("fast", float, "recipe.json: optimizer.lr")
+    Traceback (most recent call last):
+    clearhead.errors.RunError: recipe.json: optimizer.lr: expected a number; came 'fast'
+    """
+    kinds = [one for one in alternatives(hint) if fits(value, one)]
+    if not kinds:
+        raise error(f"{where}: expected {' or '.join(map(spell, alternatives(hint)))}; came {shorten(value)}")
+    inner = get_args(kinds[0])
+    if isinstance(value, tuple | list) and inner:
+        fixed = get_origin(kinds[0]) is tuple and ... not in inner
+        return type(value)(
+            check_type(one, inner[i] if fixed else inner[0], f"{where}[{i}]", error=error)
+            for i, one in enumerate(value)
+        )
+    if isinstance(value, Mapping) and inner:
+        return {
+            check_type(name, inner[0], f"{where}: a name in it", error=error): check_type(
+                one, inner[1], join(where, str(name)), error=error
+            )
+            for name, one in value.items()
+        }
+    return float(value) if kinds[0] is float and isinstance(value, int) else value
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """Return the parts of a union; anything else is its own only part."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Say whether a value is of a kind, without looking into lists and mappings."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any or hint is object:
+        return True
+    if origin is Literal:
+        return any(value == one and type(value) is type(one) for one in inner)
+    if hint is int or hint is float:
+        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+        return whole or (hint is float and isinstance(value, float) and math.isfinite(value))
+    if origin is tuple and ... not in inner:
+        return isinstance(value, tuple) and len(value) == len(inner)
+    return value is None if hint is None else isinstance(value, origin or hint)
+
+
+PLAIN_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    type(None): "null",
+    None: "null",
+    dict: "an object",
+    Mapping: "an object",
+    list: "a list",
+    tuple: "a list",
+}
+
+
+def spell(hint: Any) -> str:
+    """Name a kind as someone who looks at the JSON would."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if origin is tuple and ... not in inner:
+        return f"a list of {len(inner)}"
+    return PLAIN_NAMES.get(origin or hint) or f"a {hint.__name__}"
+
+
+def shorten(value: Any) -> str:
+    """Return a value's repr, cut so that a message stays a message."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= LARGEST:
+        return f"a number of {value.bit_length()} bits"
+    whole = repr(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__} {value!r}"
+    return whole if len(whole) <= 80 else f"{whole[:77]}..."
+
+
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: object, *, header: str) -> None:
+    """Write one file atomically: safetensors, with JSON in its header. OSError where it cannot be."""
+    apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    try:
+        with replacing(Path(path)) as partial:
+            save_file(apart, partial, metadata={header: json.dumps(metadata, ensure_ascii=False)})
+    except SafetensorError as error:
+        raise OSError(str(error)) from None
+
+
+def load_tensors(path: str | Path, *, header: str) -> tuple[Any, dict[str, Tensor]]:
+    """Read what `save_tensors` wrote, the JSON first: None where it is another's file. OSError where it cannot be."""
+    check_regular(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = parse_json((file.metadata() or {}).get(header, "null"))
+            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except (SafetensorError, ValueError) as error:
+        raise OSError(str(error)) from None
+
+
+def check_regular(path: str | Path) -> None:
+    """Raise OSError for what is no regular file: a device or a pipe could be read for ever."""
+    try:
+        regular = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        raise OSError("there is no such file") from None
+    if not regular:
+        raise OSError("it is no regular file")

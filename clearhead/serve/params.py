@@ -1,0 +1,125 @@
+"""What a request asks for: every value is checked here, and what is wrong with one is told in a sentence.
+
+>>> asked = Params({"site": "encoder.0.attention", "head": "2", "level": "1"})
+>>> asked.whole("head", below=4), asked.whole("row", default=0)
+(2, 0)
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+from clearhead.errors import OptionError
+
+__all__ = ["Params", "read_json"]
+
+MISSING = object()
+LARGEST = 2**53
+
+
+@final
+class Params:
+    """Named values of a request: the parameters of an address, all of them text, or the object of a body."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "the request") -> None:
+        self.values, self.where = values, where
+
+    def text(self, name: str, *, longest: int = 1_000_000) -> str:
+        value = self.there(name)
+        if not isinstance(value, str):
+            raise self.wrong(name, "expected text", value)
+        if len(value) > longest:
+            raise OptionError(f"{self.where}: {name} has {len(value):,} characters; {longest:,} at most will do")
+        if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
+            raise OptionError(f"{self.where}: {name} holds half of a surrogate pair, which is no character")
+        return value
+
+    def whole(self, name: str, *, least: int = 0, below: int = LARGEST, default: int | None = None) -> int:
+        """A whole number in [least, below)."""
+        value = self.values.get(name)
+        if value is None and default is not None:
+            return default
+        number = as_whole(self.there(name))
+        if number is None:
+            raise self.wrong(name, "expected a whole number", value)
+        if not least <= number < below:
+            bounds = f"{least} to {below - 1}" if below < LARGEST else f"{least} or more"
+            raise OptionError(f"{self.where}: {name} is {number}, and must be {bounds}")
+        return number
+
+    def maybe_whole(self, name: str, *, least: int = 0, below: int = LARGEST) -> int | None:
+        return None if self.values.get(name) is None else self.whole(name, least=least, below=below)
+
+    def wholes(self, name: str, *, most: int) -> list[int]:
+        """Whole numbers with commas between them, none twice."""
+        parts = self.text(name).split(",")
+        numbers = [Params({name: part}, self.where).whole(name) for part in parts]
+        if len(numbers) > most or len(set(numbers)) < len(numbers):
+            raise self.wrong(name, f"expected up to {most} different whole numbers with commas between them", parts)
+        return numbers
+
+    def one_of(self, name: str, among: tuple[str, ...]) -> str:
+        value = self.text(name)
+        if value not in among:
+            raise OptionError(f"{self.where}: {name} is {value[:60]!r}, and must be one of {', '.join(among)}")
+        return value
+
+    def number(self, name: str) -> float:
+        """A finite number."""
+        value = self.there(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.wrong(name, "expected a finite number", value)
+        return float(value)
+
+    def objects(self, name: str, *, most: int) -> list["Params"]:
+        """A list of objects, an empty one where there is none."""
+        found = self.values.get(name) or []
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise self.wrong(name, "expected a list of objects", found)
+        if len(found) > most:
+            raise OptionError(f"{self.where}: {name} are {len(found)}, and {most} at most will do")
+        return [Params(one, f"{name}[{place}]") for place, one in enumerate(found)]
+
+    def texts(self, name: str, *, most: int, longest: int) -> list[str]:
+        found = self.there(name)
+        if not isinstance(found, list) or not 1 <= len(found) <= most:
+            raise self.wrong(name, f"expected a list of 1 to {most} texts", found)
+        return [Params({name: one}, f"{name}[{place}]").text(name, longest=longest) for place, one in enumerate(found)]
+
+    def only(self, *names: str) -> None:
+        """Raises where there is a name that means nothing here."""
+        for name in self.values:
+            if name not in names:
+                raise OptionError(f"{self.where}: there is no {name[:60]!r}; there are {', '.join(names)}")
+
+    def there(self, name: str) -> Any:
+        value = self.values.get(name, MISSING)
+        if value is MISSING or value is None:
+            raise OptionError(f"{self.where}: {name} is missing")
+        return value
+
+    def wrong(self, name: str, expected: str, value: object) -> OptionError:
+        return OptionError(f"{self.where}: {name}: {expected}; came {str(value)[:60]!r}")
+
+
+def as_whole(value: object) -> int | None:
+    """The whole number that a value is, or that text spells."""
+    if isinstance(value, str) and len(value) < 17 and value.isascii() and value.removeprefix("-").isdigit():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def read_json(body: bytes) -> Params:
+    """The object of a body."""
+    try:
+        found = json.loads(body, parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"the request is not JSON: {str(error)[:100]}") from None
+    if not isinstance(found, dict):
+        raise OptionError(f"the request: expected a JSON object; came {type(found).__name__}")
+    return Params(found)
+
+
+def no_constant(name: str) -> object:
+    raise ValueError(f"there is no {name} in JSON")

@@ -1,0 +1,187 @@
+"""Readings: what a head does, in a few numbers; what each layer would answer; what a head is worth.
+
+All of them read a head's weights a block of rows at a time.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clearhead.decoding.generating import eval_mode
+from clearhead.errors import OptionError
+from clearhead.model.transformers import Decoder, Encoder
+from clearhead.tracing.edits import Change, Edit
+from clearhead.tracing.names import Model, sides_of
+from clearhead.tracing.site import Head, Site
+from clearhead.tracing.stopping import check_stopped
+from clearhead.tracing.trace import ROWS, Candidate, Trace, best_of
+
+__all__ = ["Effect", "Lens", "Readings", "effects", "lens", "read_head", "readings"]
+
+NAMES: tuple[str, ...] = ("entropy", "distance", "previous", "same", "induction")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """Of one head, means over its queries.
+
+    `entropy` in bits: 0 where each query looks at one key, log2 of the keys where it looks at all alike. `distance`:
+    how many places away it looks. `previous`, `same`, `induction`: how much weight lies on the token before the query,
+    on the query's own token wherever else it stands, and on what followed that token there; each over the queries
+    that have such a key, and None where none has, or where queries and keys are of different sequences.
+    """
+
+    entropy: float
+    distance: float
+    previous: float | None
+    same: float | None
+    induction: float | None
+
+
+@torch.no_grad()
+def read_head(head: Head, tokens: Sequence[int] | None) -> Readings:
+    """The readings of a head; `tokens` are the ids of its sequence where queries and keys are one, else None."""
+    site = head.site
+    ids = None if tokens is None else torch.tensor(tokens, device=head.call.query.device)
+    sums, counts, start = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 0), 0
+    for block in head.blocks(range(site.n_query)):
+        weight = block.weight
+        rows = torch.arange(start, start + len(weight), device=weight.device)
+        start += len(weight)
+        for name, (total, count) in of_rows(weight, rows, ids).items():
+            sums[name] += total
+            counts[name] += count
+    means = {name: sums[name] / counts[name] if counts[name] else None for name in NAMES}
+    return Readings(
+        entropy=means["entropy"] or 0.0,
+        distance=means["distance"] or 0.0,
+        previous=means["previous"],
+        same=means["same"],
+        induction=means["induction"],
+    )
+
+
+def of_rows(
+    weight: Float[Tensor, "query key"], rows: Int[Tensor, "query"], ids: Int[Tensor, "key"] | None
+) -> dict[str, tuple[float, int]]:
+    """Of a block of rows, for each reading the sum over them, and over how many."""
+    keys = torch.arange(weight.shape[1], device=weight.device)
+    sums = weight.abs().sum(-1)
+    seen = sums > 0
+    share = weight / torch.where(seen, sums, 1).unsqueeze(-1)
+    away = (rows.unsqueeze(1) - keys).abs()
+    found = {
+        "entropy": (torch.special.entr(share.abs()).sum().item() / math.log(2), int(seen.sum())),
+        "distance": ((share.abs() * away).sum().item(), int(seen.sum())),
+    }
+    if ids is None:
+        return found
+    same = (ids[rows].unsqueeze(1) == ids) & (away > 0)
+    after = torch.zeros_like(same)
+    after[:, 1:] = same[:, :-1] & (keys[1:] <= rows.unsqueeze(1))
+    places = {"previous": rows.unsqueeze(1) - 1 == keys, "same": same, "induction": after}
+    for name, place in places.items():
+        has = place.any(-1)
+        found[name] = (weight.masked_fill(~place, 0)[has].sum().item(), int(has.sum()))
+    return found
+
+
+def readings(trace: Trace, site: Site) -> list[Readings]:
+    """The readings of every head of a site."""
+    tokens = None if site.slot == "cross" else trace.sides[site.side].ids
+    return [read_head(head, tokens) for head in site.head]
+
+
+class Lens(NamedTuple):
+    """What a model would answer, were it to stop after this value of the stream; one row a position."""
+
+    name: str
+    rows: list[list[Candidate]]
+
+
+def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
+    """The next-token distribution at every layer (the logit lens): the last norm and the output on each of them."""
+    side = trace.answering
+    part = sides_of(model)[side][1]
+    if part.output is None:
+        raise OptionError("this model gives vectors and answers nothing, so there is nothing its layers would answer")
+    last = f"{side}.normed"
+    names = [name for name in trace.stream if name.startswith(f"{side}.") and name != f"{side}.embedding.token"]
+    read = [name for name in names if name.endswith("embedding.out") or is_last_of_block(name, names)]
+    with eval_mode(part):
+        found = [Lens(name, answered(part, trace.value(name), shown, normed=False)) for name in read]
+        if last in names:
+            found.append(Lens(last, answered(part, trace.value(last), shown, normed=True)))
+    return found
+
+
+def is_last_of_block(name: str, names: Sequence[str]) -> bool:
+    """Whether nothing of its block comes after it."""
+    side, layer, *_ = name.split(".")
+    block = [other for other in names if other.startswith(f"{side}.{layer}.") and layer.isdigit()]
+    return bool(block) and block[-1] == name
+
+
+def answered(
+    part: Encoder | Decoder, stream: Float[Tensor, "n d_model"], shown: int, *, normed: bool
+) -> list[list[Candidate]]:
+    """The likeliest answers, made a few rows at a time; a class, which is made of all tokens at once, in one go."""
+    assert part.output is not None
+    assert part.spec.output is not None
+    vectors = stream.unsqueeze(0)
+    if part.stack.norm is not None and not normed:
+        vectors = part.stack.norm(vectors)
+    lengths = torch.tensor([len(stream)], device=stream.device)
+    if not part.spec.output.by_position:
+        return [row[:shown] for row in best_of(torch.log_softmax(part.output(vectors, lengths).float(), -1))]
+    found = []
+    for block in vectors.split(ROWS, 1):
+        check_stopped()
+        logits = part.output(block, torch.full_like(lengths, block.shape[1]))[0]
+        found += [row[:shown] for row in best_of(torch.log_softmax(logits.float(), -1))]
+    return found
+
+
+class Effect(NamedTuple):
+    """What a head is worth: how the answer's log-probability changes without it, and how far all answers move."""
+
+    head: int
+    change: float
+    """In nats: negative where the answer becomes less likely without it; the mean over the places that answer."""
+    divergence: float
+    """Kullback-Leibler, from the answers with it to those without: 0 where nothing changes."""
+
+
+def effects(
+    model: Model, forward: Callable[[Sequence[Change]], Tensor], site: str, n_heads: int, changes: Sequence[Change] = ()
+) -> list[Effect]:
+    """The effect of taking out each head of a site. `forward` runs the model with changes and gives its logits."""
+    with eval_mode(model):
+        whole = forward(changes)
+        found = []
+        for head in range(n_heads):
+            check_stopped()
+            off = Edit(at=site, step="context", head=head, times=0.0)
+            found.append(Effect(head, *compare_answers(whole, forward([*changes, off]))))
+    return found
+
+
+def compare_answers(whole: Tensor, without: Tensor) -> tuple[float, float]:
+    """Return how the log-probability of the best answers changes, and the divergence, a few rows of logits at a time.
+
+    Both are means over rows. In double precision all of a long text's logits at once would take gigabytes.
+    """
+    change, moved, n = 0.0, 0.0, 0
+    for one, other in zip(whole.flatten(0, -2).split(ROWS), without.flatten(0, -2).split(ROWS), strict=True):
+        before, after = torch.log_softmax(one.double(), -1), torch.log_softmax(other.double(), -1)
+        best = before.argmax(-1, keepdim=True)
+        change += (after.gather(-1, best) - before.gather(-1, best)).sum().item()
+        moved += (before.exp() * (before - after)).sum().item()
+        n += len(one)
+    return change / n, moved / n

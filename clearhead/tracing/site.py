@@ -1,0 +1,341 @@
+"""Rebuilding: every step of any head, any rows, from what was recorded; and held to what the kernel gave.
+
+What is rebuilt goes through the reference, a block of rows at a time, so that n x n numbers are there only for a caller
+who asks for a whole matrix. Each time rows are rebuilt, so is their context, and it must be the kernel's.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.attention import reference
+from clearhead.attention.inputs import AttentionInputs, ordinary
+from clearhead.attention.kernels.blockwise import sight
+from clearhead.attention.masks import Mask
+from clearhead.attention.positions import Position
+from clearhead.attention.reference import Steps
+from clearhead.attention.similarity import Similarity
+from clearhead.attention.weighting import Weighting
+from clearhead.errors import OptionError, TraceError
+from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tied, turn_of
+from clearhead.tracing.edits import edited, step_tap
+from clearhead.tracing.recording import Passed
+from clearhead.tracing.stopping import check_stopped
+
+__all__ = ["ALLOWED", "MATRICES", "TILE", "TOLERANCE", "Head", "Site", "overflow_of"]
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+"""How far a rebuilt context may be from the kernel's, times the larger of 1 and its largest number."""
+TILE = 256
+MATRICES = ("score", "scaled", "masked", "weight")
+"""The steps that have a number for each query and key."""
+ALLOWED = "allowed"
+"""The mask as a matrix: 1 where the query may attend to the key."""
+CELLS = 1 << 20
+"""How many of them are made at a time: 4 MB in float32."""
+
+
+@final
+class Site:
+    """One attention of a trace: its parts, its vectors, and its heads. Of a batch, one row."""
+
+    def __init__(self, name: str, passed: Passed, row: int = 0) -> None:
+        self.name, self.passed = name, passed
+        side, layer, self.slot = name.split(".")
+        self.side, self.layer = side, int(layer)
+        self.call: AttentionInputs = passed.call.of_row(row).widened()
+        self.projected = None if passed.projected is None else tuple(one[row] for one in passed.projected)
+        """Queries and keys before the position turned them: `(head, n, d_head)` each; None where it turns nothing."""
+        self.made = passed.context[row]
+        """The context of every head, as the kernel gave it: `(head, query, d_value)`."""
+        self.head = [Head(self, index) for index in range(self.n_heads)]
+
+    def __repr__(self) -> str:
+        ran = f"kernel {self.kernel}" + (f" ({self.why})" if self.why else "")
+        return f"Site({self.name}: {self.n_heads} heads, {self.n_query} queries x {self.n_key} keys, {ran})"
+
+    @property
+    def kernel(self) -> str:
+        return self.passed.kernel
+
+    @property
+    def why(self) -> str:
+        return self.passed.why
+
+    @property
+    def edited(self) -> bool:
+        return bool(self.passed.changes)
+
+    @property
+    def n_heads(self) -> int:
+        return self.call.n_heads
+
+    @property
+    def n_kv_heads(self) -> int:
+        return self.call.key.shape[1]
+
+    @property
+    def n_query(self) -> int:
+        return self.call.n_query
+
+    @property
+    def n_key(self) -> int:
+        return self.call.n_key
+
+    @property
+    def d_head(self) -> int:
+        return self.call.query.shape[-1]
+
+    @property
+    def d_value(self) -> int:
+        return self.call.value.shape[-1]
+
+    @property
+    def similarity(self) -> Similarity:
+        return self.call.similarity
+
+    @property
+    def weighting(self) -> Weighting:
+        return self.call.weighting
+
+    @property
+    def position(self) -> Position:
+        return self.call.position
+
+    @property
+    def mask(self) -> Mask:
+        return self.call.mask
+
+    @property
+    def query(self) -> Float[Tensor, "head query d_head"]:
+        """As they meet the keys: after rotary."""
+        return self.call.query[0]
+
+    @property
+    def key(self) -> Float[Tensor, "head key d_head"]:
+        """One for each query head, those that share one repeated."""
+        return self.call.with_every_head().key[0]
+
+    @property
+    def value(self) -> Float[Tensor, "head key d_value"]:
+        return self.call.with_every_head().value[0]
+
+    @property
+    def context(self) -> Float[Tensor, "head query d_value"]:
+        """As it went on: with what was changed of it."""
+        return edited(f"{self.name}.context", self.made.unsqueeze(0), self.passed.changes)[0]
+
+    @functools.cached_property
+    def whole(self) -> AttentionInputs:
+        """The call with what nobody looks at out of the way, where it is not ordinary numbers."""
+        call = self.call
+        if call.unmasked or all(ordinary(x) for x in (call.query, call.key, call.value)):
+            return call
+        return call.set_hidden_to_zero(sight(call.with_every_head(), TILE))
+
+    def mean_tile(self, step: str, level: int, row: int, column: int) -> Float[Tensor, "query key"]:
+        """The mean of the heads' tiles."""
+        return torch.stack([head.tile(step, level, row, column) for head in self.head]).mean(0)
+
+    def check(self, context: Tensor, head: int, rows: slice) -> None:
+        """Raises where rebuilt contexts are not what the kernel gave."""
+        kernel = self.made[head, rows]
+        if self.edited and not bool(kernel.isfinite().all()):
+            raise overflow_of(f"{self.name}.context", kernel.dtype)
+        off = (context - kernel).abs().max().item()
+        allowed = TOLERANCE[self.made.dtype] * max(1.0, kernel.abs().max().item())
+        if not off <= allowed:
+            raise TraceError(
+                f"{self.name}, head {head}: the context rebuilt by the reference is off from what kernel {self.kernel} "
+                f"gave by {off:.1e}, and {allowed:.1e} is allowed; one of the two is wrong: please report it"
+            )
+
+
+@final
+class Head:
+    """One head of a site: its steps, rebuilt when asked for."""
+
+    def __init__(self, site: Site, index: int) -> None:
+        self.site, self.index = site, index
+
+    def __repr__(self) -> str:
+        return f"Head({self.site.name}, {self.index})"
+
+    @functools.cached_property
+    def call(self) -> AttentionInputs:
+        """Of this head alone, where every part says what one head has of it; else of all heads."""
+        whole = self.site.whole
+        return whole.of_head(self.index) or whole.with_every_head()
+
+    @property
+    def place(self) -> int:
+        return 0 if self.call.n_heads == 1 else self.index
+
+    @functools.cached_property
+    def prepared(self) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            return self.call.similarity.prepare(self.call.query, self.call.key)
+
+    @property
+    def query(self) -> Float[Tensor, "query d_head"]:
+        return self.call.query[0, self.place]
+
+    @property
+    def key(self) -> Float[Tensor, "key d_head"]:
+        return self.call.key[0, self.place]
+
+    @property
+    def value(self) -> Float[Tensor, "key d_value"]:
+        return self.call.value[0, self.place]
+
+    @property
+    def score(self) -> Float[Tensor, "query key"]:
+        return self.rows().score
+
+    @property
+    def scaled(self) -> Float[Tensor, "query key"]:
+        return self.rows().scaled
+
+    @property
+    def masked(self) -> Float[Tensor, "query key"]:
+        return self.rows().masked
+
+    @property
+    def weight(self) -> Float[Tensor, "query key"]:
+        return self.rows().weight
+
+    @property
+    def context(self) -> Float[Tensor, "query d_value"]:
+        return self.site.context[self.index]
+
+    @property
+    def scale(self) -> float:
+        """What its scores are multiplied by."""
+        scale = self.call.scale
+        return scale if isinstance(scale, int | float) else scale.flatten()[self.place].item()
+
+    @torch.no_grad()
+    def rows(self, start: int = 0, stop: int | None = None) -> Steps:
+        """All steps of these query rows, without batch and head axes; the context is as it went on."""
+        check_stopped()
+        rows = slice(start, self.site.n_query if stop is None else min(stop, self.site.n_query))
+        if not 0 <= rows.start < rows.stop:
+            raise OptionError(f"{self.site.name}: rows {start} to {stop} of {self.site.n_query} queries are none")
+        call, (query, key) = self.call, self.prepared
+        tap = step_tap(self.site.passed.changes, call, rows)
+        made = reference.weigh(call, query[:, :, rows], key, rows, tap)
+        self.site.check(reference.mix(call, made.weight, call.value)[0, self.place], self.index, rows)
+        return Steps(
+            query=self.query[rows],
+            key=self.key,
+            value=self.value,
+            **{step: getattr(made, step)[0, self.place] for step in MATRICES},
+            context=self.context[rows],
+        )
+
+    def spans(self, rows: range) -> Iterator[tuple[int, int]]:
+        """Where blocks of rows begin and end; each has about CELLS cells, and one row at least."""
+        each = max(1, CELLS // (self.site.n_key * self.call.n_heads))
+        for start in range(rows.start, rows.stop, each):
+            yield start, min(start + each, rows.stop)
+
+    def blocks(self, rows: range) -> Iterator[Steps]:
+        """The same for many rows, a block at a time. A view of a block keeps all of it in memory: copy what stays."""
+        for start, stop in self.spans(rows):
+            yield self.rows(start, stop)
+
+    def column(self, key: int) -> Float[Tensor, "query"]:
+        """How much each query looks at one key."""
+        found = self.query.new_empty(self.site.n_query)
+        for start, stop in self.spans(range(self.site.n_query)):
+            found[start:stop] = self.rows(start, stop).weight[:, key]
+        return found
+
+    def tile(self, step: str, level: int, row: int, column: int) -> Float[Tensor, "query key"]:
+        """A tile of one of the matrices, at a zoom level: each number is the largest of 2^level x 2^level.
+
+        Of `allowed` it is 1 where a query may attend to any of these keys, and 0 where all of them are masked.
+
+        Tile (row, column) has up to 256 x 256 numbers; at level 0 they are the matrix's own.
+        """
+        if step not in (*MATRICES, ALLOWED):
+            raise OptionError(f"a tile shows one of {', '.join((*MATRICES, ALLOWED))}; came {step!r}")
+        rows, columns = self.tile_range(level, row, column)
+        size = 1 << level
+        found = self.query.new_full((-(-len(rows) // size), -(-len(columns) // size)), float("-inf"))
+        for start, stop in self.spans(rows):
+            cells = self.allowed(start, stop).float() if step == ALLOWED else getattr(self.rows(start, stop), step)
+            # A square may reach over several blocks, so each block only raises what is there.
+            first = (start - rows.start) // size
+            above = (start - rows.start) % size
+            square = (
+                min(size, len(rows)),
+                min(size, len(columns)),
+            )  # a coarse level is padded no further than it reaches
+            part = pooled(cells[:, columns.start : columns.stop], square, above)
+            here = found[first : first + len(part)]
+            torch.maximum(here, part, out=here)
+        return found
+
+    def tile_range(self, level: int, row: int, column: int) -> tuple[range, range]:
+        """Return the queries and the keys that a tile shows; raise where there are none."""
+        size = TILE << level
+        rows, columns = (
+            range(place * size, min((place + 1) * size, n))
+            for place, n in ((row, self.site.n_query), (column, self.site.n_key))
+        )
+        if min(row, column, level) < 0 or not rows or not columns:
+            raise OptionError(f"{self.site.name}: there is no tile ({row}, {column}) at level {level}")
+        return rows, columns
+
+    def cell(self, query: int, key: int) -> Cell:
+        """The arithmetic of one cell, every number of it."""
+        for what, place, n in (("query", query, self.site.n_query), ("key", key, self.site.n_key)):
+            if not 0 <= place < n:
+                raise OptionError(f"{self.site.name}: there is no {what} {place}; there are {n}, counted from 0")
+        row, allowed = self.rows(query, query + 1), self.allowed(query, query + 1)[0]
+        meeting = self.prepared[0][0, self.place, query], self.prepared[1][0, self.place, key]
+        turn = self.turn(query, key)
+        return cell_of(self.call, meeting, row, key=key, scale=self.scale, allowed=allowed, turn=turn)
+
+    def turn(self, query: int, key: int) -> Turn | None:
+        """Return how the position turned this query and this key; None where it turns nothing, or it is not known."""
+        if self.site.projected is None:
+            return None
+        queries, keys = self.site.projected
+        shared = self.index * keys.shape[0] // self.site.n_heads
+        return turn_of(self.call, (queries[self.index, query], keys[shared, key]), (query, key))
+
+    def allowed(self, start: int, stop: int) -> Bool[Tensor, "query key"]:
+        """Where these queries may attend."""
+        call, rows = self.call, slice(start, stop)
+        tap = step_tap(self.site.passed.changes, call, rows)
+        allowed = tap("allowed", call.mask.allowed(call.cells(rows)))
+        return allowed.broadcast_to(1, call.n_heads, stop - start, call.n_key)[0, self.place]
+
+    def ties(self, query: int) -> list[int]:
+        """The keys whose score is the row's highest, within the tolerance by which argmax tells ties."""
+        row, allowed = self.rows(query, query + 1), self.allowed(query, query + 1)
+        return tied(row.masked[0], allowed[0]).nonzero().flatten().tolist()
+
+
+def overflow_of(name: str, dtype: torch.dtype) -> OptionError:
+    """Return the error for a changed model in which a value is infinite or no number."""
+    return OptionError(
+        f"{name} overflows: with these edits it has numbers that {str(dtype).removeprefix('torch.')} cannot hold (the "
+        f"largest is {torch.finfo(dtype).max:.1e}), so nothing after it means anything; edit by smaller numbers"
+    )
+
+
+def pooled(matrix: Float[Tensor, "query key"], square: tuple[int, int], above: int = 0) -> Float[Tensor, "row column"]:
+    """The largest of each height x width square; at the edges, of what there is. `above`: rows missing of the first."""
+    height, width = square
+    rows, columns = matrix.shape
+    matrix = F.pad(matrix, (0, -columns % width), value=float("-inf")).unflatten(1, (-1, width)).amax(2)
+    matrix = F.pad(matrix, (0, 0, above, -(above + rows) % height), value=float("-inf"))
+    return matrix.unflatten(0, (-1, height)).amax(1)

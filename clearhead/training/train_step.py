@@ -1,0 +1,284 @@
+"""A training step: gradient accumulation over micro-batches, then an update of the weights and their average.
+
+`Eager` runs each operation as it comes. `Captured` records a pass once for each shape of batch, and the update once, as
+CUDA graphs, and replays them: a small model on a large GPU spends its time launching kernels otherwise.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention.positions.embedded import SinusoidalTable
+from clearhead.compiling import compile
+from clearhead.training.averaging import Unaveraged
+from clearhead.training.foreach import copy_all, move_all, zero_all
+from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
+from clearhead.training.recipe import Machine, Optimizer
+from clearhead.training.tasks import Batch, Task
+
+__all__ = ["Captured", "Eager", "Stepper", "Totals", "TrainState", "make_stepper"]
+
+WARM_UPS = 3
+
+
+class Totals(NamedTuple):
+    """Sums since they were last cleared: negative log-likelihood and the places it is over; and the last gradient's
+    norm.
+    """
+
+    nll: float
+    places: int
+    grad_norm: float
+
+
+@final
+class TrainState:
+    """What a step changes: a model on its device, its optimiser, and the average (EMA) of its weights."""
+
+    def __init__(self, model: nn.Module, task: Task, optimizer: Optimizer, machine: Machine) -> None:
+        self.model, self.task, self.optimizer = model, task, optimizer
+        self.device = next(model.parameters()).device
+        self.bfloat16 = machine.precision == "bfloat16"
+        self.parameters = [one for one in model.parameters() if one.requires_grad]
+        self.optimiser = adamw(self.parameters, optimizer, self.device)
+        self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
+        self.average = [one for one in self.averaged.parameters() if one.requires_grad]
+        self.follows = True
+        self.nll = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.grad_norm = torch.zeros((), device=self.device)
+        self.places = 0
+        # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
+        self.batch_loss = compile(batch_loss, device=self.device.type) if machine.compile else batch_loss
+        self.make_state()
+
+    def backward(self, batch: Batch, share: Tensor) -> None:
+        """Add the gradients of a micro-batch, times `share`: one over the places of all the step's micro-batches."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+            loss = self.loss(batch)
+        (loss.objective * share).backward()
+        self.nll += loss.nll
+
+    def loss(self, batch: Batch) -> Loss:
+        return self.batch_loss(self.task, self.model, batch, self.optimizer.smoothing, self.optimizer.r_drop)
+
+    def update(self) -> None:
+        """Clip the gradients, step the optimiser, and clear the gradients."""
+        clip = float("inf") if self.optimizer.clip is None else self.optimizer.clip
+        self.grad_norm.copy_(nn.utils.clip_grad_norm_(self.parameters, clip, foreach=True))
+        self.optimiser.step()
+        self.clear_gradients()
+
+    def gradients(self) -> list[Tensor]:
+        return [one.grad for one in self.parameters if one.grad is not None]
+
+    def clear_gradients(self) -> None:
+        """Zero the gradients on a GPU, where captured steps find them again; else drop them, which is quicker."""
+        if self.device.type == "cuda":
+            zero_all(self.gradients())
+        else:
+            self.optimiser.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def make_state(self) -> None:
+        """Create the optimiser's state for each parameter, by a step that changes nothing and is not counted."""
+        for one in self.parameters:
+            one.grad = torch.zeros_like(one)
+        self.set_rate(0.0)
+        self.optimiser.step()
+        for state in self.optimiser.state.values():
+            state["step"].zero_()
+        self.clear_gradients()
+
+    def set_rate(self, rate: float) -> None:
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def hold_average(self, ema_weight: float) -> None:
+        """Materialise the averaged copy before a step that updates it."""
+        if ema_weight < 1:
+            self.averaged_model()
+
+    @torch.no_grad()
+    def update_average(self, ema_weight: float) -> None:
+        """Move the average towards the weights after a step. A weight of 1 only marks it as a copy to be made when
+        asked for.
+        """
+        if ema_weight == 1:
+            self.follows = True
+        elif ema_weight > 0 and self.averaged is not self.model:
+            move_all(self.average, self.parameters, ema_weight)
+
+    @torch.no_grad()
+    def averaged_model(self) -> nn.Module:
+        """Return the model to evaluate and to save: the averaged one, or the model in training where nothing is
+        averaged.
+        """
+        if self.follows and self.averaged is not self.model:
+            copy_all(self.average, self.parameters)
+        self.follows = False
+        return self.averaged
+
+    @torch.no_grad()
+    def is_finite(self) -> bool:
+        """Return whether every weight is finite."""
+        return bool(torch.stack([one.isfinite().all() for one in self.parameters]).all())
+
+    def totals(self) -> Totals:
+        found = Totals(self.nll.item(), self.places, self.grad_norm.item())
+        self.nll.zero_()
+        self.places = 0
+        return found
+
+
+def batch_loss(task: Task, model: nn.Module, batch: Batch, smoothing: float, r_drop_weight: float) -> Loss:
+    """Return the loss of a batch: cross-entropy, or R-Drop's over two passes with different dropout."""
+    if r_drop_weight:
+        batch = {name: torch.cat([one, one]) for name, one in batch.items()}
+    logits, wanted = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
+    if r_drop_weight:
+        return r_drop(logits, wanted, smoothing, r_drop_weight)
+    return cross_entropy(logits, wanted, smoothing)
+
+
+def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device) -> torch.optim.AdamW:
+    """Return fused AdamW that decays matrices and not vectors. On a GPU the learning rate is a tensor, which a captured
+    step reads.
+    """
+    groups = [
+        {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": optimizer.weight_decay},
+        {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
+    ]
+    on_gpu = device.type == "cuda"
+    rate = torch.tensor(optimizer.lr, device=device) if on_gpu else optimizer.lr
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=rate,
+        betas=optimizer.betas,
+        eps=optimizer.epsilon,
+        fused=True,
+        capturable=on_gpu,
+    )
+
+
+class Stepper(ABC):
+    """The way a training step is run on a device."""
+
+    filled: bool
+    """Whether batches must have the full shape of their width."""
+
+    def __init__(self, train_state: TrainState) -> None:
+        self.train_state = train_state
+
+    def step(self, batches: Sequence[Batch], rate: float) -> None:
+        """Take one optimiser step over these micro-batches, at this learning rate."""
+        places = sum(int((batch["wanted"] != NOTHING).sum()) for batch in batches)
+        self.train_state.places += places
+        self.train_state.set_rate(rate)
+        for batch in batches:
+            self.run_pass(batch, 1 / max(places, 1))
+        self.run_update()
+
+    @abstractmethod
+    def run_pass(self, batch: Batch, share: float) -> None:
+        """Add the gradients of a micro-batch."""
+
+    @abstractmethod
+    def run_update(self) -> None:
+        """Update the weights with the gradients so far."""
+
+
+@final
+class Eager(Stepper):
+    """A stepper that runs each operation as it comes."""
+
+    filled = False
+
+    def run_pass(self, batch: Batch, share: float) -> None:
+        device = self.train_state.device
+        self.train_state.backward(to_device(batch, device), torch.tensor(share, device=device))
+
+    def run_update(self) -> None:
+        self.train_state.update()
+
+
+@final
+class Captured(Stepper):
+    """A stepper that replays CUDA graphs: one per shape of micro-batch and one for the update, in one memory pool."""
+
+    filled = True
+
+    def __init__(self, train_state: TrainState) -> None:
+        super().__init__(train_state)
+        self.pool = torch.cuda.graph_pool_handle()
+        self.share = torch.zeros((), device=train_state.device)
+        self.passes: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, Batch]] = {}
+        self.update: torch.cuda.CUDAGraph | None = None
+        self.updates = 0
+        self.kept: list[Tensor] = []
+
+    def run_pass(self, batch: Batch, share: float) -> None:
+        shape = tuple((name, tuple(one.shape)) for name, one in batch.items())
+        if shape not in self.passes:
+            self.passes[shape] = self.capture_pass(batch)
+        graph, inputs = self.passes[shape]
+        self.share.fill_(share)
+        for name, one in batch.items():
+            inputs[name].copy_(one.pin_memory(), non_blocking=True)
+        graph.replay()
+
+    def capture_pass(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
+        """Capture a pass as a graph, after a warm-up whose gradients and random numbers are undone."""
+        train_state = self.train_state
+        random = torch.cuda.get_rng_state(train_state.device)
+        inputs = to_device(batch, train_state.device)
+        kept = [one.clone() for one in train_state.gradients()], train_state.nll.clone()
+        warm_up(lambda: train_state.backward(inputs, self.share))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            train_state.backward(inputs, self.share)
+        # A table of positions that grows later is another tensor: the graph goes on reading this one.
+        self.kept += [module.table for module in train_state.model.modules() if isinstance(module, SinusoidalTable)]
+        copy_all(train_state.gradients(), kept[0])
+        train_state.nll.copy_(kept[1])
+        torch.cuda.set_rng_state(random, train_state.device)
+        return graph, inputs
+
+    def run_update(self) -> None:
+        """Run the first two updates eagerly, as capturing asks; then capture the update, and replay it."""
+        self.updates += 1
+        if self.updates < WARM_UPS:
+            self.train_state.update()
+            return
+        if self.update is None:
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool):
+                self.train_state.update()
+            self.update = graph
+        self.update.replay()
+
+
+def warm_up(work: Callable[[], None]) -> None:
+    """Run some work a few times on a stream of its own, as capturing it asks."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+def to_device(batch: Mapping[str, Tensor], device: torch.device) -> Batch:
+    return {name: one.to(device) for name, one in batch.items()}
+
+
+def make_stepper(train_state: TrainState, machine: Machine) -> Stepper:
+    """Return a stepper for the device: captured on a GPU unless the machine's options say otherwise."""
+    return Captured(train_state) if train_state.device.type == "cuda" and machine.graphs else Eager(train_state)

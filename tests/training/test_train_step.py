@@ -1,0 +1,216 @@
+"""The learner: a step is torch's AdamW on the mean of the places, however it is cut; and the average of the weights."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clearhead.model.presets import Size
+from clearhead.training.averaging import Ema, Last
+from clearhead.training.defaults import decoder
+from clearhead.training.foreach import copy_all, move_all, zero_all
+from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import Machine, Optimizer
+from clearhead.training.tasks import Generate
+from clearhead.training.train_step import Eager, TrainState, make_stepper
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+VOCABULARY, WIDTH = 64, 6
+TASK = Generate(tokenizers={}, context=WIDTH)
+CPU = Machine(device="cpu", precision="float32", threads=1)
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def built(dropout=0.0, dtype=torch.float64):
+    torch.manual_seed(1)
+    return decoder(Size(1, 8, 2, 2, 16), WIDTH, dropout).build().to(dtype).train()
+
+
+def batch(rows=6):
+    ids = torch.randint(VOCABULARY, (rows, WIDTH + 1))
+    wanted = ids[:, 1:].clone()
+    wanted[torch.rand(rows, WIDTH) < 0.3] = NOTHING
+    return {"tokens": ids[:, :-1], "wanted": wanted}
+
+
+def learner_of(model=None, machine=CPU, **optimizer):
+    return TrainState(built() if model is None else model, TASK, Optimizer(**optimizer), machine)
+
+
+def cut(whole, sizes):
+    pieces = {name: one.split(sizes) for name, one in whole.items()}
+    return [{name: pieces[name][i] for name in pieces} for i in range(len(sizes))]
+
+
+def plain_steps(model, batches, *, rate, smoothing=0.0, clip=None, weight_decay=0.0):
+    """The same by hand: torch's AdamW as anyone would write it, matrices decayed and vectors not."""
+    matrices = [one for one in model.parameters() if one.ndim >= 2]
+    vectors = [one for one in model.parameters() if one.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), eps=1e-8)
+    for one in batches:
+        optimiser.zero_grad()
+        places = int((one["wanted"] != NOTHING).sum())
+        logits, wanted = model(one["tokens"]).flatten(0, 1), one["wanted"].flatten()
+        loss = F.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="sum", label_smoothing=smoothing)
+        (loss * torch.tensor(1 / places)).backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimiser.step()
+
+
+def assert_same(model, other):
+    ours, theirs = dict(model.state_dict()), dict(other.state_dict())
+    torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("clip", [None, 0.05, 100.0])
+def test_steps_are_those_of_plain_adamw(clip, smoothing):
+    batches = [batch() for _ in range(4)]
+    train_state = learner_of(clip=clip, smoothing=smoothing, weight_decay=0.3)
+    other = copy.deepcopy(train_state.model)
+    stepper = Eager(train_state)
+    for one in batches:
+        stepper.step([one], 0.01)
+    plain_steps(other, batches, rate=0.01, smoothing=smoothing, clip=clip, weight_decay=0.3)
+    assert_same(train_state.model, other)
+
+
+def test_matrices_decay_and_vectors_do_not():
+    """With nothing asked there is no gradient, and only the decay is left."""
+    train_state = learner_of(weight_decay=0.5)
+    before = {name: one.clone() for name, one in train_state.model.named_parameters()}
+    nothing = batch() | {"wanted": torch.full((6, WIDTH), NOTHING)}
+    Eager(train_state).step([nothing], 0.1)
+    assert {one.ndim for one in before.values()} == {1, 2}
+    for name, one in train_state.model.named_parameters():
+        share = 1 - 0.1 * 0.5 if one.ndim >= 2 else 1.0
+        torch.testing.assert_close(one, before[name] * share, **EXACT)
+    assert train_state.totals() == (0.0, 0, 0.0)
+
+
+@pytest.mark.parametrize("sizes", [[6], [3, 3], [1, 2, 3], [1] * 6])
+def test_passes_add_up_to_the_whole_batch(sizes):
+    """Each place counts the same, in whichever pass it is."""
+    whole = batch()
+    one, several = learner_of(smoothing=0.1), learner_of(smoothing=0.1)
+    for _ in range(3):
+        Eager(one).step([whole], 0.01)
+        Eager(several).step(cut(whole, sizes), 0.01)
+    assert_same(one.model, several.model)
+    totals, others = one.totals(), several.totals()
+    assert totals == pytest.approx(others, rel=1e-12)
+    assert totals.places == 3 * int((whole["wanted"] != NOTHING).sum())
+
+
+def test_r_drop_doubles_the_batch_and_halves_the_loss():
+    """Without dropout both answers agree, and R-Drop changes nothing."""
+    whole = batch()
+    plain, dropped = learner_of(smoothing=0.1), learner_of(smoothing=0.1, r_drop=5.0)
+    for one in (plain, dropped):
+        Eager(one).step([whole], 0.01)
+    assert_same(plain.model, dropped.model)
+    assert plain.totals() == pytest.approx(dropped.totals(), rel=1e-12)
+
+
+def test_r_drop_answers_with_two_draws_of_dropout():
+    train_state = learner_of(built(dropout=0.5), r_drop=5.0)
+    whole = batch()
+    torch.manual_seed(3)
+    apart = train_state.loss(whole).objective
+    train_state.model.eval()
+    together = train_state.loss(whole).objective
+    assert apart.item() > together.item()
+
+
+def test_totals_are_means_once_divided_and_begin_again():
+    train_state = learner_of()
+    whole = batch()
+    places = int((whole["wanted"] != NOTHING).sum())
+    with torch.no_grad():
+        logits = train_state.model(whole["tokens"]).flatten(0, 1)
+    expected = F.cross_entropy(logits, whole["wanted"].flatten(), ignore_index=NOTHING, reduction="sum").item()
+    Eager(train_state).step([whole], 0.0)
+    Eager(train_state).step([whole], 0.0)
+    found = train_state.totals()
+    assert (found.nll, found.places) == (pytest.approx(2 * expected), 2 * places)
+    assert found.grad_norm > 0
+    assert train_state.totals()[:2] == (0.0, 0)
+
+
+def test_the_norm_that_is_told_is_from_before_the_clipping():
+    norms = []
+    for clip in (None, 1e-3):
+        train_state = learner_of(clip=clip)
+        torch.manual_seed(5)
+        Eager(train_state).step([batch()], 0.0)
+        norms.append(train_state.totals().grad_norm)
+    assert norms[0] == norms[1] > 1e-3
+
+
+@pytest.mark.parametrize("averaging", [Ema(0.7), Last(share=0.5, every=3), Last(share=0.4, every=1), Last(share=1.0)])
+@pytest.mark.parametrize("asked", [(), (1, 4, 5), tuple(range(1, 13))], ids=["never", "thrice", "always"])
+def test_the_average_is_what_its_pulls_make_whenever_it_is_asked_for(averaging, asked):
+    train_state = learner_of(averaging=averaging)
+    stepper, total = Eager(train_state), 12
+    by_hand = [one.detach().clone() for one in train_state.parameters]
+    for step in range(1, total + 1):
+        ema_weight = averaging.ema_weight(step, total)
+        train_state.hold_average(ema_weight)
+        stepper.step([batch()], 0.02)
+        train_state.update_average(ema_weight)
+        by_hand = [
+            old + ema_weight * (new.detach() - old) for old, new in zip(by_hand, train_state.parameters, strict=True)
+        ]
+        if step in asked:
+            assert train_state.averaged_model() is train_state.averaged
+    found = list(train_state.averaged_model().parameters())
+    for one, other in zip(found, by_hand, strict=True):
+        torch.testing.assert_close(one, other, **EXACT)
+    assert not torch.equal(found[0], train_state.parameters[0])
+
+
+def test_without_averaging_the_weights_to_use_are_the_weights():
+    train_state = learner_of()
+    Eager(train_state).step([batch()], 0.1)
+    train_state.update_average(1.0)
+    assert train_state.averaged_model() is train_state.model
+
+
+def test_weights_that_are_no_numbers_are_seen():
+    train_state = learner_of()
+    assert train_state.is_finite()
+    for wrong in (float("nan"), float("inf")):
+        with torch.no_grad():
+            train_state.parameters[-1].view(-1)[0] = wrong
+        assert not train_state.is_finite()
+
+
+def test_bfloat16_is_used_where_it_is_asked_for_and_the_weights_stay_float32():
+    model = built(dtype=torch.float32)
+    train_state = learner_of(model, Machine(device="cpu", precision="bfloat16", threads=1))
+    plain = learner_of(copy.deepcopy(model))
+    one = batch()
+    for each in (train_state, plain):
+        Eager(each).step([one], 0.01)
+    found, exact = train_state.totals().nll, plain.totals().nll
+    assert found != exact
+    assert found == pytest.approx(exact, rel=2e-2)
+    assert {one.dtype for one in train_state.parameters} == {torch.float32}
+
+
+def test_on_a_cpu_a_step_is_eager():
+    assert isinstance(make_stepper(learner_of(), CPU), Eager)
+
+
+def test_lists_are_changed_in_place():
+    ours, theirs = [torch.ones(2), torch.zeros(3)], [torch.full((2,), 5.0), torch.full((3,), 4.0)]
+    move_all(ours, theirs, 0.25)
+    assert [one.tolist() for one in ours] == [[2.0] * 2, [1.0] * 3]
+    copy_all(ours, theirs)
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    zero_all(ours)
+    assert not any(one.any() for one in ours)

@@ -1,0 +1,192 @@
+"""How good a model is: its loss against one computed record by record, its scores, and samples that read well."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clearhead.training.losses import NOTHING
+from clearhead.training.scores import score_translations
+from clearhead.training.validation import Held, assess, goal, loss_of, spread, with_blank
+from tests.training import small_runs
+from tests.training.small_runs import trained
+from tests.training.tiny import recipe_for, work_on
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+KINDS = [
+    small_runs.translating,
+    small_runs.documents,
+    small_runs.stretch,
+    small_runs.filling,
+    small_runs.classifying,
+]
+kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+@pytest.fixture(scope="module")
+def of(tmp_path_factory):
+    """A run that is good for something, and records that it has not seen."""
+
+    def found(kind, **how):
+        run = trained(kind, tmp_path_factory)
+        folder = tmp_path_factory.getbasetemp() / "assessing"
+        work = work_on(recipe_for(kind, folder / kind.__name__), folder)
+        how = {"tokens": 256, "score_records": 4, "samples": 2} | how
+        return run, Held(store=work.prepared.dev, **how)
+
+    return found
+
+
+def by_hand(run, held):
+    """Nats, places and right answers, by torch's own cross-entropy on one record (or stretch) at a time."""
+    nats, places, right = 0.0, 0, 0
+    for rows in run.task.planner(held.store, 1, 0).in_order():
+        batch = run.task.read(held.store, rows, np.random.default_rng(0), filled=False)
+        with torch.no_grad():
+            logits, wanted = run.task.logits(run.model, batch).flatten(0, -2), batch["wanted"].flatten()
+        nats += F.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="sum").item()
+        places += int((wanted != NOTHING).sum())
+        right += int((logits.argmax(-1) == wanted).sum())
+    return nats, places, right
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind is not small_runs.filling], ids=lambda kind: kind.__name__
+)
+@pytest.mark.parametrize("tokens", [1, 100, 100_000])
+def test_the_loss_does_not_depend_on_the_batches(kind, tokens, of):
+    """Of blanks it does: which ones there are is drawn batch by batch."""
+    run, held = of(kind, tokens=tokens)
+    nats, places, right = loss_of(run.model, run.task, held)
+    expected = by_hand(run, held)
+    assert nats == pytest.approx(expected[0], rel=1e-5)
+    assert (places, right) == expected[1:]
+
+
+@kinds
+def test_an_assessment_is_whole(kind, of):
+    run, held = of(kind)
+    found = assess(run.model, run.task, held)
+    nats, places, right = loss_of(run.model, run.task, held)
+    assert (found.loss, found.places) == (nats / places, places)
+    if run.task.name in ("fill", "classify"):
+        assert found.scores == {"accuracy": right / places}
+    assert len(found.samples) == 2
+    assert all(isinstance(text, str) for sample in found.samples for text in sample.values())
+
+
+@kinds
+def test_the_same_twice_and_the_model_as_it_was(kind, of):
+    run, held = of(kind)
+    run.model.train()
+    before = {name: one.clone() for name, one in run.model.state_dict().items()}
+    first = assess(run.model, run.task, held)
+    torch.manual_seed(99)
+    assert assess(run.model, run.task, held) == first
+    assert run.model.training
+    assert all(torch.equal(one, before[name]) for name, one in run.model.state_dict().items())
+
+
+def test_translations_are_scored_as_they_read(of):
+    run, held = of(small_runs.translating, score_records=100, samples=100)
+    found = assess(run.model, run.task, held)
+    assert len(found.samples) == len(held.store) == 20
+    outputs, references = ([sample[key] for sample in found.samples] for key in ("output", "reference"))
+    scores = score_translations(outputs, references)
+    assert found.scores == {"bleu": scores.bleu, "chrf": scores.chrf, "exact_match": scores.exact_match}
+    said = [" ".join(small_runs.DIGITS[int(digit)] for digit in reference) for reference in references]
+    assert [sample["input"] for sample in found.samples] == said
+    assert run.translate(said, beam=1) == outputs
+
+
+def test_without_records_to_score_there_are_no_scores(of):
+    run, held = of(small_runs.translating, score_records=0)
+    found = assess(run.model, run.task, held)
+    assert (found.scores, found.samples) == ({}, [])
+
+
+@kinds
+def test_without_samples_there_are_none(kind, of):
+    run, held = of(kind, samples=0)
+    assert assess(run.model, run.task, held).samples == []
+
+
+@kinds
+def test_no_sample_comes_twice(kind, of):
+    run, held = of(kind, samples=10_000, score_records=10_000)
+    samples = assess(run.model, run.task, held).samples
+    assert len(samples) <= (held.store.sizes["text"].tokens if kind is small_runs.stretch else 10_000)
+    if run.task.name != "generate":
+        assert len(samples) == len(held.store)
+
+
+def test_classes_are_samples_with_their_labels(of):
+    run, held = of(small_runs.classifying, samples=15)
+    for sample in assess(run.model, run.task, held).samples:
+        thing = sample["input"].split()[1]
+        assert sample["reference"] == ("fruit" if thing in small_runs.FRUIT else "beast")
+        assert sample["output"] == run.classify([sample["input"]])[0].label
+
+
+def test_blanks_keep_the_spaces_around_them(of):
+    run, held = of(small_runs.filling, samples=10)
+    for sample in assess(run.model, run.task, held).samples:
+        before, after = sample["input"].split("<mask>")
+        assert sample["reference"].startswith(before)
+        assert sample["reference"].endswith(after)
+        assert sample["output"].startswith(before)
+        assert sample["output"].endswith(after)
+
+
+@pytest.mark.parametrize("kind", [small_runs.filling, small_runs.documents], ids=["bpe", "metaspace"])
+def test_a_blank_stands_for_the_middle_token(kind, of):
+    tokenizer = of(kind)[0].tokenizer
+    for text in ("the cow eats the plum, größer", "the dog", "dog", "plum, größer"):
+        row = tokenizer.encode(text)
+        middle = len(row) // 2
+        shown = with_blank(tokenizer, row)
+        assert shown.count("<mask>") == 1
+        assert shown.replace("<mask>", tokenizer.decode(row[middle : middle + 1]).strip()) == text
+
+
+def test_a_continuation_begins_with_its_space(of):
+    run, held = of(small_runs.documents, samples=8)
+    samples = assess(run.model, run.task, held).samples
+    assert any(sample["output"].startswith(" ") for sample in samples)
+
+
+def test_things_are_spread_evenly():
+    assert spread(5, 5) == spread(5, 9) == [0, 1, 2, 3, 4]
+    assert spread(1, 3) == [0]
+    assert spread(10, 1) == [0]
+    for n in range(1, 40):
+        for count in range(n + 3):
+            found = spread(n, count)
+            assert len(found) == len(set(found)) == min(n, count)
+            assert all(0 <= i < n for i in found)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ({"bleu": 3.0, "chrf": 20.0, "exact_match": 0.1}, 20.0),
+        ({"accuracy": 0.7}, 0.7),
+        ({}, -2.5),
+        ({"bleu": 3.0}, -2.5),
+    ],
+)
+def test_the_goal(scores, expected):
+    assert goal(scores, 2.5) == expected
+
+
+def test_bfloat16_is_close(of):
+    run, held = of(small_runs.stretch)
+    plain = loss_of(run.model, run.task, held)
+    _, half = of(small_runs.stretch, bfloat16=True)
+    found = loss_of(run.model, run.task, half)
+    assert found[0] != plain[0]
+    assert math.isclose(found[0], plain[0], rel_tol=0.05)
+    assert found[1] == plain[1]
