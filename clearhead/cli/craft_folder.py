@@ -24,7 +24,7 @@ from clearhead.training.loop import training_tensors
 from clearhead.training.machine import settled
 from clearhead.training.metrics import MetricsLog
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
-from clearhead.training.tasks import TASKS, Task
+from clearhead.training.tasks import Task, task_named
 from clearhead.training.train_step import TrainState
 
 __all__ = ["write_run"]
@@ -49,11 +49,11 @@ def write_run(ask: Ask, path: Path) -> RunFolder:
     with folder.locked(), os_errors_as_run_errors(path):
         claim(folder)
         made.tokenizer.save(path / "tokenizer.json")
-        layout = TASKS[made.task].layout(made.context)
+        layout = task_named(made.task).layout(made.context)
         write_texts(path, layout.texts, texts)
         recipe = recipe_of(made, path, layout.texts)
         kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, log=lambda line: None)
-        task = TASKS[made.task](tokenizers=kept.tokenizers, context=made.context)
+        task = task_named(made.task).of(kept, made.context)
         folder.describe(made.crafted.model.spec, task, kept)
         folder.write_own(path / PROGRAM, about(ask.program, made))
         folder.checkpoints.create()

@@ -23,7 +23,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import CLASSES, THEN, Recipe
 from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import task_named
 from clearhead.training.train import resume, train
 
 __all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all", "work"]
@@ -194,7 +194,7 @@ def work(job: Job) -> Run:
 
 def tokenise(job: Job) -> None:
     recipe = job.recipe
-    layout = TASKS[recipe.task].layout(recipe.batching.context)
+    layout = task_named(recipe.task).layout(recipe.batching.context)
     prepare(recipe.corpus, layout, recipe.tokenizing, Path(job.data), say)
 
 

@@ -58,6 +58,11 @@ class Layout:
         if self.most < 1:
             raise OptionError(f"there is no room for a token of the text: rows would hold {self.most}; raise --context")
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What a record must have: its texts, and its label if there is one."""
+        return self.texts if self.label is None else (*self.texts, self.label)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

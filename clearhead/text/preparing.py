@@ -141,10 +141,11 @@ def read_notes(home: Path) -> dict[str, Any]:
 
 
 def check_records(corpus: Corpus, layout: Layout) -> None:
-    needed = (*layout.texts, *([layout.label] if layout.label else []))
     for source in (corpus.train, corpus.dev):
-        if source is not None and not set(needed) <= set(source.fields):
-            raise OptionError(f"records of {' and '.join(needed)} are needed; these have {' and '.join(source.fields)}")
+        if source is not None and not set(layout.fields) <= set(source.fields):
+            raise OptionError(
+                f"records of {' and '.join(layout.fields)} are needed; these have {' and '.join(source.fields)}"
+            )
 
 
 def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing) -> str:

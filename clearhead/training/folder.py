@@ -16,7 +16,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.holding import Hold, lock
 from clearhead.training.recipe import Recipe, read_recipe, write_recipe
-from clearhead.training.tasks import TASKS, Task
+from clearhead.training.tasks import TASKS, Task, task_named
 
 __all__ = ["RunFolder"]
 
@@ -151,7 +151,7 @@ class RunFolder:
                 "tokenizers": files,
                 "files": sums,
                 "labels": list(task.labels),
-                "documents": len(prepared.train) if task.name == "generate" else None,
+                "documents": task.documents,
                 "data": prepared.train.folder.parent.name,
                 "spec": spec_to_json(spec),
             },
@@ -178,10 +178,11 @@ class RunFolder:
     def task(self) -> Task:
         told = self.described()
         loaded = {file: self.tokenizer(file, told.get("files")) for file in set(told["tokenizers"].values())}
-        return TASKS[told["task"]](
+        return task_named(told["task"])(
             tokenizers={field: loaded[file] for field, file in told["tokenizers"].items()},
             context=told["context"],
             labels=tuple(told["labels"]),
+            documents=told["documents"],
         )
 
     def tokenizer(self, file: str, sums: Mapping[str, str] | None) -> Tokenizer:
