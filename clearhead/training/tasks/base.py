@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, final
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import numpy as np
 import torch
@@ -123,7 +123,7 @@ class Task(ABC):
     documents: int | None = None
 
     @classmethod
-    def of(cls, prepared: Prepared, context: int) -> Self:
+    def of(cls, prepared: Prepared, context: int) -> "Task":
         """Return the task for a corpus that is prepared."""
         return cls(tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast, final
+from typing import Any, NamedTuple, cast, final
 
 import numpy as np
 import torch
@@ -82,7 +82,7 @@ class Generate(Task):
     place = "last"
 
     @classmethod
-    def of(cls, prepared: Prepared, context: int) -> Self:
+    def of(cls, prepared: Prepared, context: int) -> Task:
         return replace(super().of(prepared, context), documents=len(prepared.train))
 
     @property
