@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ class Job:
         return self.folder.path.name
 
 
-KNOWN = CLASSES | table_of([Job])
+KNOWN: Mapping[str, type] = ChainMap(table_of([Job]), CLASSES)  # pyright: ignore[reportArgumentType] - it is only read
 
 
 def begin(jobs: Sequence[Job]) -> None:

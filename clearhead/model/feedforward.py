@@ -11,12 +11,14 @@ from torch.nn import functional as F
 from clearhead.attention.heads import linear
 from clearhead.errors import OptionError
 from clearhead.model.steps import Explained, Step
+from clearhead.registry import kind, register
 
 __all__ = ["GELU", "FeedForward", "ReLU", "SiLU", "SwiGLU"]
 
 Vectors = Float[Tensor, "batch n d_model"]
 
 
+@kind("feed-forward")
 @dataclass(frozen=True)
 class FeedForward(ABC):
     """Up to d_ff numbers, through a non-linearity, and down again."""
@@ -92,6 +94,12 @@ class SwiGLU(FeedForward):
 
     def build(self, d_model: int) -> "Network":
         return Gated(d_model, self, bias=self.bias)
+
+
+register(ReLU, option="relu")
+register(GELU, option="gelu")
+register(SiLU, option="silu")
+register(SwiGLU, option="swiglu")
 
 
 class Network(Explained):

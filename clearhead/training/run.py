@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from clearhead.decoding import Beam, Greedy, Sample
 from clearhead.errors import OptionError, RunError
 from clearhead.model.sizes import Spec
+from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.answers import Written
@@ -147,13 +148,20 @@ def to_stderr(text: str) -> None:
 
 
 def load(
-    path: str | Path, *, device: str = "auto", step: int | None = None, log: Callable[[str], None] = to_stderr
+    path: str | Path,
+    *,
+    device: str = "auto",
+    step: int | None = None,
+    parts: Parts | None = None,
+    log: Callable[[str], None] = to_stderr,
 ) -> Run:
     """Return the run of a folder, with its best weights (or its last, if its recipe says so; or those of a step).
 
     Where those are not whole, it is told, and the newest that are whole are taken. Names, shapes and tokenisers are
-    compared before a model is built.
+    compared before a model is built. `parts` names where registered parts of your own are that the run uses: a module,
+    its name, a class, or several of these. Nothing is imported because a file in the folder says so.
     """
+    import_parts(parts)
     folder = RunFolder(Path(path))
     folder.recipe()
     task, spec = folder.task(), folder.spec()
