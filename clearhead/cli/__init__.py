@@ -36,6 +36,7 @@ VERBS = {
     "generate": "Continue a prompt.",
     "fill": "Fill the blanks of lines.",
     "classify": "Label lines with a run.",
+    "answer": "Answer lines with a run of any task.",
     "evaluate": "Score a run on your files.",
 }
 """Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""

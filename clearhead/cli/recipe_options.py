@@ -9,7 +9,7 @@ import torch
 import typer
 
 from clearhead.attention.positions import Learned
-from clearhead.cli.options import above_zero, flag, one_of, share, wrong
+from clearhead.cli.options import above_zero, flag, import_named, one_of, share, wrong
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
@@ -186,7 +186,14 @@ class MachineOptions:
 class Choices:
     """Everything about a run that can be chosen. What is not given is left to the defaults."""
 
-    task: Annotated[Name, typer.Option(metavar="NAME", help=f"What it shall learn: {', '.join(TASKS)}.")] = None
+    task: Annotated[
+        Name,
+        typer.Option(
+            metavar="NAME",
+            callback=import_named,
+            help=f"What it shall learn: {', '.join(TASKS)}; or your own, module:Class.",
+        ),
+    ] = None
     text: TextOptions = field(default_factory=TextOptions)
     tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
     model: ModelOptions = field(default_factory=ModelOptions)

@@ -21,7 +21,7 @@ from clearhead.text.encoding import Corpus
 from clearhead.training.default_models import PLACEHOLDER, decoder, encoder, text_bytes
 from clearhead.training.machine import chosen_device
 from clearhead.training.recipe import Machine, Recipe
-from clearhead.training.tasks import task_named
+from clearhead.training.tasks import name_of, task_named
 
 __all__ = [
     "ATTENTIONS",
@@ -65,7 +65,7 @@ def default_recipe(task: str, corpus: Corpus, machine: Machine = Machine()) -> R
     """Return the recipe for a task, by name, on this corpus."""
     kind = task_named(task)
     on_gpu = chosen_device(machine.device).type == "cuda"
-    return replace(kind.default_recipe(corpus, text_bytes(corpus), on_gpu), task=task, machine=machine)
+    return replace(kind.default_recipe(corpus, text_bytes(corpus), on_gpu), task=name_of(kind), machine=machine)
 
 
 def each_block(spec: Spec, change: Callable[[BlockSpec], BlockSpec]) -> Spec:

@@ -25,9 +25,11 @@ from torch import Tensor, nn
 
 from clearhead.decoding import Rules
 from clearhead.decoding.generating import eval_mode
+from clearhead.decoding.session import right_padded
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec, kind_of
 from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.registry import kind
 from clearhead.text.batches import ByLength, Planner, Rows
 from clearhead.text.encoding import Corpus, Encoding, Layout
 from clearhead.text.preparing import Prepared
@@ -35,7 +37,7 @@ from clearhead.text.sources import Source, Unit
 from clearhead.text.store import Ragged, Store, StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.trace import Trace
-from clearhead.training.answers import token_names
+from clearhead.training.answers import in_batches, token_names
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.measures import ACCURACY, LOSS, Evaluating, Held, Measure, spread
@@ -84,6 +86,7 @@ class Decoding:
     before: list[int]
 
 
+@kind("task", saved=False)
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
     """A task over given tokenisers, with rows of `context` tokens at most.
@@ -216,6 +219,16 @@ class Task(ABC):
     @abstractmethod
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
         """Return the answer to each text, with the usual options. Texts are not blank."""
+
+    def predict(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return the logits for each row of ids, in order: what an answer is made of where one pass is enough."""
+
+        def answer(batch: list[int]) -> list[Tensor]:
+            tokens, lengths = right_padded([rows[i] for i in batch], next(model.parameters()).device)
+            with eval_mode(model):
+                return list(model(tokens, lengths=lengths))
+
+        return in_batches([len(row) for row in rows], model, answer)
 
     @classmethod
     def usage(cls) -> tuple[str, str]:

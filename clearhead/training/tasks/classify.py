@@ -10,8 +10,6 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from torch import nn
 
-from clearhead.decoding.generating import eval_mode
-from clearhead.decoding.session import right_padded
 from clearhead.errors import OptionError
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
@@ -23,7 +21,7 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
-from clearhead.training.answers import in_batches, one_line
+from clearhead.training.answers import one_line
 from clearhead.training.averaging import Ema
 from clearhead.training.default_models import encoder, epochs
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
@@ -94,14 +92,7 @@ class Classify(Task):
     def classify(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Class]:
         """Return the class of each row of ids. A row longer than the context is cut."""
         opened = [[self.tokenizer.start, *row[: self.reads]] for row in rows]
-
-        def answer(batch: list[int]) -> list[Class]:
-            tokens, lengths = right_padded([opened[i] for i in batch], next(model.parameters()).device)
-            with eval_mode(model):
-                probabilities = model(tokens, lengths=lengths).double().softmax(-1).tolist()
-            return [self.name_class(row) for row in probabilities]
-
-        return in_batches([len(row) for row in opened], model, answer)
+        return [self.name_class(logits.double().softmax(-1).tolist()) for logits in self.predict(model, opened)]
 
     def name_class(self, probabilities: list[float]) -> Class:
         best = max(range(len(self.labels)), key=probabilities.__getitem__)
