@@ -32,12 +32,6 @@ KERNEL = 9
 HABIT = 0.5
 """From which share of its weight on a head is said to have a habit."""
 INDENT, INDENT_FILE = (0, 2, 0, 4), (0, 2, 0, 8)
-ANSWERS = {
-    "translate": "what it would write next",
-    "generate": "what it would write next",
-    "classify": "what it takes the text for",
-    "fill": "at the last place",
-}
 BITS = "Bar height: how much knowing the query tells you about the key, as a share of the maximum."
 CROSSING = "A row is the token read → the token written next, a column a token of the source"
 
@@ -103,7 +97,7 @@ def page(looked: Looked) -> Page:
     """The picture for the terminal."""
     yield rule(f"{looked.trace.task}: {len(looked.trace.sites)} attention layers")
     yield from tokens_of(looked.trace)
-    yield from answered(looked.trace)
+    yield from answered(looked)
     yield Text()
     yield rule("Every attention layer, a bar for each head")
     yield from overview(looked)
@@ -128,11 +122,12 @@ def tokens_of(trace: Trace) -> Page:
         yield Padding(Text(f"{note[0].upper()}{note[1:]}.", "quiet"), (0, 2))
 
 
-def answered(trace: Trace) -> Page:
+def answered(looked: Looked) -> Page:
     """What the model would say at its last place, with the probabilities."""
+    trace = looked.trace
     if not trace.candidates:
         return
-    yield Text.assemble(("  answer", "chosen"), (" · " + ANSWERS.get(trace.task, "at the last place"), "quiet"))
+    yield Text.assemble(("  answer", "chosen"), (f" · {looked.traced.run.task.answered}", "quiet"))
     best = trace.candidates[-1][:SHOWN]
     pieces = [f"{readable(one.text)} {100 * math.exp(one.log_prob):.1f} %   " for one in best]
     yield Padding(Text("".join(pieces), "context"), INDENT)

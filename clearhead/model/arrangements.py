@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.model.fast_step import FastStep, fast_step_of
 from clearhead.model.norms import LayerNorm, Norm
+from clearhead.registry import kind, register
 from clearhead.taps import Tapped
 
 __all__ = ["Arrangement", "Connection", "NoNorm", "NoteNorm", "Place", "PostNorm", "PreNorm"]
@@ -64,6 +65,7 @@ class Connection(Tapped, ABC):
         return F.dropout(branch, self.dropout) if self.training and self.dropout else branch
 
 
+@kind("arrangement")
 class Arrangement(ABC):
     """The connections of a block, one for attention, one for cross-attention, one for feed-forward."""
 
@@ -151,6 +153,12 @@ class NoteNorm(Arrangement):
     def check(self, *, feed_forward: bool) -> None:
         if not feed_forward:
             raise OptionError("NoteNorm is norm(FFN(a) + a): this block has no feed-forward; give it one")
+
+
+register(PreNorm, option="pre")
+register(PostNorm, option="post")
+register(NoteNorm, option="note")
+register(NoNorm, option="none")
 
 
 @final

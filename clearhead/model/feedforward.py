@@ -13,12 +13,14 @@ from clearhead.errors import OptionError
 from clearhead.model.cpu_matmul import is_large, through
 from clearhead.model.fast_step import FastStep, linear_step, plain_linear
 from clearhead.model.steps import Explained, Step
+from clearhead.registry import kind, register
 
 __all__ = ["GELU", "FeedForward", "ReLU", "SiLU", "SwiGLU"]
 
 Vectors = Float[Tensor, "batch n d_model"]
 
 
+@kind("feed-forward")
 @dataclass(frozen=True)
 class FeedForward(ABC):
     """Up to d_ff numbers, through a non-linearity, and down again."""
@@ -94,6 +96,12 @@ class SwiGLU(FeedForward):
 
     def build(self, d_model: int) -> "Network":
         return Gated(d_model, self, bias=self.bias)
+
+
+register(ReLU, option="relu")
+register(GELU, option="gelu")
+register(SiLU, option="silu")
+register(SwiGLU, option="swiglu")
 
 
 class Network(Explained):

@@ -12,12 +12,14 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.model.fast_step import FastStep
 from clearhead.model.steps import Explained, Step
+from clearhead.registry import kind, register
 
 __all__ = ["LayerNorm", "Norm", "RMSNorm"]
 
 Vectors = Float[Tensor, "*batch d_model"]
 
 
+@kind("norm")
 class Norm(ABC):
     """How a vector is brought to a common size."""
 
@@ -53,6 +55,10 @@ class RMSNorm(Norm):
 
     def build(self, d_model: int) -> nn.Module:
         return BuiltRMSNorm(self, d_model)
+
+
+register(LayerNorm, option="layernorm")
+register(RMSNorm, option="rmsnorm")
 
 
 @final

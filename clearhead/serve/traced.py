@@ -18,7 +18,6 @@ from clearhead.serve.lru_cache import LRUCache
 from clearhead.serve.meta import as_candidates, meta_of
 from clearhead.serve.params import Params
 from clearhead.serve.trace_request import TraceRequest
-from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Change
 from clearhead.tracing.head_metrics import effects, lens, readings
 from clearhead.tracing.names import Model
@@ -28,8 +27,6 @@ from clearhead.tracing.site import ALLOWED, MATRICES, TILE, Head, Site
 from clearhead.tracing.spaces import compare_spaces
 from clearhead.tracing.trace import LIKELIEST, ROWS, Candidate, Trace
 from clearhead.training.run import Run
-from clearhead.training.tasks import Classify
-from clearhead.training.tracing import shown
 
 __all__ = ["Traced", "mean_of"]
 
@@ -222,8 +219,7 @@ class Traced:
 
     def worded(self, row: Sequence[Candidate]) -> list[Candidate]:
         """Candidates by what they are called, and not by their numbers."""
-        task, ids = self.run.task, [one.id for one in row]
-        names = [task.labels[i] for i in ids] if isinstance(task, Classify) else shown(self.writes, ids)
+        names = self.run.task.answer_names([one.id for one in row])
         return [one._replace(text=name) for one, name in zip(row, names, strict=True)]
 
     def effects(self, asked: Params) -> dict[str, Any]:
@@ -247,11 +243,6 @@ class Traced:
     @property
     def model(self) -> Model:
         return cast(Model, self.run.model)
-
-    @property
-    def writes(self) -> Tokenizer:
-        """The tokeniser of what the model answers."""
-        return list(self.run.task.tokenizers.values())[-1]
 
     def spaces(self, asked: Params) -> dict[str, Any]:
         """How alike tokens are as embeddings, as queries and keys, and as values."""

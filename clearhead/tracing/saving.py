@@ -29,6 +29,7 @@ from clearhead.serialization import check_fields, check_type, from_json, hints_o
 from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import Change, Edit, Swap
 from clearhead.tracing.inner import InnerValues
+from clearhead.tracing.names import STEPS
 from clearhead.tracing.origin import Origin
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.site import Site
