@@ -24,7 +24,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Stream, Work
 from clearhead.training.machine import settled
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import task_named
 from clearhead.training.train_step import TrainState, make_stepper
 from clearhead.training.validation import Held, assess
 
@@ -105,9 +105,9 @@ def main() -> None:
     recipe = tinyshakespeare(args.data, args.steps, "cpu")
     recipe = replace(recipe, machine=settled(replace(recipe.machine, device="cpu")))
     with tempfile.TemporaryDirectory() as folder:
-        layout = TASKS[recipe.task].layout(recipe.batching.context)
+        layout = task_named(recipe.task).layout(recipe.batching.context)
         prepared = prepare(recipe.corpus, layout, recipe.tokenizing, Path(folder))
-        task = TASKS[recipe.task](tokenizers=prepared.tokenizers, context=CONTEXT)
+        task = task_named(recipe.task).of(prepared, CONTEXT)
         spec = task.fitted(recipe.model)
         work = Work(folder=RunFolder(Path(folder)), recipe=recipe, prepared=prepared, task=task, spec=spec)
         compare(work, args.steps)

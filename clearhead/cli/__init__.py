@@ -36,6 +36,7 @@ VERBS = {
     "generate": "Continue a prompt.",
     "fill": "Fill the blanks in lines of text.",
     "classify": "Label lines of text.",
+    "answer": "Answer lines of text with a run of any task.",
     "evaluate": "Score a trained model on your files.",
 }
 """Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""

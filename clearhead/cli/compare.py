@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from clearhead.cli.options import flag, given, one_of, wrong
-from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, overridden
+from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, chosen_task, overridden
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
 from clearhead.cli.train import row
@@ -193,7 +193,7 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
     elif comparing.longest is not None:
         raise wrong("--longest", "is for probes; the longest row of your text is --context")
     else:
-        check_text(choices.task, choices.text)
+        check_text(chosen_task(choices.task), choices.text)
         choices = replace(choices, text=with_spooled(choices.text, home / "data"))
 
     def made(choice: Mapping[str, str]) -> Recipe:

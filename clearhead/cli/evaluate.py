@@ -33,6 +33,7 @@ from clearhead.training.evaluation import Evaluating
 from clearhead.training.evaluation import evaluate as evaluate_run
 from clearhead.training.run import load
 from clearhead.training.scores import TOKENIZERS
+from clearhead.training.tasks import TASKS
 
 __all__ = ["EXAMPLES", "HeldOut", "Scoring", "evaluate"]
 
@@ -43,14 +44,6 @@ Examples:
   clearhead evaluate runs/shakespeare --text test.txt --stride 64
   clearhead evaluate runs/reviews --table test.tsv --columns text,label --json"""
 
-FOR = {
-    "--beam": "translate",
-    "--length-penalty": "translate",
-    "--tokenize": "translate",
-    "--lower": "translate",
-    "--stride": "generate",
-}
-"""The task that each of these options is for."""
 TITLES = {
     "bleu": "BLEU",
     "chrf": "chrF",
@@ -67,6 +60,7 @@ COUNTS = {
     "tokens": "tokens",
     "bytes": "bytes",
     "blanks": "blanks",
+    "places": "places that asked",
     "cut": "cut, too long",
     "unknown": "unknown tokens",
     "sentences_per_second": "sentences a second",
@@ -136,12 +130,14 @@ def evaluate(
     and F1.
     """
     loaded = load(run, device=device)
-    task = loaded.task.name
+    task = type(loaded.task)
     options = as_text_options(text)
     check_text(task, options)
     for flag in given(scoring):
-        if FOR[flag] != task:
-            raise wrong(flag, f"is for {FOR[flag]}, and {run} was trained to {task}")
+        name = flag.removeprefix("--").replace("-", "_")
+        if name not in task.options:
+            others = " or ".join(one.name for one in TASKS.values() if name in one.options)
+            raise wrong(flag, f"is for {others}, and {run} was trained to {task.name}")
     how = chosen(scoring, skip_bad=text.skip_bad)
     with tempfile.TemporaryDirectory() as folder:
         source = as_corpus(task, with_spooled(options, Path(folder))).train

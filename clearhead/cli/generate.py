@@ -17,15 +17,14 @@ from clearhead.cli.line_io import (
     answer_lines,
     as_line,
     cells,
-    lengths_of,
 )
 from clearhead.cli.options import flag, wrong
 from clearhead.cli.screen import write, write_output
 from clearhead.decoding import Greedy, Sample
 from clearhead.text.problems import Place
-from clearhead.training.answers import window
 from clearhead.training.run import Run, load
 from clearhead.training.tasks import Generate
+from clearhead.training.tasks.generate import window
 
 __all__ = ["EXAMPLES", "Writing", "generate"]
 
@@ -107,7 +106,7 @@ def generate(
         as_text=lambda found: cells([one["output"] for one in found.get("samples", [found])]),
         as_json=as_json,
         reads=reads,
-        lengths=lengths_of(loaded),
+        lengths=task.count_tokens,
         unread="the beginning",
     )
     if prompt is None:

@@ -33,7 +33,6 @@ __all__ = [
     "as_line",
     "cell",
     "cells",
-    "lengths_of",
 ]
 
 STDIN = "-"
@@ -112,11 +111,6 @@ def cell(text: str) -> str:
 def cells(texts: Sequence[str]) -> str:
     """One text as it is, several with tabs between them."""
     return one_line(texts[0]) if len(texts) == 1 else "\t".join(map(cell, texts))
-
-
-def lengths_of(run: Run) -> Callable[[Sequence[str]], list[int]]:
-    """How many tokens lines have."""
-    return lambda texts: [len(row) for row in run.tokenizer.encode_batch(list(texts))]
 
 
 def chunked(file: str) -> Iterator[list[Given]]:

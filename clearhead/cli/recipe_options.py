@@ -9,11 +9,11 @@ import torch
 import typer
 
 from clearhead.attention.positions import Learned
-from clearhead.cli.options import above_zero, flag, one_of, share, wrong
+from clearhead.cli.options import above_zero, flag, import_named, one_of, share, wrong
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.errors import ClearheadError, OptionError
-from clearhead.model.sizes import PRESETS, Spec, named, parse_count, sized
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
+from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
 from clearhead.text.kinds import KINDS, SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.tokenizer import Tokenizer, suggested_size
@@ -23,7 +23,8 @@ from clearhead.training.averaging import AVERAGES
 from clearhead.training.machine import chosen_device
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
 from clearhead.training.schedules import SCHEDULES
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import TASKS, Task, task_named
+from clearhead.training.tasks.base import with_article
 
 __all__ = [
     "BudgetOptions",
@@ -31,18 +32,12 @@ __all__ = [
     "MachineOptions",
     "as_machine",
     "as_recipe",
+    "chosen_task",
     "new_budget",
     "new_machine",
     "overridden",
 ]
 
-MODELS = {
-    "translate": ("encoder-decoder", EncoderDecoderSpec),
-    "generate": ("decoder", DecoderSpec),
-    "fill": ("encoder", EncoderSpec),
-    "classify": ("encoder", EncoderSpec),
-}
-"""The kind of model each task takes."""
 EVALUATIONS = 20
 """How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
 LEAST = 100
@@ -222,7 +217,14 @@ class MachineOptions:
 class Choices:
     """Everything about a run that can be chosen. What is not given is left to the defaults."""
 
-    task: Annotated[Name, typer.Option(metavar="NAME", help=f"What to learn: {', '.join(TASKS)}.")] = None
+    task: Annotated[
+        Name,
+        typer.Option(
+            metavar="NAME",
+            callback=import_named,
+            help=f"What to learn: {', '.join(TASKS)}; or your own, module:Class.",
+        ),
+    ] = None
     text: TextOptions = field(default_factory=TextOptions)
     tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -233,21 +235,29 @@ class Choices:
     machine: MachineOptions = field(default_factory=MachineOptions)
 
 
+def chosen_task(name: str) -> type[Task]:
+    """Return the task that `--task` names."""
+    try:
+        return task_named(name)
+    except OptionError as error:
+        raise wrong("--task", str(error).removeprefix("task: ")) from error
+
+
 def as_recipe(choices: Choices) -> Recipe:
     """The recipe that was asked for. What cannot be is told before any text is read."""
     if choices.task is None:
         raise wrong("--task", f"is missing: say what to learn: {', '.join(TASKS)}")
-    one_of("--task", choices.task, TASKS)
-    check_text(choices.task, choices.text)
+    task = chosen_task(choices.task)
+    check_text(task, choices.text)
     machine = as_machine(choices.machine)
-    default = defaults.default_recipe(choices.task, as_corpus(choices.task, choices.text), machine)
+    default = defaults.default_recipe(choices.task, as_corpus(task, choices.text), machine)
     seed = default.seed if choices.machine.seed is None else choices.machine.seed
     return replace(overridden(choices, default), seed=seed)
 
 
 def overridden(choices: Choices, default: Recipe) -> Recipe:
     """A recipe with what was given in place of its own; text, machine and seed are left alone."""
-    tokenizing = as_tokenizing(default.task, choices.tokenizer, default.tokenizing)
+    tokenizing = as_tokenizing(choices.tokenizer, default)
     batching = as_batching(choices.batches, default.batching)
     budget = new_budget(choices.budget, default.budget) or default.budget
     chosen = replace(default, tokenizing=tokenizing, batching=batching)
@@ -289,9 +299,10 @@ def new_machine(options: MachineOptions, old: Machine) -> Machine:
     return replace(old, **changed, deterministic=options.deterministic or old.deterministic)
 
 
-def as_tokenizing(task: str, options: TokenizerOptions, default: Tokenizing) -> Tokenizing:
-    if options.separate_tokenizers and task != "translate":
-        raise wrong("--separate-tokenizers", f"is for translate, which has two sides; {task} has one")
+def as_tokenizing(options: TokenizerOptions, recipe: Recipe) -> Tokenizing:
+    task, default = task_named(recipe.task), recipe.tokenizing
+    if options.separate_tokenizers and len(task.layout(recipe.batching.context).texts) < 2:
+        raise wrong("--separate-tokenizers", f"is for translate, which has two sides; {task.name} has one")
     shared = default.shared and not options.separate_tokenizers
     if options.vectors is not None and options.tokenizer in KINDS and options.tokenizer != "word":
         raise wrong("--vectors", f"they are of words: leave out --tokenizer {options.tokenizer}, or choose word")
@@ -382,16 +393,15 @@ def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
 
 
 def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
-    kind, made_of = MODELS[recipe.task]
+    task = task_named(recipe.task)
     if options.preset is not None:
         one_of("--preset", options.preset, PRESETS)
         spec = named(options.preset, defaults.PLACEHOLDER)
-        if not isinstance(spec, made_of):
-            one = f"{'an' if kind.startswith('e') else 'a'} {kind}"
-            raise wrong("--preset", f"{recipe.task} takes {one}, and {options.preset} is none")
+        if kind_of(spec) != task.family:
+            raise wrong("--preset", f"{task.name} takes {with_article(task.family)}, and {options.preset} is none")
     elif options.size is not None:
         try:
-            spec = sized(kind, parse_count(options.size), likely_vocabulary(recipe))
+            spec = sized(task.family, parse_count(options.size), likely_vocabulary(recipe))
         except OptionError as error:
             raise wrong("--size", str(error)) from error
     else:

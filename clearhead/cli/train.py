@@ -40,16 +40,6 @@ Examples:
   zcat big.gz | clearhead train runs/big --task generate --text -
   clearhead train runs/de-en --resume"""
 
-NEXT = {
-    "translate": (
-        "echo 'a line of the source' | clearhead translate {run}",
-        "clearhead evaluate {run} --source TEST --target TEST",
-    ),
-    "generate": ("clearhead generate {run} --prompt 'A beginning'", "clearhead evaluate {run} --text TEST"),
-    "fill": ("echo 'a line with a <mask> in it' | clearhead fill {run}", "clearhead evaluate {run} --text TEST"),
-    "classify": ("echo 'a line of text' | clearhead classify {run}", "clearhead evaluate {run} --table TEST"),
-}
-"""What to try with a model of each task."""
 COLUMN = 14
 
 
@@ -209,7 +199,7 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield row(name, str(where))
     yield Text()
     quoted = shlex.quote(str(path))
-    use, evaluate = NEXT[run.task.name]
+    use, evaluate = run.task.usage()
     yield row("try", use.format(run=quoted))
     yield row("", evaluate.format(run=quoted))
     yield row("", f"clearhead train {quoted} --resume --steps {2 * run.folder.checkpoints.all()[0].step}")

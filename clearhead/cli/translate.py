@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells, lengths_of
+from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells
 from clearhead.cli.options import wrong
 from clearhead.training.run import load
 from clearhead.training.tasks import Translate
@@ -52,5 +52,5 @@ def translate(
     def as_text(found: Found) -> str:
         return cells([one["output"] for one in found.get("n_best", [found])])
 
-    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.context - 1, lengths=lengths_of(loaded))
+    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
     answer_lines(loaded, file, lines)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import CLASSES, THEN, Recipe
 from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import task_named
 from clearhead.training.train import resume, train
 
 __all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all", "work"]
@@ -58,7 +59,7 @@ class Job:
         return self.folder.path.name
 
 
-KNOWN = CLASSES | table_of([Job])
+KNOWN: Mapping[str, type] = ChainMap(table_of([Job]), CLASSES)  # pyright: ignore[reportArgumentType] - it is only read
 
 
 def begin(jobs: Sequence[Job]) -> None:
@@ -194,7 +195,7 @@ def work(job: Job) -> Run:
 
 def tokenise(job: Job) -> None:
     recipe = job.recipe
-    layout = TASKS[recipe.task].layout(recipe.batching.context)
+    layout = task_named(recipe.task).layout(recipe.batching.context)
     prepare(recipe.corpus, layout, recipe.tokenizing, Path(job.data), say)
 
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import final
 
 from clearhead.errors import OptionError
+from clearhead.registry import kind, options, register
 
 __all__ = ["AVERAGES", "Averaging", "Ema", "Last", "Unaveraged"]
 
 
+@kind("averaging")
 class Averaging(ABC):
     """A way to move the averaged weights towards the trained ones after a step."""
 
@@ -64,5 +66,9 @@ class Last(Averaging):
         return 1 / (1 + since // self.every) if since % self.every == 0 else 0.0
 
 
-AVERAGES: dict[str, Averaging] = {"none": Unaveraged(), "ema": Ema(), "last": Last()}
-"""Every way of averaging by name."""
+register(Unaveraged, option="none")
+register(Ema, option="ema")
+register(Last, option="last")
+
+AVERAGES: dict[str, Averaging] = {name: made() for name, made in options("averaging").items()}
+"""Every way by name."""

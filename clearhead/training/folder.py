@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from clearhead.errors import DataError, RunError
+from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, read_sealed, sha256_of_file, write_sealed
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import spec_from_json, spec_to_json
@@ -17,7 +17,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.holding import Hold, lock
 from clearhead.training.recipe import Recipe, read_recipe, write_recipe
-from clearhead.training.tasks import TASKS, Task
+from clearhead.training.tasks import TASKS, Task, name_of, task_named
 
 __all__ = ["RunFolder"]
 
@@ -150,12 +150,12 @@ class RunFolder:
         self.write_own(
             self.model_file,
             {
-                "task": task.name,
+                "task": name_of(type(task)),
                 "context": task.context,
                 "tokenizers": files,
                 "files": sums,
                 "labels": list(task.labels),
-                "documents": len(prepared.train) if task.name == "generate" else None,
+                "documents": task.documents,
                 "data": prepared.train.folder.parent.name,
                 "spec": spec_to_json(spec),
             },
@@ -172,7 +172,7 @@ class RunFolder:
             check_fields({name: found[name] for name in fields if name in found}, fields, str(self.model_file))
         except RunError as error:
             raise RunError(f"{error}; put the file back as it was") from None
-        if found["task"] not in TASKS:
+        if ":" not in found["task"] and found["task"] not in TASKS:
             raise RunError(f"{self.model_file}: there is no task {found['task'][:40]!r} in this version")
         for name in (found["data"], *found["tokenizers"].values()):
             if not is_plain_name(name):
@@ -182,10 +182,15 @@ class RunFolder:
     def task(self) -> Task:
         told = self.read_description()
         loaded = {file: self.tokenizer(file, told.get("files")) for file in set(told["tokenizers"].values())}
-        return TASKS[told["task"]](
+        try:
+            kind = task_named(told["task"])
+        except OptionError as error:
+            raise RunError(f"{self.model_file}: {error}") from None
+        return kind(
             tokenizers={field: loaded[file] for field, file in told["tokenizers"].items()},
             context=told["context"],
             labels=tuple(told["labels"]),
+            documents=told["documents"],
         )
 
     def tokenizer(self, file: str, sums: Mapping[str, str] | None) -> Tokenizer:

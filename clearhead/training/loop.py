@@ -27,9 +27,9 @@ from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.recipe import Recipe
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import Batch, Task
+from clearhead.training.tasks.base import Batch, Task
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
-from clearhead.training.validation import Assessment, Held, assess, goal
+from clearhead.training.validation import Assessment, Held, assess
 
 __all__ = ["Trainer", "Watcher", "Work"]
 
@@ -239,7 +239,7 @@ class Trainer:
         started = time.perf_counter()
         found = assess(self.train_state.averaged_model(), self.task, held)
         self.train_state.model.train()
-        score = goal(found.scores, found.loss)
+        score = self.task.goal(found.scores, found.loss)
         better = math.isfinite(score) and (self.best is None or score > self.best["score"])
         self.since_best = 0 if better else self.since_best + 1
         if better:

@@ -1,6 +1,7 @@
 """The recipe: everything that decides what a run becomes, in one frozen tree that the run folder keeps."""
 
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, final
@@ -14,8 +15,8 @@ from clearhead.serialization import CLASS, Then, from_json, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.averaging import Averaging, Ema, Last, Unaveraged
-from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, Schedule, WarmupStableDecay
+from clearhead.training.averaging import Averaging, Unaveraged
+from clearhead.training.schedules import CosineDecay, Schedule
 
 __all__ = ["Batching", "Budget", "Checkpointing", "Machine", "Optimizer", "Recipe", "read_recipe", "write_recipe"]
 
@@ -164,13 +165,12 @@ class Recipe:
             raise OptionError(f"seed: 0 or more; came {self.seed}")
 
 
-CLASSES = table_of(
-    (
-        *PARTS.values(),
-        *(Recipe, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine, Aligned, Table, Documents),
-        *(Constant, CosineDecay, InverseSqrt, WarmupStableDecay, Unaveraged, Ema, Last),
-    )
+SPECS = table_of(
+    (Recipe, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine, Aligned, Table, Documents)
 )
+"""What a recipe is made of beside parts and the specs of models."""
+CLASSES: Mapping[str, type] = ChainMap(SPECS, PARTS)  # pyright: ignore[reportArgumentType] - it is only read
+"""Everything a recipe can have, by name: parts of users too."""
 
 
 THEN: Then = {**spec_json.THEN, "Recipe": {"parameters": None, "vectors": None}}

@@ -16,20 +16,23 @@ from torch import Tensor, nn
 from clearhead.decoding import Beam, Greedy, Sample
 from clearhead.errors import OptionError, RunError
 from clearhead.model.sizes import Spec
+from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training import answers
-from clearhead.training.answers import Class, Filling, Written
+from clearhead.training.answers import Written
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
 from clearhead.training.evaluation import Evaluating, evaluate
 from clearhead.training.folder import RunFolder
 from clearhead.training.machine import chosen_device
-from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
+from clearhead.training.tasks import Answer, Classify, Fill, Generate, Task, Translate
+from clearhead.training.tasks.classify import Class
+from clearhead.training.tasks.fill import Filling
+from clearhead.training.tasks.generate import Spoken
 from clearhead.training.weight_files import check_shapes, read_header
 
 __all__ = ["Run", "load"]
 
-Params = TypeVar("Params", bound=Task)
+AnyTask = TypeVar("AnyTask", bound=Task)
 
 
 @final
@@ -45,13 +48,14 @@ class Run:
     @property
     def tokenizer(self) -> Tokenizer:
         """Return the tokeniser of the input; `task.tokenizers` has all of them by field."""
-        return next(iter(self.task.tokenizers.values()))
+        return self.task.tokenizer
 
-    def asked(self, task: type[Params]) -> Params:
+    def asked(self, task: type[AnyTask]) -> AnyTask:
+        """Return the run's task, if it is this one; raise OptionError where the run was trained to do another."""
         if not isinstance(self.task, task):
             raise OptionError(
                 f"{self.folder.path} was trained to {self.task.name}, and was asked to {task.name}; "
-                f"use `clearhead {self.task.name} {self.folder.path}`"
+                f"use `clearhead {self.task.verb} {self.folder.path}`"
             )
         return self.task
 
@@ -74,15 +78,8 @@ class Run:
         self, texts: Sequence[str], *, beam: int = 5, n_best: int = 1, length_penalty: float = 1.0
     ) -> list[list[Written]]:
         """Return the `n_best` best translations of each text, with their scores."""
-        task = self.asked(Translate)
         method = Greedy() if beam == n_best == 1 else Beam(width=beam, n_best=n_best, length_penalty=length_penalty)
-        said = [i for i, text in enumerate(texts) if text.strip()]
-        rows = task.tokenizers["source"].encode_batch([texts[i] for i in said])
-        answered = [[Written("", 0.0, 0.0)] * n_best for _ in texts]
-        decode = task.tokenizers["target"].decode
-        for i, found in zip(said, answers.translate(self.model, task, rows, method), strict=True):
-            answered[i] = [Written(decode(one.tokens), sum(one.log_probs, 0.0), one.score) for one in found]
-        return answered
+        return self.asked(Translate).translate(self.model, texts, method)
 
     def generate(
         self, prompts: Sequence[str] = ("",), *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
@@ -94,41 +91,41 @@ class Run:
         self, prompts: Sequence[str] = ("",), *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
     ) -> list[Written]:
         """Return the continuation of each prompt, with its log-probability."""
-        task = self.asked(Generate)
-        tokenizer = task.tokenizers["text"]
-        rows = tokenizer.encode_batch(list(prompts))
-        found = answers.continue_texts(self.model, task, rows, method, max_new=max_new, opened=self.opens)
-        return [
-            Written(answers.continued(tokenizer, row, one.tokens), one.score, one.score)
-            for row, [one] in zip(rows, found, strict=True)
-        ]
+        return self.asked(Generate).continue_texts(self.model, prompts, method, max_new=max_new)
 
     def stream(
         self, prompt: str = "", *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
     ) -> Iterator[str]:
         """Yield what `generate` returns, piece by piece as it is decoded. A piece never ends within a character."""
         task = self.asked(Generate)
-        row = task.tokenizers["text"].encode(prompt)
-        spoken = answers.Spoken(task.tokenizers["text"], row)
-        for token in answers.stream_texts(self.model, task, [row], method, max_new=max_new, opened=self.opens):
+        row = task.tokenizer.encode(prompt)
+        spoken = Spoken(task.tokenizer, row)
+        for token in task.stream(self.model, [row], method, max_new=max_new):
             if piece := spoken.add(token.token):
                 yield piece
         if rest := spoken.rest():
             yield rest
 
-    @property
-    def opens(self) -> bool:
-        """Return whether the model has seen documents begin."""
-        return (self.folder.read_description()["documents"] or 1) > 1
-
     def classify(self, texts: Sequence[str]) -> list[Class]:
         """Return the class of each text, with the probability of every label."""
         task = self.asked(Classify)
-        return answers.classify(self.model, task, task.tokenizers["text"].encode_batch(list(texts)))
+        return task.classify(self.model, task.tokenizer.encode_batch(list(texts)))
 
     def fill(self, texts: Sequence[str], *, shown: int = 5) -> list[Filling]:
         """Fill every `<mask>`, and return the `shown` likeliest pieces for each."""
-        return answers.fill(self.model, self.asked(Fill), texts, shown=shown)
+        return self.asked(Fill).fill(self.model, texts, shown=shown)
+
+    def answer(self, texts: Sequence[str]) -> list[Answer]:
+        """Return what the run's task answers to each text, as `clearhead answer --json` tells it: `output`, and more.
+
+        It serves any task, one of your own too; the verbs above have the options of ours.
+        """
+        said = [i for i, text in enumerate(texts) if text.strip()]
+        found = self.task.answer(self.model, [texts[i] for i in said]) if said else []
+        answers: list[Answer] = [{"output": ""} for _ in texts]
+        for i, one in zip(said, found, strict=True):
+            answers[i] = one
+        return answers
 
     def evaluate(
         self,
@@ -152,13 +149,20 @@ def to_stderr(text: str) -> None:
 
 
 def load(
-    path: str | Path, *, device: str = "auto", step: int | None = None, log: Callable[[str], None] = to_stderr
+    path: str | Path,
+    *,
+    device: str = "auto",
+    step: int | None = None,
+    parts: Parts | None = None,
+    log: Callable[[str], None] = to_stderr,
 ) -> Run:
     """Return the run of a folder, with its best weights (its last, if its recipe says so; or those of a step).
 
     Where those are not whole, it is told, and the newest that are whole are taken. Names, shapes and tokenisers are
-    compared before a model is built.
+    compared before a model is built. `parts` names where registered parts of your own are that the run uses: a module,
+    its name, a class, or several of these. Nothing is imported because a file in the folder says so.
     """
+    import_parts(parts)
     folder = RunFolder(Path(path))
     folder.recipe()
     task, spec = folder.task(), folder.spec()

@@ -11,7 +11,7 @@ from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import WordVectors, read_vectors
-from clearhead.training.tasks import Task
+from clearhead.training.tasks.base import Task
 
 __all__ = ["start_from_vectors"]
 
@@ -40,7 +40,7 @@ def start_from_vectors(model: nn.Module, task: Task, path: str, log: Callable[[s
 def embeddings_of(model: nn.Module, task: Task) -> dict[str, tuple[TokenEmbedding, Tokenizer]]:
     """Return the embeddings that have a table of their own, and the tokenisers of what they read, by name."""
     if not isinstance(model, EncoderDecoder):
-        return {"text": (cast(Encoder | Decoder, model).embedding, task.tokenizers["text"])}
+        return {"text": (cast(Encoder | Decoder, model).embedding, task.tokenizer)}
     source, target = model.encoder.embedding, model.decoder.embedding
     tables = {"source": (source, task.tokenizers["source"]), "target": (target, task.tokenizers["target"])}
     if source.table is target.table:

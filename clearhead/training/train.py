@@ -8,7 +8,7 @@ from typing import final
 
 import torch
 
-from clearhead.errors import OptionError, RunError
+from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import resized
 from clearhead.text.preparing import Prepared, opened, prepare
@@ -31,7 +31,7 @@ from clearhead.training.recipe import Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import task_named
 from clearhead.training.train_step import TrainState
 from clearhead.training.validation import Held, assess
 from clearhead.training.weight_files import check_shapes, read_header
@@ -60,17 +60,14 @@ def train(
     their own for checkpoints, on another disk for instance.
     """
     folder = RunFolder(Path(path))
-    if recipe.task not in TASKS:
-        raise OptionError(f"task: there is no {recipe.task!r}; there are {', '.join(TASKS)}")
+    kind = task_named(recipe.task)
     check_new(folder)
     with folder.lock() as held:
         claim(folder, checkpoints)
         recipe = replace(recipe, machine=settled(recipe.machine))
         context = recipe.batching.context
-        prepared = prepare(
-            recipe.corpus, TASKS[recipe.task].layout(context), recipe.tokenizing, data or folder.data, log
-        )
-        task = TASKS[recipe.task](tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
+        prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, data or folder.data, log)
+        task = kind.of(prepared, context)
         spec = task.fitted(recipe.model)
         if recipe.parameters is not None:
             spec = resized(spec, recipe.parameters)

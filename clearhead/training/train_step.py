@@ -18,7 +18,7 @@ from clearhead.training.averaging import Unaveraged
 from clearhead.training.foreach import copy_all, move_all, zero_all
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
 from clearhead.training.recipe import Machine, Optimizer
-from clearhead.training.tasks import Batch, Task
+from clearhead.training.tasks.base import Batch, Task
 
 __all__ = ["Captured", "Eager", "Stepper", "Totals", "TrainState", "make_stepper"]
 

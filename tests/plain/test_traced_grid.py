@@ -8,7 +8,7 @@ from clearhead.attention.grid.case import Case
 from clearhead.attention.grid.support import KERNEL_NAMES
 from clearhead.attention.kernels import run
 from clearhead.attention.request import make_call
-from clearhead.tracing.recording import Passed
+from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.site import Site
 from tests.covering import covering
 
@@ -54,7 +54,9 @@ def check(combination, seed):
         call = make_call(case.tensors, **options, positions=positions)
         context = run(combination.kernel, call)
     for row in range(call.query.shape[0]):
-        site = Site("decoder.0.attention", Passed(call=call, context=context, kernel=combination.kernel), row)
+        site = Site(
+            "decoder.0.attention", RecordedAttention(call=call, context=context, kernel=combination.kernel), row
+        )
         for head in site.head:
             steps = head.rows()  # raises where it is not the kernel's
             assert steps.weight.isfinite().all(), str(combination)

@@ -383,7 +383,7 @@ def test_the_lens_shows_what_each_layer_would_answer(case):
     made = trace(run, text)
     status, found = client.get(f"api/trace/{meta['id']}/lens")
     assert status == 200
-    assert found["side"] == made.answering
+    assert found["side"] == made.answer_side
     own = lens(made, run.model)
     assert [layer["name"] for layer in found["layers"]] == [one.name for one in own]
     for layer, one in zip(found["layers"], own, strict=True):

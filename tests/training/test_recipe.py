@@ -215,7 +215,7 @@ def test_a_part_that_no_one_could_read_again_is_not_written(recipe, tmp_path):
         def after(self, step, total):
             return 1.0
 
-    with pytest.raises(OptionError, match="cannot be written to a file: Mine is no part of Clearhead"):
+    with pytest.raises(OptionError, match="cannot be written to a file: Mine is not registered"):
         write_recipe(replace(recipe, optimizer=Optimizer(schedule=Mine())), tmp_path / "recipe.json")
     assert not (tmp_path / "recipe.json").exists()
 
