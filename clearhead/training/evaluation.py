@@ -21,7 +21,7 @@ from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import right_padded
 from clearhead.errors import OptionError
 from clearhead.files import write_text
-from clearhead.text.encoding import Encoding, Layout, chunks, label, texts, usable
+from clearhead.text.encoding import Encoding, Layout, chunks, label_of, texts_of, usable_records
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
@@ -119,8 +119,8 @@ def translated(run: Run, source: Source, how: Evaluating) -> tuple[dict[str, Any
     outputs: list[str] = []
     references: list[str] = []
     started = time.perf_counter()
-    for chunk in chunks(usable(source, layout, Problems(skip=True))):
-        sources, targets = zip(*(texts(source, layout, record) for record in chunk), strict=True)
+    for chunk in chunks(usable_records(source, layout, Problems(skip=True))):
+        sources, targets = zip(*(texts_of(source, layout, record) for record in chunk), strict=True)
         found = run.translate(sources, beam=how.beam, length_penalty=how.length_penalty)
         outputs += map(one_line, found)
         references += targets
@@ -175,9 +175,9 @@ def classified(run: Run, source: Source, how: Evaluating) -> tuple[dict[str, Any
     truths: list[str] = []
     nats = 0.0
     started = time.perf_counter()
-    for chunk in chunks(usable(source, layout, Problems(skip=True), task.labels)):
-        found = run.classify([texts(source, layout, record)[0] for record in chunk])
-        true = [label(source, layout, record) for record in chunk]
+    for chunk in chunks(usable_records(source, layout, Problems(skip=True), task.labels)):
+        found = run.classify([texts_of(source, layout, record)[0] for record in chunk])
+        true = [label_of(source, layout, record) for record in chunk]
         outputs += [one.label for one in found]
         truths += true
         nats += sum(surprise(one.probabilities[name]) for one, name in zip(found, true, strict=True))
@@ -227,8 +227,8 @@ class EncodedText:
     def __iter__(self) -> Iterator[tuple[list[int], bool]]:
         """Pieces of documents; the second value says whether the document ends with it."""
         layout, tokenizer = self.task.layout(self.task.context), self.task.tokenizers["text"]
-        for chunk in chunks(usable(self.source, layout, Problems(skip=True))):
-            written = [texts(self.source, layout, record)[0] for record in chunk]
+        for chunk in chunks(usable_records(self.source, layout, Problems(skip=True))):
+            written = [texts_of(self.source, layout, record)[0] for record in chunk]
             for record, text, ids in zip(chunk, written, tokenizer.encode_batch(written), strict=True):
                 self.n_bytes += len(text.encode())
                 self.tokens += len(ids)
