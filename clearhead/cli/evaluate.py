@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import given, wrong
+from clearhead.cli.options import given_flags, wrong
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import (
     TITLE,
@@ -137,7 +137,7 @@ def evaluate(
     task = loaded.task.name
     options = as_text_options(text)
     check_text(task, options)
-    for flag in given(scoring):
+    for flag in given_flags(scoring):
         if FOR[flag] != task:
             raise wrong(flag, f"is for {FOR[flag]}, and {run} was trained to {task}")
     how = chosen(scoring, skip_bad=text.skip_bad)

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, cast, final, get_args
 
 import typer
 
-from clearhead.cli.options import flag, given, one_of, wrong
+from clearhead.cli.options import flag, given_flags, one_of, wrong
 from clearhead.text.encoding import Corpus
-from clearhead.text.lines import spooled
+from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Form, Source, Table, Unit
 
 __all__ = ["FIELDS", "TextOptions", "as_corpus", "check_text", "with_spooled"]
@@ -23,23 +23,23 @@ FIELDS = {
     "fill": ("text",),
     "classify": ("text", "label"),
 }
-"""What the records of each task hold; the names of a table's columns unless others are given."""
+"""The fields of each task's records; the names of a table's columns unless others are given."""
 WAYS = {
     "translate": ("source", "table"),
     "generate": ("text", "table"),
     "fill": ("text", "table"),
     "classify": ("table",),
 }
-"""How text can be given for each task, by the option that says so."""
+"""The ways to give text for each task, by the option that says so."""
 TOGETHER = {
     "source": ("source", "target", "dev_source", "dev_target"),
     "table": ("table", "columns", "form", "dev"),
     "text": ("text", "documents", "dev"),
 }
-"""What goes with each of these options; `skip_bad` goes with all."""
+"""The options that go with each of these; `skip_bad` goes with all."""
 SHOWN = {"source": "--source with --target", "table": "--table", "text": "--text"}
 UNIT: dict[str, Unit] = {"generate": "file", "fill": "line"}
-"""What a document is: a file is one stretch to go on with, and blanks are filled within a line."""
+"""What a document is: a file is one text to continue, and blanks are filled within a line."""
 
 
 SourceFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: lines to translate from.")]
@@ -65,7 +65,7 @@ TITLE = "Text (- is stdin; gzip is unpacked; an option for files can be repeated
 @final
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """Where the text is. Options for files may be given again and again."""
+    """Where the text is. Options for files may be repeated."""
 
     title: ClassVar[str] = TITLE
 
@@ -85,9 +85,9 @@ class TextOptions:
 
 
 def check_text(task: str, options: TextOptions) -> None:
-    """Raises where the options cannot be for this task, or do not go together. Nothing is read."""
+    """Raise an error where the options cannot be for this task, or do not go together. Nothing is read."""
     way = way_of(task, options)
-    for name in given(replace(options, skip_bad=False)):
+    for name in given_flags(replace(options, skip_bad=False)):
         if name not in map(flag, TOGETHER[way]):
             others = [SHOWN[other] for other in WAYS[task] if name in map(flag, TOGETHER[other])]
             raise wrong(name, f"goes with {' or '.join(others)}" if others else f"is not for {task} from {SHOWN[way]}")
@@ -100,7 +100,7 @@ def check_text(task: str, options: TextOptions) -> None:
 
 
 def way_of(task: str, options: TextOptions) -> str:
-    """How the text is given: `source`, `table` or `text`."""
+    """Return how the text is given: `source`, `table` or `text`."""
     asked = {"source": options.source or options.target, "table": options.table, "text": options.text}
     ways = [way for way, files in asked.items() if files]
     takes = " or ".join(SHOWN[way] for way in WAYS[task])
@@ -123,28 +123,25 @@ def check_table(task: str, options: TextOptions) -> None:
 
 
 def check_stdin(options: TextOptions) -> None:
-    if sum(files.count(STDIN) for files in every_list(options)) > 1:
+    lists = [value for field in fields(options) if isinstance(value := getattr(options, field.name), list)]
+    if sum(files.count(STDIN) for files in lists) > 1:
         raise wrong(STDIN, "stdin can be read only once")
     if STDIN in [*(options.table or ()), *(options.dev or ())] and options.table and options.form is None:
         raise wrong("--form", "a table from stdin has no name to tell its form by: give tsv, csv or jsonl")
 
 
-def every_list(options: TextOptions) -> list[list[str]]:
-    return [value for field in fields(options) if isinstance(value := getattr(options, field.name), list)]
-
-
 def with_spooled(options: TextOptions, folder: Path) -> TextOptions:
-    """The same with stdin and pipes copied into the folder, to be read as often as it takes."""
+    """Return the options with stdin and pipes copied into the folder, to be read as often as it takes."""
 
-    def kept(files: Files) -> Files:
-        return [spooled(path, folder) for path in files] if files else files
+    def spool_all(files: Files) -> Files:
+        return [spool(path, folder) for path in files] if files else files
 
     names = ("source", "target", "dev_source", "dev_target", "table", "text", "dev")
-    return replace(options, **{name: kept(getattr(options, name)) for name in names})
+    return replace(options, **{name: spool_all(getattr(options, name)) for name in names})
 
 
 def as_corpus(task: str, options: TextOptions) -> Corpus:
-    """The corpus that is meant, once `check_text` has passed."""
+    """Return the corpus that is meant, once `check_text` has passed."""
     way = way_of(task, options)
     make = MAKERS[way]
     if way == "source":
@@ -156,17 +153,17 @@ def as_corpus(task: str, options: TextOptions) -> Corpus:
     )
 
 
-def aligned(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
+def make_aligned(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
     source, target = files
     return Aligned(source=tuple(source or ()), target=tuple(target or ()))
 
 
-def table(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
+def make_table(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
     form = cast(Form, options.form or "auto")
     return Table(paths=tuple(files[0] or ()), columns=columns_of(task, options), fields=FIELDS[task], form=form)
 
 
-def documents(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
+def make_documents(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
     return Documents(paths=tuple(files[0] or ()), unit=cast(Unit, options.documents or UNIT[task]))
 
 
@@ -175,7 +172,7 @@ def columns_of(task: str, options: TextOptions) -> tuple[str, ...]:
 
 
 MAKERS: dict[str, Callable[[str, TextOptions, Sequence[Files]], Source]] = {
-    "source": aligned,
-    "table": table,
-    "text": documents,
+    "source": make_aligned,
+    "table": make_table,
+    "text": make_documents,
 }

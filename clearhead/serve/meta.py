@@ -1,4 +1,4 @@
-"""What a trace is of, told at once: its tokens, its attentions, and what the model answers."""
+"""The summary of a trace: its tokens, its attentions, and the model's answer."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from clearhead.training.tasks import Fill, Task, Translate
 __all__ = ["as_candidates", "meta_of"]
 
 MANY, FEW = 512, 5
-"""Of more places than many, few candidates are told."""
+"""Of more places than the first number, only the second number of candidates are sent."""
 SIZES = ("n_heads", "n_kv_heads", "d_head", "d_value", "n_query", "n_key")
 
 
@@ -45,7 +45,7 @@ def meta_of(wanted: TraceRequest, run: Run, trace: Trace) -> dict[str, Any]:
 
 
 def target_of(wanted: TraceRequest, task: Task, trace: Trace) -> str | None:
-    """What the target says: of a translation the text, given or the model's own."""
+    """Return the target's text: of a translation, given or the model's own."""
     if isinstance(task, Translate):
         return task.tokenizers["target"].decode(trace.sides["decoder"].ids)
     given = wanted.target
@@ -53,7 +53,7 @@ def target_of(wanted: TraceRequest, task: Task, trace: Trace) -> str | None:
 
 
 def answer_of(wanted: TraceRequest, task: Task, trace: Trace, answers: Sequence[str] | None) -> str:
-    """What the model says: what it would write at every place of a target; the text filled; the next token; a class.
+    """Return the model's answer: the translation, the filled text, the next token, or a class.
 
     `answers` are a compiled program's at every token, and then they are what it says.
     """
@@ -65,7 +65,7 @@ def answer_of(wanted: TraceRequest, task: Task, trace: Trace, answers: Sequence[
 
 
 def filling(task: Fill, text: str, trace: Trace) -> str:
-    """The text with its blanks filled, by tokens that stand for text."""
+    """Return the text with its blanks filled, by tokens that stand for text."""
     tokenizer = task.tokenizers["text"]
     never = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
     usable = [[one for one in row if one.id not in never] or row for row in trace.candidates]
@@ -78,7 +78,7 @@ def as_candidates(row: Sequence[Candidate]) -> list[dict[str, Any]]:
 
 
 def masks(site: Site) -> bool:
-    """Say whether any key may be hidden from a query here: by the mask, or by an edit of what is allowed."""
+    """Return whether any key may be hidden from a query here: by the mask, or by an edit of what is allowed."""
     edited = any(isinstance(change, Edit) and change.step == ALLOWED for change in site.passed.changes)
     return edited or site.mask.kinds != {"none"}
 

@@ -1,4 +1,4 @@
-"""How an output was found: every continuation that a beam looked at, what it was worth, and what became of it."""
+"""The tree of a beam search: every continuation it considered, its score, and what became of it."""
 
 import math
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from clearhead.training.tracing import asked_of, shown
 __all__ = ["Grown", "Request", "grow", "request_of", "why_no_decoding"]
 
 GENERATED = 24
-"""New tokens of a text that is gone on with, unless more are asked for."""
+"""New tokens of a continued text, unless more are asked for."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is decoded from, and what the output may be. `before`: ids of the text that an output follows."""
+    """The input of a search, and the rules of its output. `before`: ids of the text that an output follows."""
 
     source: list[int]
     prefix: list[list[int]] | None
@@ -52,7 +52,7 @@ def request_of(run: Run, text: str, max_new: int | None) -> Request:
 
 
 def why_no_decoding(run: Run) -> str | None:
-    """Say why there is no decoding of this run to see; None where there is."""
+    """Return why there is no decoding of this run to see; None where there is."""
     if not isinstance(run.task, Translate | Generate):
         return one_step(run.task)
     program = load_program(run)
@@ -119,7 +119,7 @@ class Grown:
 
 
 def grow(run: Run, request: Request, *, width: int, candidates: int, changes: Sequence[Change] = ()) -> Grown:
-    """Search with a beam, with the model changed as the changes say, and keep every continuation it looked at."""
+    """Run a beam search with the model changed as the changes say, and record every continuation it considered."""
     method = Beam(width=width, n_best=width)
     asked = checked(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
     tree = Tree(request, width)
@@ -138,7 +138,7 @@ def grow(run: Run, request: Request, *, width: int, candidates: int, changes: Se
 
 @final
 class Tree:
-    """Nodes as a page takes them. The root is what the output follows; a node's candidates are those it was among."""
+    """A builder of nodes in the page's form. The root is what the output follows."""
 
     def __init__(self, request: Request, width: int) -> None:
         self.writes, self.rules, self.width = request.writes, request.rules, width
@@ -186,7 +186,7 @@ class Tree:
         return [{"id": token, "text": piece, "p": math.exp(log_prob)} for (token, log_prob), piece in pairs]
 
     def path(self, tokens: Sequence[int]) -> list[int]:
-        """The places of these tokens, one after another from the root, the root first."""
+        """Return the places of these tokens, one after another from the root, the root first."""
         found = [self.root]
         children = {(node["parent"], node["token"]): node["id"] for node in self.nodes}
         for token in tokens:

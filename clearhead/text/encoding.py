@@ -128,8 +128,8 @@ class Encoding:
         """Write the stores `train` and `dev`; return how many records were too long."""
         with StoreWriter(home / "train", self.sizes) as train, StoreWriter(home / "dev", self.sizes) as dev:
             if corpus.dev is not None:
-                for source, store in ((corpus.train, train), (corpus.dev, dev)):
-                    self.spread(source, (Placed(record, store) for record in self.usable_records(source)))
+                self.fill(corpus.train, train)
+                self.fill(corpus.dev, dev)
             else:
                 self.spread(corpus.train, self.split(corpus.train, found, train, dev))
             made = {"training": train.close({}), "held-out": dev.close({})}
@@ -163,6 +163,10 @@ class Encoding:
     def usable_records(self, source: Source) -> Iterator[Record]:
         known = None if self.layout.label is None else self.labels
         return usable_records(source, self.layout, Problems(skip=True), known)
+
+    def fill(self, source: Source, store: StoreWriter) -> None:
+        """Tokenise every usable record of a source, and add it to the store."""
+        self.spread(source, (Placed(record, store) for record in self.usable_records(source)))
 
     def spread(self, source: Source, records: Iterable[Placed]) -> None:
         """Tokenise these records of a source, and add each to its store."""

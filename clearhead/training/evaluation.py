@@ -160,7 +160,7 @@ def stored_loss(run: Run, source: Source, layout: Layout) -> StoredLoss:
     """By teacher forcing, from ids on disk as in training: a corpus of any size will do."""
     encoding = Encoding(layout, run.task.tokenizers, run.task.labels)
     with tempfile.TemporaryDirectory() as folder, StoreWriter(Path(folder) / "held", encoding.sizes) as writer:
-        encoding.fill(source, lambda _: writer)
+        encoding.fill(source, writer)
         store = writer.close({})
         held = Held(store=store, tokens=AT_ONCE, score_records=0, samples=0)
         total, places, right = loss_of(run.model, run.task, held)
