@@ -58,7 +58,7 @@ Answer = Callable[[list[str], list[int]], list[Found]]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """How a verb answers, prints and measures lines: `reads` is how many tokens of a line the model sees."""
+    """A verb's way to answer, print and measure lines: `reads` is how many tokens of a line the model sees."""
 
     answer: Answer
     as_text: Callable[[Found], str]

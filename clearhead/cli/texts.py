@@ -65,7 +65,7 @@ TITLE = "Text (- is stdin; gzip is unpacked; an option for files can be repeated
 @final
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """Where the text is. Options for files may be repeated."""
+    """The options for the user's text. Options for files may be repeated."""
 
     title: ClassVar[str] = TITLE
 

@@ -53,7 +53,7 @@ NOTES_THEN = {"key": None, "files": {}}
 @final
 @dataclass(frozen=True, kw_only=True)
 class Tokenizing:
-    """How text becomes tokens. `given` is a tokenizer.json to use as it is; `size` None is chosen from the corpus.
+    """The choice of a tokeniser. `given` is a tokenizer.json to use as it is; `size` None is chosen from the corpus.
 
     `shared`: one tokeniser for source and target. `sample_mb`: of a corpus of twice this or more, every n-th record
     trains the tokeniser, so that it reads no less than this and no more than twice as much.
