@@ -4,10 +4,11 @@ from torch import Tensor
 
 from clearhead.attention import reference
 from clearhead.attention.kernels import Choice, explain_choice, run
+from clearhead.attention.kernels.fused import attend_directly
 from clearhead.attention.masks import Mask
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
-from clearhead.attention.request import make_call
+from clearhead.attention.request import AttentionOptions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
 
@@ -43,16 +44,13 @@ def attend(
     >>> ch.attend(q, k, v, mask=ch.masks.causal()).shape
     torch.Size([2, 5, 3])
     """
-    call = make_call(
-        (query, key, value),
-        similarity=similarity,
-        weighting=weighting,
-        position=position,
-        mask=mask,
-        positions=(query_positions, key_positions),
-        dropout=dropout,
-    )
-    context = run(kernel, call)
+    plain = similarity is None and weighting is SOFTMAX and position is NO_POSITION and kernel in ("auto", "fused")
+    if plain and query_positions is None and key_positions is None and dropout == 0:
+        direct = attend_directly(query, key, value, mask)
+        if direct is not None:
+            return direct
+    options = AttentionOptions(similarity, weighting, position, mask, dropout, kernel)
+    context = run(kernel, options.inputs((query, key, value), (query_positions, key_positions)))
     return context if query.ndim == 4 else context.view(*query.shape[:-1], value.shape[-1])
 
 
@@ -76,18 +74,11 @@ def explain(
     tensor([[0.7311, 0.2689],
             [0.2689, 0.7311]])
     """
-    call = make_call(
-        (query, key, value),
-        similarity=similarity,
-        weighting=weighting,
-        position=position,
-        mask=mask,
-        positions=(query_positions, key_positions),
-    )
-    made = reference.steps(call)
+    options = AttentionOptions(similarity, weighting, position, mask)
+    steps = reference.steps(options.inputs((query, key, value), (query_positions, key_positions)))
     for _ in range(4 - query.ndim):
-        made = made.without_batch()
-    return made
+        steps = steps.without_batch()
+    return steps
 
 
 def which_kernel(
@@ -111,13 +102,5 @@ def which_kernel(
     >>> print(ch.which_kernel(q, q, q).kernel)
     fused
     """
-    call = make_call(
-        (query, key, value),
-        similarity=similarity,
-        weighting=weighting,
-        position=position,
-        mask=mask,
-        positions=(query_positions, key_positions),
-        dropout=dropout,
-    )
-    return explain_choice(kernel, call)
+    options = AttentionOptions(similarity, weighting, position, mask, dropout, kernel)
+    return explain_choice(kernel, options.inputs((query, key, value), (query_positions, key_positions)))

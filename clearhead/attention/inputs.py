@@ -18,6 +18,7 @@ from clearhead.attention.weighting import Weighting
 __all__ = ["AttentionInputs", "KernelFacts", "Visibility"]
 
 HALF = (torch.float16, torch.bfloat16)
+FLOATS = (*HALF, torch.float32, torch.float64)
 LONG = 1 << 21
 """Scores of a head from which on compiling a mask into the kernel pays: about 1,450 queries on as many keys."""
 ORDINARY = 1e15
@@ -103,24 +104,27 @@ class AttentionInputs:
         )
 
     def facts(self) -> KernelFacts:
+        """Return the facts about this call that a kernel is chosen by; asked for every call, so in few operations."""
+        query = self.query
+        d_head, d_value = query.shape[-1], self.value.shape[-1]
         return KernelFacts(
-            similarity=self.similarity.form,
-            weighting=self.weighting.form,
-            bias=self.position.bias_kind,
-            masks=self.mask.kinds,
+            self.similarity.form,
+            self.weighting.form,
+            self.position.bias_kind,
+            self.mask.kinds,
             aligned=self.given_positions is None,
-            device=self.query.device.type,
-            dtype=self.query.dtype,
+            device=query.device.type,
+            dtype=query.dtype,
             gradients=torch.is_grad_enabled() and self.needs_gradient(),
             dropout=self.dropout > 0,
-            equal_widths=self.query.shape[-1] == self.value.shape[-1],
-            width=max(self.query.shape[-1], self.value.shape[-1]),
+            equal_widths=d_head == d_value,
+            width=max(d_head, d_value),
             long=self.is_long(),
         )
 
     def is_long(self) -> bool:
         """Whether to compile the mask into the kernel. Traced code does not ask: its lengths must stay free."""
-        if self.query.device.type != "cuda" or torch.compiler.is_compiling():
+        if not self.query.is_cuda or torch.compiler.is_compiling():
             return False
         return self.n_query * self.n_key >= LONG
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from clearhead.attention import reference
 from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joinable, joined
 from clearhead.attention.inputs import AttentionInputs
-from clearhead.attention.kernels import Choice, check_name, explain_choice, run
+from clearhead.attention.kernels import Choice, explain_choice, run
 from clearhead.attention.masks import Mask, as_mask
 from clearhead.attention.modes import autocast_enabled
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
-from clearhead.attention.request import check_dropout, check_parts, make_call
+from clearhead.attention.request import AttentionOptions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
@@ -66,10 +66,8 @@ class Attention(Tapped):
         layout = Heads(heads) if isinstance(heads, int) else heads
         if not isinstance(layout, HeadLayout):
             raise OptionError(f"Attention: heads must be a number, Heads(...) or SlicedHeads(...); came {heads!r}")
-        check_dropout(dropout)
-        check_name(kernel)
         weighting, position = weighting or Softmax(), position or NoPosition()
-        check_parts(similarity, weighting, position)
+        AttentionOptions(similarity, weighting, position, mask, dropout, kernel)  # raises for what does not fit
         shape = layout.shape(d_model)
         self.d_model, self.dropout, self.kernel = d_model, dropout, kernel
         self.mask = as_mask(mask)
@@ -190,15 +188,10 @@ class Attention(Tapped):
         positions: tuple[Tensor | None, Tensor | None],
         dropout: float,
     ) -> AttentionInputs:
-        return make_call(
-            self.project(*sources),
-            similarity=self.similarity,
-            weighting=self.weighting,
-            position=self.position,
-            mask=self.mask if mask is None else self.mask & mask,
-            positions=positions,
-            dropout=dropout,
-        )
+        # Made for each call and not kept: a kernel, a mask or a part of a built layer may be replaced.
+        both = self.mask if mask is None else self.mask & mask
+        options = AttentionOptions(self.similarity, self.weighting, self.position, both, dropout, self.kernel)
+        return options.inputs(self.project(*sources), positions)
 
     def checked(self, name: str, source: Tensor, own: Tensor | None) -> Tensor:
         """Return the source as `(batch, n, d_model)`; its device and dtype must be those of the layer's parameters."""

@@ -60,7 +60,6 @@ def kernel_for(name: str, call: AttentionInputs) -> Kernel:
     """The kernel of that name, or the one `auto` picks."""
     if name == "auto":
         return KERNELS[(choose if torch.compiler.is_compiling() else remembered)(call.facts())]
-    check_name(name)
     facts = call.facts()
     why = KERNELS[name].refusal(facts)
     if why is not None:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility, ordinary
+from clearhead.attention.inputs import FLOATS, AttentionInputs, KernelFacts, Visibility, ordinary
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import Blockwise
+from clearhead.attention.masks import Causal
 from clearhead.attention.modes import can_read, transformed
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.attention.similarity import Similarity
@@ -62,16 +63,38 @@ class Fused(Kernel):
         # of none that kernel gives no gradient to a bias.
         if transformed() or call.query.shape[0] == 0:
             return Blockwise().run(call)
-        if call.unmasked and call.position.bias_kind == "none":
+        unmasked = call.unmasked
+        if unmasked and call.position.bias_kind == "none":
             return attend_fused(call, None)
         cells = call.cells()
         allowed = call.mask.allowed(cells)
-        if call.unmasked:
+        if unmasked:
             return attend_fused(call, biased(call, cells, allowed))
         sight = Visibility.of(allowed)
         blind = ~sight.rows.unsqueeze(-1)
         context = attend_fused(call.zero_hidden(sight), biased(call, cells, allowed | blind))
         return context.masked_fill(blind, 0) if may_hold(blind) else context
+
+
+def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> Context | None:
+    """Return softmax attention of three plain tensors of one shape, without or with a causal mask; None for all else.
+
+    It is a shortcut around the checks, the choice of a kernel and `Fused.run`, with the same result bit for bit: those
+    take about 50 microseconds, a tenth of the arithmetic at n = 256.
+    """
+    if torch.compiler.is_compiling() or not type(query) is type(key) is type(value) is Tensor:
+        return None
+    shape, device, causal = query.shape, query.device, type(mask) is Causal
+    if not shape == key.shape == value.shape or len(shape) != 4 or not (causal or mask is None):
+        return None
+    if shape[2] < ENOUGH_KEYS or 0 in shape or not query.dtype is key.dtype is value.dtype:
+        return None
+    if not device == key.device == value.device or device.type not in ("cpu", "cuda") or query.dtype not in FLOATS:
+        return None
+    if torch._C._are_functorch_transforms_active() or torch.is_autocast_enabled(device.type):
+        return None
+    context = F.scaled_dot_product_attention(query, key, value, None, 0.0, causal, scale=shape[3] ** -0.5)
+    return differentiable_once(context, Fused.name, operation="ScaledDotProduct")
 
 
 def builds_mask(facts: KernelFacts) -> bool:
