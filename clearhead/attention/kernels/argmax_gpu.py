@@ -19,7 +19,7 @@ from clearhead.attention.inputs import HALF, AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, Blockwise, block_rows, sight
 from clearhead.attention.kernels.fused import Fused
-from clearhead.attention.kernels.linear_gpu import (
+from clearhead.attention.kernels.launch import (
     Inputs,
     block_width,
     dense_rows,

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _forget():
-    block_masks.cache.clear()
+    block_masks.cache.values.clear()
 
 
 def call_of(mask, n_query=300, n_key=300, positions=(None, None), position=NoPosition()):
@@ -84,7 +84,7 @@ def test_what_a_users_function_says_is_asked_anew_each_time():
 def test_the_cache_stays_small():
     for _ in range(2 * block_masks.CACHED):
         tiles_of(call_of(masks.document(torch.zeros(300, dtype=torch.long))))
-    assert len(block_masks.cache) == block_masks.CACHED
+    assert len(block_masks.cache.values) == block_masks.CACHED
 
 
 @pytest.mark.parametrize(
