@@ -47,7 +47,7 @@ class Tapped(nn.Module):
 
     @property
     def tapped(self) -> bool:
-        """Whether anyone watches or replaces its values."""
+        """True if anyone watches or replaces its values."""
         return bool(self.replacers or self.observers)
 
 

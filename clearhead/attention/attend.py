@@ -32,7 +32,7 @@ def attend(
     dropout: float = 0.0,
     kernel: str = "auto",
 ) -> Tensor:
-    """The context of every query: the values, weighted by how well each key fits.
+    """Return the context of every query: the values, weighted by how well each key fits.
 
     `query` is `(batch, head, query, d_head)`, `key` and `value` `(batch, head, key, d)`; batch, then head, may be left
     out. Key and value may have fewer heads than the query, if they divide them. `similarity` defaults to the
@@ -66,7 +66,7 @@ def explain(
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
 ) -> Steps:
-    """Every step of the same attention by name: query, key, value, score, scaled, masked, weight, context.
+    """Return every step of the same attention: query, key, value, score, scaled, masked, weight, context.
 
     >>> import torch, clearhead as ch
     >>> steps = ch.explain(torch.eye(2), torch.eye(2), torch.eye(2), similarity=ch.similarity.Dot())
@@ -95,7 +95,7 @@ def which_kernel(
     dropout: float = 0.0,
     kernel: str = "auto",
 ) -> Choice:
-    """The kernel `attend` would run for these arguments, why, and what it costs that one might not expect.
+    """Return the kernel that `attend` would run for these arguments, why, and what it costs.
 
     >>> import torch, clearhead as ch
     >>> q = torch.randn(1, 2, 5, 8)

@@ -39,15 +39,15 @@ class HeadLayout(ABC):
 
     @abstractmethod
     def shape(self, d_model: int) -> HeadShape:
-        """The heads at this width; raises where they do not fit it."""
+        """Return the heads at this width; raise where they do not fit it."""
 
     @abstractmethod
     def width(self, d_model: int) -> int:
-        """How many numbers the layer gives at each position."""
+        """Return how many numbers the layer gives at each position."""
 
     @abstractmethod
     def maps(self, d_model: int) -> Maps:
-        """Fresh maps. Entries are normal with variance 1 / inputs: unit variance in, unit variance out."""
+        """Return new maps. Entries are normal with variance 1 / inputs: unit variance in, unit variance out."""
 
 
 @final
@@ -186,7 +186,7 @@ class WholeMap(nn.Module):
 
 
 def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
-    """Whether one product with the joined weights does what calling these maps does, so that nobody can tell.
+    """Check whether one product with the concatenated weights equals calling each of these maps.
 
     Then each is a `WholeMap` around a plain `nn.Linear`, without hooks or a forward of its own; the weights are plain
     tensors of one kind, all trained or all frozen; and all maps have a bias, or none has. It is asked for every call,
@@ -205,7 +205,7 @@ def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether calling the module does more than its class's forward: a hook is called, or a forward of its own.
+    """Check whether calling the module does more than its class's forward: hooks, or a forward of its own.
 
     (A parametrization is no hook, but shows in the type: it gives the module a class of its own.)
     """
@@ -223,7 +223,7 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def alike(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether they can be concatenated: all None, or plain tensors of one dtype and device, trained alike.
+    """Check whether tensors can be concatenated: all None, or plain, of one dtype and device, trained alike.
 
     A subclass of Tensor (a quantized or sharded weight) is not plain: it has products of its own.
     """

@@ -97,7 +97,7 @@ class AttentionInputs:
 
     @property
     def unmasked(self) -> bool:
-        """Known without looking: every query sees a key, and every key is seen."""
+        """True if the mask's kind alone says that every query sees a key, and every key is seen."""
         kinds = self.mask.kinds
         return kinds == {"none"} or (
             kinds == {"causal"} and self.given_positions is None and self.n_query <= self.n_key
@@ -123,7 +123,7 @@ class AttentionInputs:
         )
 
     def is_long(self) -> bool:
-        """Whether to compile the mask into the kernel. Traced code does not ask: its lengths must stay free."""
+        """Check whether compiling the mask into the kernel pays. Traced code never asks: lengths stay free."""
         if not self.query.is_cuda or torch.compiler.is_compiling():
             return False
         return self.n_query * self.n_key >= LONG
@@ -134,7 +134,7 @@ class AttentionInputs:
         return any(parameter.requires_grad for parameter in self.parameters())
 
     def parameters(self) -> list[nn.Parameter]:
-        """The learned values of the parts."""
+        """Return the learned values of the parts."""
         built = [part for part in (self.similarity, self.weighting, self.position) if isinstance(part, nn.Module)]
         return [parameter for part in built for parameter in part.parameters()]
 
@@ -142,7 +142,7 @@ class AttentionInputs:
         return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows, share=self.share)
 
     def of_row(self, row: int) -> "AttentionInputs":
-        """The call of one sequence of the batch alone."""
+        """Return the inputs of one sequence of the batch."""
         one = slice(row, row + 1)
         given = self.given_positions
         if given is not None:
@@ -153,7 +153,7 @@ class AttentionInputs:
         )
 
     def of_head(self, head: int) -> "AttentionInputs | None":
-        """The call of one head alone; None where a part of it does not say what one head has of it."""
+        """Return the inputs of one head; None where a part cannot say which of its values are that head's."""
         parts = [part.of_head(head) for part in (self.similarity, self.weighting, self.position)]
         if None in parts:
             return None
@@ -170,13 +170,13 @@ class AttentionInputs:
         )
 
     def widened(self) -> "AttentionInputs":
-        """Half precision as float32, for kernels that compute step by step."""
+        """Convert half precision to float32, for kernels that compute step by step."""
         if self.query.dtype not in HALF:
             return self
         return self.replace(query=self.query.float(), key=self.key.float(), value=self.value.float())
 
     def with_every_head(self) -> "AttentionInputs":
-        """Each query head with a key and a value head of its own: shared ones are repeated."""
+        """Repeat shared key and value heads, so that each query head has its own."""
         group = self.n_heads // self.key.shape[1]
         if group == 1:
             return self
@@ -184,11 +184,9 @@ class AttentionInputs:
         return self.replace(key=repeat(self.key, spread, group=group), value=repeat(self.value, spread, group=group))
 
     def zero_hidden(self, sight: "Visibility") -> "AttentionInputs":
-        """Safe from whatever stands where nothing can come of it (NaN, Inf, memory nobody wrote).
+        """Zero keys, values and queries that the mask hides, so NaN or Inf there cannot reach outputs or gradients.
 
-        Keys and values no query sees, and queries that see no key, are set to 0, and so touch neither outputs nor
-        gradients. On a CPU the numbers are looked at first: ordinary ones do no harm with weights of 0, and nothing is
-        copied.
+        On a CPU the numbers are read first: with ordinary ones a weight of 0 is enough, and nothing is copied.
         """
         if self.assume_finite:
             return self
@@ -196,7 +194,7 @@ class AttentionInputs:
         return self if harmless else self.set_hidden_to_zero(sight)
 
     def set_hidden_to_zero(self, sight: "Visibility") -> "AttentionInputs":
-        """Zeros for keys and values no query sees, and for queries that see no key."""
+        """Zero the keys and values that no query sees, and the queries that see no key."""
         unseen = ~sight.keys.unsqueeze(-1)
         if unseen.shape[1] > 1:
             group = self.n_heads // self.key.shape[1]
@@ -212,7 +210,7 @@ FIELDS = tuple(field.name for field in fields(AttentionInputs))
 
 
 def ordinary(vectors: Tensor) -> bool:
-    """Whether all of it is finite, and small enough for products with it to be: one pass, and no copy."""
+    """Check that all numbers are finite and small enough for products with them to be: one pass, and no copy."""
     if vectors.numel() == 0:
         return True
     low, high = torch.aminmax(vectors.detach() if vectors.requires_grad else vectors)

@@ -87,14 +87,14 @@ class Attention(Tapped):
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
     ) -> Float[Tensor, "... query d_out"]:
-        """Attention from one source, from two (the second gives keys and values) or from three."""
+        """Return attention from one source, from two (the second gives keys and values) or from three."""
         sources = self.sources(query_source, key_source, value_source)
         call = self.call(sources, mask, (query_positions, key_positions), self.dropout if self.training else 0.0)
         out = self.finish(run(self.kernel, call) if self.runner is None else self.runner(call))
         return out if query_source.ndim == 3 else out.squeeze(0)
 
     def finish(self, context: Float[Tensor, "batch head query d_value"]) -> Float[Tensor, "batch query d_out"]:
-        """From the contexts of the heads to what the layer gives."""
+        """Concatenate the heads' contexts and map them by W_O, if the layer has it."""
         context = self.tap("context", context)
         concat = self.tap("concat", context.transpose(1, 2).flatten(2))
         return self.tap("out", self.output(concat))
@@ -122,7 +122,7 @@ class Attention(Tapped):
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
     ) -> Steps:
-        """Every step of what `forward` computes, without dropout; no batch axis where the source has none."""
+        """Return every step of `forward`, without dropout; no batch axis where the source has none."""
         sources = self.sources(query_source, key_source, value_source)
         made = reference.steps(self.call(sources, mask, (query_positions, key_positions), 0.0))
         return made if query_source.ndim == 3 else made.without_batch()
@@ -137,19 +137,19 @@ class Attention(Tapped):
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
     ) -> Choice:
-        """The kernel `forward` would run, and why."""
+        """Return the kernel that `forward` would run, and why."""
         sources = self.sources(query_source, key_source, value_source)
         dropout = self.dropout if self.training else 0.0
         return explain_choice(self.kernel, self.call(sources, mask, (query_positions, key_positions), dropout))
 
     @property
     def ordered(self) -> bool:
-        """Whether positions matter to it: they turn or bias, or its mask may ask for them."""
+        """True if positions matter: they rotate or bias, or the mask may depend on them."""
         return not isinstance(self.position, NoPosition) or bool(self.mask.kinds - {"none", "padding", "tensor"})
 
     @property
     def sums(self) -> bool:
-        """Whether keys and values may be summed before a query comes: kernelized, by a kernel that does so."""
+        """True if keys and values may be summed before a query comes: kernelized, by a kernel that does so."""
         return self.weighting.form == "kernelized" and self.kernel in ("auto", "linear", "chunked", "recurrent")
 
     def sdpa_scale(self) -> float | None:
@@ -169,7 +169,7 @@ class Attention(Tapped):
 
     @property
     def last(self) -> Tensor:
-        """The last matrix: W_O, or that of the value map in a layer that stops at the concatenation."""
+        """Last matrix of the layer: W_O, or that of the value map in a layer that stops at the concatenation."""
         last = self.output.weight if isinstance(self.output, nn.Linear) else self.value.last
         assert isinstance(last, Tensor)
         return last

@@ -69,7 +69,7 @@ class AttentionOptions:
 
 
 def check_made_for(name: str, part: Part, inputs: AttentionInputs) -> None:
-    """A part with values of its own must have been built for these heads, on this device."""
+    """Check that a part with learned values was built for these heads, on this device."""
     if not isinstance(part, nn.Module):
         return
     for what, made, here in (
@@ -178,7 +178,7 @@ def check_kernelized(similarity: Similarity | None, position: Position) -> None:
 
 
 def given_positions(query: Tensor, key: Tensor, positions: tuple[Tensor | None, Tensor | None]) -> Positions | None:
-    """The positions a user gave, the other side's default beside them; None if both are the default."""
+    """Return the positions a user gave, the other side's default beside them; None if both are the default."""
     if positions[0] is None and positions[1] is None:
         return None
     default = Positions.aligned(query.shape[2], key.shape[2], query.device)

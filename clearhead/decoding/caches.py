@@ -55,14 +55,14 @@ class Clock:
         self.n, self.new, self.known = self.n + self.new, new, {}
 
     def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        """What is made of the positions, once a step for all layers."""
+        """Return what `make` computes from the positions, once a step for all layers."""
         if name not in self.known:
             self.known[name] = make()
         return self.known[name]
 
     @property
     def keys(self) -> Tensor:
-        """The positions of all columns, `(n,)` or `(row, n)`."""
+        """Positions of all columns, `(n,)` or `(row, n)`."""
         return self.once("keys", self.all_positions)
 
     def all_positions(self) -> Tensor:
@@ -71,21 +71,21 @@ class Clock:
 
     @property
     def positions(self) -> Tensor:
-        """Those of the new columns."""
+        """Positions of the new columns."""
         return self.keys[..., self.n :]
 
     @property
     def real(self) -> Table | None:
-        """True at what is not padding; None where there is none."""
+        """Mask of what is not padding; None where there is no padding."""
         return None if self.pads is None else self.once("real", lambda: Table((self.keys >= 0)[:, None, None, :]))
 
     @property
     def padding(self) -> Bool[Tensor, "row n"] | None:
-        """True at the new columns that are padding; None where none of them can be: it comes before the first token."""
+        """True at new columns that are padding; None after the first step, since padding comes before the tokens."""
         return None if self.pads is None or self.n else self.once("padding", lambda: self.positions < 0)
 
     def turned(self, position: Position, vectors: PerHead) -> PerHead:
-        """New queries or keys as their positions turn them."""
+        """Return new queries or keys rotated by their positions."""
         if not position.turns:
             return vectors
         width = vectors.shape[-1]
@@ -108,7 +108,7 @@ class Source:
     lengths: Int[Tensor, "sentence"] | None
 
     def padding(self) -> Bool[Tensor, "sentence n"] | None:
-        """True at what does not count; None where all of it does."""
+        """Return True at padding; None where there is none."""
         if self.lengths is None:
             return None
         return torch.arange(self.vectors.shape[1], device=self.vectors.device) >= self.lengths.unsqueeze(1)
@@ -126,14 +126,14 @@ class Cache(KVSource):
 
     @abstractmethod
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None) -> None:
-        """Goes on with these of the rows, some perhaps several times; of these sentences (None: of all)."""
+        """Keep these rows, some perhaps several times, of these sentences (None: of all)."""
 
     @abstractmethod
     def tensors(self) -> list[Tensor]:
-        """All it holds: what decoding costs in memory."""
+        """Return all tensors it holds: what decoding costs in memory."""
 
     def projected(self, layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the new vectors, turned by their positions; zeros for what is padding."""
+        """Return queries, keys and values of the new vectors, rotated by their positions; zeros for padding."""
         query, key, value = layer.project(x, x, x)
         turned = self.clock.turned
         query, key = turned(layer.position, query), turned(layer.position, key)
@@ -182,7 +182,7 @@ class Growing(Cache):
         return step
 
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
-        """By their place in the cache the keys are in order: positions are given only where something asks for them."""
+        """Return the inputs of the kernel. Keys are in order in the cache, so positions are given only where needed."""
         clock, mask = self.clock, layer.mask
         positions = None
         if clock.real is not None:
@@ -206,7 +206,7 @@ class Growing(Cache):
         return made
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
-        """Into memory of the same shape that was used before, if the number of rows stays: the two take turns."""
+        """Copy the rows into spare memory of the same shape, if their number stays: the two take turns."""
         if self.spare is None or self.spare[0].shape != (len(rows), *self.keys.shape[1:]):
             self.spare = (
                 self.keys.new_empty(len(rows), *self.keys.shape[1:]),
@@ -240,7 +240,7 @@ class Sliding(Cache):
         return layer.finish(attended(layer, self.call(layer, query, key, value)))
 
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
-        """A single new query sees all that is kept, unless the mask asks for more than a window."""
+        """Return the inputs of the kernel. One new query sees all that is kept, if the mask is a window."""
         clock, mask = self.clock, layer.mask
         columns = slice(clock.total - key.shape[2], None)
         plain = clock.new == 1 and mask.kinds <= {"causal", "window"}
@@ -273,7 +273,7 @@ class Summed(Cache):
         return layer.finish(self.context(made).to(x.dtype))
 
     def context(self, call: AttentionInputs) -> Tensor:
-        """The whole prompt in chunks; what comes after it one position at a time."""
+        """Return the context: of the whole prompt in chunks, of what comes after it one position at a time."""
         if self.state is None:
             self.state = State.before(call).add(call.key, call.value)
             if call.n_query > 1:
@@ -314,7 +314,7 @@ class FromSource(Cache):
         return layer.finish(rearrange(context, "sentence head (beam n) d -> (sentence beam) head n d", beam=beams))
 
     def first(self, layer: Attention) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source, zeros for its padding; it is then let go."""
+        """Return keys and values of the source, zeros for its padding; then drop the source."""
         assert self.source is not None
         vectors, padding = self.source.vectors, self.source.padding()
         places = torch.arange(vectors.shape[1], device=vectors.device)
@@ -362,7 +362,7 @@ class Fixed(FromSource):
         return step
 
     def positions(self, layer: Attention, n_query: int) -> Positions | None:
-        """Of target and source, each counted from 0, where the layer asks for them."""
+        """Return positions of target and source, each counted from 0, where the layer uses them."""
         if not layer.ordered:
             return None
         n_sentences, n_key = len(self.keys), self.keys.shape[2]
@@ -434,7 +434,7 @@ class Caches:
         self.clock.select(rows)
 
     def bytes(self) -> int:
-        """What they hold."""
+        """Return the bytes of all caches."""
         return sum(made.untyped_storage().nbytes() for cache in self for made in cache.tensors())
 
 
@@ -450,14 +450,16 @@ def cross_cache(layer: Attention, clock: Clock, source: Source) -> Cache:
 
 
 def attended(layer: Attention, call: AttentionInputs) -> Tensor:
-    """By the layer's kernel. One asked for by name may serve whole texts, but not a few queries on a cache; then by
-    the one that `auto` picks."""
+    """Return the context by the layer's kernel, or by the one `auto` picks.
+
+    A kernel asked for by name may serve whole texts, but not a few queries on a cache.
+    """
     serves = layer.kernel == "auto" or KERNELS[layer.kernel].refusal(call.facts()) is None
     return run(layer.kernel if serves else "auto", call)
 
 
 def zeroed(vectors: PerHead, padding: Bool[Tensor, "row n"] | None) -> PerHead:
-    """Zeros where there is padding, whatever stands there."""
+    """Zero the vectors at padding, even where they are NaN."""
     return vectors if padding is None else vectors.masked_fill(padding[:, None, :, None], 0)
 
 
@@ -469,7 +471,7 @@ def without(call: AttentionInputs, padding: Bool[Tensor, "row n"] | None) -> Att
 def call_of(
     layer: Attention, vectors: tuple[Tensor, Tensor, Tensor], mask: Mask, positions: Positions | None = None
 ) -> AttentionInputs:
-    """A call that needs no checking: every tensor in it was made here."""
+    """Return inputs of a kernel without checks: every tensor in them was made here."""
     query, key, value = vectors
     return AttentionInputs(
         query=query,

@@ -49,7 +49,7 @@ def generate(
     prefix: Rows | None = None,
     candidates: int = 0,
 ) -> list[list[Hypothesis]]:
-    """What the model writes: for each input its hypotheses, the best first (one, but for a beam's n-best).
+    """Return for each input the model's hypotheses, the best first (one, but for a beam's n-best).
 
     A decoder goes on from `inputs`. An encoder-decoder translates them, going on from `prefix`: a start token, and what
     else the output shall begin with. Inputs may differ in length. `candidates`: how many likeliest tokens to give for
@@ -85,7 +85,7 @@ def stream(
     prefix: Rows | None = None,
     candidates: int = 0,
 ) -> Iterator[Token]:
-    """The same, token by token, as soon as each is chosen. The model is in eval mode until the last has come."""
+    """Yield the same tokens as soon as each is chosen. The model is in eval mode until the last has come."""
     if isinstance(method, Beam):
         raise OptionError("a beam may change its mind until the end: stream Greedy() or Sample(), or use generate")
     if not isinstance(method, Chooser):
@@ -135,7 +135,7 @@ class Rowwise:
         self.chosen = torch.empty(0)
 
     def step(self, n_new: int) -> list[Token]:
-        """The next token of every row that is still there."""
+        """Return the next token of every live row."""
         log_probs = self.session.log_probs(self.rules, self.so_far)
         shown = shown_to(log_probs, self.candidates)
         self.rules.forbid(log_probs, n_new, self.so_far)
@@ -191,7 +191,7 @@ class Score(NamedTuple):
 
 
 def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = None) -> list[Score]:
-    """The log-probability of every token of given outputs, after their inputs (and prefix)."""
+    """Return the log-probability of every token of given outputs, after their inputs (and prefix)."""
     given = token_rows("outputs", outputs)
     request = make_request(model, inputs, prefix, 1)
     check_ids("outputs", given, request.decoder.spec.vocabulary)
@@ -211,7 +211,7 @@ def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = No
 
 
 def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "row n"]:
-    """At each place the log-probability of the token that comes next."""
+    """Return at each position the log-probability of the next token."""
     tokens, _ = right_padded(rows, request.decoder.embedding.table.device)
     shown, wanted = tokens[:, :-1], tokens[:, 1:]
     logits = logits_of(request, shown)
@@ -228,7 +228,7 @@ def logits_of(request: Request, tokens: Int[Tensor, "row n"]) -> Tensor:
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inference and eval mode; every module goes back to the mode it was in."""
+    """Switch to inference and eval mode; every module then goes back to the mode it was in."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -33,7 +33,7 @@ class Node(NamedTuple):
     candidates: Candidates = ()
 
     def path(self) -> "list[Node]":
-        """The nodes from the first new token to this one."""
+        """Return the nodes from the first new token to this one."""
         nodes, node = [], self
         while node.parent is not None:
             nodes.append(node)

@@ -36,7 +36,7 @@ class Request:
 
 
 def make_request(model: Model, inputs: Rows, prefix: Rows | None, n_new: int) -> Request:
-    """Checked, for outputs of at most `n_new` tokens."""
+    """Return the request, after checking it for outputs of at most `n_new` tokens."""
     check_model(model)
     decoder = model if isinstance(model, Decoder) else model.decoder
     rows = token_rows("inputs", inputs)
@@ -110,7 +110,7 @@ def check_rules(rules: Rules, vocabulary: int) -> None:
 
 
 def check_length(name: str, rows: list[list[int]], embedding: TokenEmbedding, n_new: int) -> None:
-    """The last new token is never read, so it needs no position."""
+    """Check that the positions suffice. The last new token is never read, so it needs none."""
     there = None if embedding.position is None else embedding.position.length
     if there is None or not rows:
         return

@@ -15,7 +15,7 @@ SMALL = 1 << 16
 
 
 def top(values: Float[Tensor, "row vocabulary"], k: int) -> tuple[Float[Tensor, "row k"], Int[Tensor, "row k"]]:
-    """The k largest of each row and where they stand, the largest first; all of them if there are fewer."""
+    """Return the k largest of each row and their indices, the largest first; all of them if there are fewer."""
     n = values.shape[-1]
     k = min(k, n)
     whole = n - n % GROUP
@@ -49,7 +49,7 @@ class LogProbs:
 
 
 def best(values: Float[Tensor, "row vocabulary"]) -> tuple[Float[Tensor, "row"], Int[Tensor, "row"]]:
-    """The largest of each row and where it stands."""
+    """Return the largest of each row and its index."""
     if values.numel() < SMALL:
         return values.max(-1)
     found, place = top(values, 1)
@@ -57,7 +57,7 @@ def best(values: Float[Tensor, "row vocabulary"]) -> tuple[Float[Tensor, "row"],
 
 
 def shown_to(log_probs: Float[Tensor, "row vocabulary"], count: int) -> list[Candidates]:
-    """The likeliest tokens of every row and their log-probabilities."""
+    """Return the likeliest tokens of every row and their log-probabilities."""
     if not count:
         return [()] * len(log_probs)
     values, tokens = top(log_probs, count)

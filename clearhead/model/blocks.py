@@ -43,7 +43,7 @@ class AttentionSpec:
     kernel: str = "auto"
 
     def build(self, d_model: int, mask: Mask | None = None) -> Attention:
-        """The layer; `mask` is what its place in the model asks for, beside its own."""
+        """Return the layer; `mask` is what its place in the model asks for, beside its own."""
         own = [part for part in (mask, self.mask) if part is not None]
         layer = Attention(
             d_model,

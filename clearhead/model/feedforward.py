@@ -33,7 +33,7 @@ class FeedForward(ABC):
 
     @abstractmethod
     def build(self, d_model: int) -> "Network":
-        """The network with its maps, for this width."""
+        """Return the network with its maps, for this width."""
 
 
 @final

@@ -35,14 +35,14 @@ def meta(*shape: int) -> Tensor:
 
 
 def measured(function: Callable[..., Any], *inputs: Tensor | None) -> tuple[int, Any]:
-    """The operations of the matrix products in a function, as in training: without gradients some take another way."""
+    """Count the operations of a function's matrix products, with gradients on: without, some take another way."""
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
         made = function(*inputs)
     return counter.get_total_flops(), made
 
 
 def block_costs(block: Block, batch: int, n: int, n_memory: int) -> Iterator[Cost]:
-    """The parts of a block for n tokens, that cross-attends, if it does, to n_memory vectors."""
+    """Return the parts of a block for n tokens, cross-attending to n_memory vectors if it does."""
     yield from attention_costs("attention", block.attention, batch, n, n)
     if block.cross is not None:
         yield from attention_costs("cross", block.cross, batch, n, n_memory)
@@ -68,7 +68,7 @@ def attention_costs(slot: str, layer: Attention, batch: int, n_query: int, n_key
 
 
 def scored(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
-    """Every pair has its score, and its share in the sum."""
+    """Count operations where every pair has its score, and its term in the sum."""
     batch, n_heads, n_query, _ = query.shape
     once, (asked, answered) = measured(layer.similarity.prepare, query, every_head(key, n_heads))
     one_in_each_head, _ = measured(layer.similarity.score, asked[:1, :, :1], answered[:1, :, :1])
@@ -77,7 +77,7 @@ def scored(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple
 
 
 def summed(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
-    """Keys and values are summed, and the sums read."""
+    """Count operations where keys and values are summed, and the sums read."""
     batch, n_heads, n_query, _ = query.shape
     once, (_, answered) = measured(layer.similarity.prepare, query, every_head(key, n_heads))
     d_value, each = value.shape[-1], 2 * batch * n_heads * answered.shape[-1]
@@ -85,12 +85,12 @@ def summed(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple
 
 
 def every_head(key: Tensor, n_heads: int) -> Tensor:
-    """Shared heads repeated, one for each query head."""
+    """Repeat shared heads, one for each query head."""
     return key.repeat_interleave(n_heads // key.shape[1], 1)
 
 
 def allowed_pairs(mask: Mask, extent: Extent) -> int:
-    """How many pairs of a query and a key the mask allows, over all heads and sequences; both count from 0."""
+    """Count the pairs of a query and a key that the mask allows, over all heads and sequences, both from 0."""
     mask.check(extent)
     query, key = torch.arange(extent.n_query), torch.arange(extent.n_key)
     if mask.kinds <= {"none", "causal", "window"}:
@@ -105,7 +105,7 @@ def allowed_pairs(mask: Mask, extent: Extent) -> int:
 
 
 def spans(mask: Mask, query: Tensor, n_key: int) -> int:
-    """The same of one head, where each query sees one unbroken range of keys."""
+    """Count the pairs of one head where each query sees one unbroken range of keys."""
     first, last = torch.zeros_like(query), torch.full_like(query, n_key - 1)
     if "causal" in mask.kinds:
         last = last.minimum(query)

@@ -23,7 +23,7 @@ class Norm(ABC):
 
     @abstractmethod
     def build(self, d_model: int) -> nn.Module:
-        """The norm with its learned values, for vectors of this width."""
+        """Return the norm with its learned values, for vectors of this width."""
 
 
 @final

@@ -31,7 +31,7 @@ class Output(ABC):
 
     @abstractmethod
     def build(self, d_model: int, table: nn.Parameter) -> nn.Module:
-        """The output of a model whose embedding has this table; called with its vectors and their lengths."""
+        """Return the output of a model whose embedding has this table; it is called with vectors and their lengths."""
 
 
 @final

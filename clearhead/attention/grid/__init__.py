@@ -46,7 +46,7 @@ class Report:
 
 
 def axes() -> dict[str, list[str]]:
-    """Every choice on every axis, read from the tables of parts."""
+    """Return every choice on every axis, read from the tables of parts."""
     return {
         "similarity": ["default", *similarity.TABLE],
         "weighting": list(weighting.TABLE),
@@ -62,7 +62,7 @@ def axes() -> dict[str, list[str]]:
 
 
 def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str = "cpu") -> Iterator[Combination]:
-    """Combinations on this kernel that show all there is to show.
+    """Yield enough combinations on this kernel to show what it serves and what it refuses.
 
     Every pair of choices that it serves together is in one that it serves, and every choice beside every reason for
     refusing is in one that it refuses.
@@ -85,7 +85,7 @@ def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str
 def serving(
     kernel: str, choices: Mapping[str, list[str]], own: Mapping[str, Part], device: str
 ) -> dict[str, list[str]]:
-    """The choices that this kernel serves, taken one by one; an axis where it serves none is left as it is."""
+    """Return the choices that this kernel serves, taken one by one; an axis where it serves none stays as it is."""
     return {
         axis: [part for part in parts if axis in own or served(cell(axis, part, form_of(axis, part), kernel), device)]
         or parts
@@ -98,7 +98,7 @@ def reasons(combination: Combination) -> list[str]:
 
 
 def check(found: Iterable[Combination]) -> Report:
-    """Runs them, on kernels made small enough for it."""
+    """Run the combinations, on kernels whose blocks are small enough for these lengths."""
     supported, refused, failures = 0, 0, []
     with small_kernels():
         for seed, combination in enumerate(found):
@@ -123,7 +123,7 @@ def problems(combination: Combination, why: list[str], seed: int) -> list[str]:
 
 @contextlib.contextmanager
 def small_kernels() -> Iterator[None]:
-    """Blocks and chunks so small that these lengths have several; flex traced but not compiled, which takes seconds."""
+    """Make blocks and chunks so small that these lengths have several; trace flex but do not compile it."""
     kept = blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND
     blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND = 200, 2, "eager"
     flex.compiled_flex.cache_clear()
@@ -135,7 +135,7 @@ def small_kernels() -> Iterator[None]:
 
 
 def check_part(part: Part) -> Report:
-    """The whole grid for one similarity, weighting or position, listed in a table or not."""
+    """Run the whole grid for one similarity, weighting or position, listed in a table or not."""
     axis = next((axis for kind, axis in AXIS_OF.items() if isinstance(part, kind)), None)
     if axis is None:
         raise OptionError(f"expected a similarity, a weighting or a position; came {part!r}")

@@ -94,7 +94,7 @@ class Blocks(torch.autograd.Function):
 
 
 def draws_once(call: AttentionInputs) -> bool:
-    """Whether dropout cannot be drawn again for the way back: nothing reads random numbers' state in a capture."""
+    """Check whether dropout cannot be drawn again in the backward pass: a capture reads no random state."""
     if call.dropout == 0 or not call.query.is_cuda or torch.compiler.is_compiling():
         return False
     return torch.cuda.is_current_stream_capturing()
@@ -106,7 +106,7 @@ def random_state(device: torch.device) -> Tensor:
 
 @contextlib.contextmanager
 def as_it_was(state: Tensor | None, device: torch.device) -> Iterator[None]:
-    """The random numbers of then, for the same dropout; those of now go on afterwards."""
+    """Restore the random state of the forward pass, for the same dropout; the present one goes on afterwards."""
     if state is None:
         yield
         return
@@ -120,7 +120,7 @@ def blocks_of(call: AttentionInputs, rows: int) -> list[slice]:
 
 
 def context(call: AttentionInputs, tensors: tuple[Tensor, Tensor, Tensor], block: slice) -> Context:
-    """The context of a block of rows, from prepared queries and keys."""
+    """Return the context of a block of rows, from prepared queries and keys."""
     query, key, value = tensors
     weights = reference.weigh(call, query[:, :, block], key, block)
     return reference.mix(call, weights.weight, value)
@@ -132,7 +132,7 @@ def block_rows(call: AttentionInputs, block_numbers: int) -> int:
 
 
 def sight(call: AttentionInputs, rows: int) -> Visibility:
-    """Which queries see a key and which keys are seen, a block of queries at a time."""
+    """Return which queries see a key and which keys are seen, evaluating a block of queries at a time."""
     blocks = blocks_of(call, rows)
     seen = [Visibility.of(call.mask.allowed(call.cells(block))) for block in blocks]
     keys = seen[0].keys

@@ -82,7 +82,7 @@ def in_one_sum(call: AttentionInputs) -> Context:
 
 
 def by_heads(call: AttentionInputs) -> list[AttentionInputs]:
-    """On a CPU, a few heads at a time: what is held of each step stays small, and memory is used again."""
+    """Split the call, on a CPU, into a few heads at a time: what each step holds stays small and in cache."""
     if call.query.device.type != "cpu" or torch.compiler.is_compiling():
         return [call]
     numbers = call.query.shape[0] * max(call.n_query, call.n_key) * max(CHUNK, call.query.shape[-1])
@@ -108,19 +108,19 @@ def in_chunks(call: AttentionInputs) -> Context:
 
 
 def reach_back(call: AttentionInputs) -> int:
-    """How many positions back a query sees at most."""
+    """Return how many positions back a query sees at most."""
     return nearest([term.left for term in call.mask.terms if isinstance(term, Window)], call)
 
 
 def reach_ahead(call: AttentionInputs) -> int:
-    """How many positions ahead a query sees at most."""
+    """Return how many positions ahead a query sees at most."""
     if "causal" in call.mask.kinds:
         return 0
     return nearest([term.right for term in call.mask.terms if isinstance(term, Window)], call)
 
 
 def nearest(limits: list[int], call: AttentionInputs) -> int:
-    """The least of the limits, and of what lies past everything (by hand: `min` of a list breaks a traced graph)."""
+    """Return the least of the limits and of all there is to see (by hand: `min` of a list breaks a traced graph)."""
     reach = call.n_query + call.n_key
     for limit in limits:
         reach = min(reach, limit)
@@ -152,7 +152,7 @@ class Sums:
 
 
 def each(change: Callable[..., Tensor], *sums: Sums) -> Sums:
-    """Do the same with the amounts and with the peaks."""
+    """Apply the function to the amounts and to the peaks."""
     peaks = [one.peak for one in sums]
     return Sums(change(*(one.amount for one in sums)), None if peaks[0] is None else change(*peaks))
 
@@ -183,11 +183,11 @@ class Chunks:
         return self.key.shape[3]
 
     def furthest(self, side: int) -> int:
-        """How many chunks from a query's own there can be on this side."""
+        """Return how many chunks from a query's own there can be on this side."""
         return (self.key if side == BEFORE else self.query).shape[2] - 1
 
     def positions(self, chunks: Parts) -> Int[Tensor, "1 1 chunk row 1"]:
-        """The positions in the chunks of the queries, or in those of the keys."""
+        """Return the positions in the chunks of the queries, or in those of the keys."""
         first = self.call.n_key - chunks.shape[2] * self.length
         every = torch.arange(first, self.call.n_key, device=chunks.device)
         return rearrange(every, "(chunk row) -> 1 1 chunk row 1", row=self.length)
@@ -203,7 +203,7 @@ def cut(vectors: Float[Tensor, "batch head n column"], n_chunks: int, length: in
 
 
 def block(chunks: Chunks, shift: int) -> Sums:
-    """What the queries get from the keys `shift` chunks after their own, scored one by one."""
+    """Return what the queries get from the keys `shift` chunks after their own, scored one by one."""
     count = chunks.query.shape[2]
     key, value = moved(chunks.key, shift, count, nothing(chunks.call)), moved(chunks.value, shift, count)
     visible = block_seen(chunks, shift)
@@ -215,7 +215,7 @@ def block(chunks: Chunks, shift: int) -> Sums:
 
 
 def block_seen(chunks: Chunks, shift: int) -> Bool[Tensor, "batch_or_1 1 chunk_or_1 row key_row"]:
-    """The mask in these blocks. Padding is left out: such keys are zeros already."""
+    """Return the mask in these blocks. Padding is left out: such keys are zeros already."""
     query = chunks.positions(chunks.query)
     key = rearrange(query, "b h chunk row 1 -> b h chunk 1 row") + shift * chunks.length
     parts = []
@@ -227,7 +227,7 @@ def block_seen(chunks: Chunks, shift: int) -> Bool[Tensor, "batch_or_1 1 chunk_o
 
 
 def from_sums(chunks: Chunks, side: int, count: int) -> Sums:
-    """What the queries get from the `count` chunks next to their own on this side, all of which they see whole."""
+    """Return what the queries get from the `count` chunks next to their own on this side, which they see whole."""
     sums = passing_sums(chunks, side, count).moved(side, chunks.query.shape[2])
     if sums.peak is None:
         read = Sums(chunks.query @ sums.amount)
@@ -242,7 +242,7 @@ def from_sums(chunks: Chunks, side: int, count: int) -> Sums:
 
 
 def passing_sums(chunks: Chunks, side: int, count: int) -> Sums:
-    """At each chunk the sum of φ(k) vᵀ over it and those behind it, `count` in all, as seen from where the next begins.
+    """Return for each chunk the sum of φ(k) vᵀ over it and those behind it, `count` in all, at the next one's border.
 
     With documents that is the sum over the one document which runs on into the next chunk.
     """
@@ -277,12 +277,12 @@ def chunk_sums(chunks: Chunks, key: Parts) -> Sums:
 
 
 def border(positions: Int[Tensor, "1 1 chunk row 1"], side: int) -> Borders:
-    """Where sums from this side come into a chunk: its first position, or its last."""
+    """Return where sums from this side enter a chunk: its first position, or its last."""
     return positions[:, :, :, :1] if side == BEFORE else positions[:, :, :, -1:]
 
 
 def sliding(sums: Sums, edge: Borders, count: int, passed: Passed) -> Sums:
-    """At each chunk the sum over the last `count` chunks, by doubling: nothing is subtracted, so nothing cancels."""
+    """Return for each chunk the sum over the last `count` chunks, by doubling: no difference, so nothing cancels."""
     if count == 1:
         return sums
 
@@ -296,7 +296,7 @@ def sliding(sums: Sums, edge: Borders, count: int, passed: Passed) -> Sums:
 
 
 def scanned(sums: Sums, edge: Borders, passed: Passed) -> Sums:
-    """At each chunk the sum over all up to it, in linear time: of pairs of chunks first, then between the pairs."""
+    """Return for each chunk the sum over all up to it, in linear time: of pairs of chunks, then between the pairs."""
     n_chunks = edge.shape[2]
     if n_chunks == 1:
         return sums
@@ -320,7 +320,7 @@ def scanned(sums: Sums, edge: Borders, passed: Passed) -> Sums:
 
 
 def moved(chunks: Tensor, shift: int, count: int, fill: float = 0.0) -> Tensor:
-    """The last `count` chunks, each replaced by the one `shift` chunks after it; `fill` where there is none."""
+    """Return the last `count` chunks, each replaced by the one `shift` chunks after it; `fill` where there is none."""
     skipped = chunks.shape[2] - count
     if shift == 0:
         return chunks[:, :, skipped:]

@@ -87,7 +87,7 @@ def call_flex(
 
 @functools.lru_cache(maxsize=256)
 def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
-    """Flex compiled for one structure of mask and bias, which has a copy of the code, under a name, to itself.
+    """Compile flex for one structure of mask and bias, from a copy of the code under a name of its own.
 
     torch keeps what it compiled with the code, and fails where another mask has other attributes (2.13: an
     AttributeError as it looks up why the last one does not fit). By the name it remembers which numbers change, and
@@ -99,7 +99,7 @@ def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
 
 
 def structure(call: AttentionInputs) -> tuple[object, ...]:
-    """What flex is compiled for; only lengths and the batch may vary within it."""
+    """Return what flex is compiled for; only lengths and the batch may vary within it."""
     positions = "from zero" if counts_from_zero(call) else (call.positions.query.ndim, call.positions.key.ndim)
     heads = (call.n_heads, call.key.shape[1], call.key.shape[3], call.value.shape[3])
     parts = (call.mask.structure, call.position.structure, call.weighting.temperature)
@@ -107,7 +107,7 @@ def structure(call: AttentionInputs) -> tuple[object, ...]:
 
 
 def counts_from_zero(call: AttentionInputs) -> bool:
-    """Whether a position is its place in the tensor, on both sides: then flex need not load positions."""
+    """Check whether every position is its index in the tensor, so that flex need not load positions."""
     return call.given_positions is None and call.n_query == call.n_key
 
 

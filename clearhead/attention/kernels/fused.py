@@ -38,7 +38,7 @@ class Fused(Kernel):
         return None
 
     def yields_to(self, facts: KernelFacts) -> str | None:
-        """On a GPU a long mask or bias is compiled into flex, where the fused kernel would read it as a matrix."""
+        """Prefer flex for a long mask or bias on a GPU: here it would be read as a matrix."""
         reads_matrix = builds_mask(facts) or facts.bias != "none"
         return "flex" if reads_matrix and facts.long and facts.device == "cuda" else None
 
@@ -98,17 +98,17 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
 
 
 def builds_mask(facts: KernelFacts) -> bool:
-    """Whether the mask becomes a matrix of truth values, and is not a switch or one row for all queries."""
+    """Check whether the mask becomes a matrix of truth values, and is not a switch or one row for all queries."""
     return len(facts.masks) > 1 or bool(facts.masks - {"none", "causal", "padding"}) or not facts.aligned
 
 
 def may_hold(truths: Tensor) -> bool:
-    """Whether any of them is, or might be, True: looked at on a CPU, where it costs nothing to look."""
+    """Check whether any value is, or might be, True: read on a CPU, where reading costs nothing."""
     return not can_read(truths) or bool(truths.any())
 
 
 def biased(call: AttentionInputs, cells: ScoreIndex, allowed: Tensor) -> Tensor:
-    """The mask as torch takes it: truth values, or the bias with -inf where it may not attend."""
+    """Return the mask as torch takes it: truth values, or the bias with -inf where a query may not attend."""
     if call.position.bias_kind == "none":
         return allowed
     wide = torch.promote_types(call.query.dtype, torch.float32)
@@ -152,7 +152,7 @@ def with_nan(call: AttentionInputs, context: Context) -> Context:
 
 
 def scaled_query(call: AttentionInputs) -> tuple[Tensor, Tensor, float]:
-    """Prepared queries and keys, and the factor for their product; a learned factor goes into the queries.
+    """Return prepared queries and keys, and the factor for their product; a learned one goes into the queries.
 
     Half precision is prepared in float32 and rounded once.
     """
@@ -165,5 +165,5 @@ def scaled_query(call: AttentionInputs) -> tuple[Tensor, Tensor, float]:
 
 
 def widen(vectors: Tensor, width: int) -> Tensor:
-    """Filled up with zeros to `width`: a dot product does not notice."""
+    """Pad vectors with zeros to `width`, which leaves dot products as they are."""
     return vectors if vectors.shape[-1] == width else F.pad(vectors, (0, width - vectors.shape[-1]))
