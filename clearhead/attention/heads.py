@@ -19,7 +19,7 @@ from torch.nn.modules import module as torch_modules
 from clearhead.attention.parts import HeadShape
 from clearhead.errors import OptionError
 
-__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "alike", "is_hooked", "joinable", "joined"]
+__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "alike", "is_hooked", "joinable", "map_jointly"]
 
 Source = Float[Tensor, "batch n d_model"]
 PerHead = Float[Tensor, "batch head n d"]
@@ -243,7 +243,7 @@ def alike(tensors: Sequence[Tensor | None]) -> bool:
     return True
 
 
-def joined(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]:
+def map_jointly(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]:
     """Return what each of some `joinable` maps makes of the same source, by one product."""
     weights: list[Tensor] = [one.linear.weight for one in maps]
     biases: list[Tensor] = [one.linear.bias for one in maps if one.linear.bias is not None]

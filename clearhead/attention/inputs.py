@@ -169,7 +169,7 @@ class AttentionInputs:
             share=(self.share or Subset(self.n_heads))._replace(head=head, n_head=1),
         )
 
-    def widened(self) -> "AttentionInputs":
+    def to_float32(self) -> "AttentionInputs":
         """Convert half precision to float32, for kernels that compute step by step."""
         if self.query.dtype not in HALF:
             return self

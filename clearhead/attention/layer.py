@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention import reference
-from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joinable, joined
+from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joinable, map_jointly
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import Choice, explain_choice, run
 from clearhead.attention.masks import Mask, as_mask
@@ -107,7 +107,7 @@ class Attention(Tapped):
         """
         maps = self.query, self.key, self.value
         if query is key is value and torch.is_grad_enabled() and joinable(maps):
-            made = joined(maps, query)
+            made = map_jointly(maps, query)
         else:
             made = self.query(query), self.key(key), self.value(value)
         return self.tap("query", made[0]), self.tap("key", made[1]), self.tap("value", made[2])
@@ -143,7 +143,7 @@ class Attention(Tapped):
         return explain_choice(self.kernel, self.call(sources, mask, (query_positions, key_positions), dropout))
 
     @property
-    def ordered(self) -> bool:
+    def uses_positions(self) -> bool:
         """True if positions matter: they rotate or bias, or the mask may depend on them."""
         return not isinstance(self.position, NoPosition) or bool(self.mask.kinds - {"none", "padding", "tensor"})
 
@@ -179,7 +179,11 @@ class Attention(Tapped):
         value = key if value is None else value
         # A quantized layer may have no parameters that are numbers: then torch itself says what does not fit.
         own = next((one for one in self.parameters() if one.is_floating_point()), None)
-        return self.checked("query", query, own), self.checked("key", key, own), self.checked("value", value, own)
+        return (
+            self.check_source("query", query, own),
+            self.check_source("key", key, own),
+            self.check_source("value", value, own),
+        )
 
     def call(
         self,
@@ -193,7 +197,7 @@ class Attention(Tapped):
         options = AttentionOptions(self.similarity, self.weighting, self.position, both, dropout, self.kernel)
         return options.inputs(self.project(*sources), positions)
 
-    def checked(self, name: str, source: Tensor, own: Tensor | None) -> Tensor:
+    def check_source(self, name: str, source: Tensor, own: Tensor | None) -> Tensor:
         """Return the source as `(batch, n, d_model)`; its device and dtype must be those of the layer's parameters."""
         if not isinstance(source, Tensor):
             raise OptionError(f"{name} source must be a torch tensor; came {type(source).__name__}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-__all__ = ["autocast_enabled", "can_read", "has_numbers", "outside_modes", "transformed"]
+__all__ = ["autocast_enabled", "can_read", "has_numbers", "outside_modes", "under_torch_func"]
 
 PLAIN = (Tensor, nn.Parameter)
 """A subclass may be a FakeTensor, which has a shape and no numbers."""
@@ -28,7 +28,7 @@ def has_numbers(tensor: Tensor) -> bool:
     return type(tensor) in PLAIN and not tensor.is_meta
 
 
-def transformed() -> bool:
+def under_torch_func() -> bool:
     """Check whether a transform of torch.func is active. False while compiling: Dynamo traces transforms itself."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 

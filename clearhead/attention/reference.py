@@ -14,13 +14,13 @@ from torch import Tensor
 from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.similarity import Scores
 
-__all__ = ["Steps", "Tap", "Weights", "mix", "steps", "untouched", "weigh"]
+__all__ = ["Steps", "Tap", "Weights", "leave_unchanged", "mix", "steps", "weigh"]
 
 Tap = Callable[[str, Tensor], Tensor]
 """Given a step by name; what it returns goes on in its place."""
 
 
-def untouched(name: str, value: Tensor) -> Tensor:
+def leave_unchanged(name: str, value: Tensor) -> Tensor:
     return value
 
 
@@ -60,7 +60,7 @@ class Steps:
 def steps(call: AttentionInputs) -> Steps:
     """Return all steps of a call, in float32 or better; the context in the dtype of the inputs."""
     dtype = call.query.dtype
-    call = call.widened().with_every_head()
+    call = call.to_float32().with_every_head()
     allowed = call.mask.allowed(call.cells())
     if not call.unmasked:
         call = call.zero_hidden(Visibility.of(allowed))
@@ -79,7 +79,7 @@ def steps(call: AttentionInputs) -> Steps:
 
 
 def weigh(
-    call: AttentionInputs, query: Tensor, key: Tensor, rows: slice | None = None, tap: Tap = untouched
+    call: AttentionInputs, query: Tensor, key: Tensor, rows: slice | None = None, tap: Tap = leave_unchanged
 ) -> Weights:
     """Return the weights of a block of rows, from its prepared queries and keys; `tap` may replace each step."""
     cells = call.cells(rows)

@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
 from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.session import Session
-from clearhead.decoding.topk import shown_to, top
+from clearhead.decoding.topk import top, top_candidates
 from clearhead.errors import OptionError
 
 __all__ = ["Beam", "Considered", "beam_search"]
@@ -91,7 +91,7 @@ class Found:
     tokens: list[int]
     shown: list[Candidates]
 
-    def ranked(self) -> Iterator[tuple[float, int, int]]:
+    def best_first(self) -> Iterator[tuple[float, int, int]]:
         return zip(self.totals, self.beams, self.tokens, strict=True)
 
 
@@ -147,7 +147,7 @@ class Search:
         keep = max(2, 1 + len(self.rules.end)) * self.method.width
         so_far = [row for sentence in sentences for row in sentence.so_far(self.rules)]
         log_probs = self.session.log_probs(self.rules, so_far)
-        shown = shown_to(log_probs, self.candidates)
+        shown = top_candidates(log_probs, self.candidates)
         values, tokens = top(self.rules.forbid(log_probs, n_new, so_far), keep)
         totals = [[node.total for node in sentence.live] for sentence in sentences]
         before = torch.tensor(totals, dtype=torch.float64, device=values.device)
@@ -159,7 +159,7 @@ class Search:
         Only what is among the `width` best may end: the others are there in case those all end.
         """
         width, live, origins = self.method.width, [], []
-        for rank, (total, beam, token) in enumerate(found.ranked()):
+        for rank, (total, beam, token) in enumerate(found.best_first()):
             if total == FORBIDDEN or (rank >= width and len(live) == width):
                 break
             node = Node(sentence.live[beam], token, total, found.shown[beam])

@@ -50,7 +50,7 @@ class Rules:
         """True if the rules depend on the tokens so far."""
         return self.no_repeat > 0 or self.repetition_penalty != 1
 
-    def penalised(self, logits: Logits, so_far: Sequence[Sequence[int]]) -> Logits:
+    def penalise(self, logits: Logits, so_far: Sequence[Sequence[int]]) -> Logits:
         """Return the logits with tokens that have occurred made less likely."""
         if self.repetition_penalty == 1:
             return logits

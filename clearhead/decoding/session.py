@@ -16,7 +16,7 @@ from clearhead.model.fast_step import FastStep, is_observed
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
-__all__ = ["Session", "open_session", "right_padded"]
+__all__ = ["Session", "open_session", "pad_right"]
 
 Logits = Float[Tensor, "row vocabulary"]
 FOREVER = 1 << 30
@@ -57,7 +57,7 @@ class Session:
 
     def read(self, tokens: Int[Tensor, "row new"]) -> Logits:
         """Return the logits after new tokens, by the model's forward."""
-        states = self.decoder.stack(self.embedded(tokens), self.caches.reads)
+        states = self.decoder.stack(self.embed(tokens), self.caches.reads)
         return self.decoder.output(states[:, -1:])[:, 0]
 
     def find_fast_step(self) -> FastStep | None:
@@ -69,7 +69,7 @@ class Session:
 
     def step(self, tokens: Int[Tensor, "row 1"], fast_step: FastStep) -> Logits:
         """Return the logits after one new token in every row, by the fast step."""
-        return self.logits_of(fast_step(self.embedded(tokens).squeeze(1)))
+        return self.logits_of(fast_step(self.embed(tokens).squeeze(1)))
 
     def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
         """Return logits by the model's output; of many rows, in memory that is used again."""
@@ -81,7 +81,7 @@ class Session:
             self.room = states.new_empty(rows, len(table))
         return torch.mm(states, table.T, out=self.room[:rows])
 
-    def embedded(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
+    def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
         clock = self.caches.clock
         clock.advance(tokens.shape[1])
         positions = None if clock.pads is None else clock.positions.clamp(min=0)
@@ -89,7 +89,7 @@ class Session:
 
     def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Logits:
         """Return log-probabilities of the next token, after the rules' penalty; valid until the next step."""
-        return self.kept.of(rules.penalised(self.logits, so_far))
+        return self.kept.of(rules.penalise(self.logits, so_far))
 
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None = None) -> None:
         """Keep these rows, in this order; some may come several times. `sentences`: those that stay.
@@ -124,14 +124,12 @@ def open_session(
     """Return a session on prompts, or, for an encoder-decoder, on prompts beside their encoded inputs."""
     if isinstance(model, Decoder):
         return make(model, prompts, None, n_new)
-    tokens, lengths = right_padded(inputs, model.decoder.embedding.table.device)
+    tokens, lengths = pad_right(inputs, model.decoder.embedding.table.device)
     ragged = None if bool((lengths == tokens.shape[1]).all()) else lengths
     return make(model.decoder, prompts, Source(model.encoder(tokens, lengths=ragged), ragged), n_new)
 
 
-def right_padded(
-    rows: Sequence[Sequence[int]], device: torch.device
-) -> tuple[Int[Tensor, "row n"], Int[Tensor, "row"]]:
+def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Tensor, "row n"], Int[Tensor, "row"]]:
     """Return token ids as one tensor, zeros after the end of each row, and the lengths."""
     longest = max(len(row) for row in rows)
     tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from clearhead.decoding.hypotheses import Candidates
 
-__all__ = ["LogProbs", "best", "shown_to", "top"]
+__all__ = ["LogProbs", "best", "top", "top_candidates"]
 
 GROUP = 64
 """Neighbours looked at together: the k largest of a row lie in the k groups whose maxima are largest."""
@@ -56,7 +56,7 @@ def best(values: Float[Tensor, "row vocabulary"]) -> tuple[Float[Tensor, "row"],
     return found.squeeze(-1), place.squeeze(-1)
 
 
-def shown_to(log_probs: Float[Tensor, "row vocabulary"], count: int) -> list[Candidates]:
+def top_candidates(log_probs: Float[Tensor, "row vocabulary"], count: int) -> list[Candidates]:
     """Return the likeliest tokens of every row and their log-probabilities."""
     if not count:
         return [()] * len(log_probs)

@@ -34,7 +34,7 @@ from torch import nn
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Block
-from clearhead.model.flops import Cost, block_costs, every_head, measured, meta, windows
+from clearhead.model.flops import Cost, block_costs, count_operations, every_head, meta, windows
 from clearhead.model.transformers import (
     Decoder,
     DecoderSpec,
@@ -240,7 +240,7 @@ class Counter:
     def output(self, model: Encoder | Decoder, path: str, n: int) -> Iterator[Part]:
         yield self.part("norm", f"{path}stack.norm")
         if model.output is not None:
-            operations, _ = measured(model.output, meta(self.batch, n, model.spec.d_model), None)
+            operations, _ = count_operations(model.output, meta(self.batch, n, model.spec.d_model), None)
             yield self.part("output", f"{path}output", operations=operations)
 
     def part(self, name: str, *paths: str, operations: int = 0) -> Part:

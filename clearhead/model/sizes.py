@@ -99,7 +99,7 @@ def named(name: str, vocabulary: int | None = None) -> Spec:
     if name not in PRESETS:
         raise OptionError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
     preset = PRESETS[name]
-    return preset.make(preset.vocabulary if vocabulary is None else checked(vocabulary))
+    return preset.make(preset.vocabulary if vocabulary is None else check_vocabulary(vocabulary))
 
 
 def parse_count(text: str) -> int:
@@ -124,7 +124,7 @@ def sized(kind: str, parameters: int, vocabulary: int) -> Spec:
     vocabulary; with fewer, most are the table's, which grows by 16 for each word at a time. Asking for more never gives
     less. Nothing is built but on the meta device, two blocks at most.
     """
-    return KINDS[checked_kind(kind)].make(nearest_size(kind, parameters, vocabulary), vocabulary)
+    return KINDS[check_kind(kind)].make(nearest_size(kind, parameters, vocabulary), vocabulary)
 
 
 def resized(spec: Spec, parameters: int) -> Spec:
@@ -140,7 +140,7 @@ def resized(spec: Spec, parameters: int) -> Spec:
 
 def nearest_size(kind: str, parameters: int, vocabulary: int) -> Size:
     """Return the size whose number of parameters is nearest; raise where there is none so small or so large."""
-    least = count(kind, rung(kind, NARROWEST), checked(vocabulary))
+    least = count(kind, rung(kind, NARROWEST), check_vocabulary(vocabulary))
     if parameters < least:
         raise OptionError(
             f"{parameters:,} parameters are too few for this {kind} with a vocabulary of {vocabulary:,}: the least is "
@@ -190,13 +190,13 @@ def with_heads(spec: AttentionSpec, size: Size) -> AttentionSpec:
     return replace(spec, heads=size.n_heads) if isinstance(heads, int) else spec
 
 
-def checked_kind(kind: str) -> str:
+def check_kind(kind: str) -> str:
     if kind not in KINDS:
         raise OptionError(f"there is no kind {kind!r}; there are {', '.join(KINDS)}")
     return kind
 
 
-def checked(vocabulary: int) -> int:
+def check_vocabulary(vocabulary: int) -> int:
     if vocabulary < 1:
         raise OptionError(f"vocabulary must be 1 or more; came {vocabulary}")
     return vocabulary
@@ -281,12 +281,12 @@ def count(kind: str, size: Size, vocabulary: int) -> int:
 def growth(kind: str, width: int) -> tuple[int, int, int, int]:
     """Return the parameters of the least model so wide, and what one more token, block, or number in d_ff adds."""
     one = rung(kind, width, 1)._replace(d_ff=1)
-    least = built(kind, one, 1)
-    token, block = built(kind, one, 2), built(kind, one._replace(n_layers=2), 1)
-    return least, token - least, block - least, built(kind, one._replace(d_ff=2), 1) - least
+    least = count_parameters(kind, one, 1)
+    token, block = count_parameters(kind, one, 2), count_parameters(kind, one._replace(n_layers=2), 1)
+    return least, token - least, block - least, count_parameters(kind, one._replace(d_ff=2), 1) - least
 
 
-def built(kind: str, size: Size, vocabulary: int) -> int:
+def count_parameters(kind: str, size: Size, vocabulary: int) -> int:
     with torch.device("meta"):
         model = KINDS[kind].make(size, vocabulary).build()
     return sum(parameter.numel() for parameter in model.parameters())

@@ -13,7 +13,7 @@ from torch import nn
 from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, Token, generate, stream
 from clearhead.decoding.generating import collect, eval_mode
 from clearhead.decoding.request import Model
-from clearhead.decoding.session import right_padded
+from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.tasks import Classify, Fill, Generate, Translate
@@ -242,7 +242,7 @@ def classify(model: nn.Module, task: Classify, rows: Sequence[Sequence[int]]) ->
     opened = [[task.tokenizers["text"].start, *row[: task.context - 1]] for row in rows]
 
     def answer(batch: list[int]) -> list[Class]:
-        tokens, lengths = right_padded([opened[i] for i in batch], next(model.parameters()).device)
+        tokens, lengths = pad_right([opened[i] for i in batch], next(model.parameters()).device)
         with eval_mode(model):
             probabilities = model(tokens, lengths=lengths).double().softmax(-1).tolist()
         return [named(row, task.labels) for row in probabilities]
@@ -267,7 +267,7 @@ def fill(model: nn.Module, task: Fill, texts: Sequence[str], *, shown: int = 5) 
     never = [tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask]
 
     def answer(batch: list[int]) -> list[Filling]:
-        tokens, lengths = right_padded([rows[i] for i in batch], next(model.parameters()).device)
+        tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
         with eval_mode(model):
             probabilities = model(tokens, lengths=lengths).float().softmax(-1)
             probabilities[..., never] = 0

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from clearhead.decoding.generating import eval_mode
-from clearhead.decoding.session import right_padded
+from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
 from clearhead.files import write_text
 from clearhead.text.encoding import Encoding, Layout, chunks, label, texts, usable
@@ -269,7 +269,7 @@ def nats(model: nn.Module, some: list[Window]) -> list[float]:
 
     def answer(batch: list[int]) -> list[float]:
         rows = [some[i] for i in batch]
-        tokens, lengths = right_padded([row.ids for row in rows], device)
+        tokens, lengths = pad_right([row.ids for row in rows], device)
         new = torch.tensor([row.new for row in rows], device=device)
         places = torch.arange(1, tokens.shape[1], device=device)
         asked = (places >= (lengths - new).unsqueeze(1)) & (places < lengths.unsqueeze(1))

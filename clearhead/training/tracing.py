@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead.decoding import Beam, Greedy, Rules, Sample
-from clearhead.decoding.generating import checked, collect, decode_on, eval_mode
+from clearhead.decoding.generating import check_request, collect, decode_on, eval_mode
 from clearhead.decoding.request import Model
 from clearhead.errors import OptionError
 from clearhead.text.tokenizer import Tokenizer
@@ -150,7 +150,7 @@ def changed_output(run: Run, task: Translate, source: list[int], edits: Sequence
     """Return the greedy output of the changed model, without its end token."""
     writes = task.tokenizers["target"]
     rules = Rules(max_new=min(task.context, answers.reach(len(source))) - 1, end=(writes.end,))
-    request = checked(cast(Model, run.model), [source], [[writes.start]], rules, 0)
+    request = check_request(cast(Model, run.model), [source], [[writes.start]], rules, 0)
     with eval_mode(run.model):
         session = EditedSession(request, edits)
         [[found]] = collect(decode_on(session, request.prompts, Greedy(), rules, 0), 1)

@@ -15,7 +15,7 @@ from itertools import combinations as pairs_of
 
 from clearhead.attention import masks, positions, similarity, weighting
 from clearhead.attention.grid.case import DTYPES, HEADS, LENGTHS, Case, Combination, form_of
-from clearhead.attention.grid.support import KERNEL_NAMES, cell, promise, served
+from clearhead.attention.grid.support import KERNEL_NAMES, cell, is_served, promise
 from clearhead.attention.kernels import blockwise, chunked, flex
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import Position
@@ -70,7 +70,7 @@ def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str
     draw = random.Random(kernel)
     everything = axes() | {axis: ["own"] for axis in own or {}}
     shown: set[tuple[str, str]] = set()
-    for choices in (serving(kernel, everything, own or {}, device), everything):
+    for choices in (served_choices(kernel, everything, own or {}, device), everything):
         for _ in range(DRAWS // 6 if own else DRAWS):
             parts = {axis: draw.choice(options) for axis, options in choices.items()}
             found = Combination(kernel, parts, own or {}, device)
@@ -82,12 +82,14 @@ def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str
                 yield found
 
 
-def serving(
+def served_choices(
     kernel: str, choices: Mapping[str, list[str]], own: Mapping[str, Part], device: str
 ) -> dict[str, list[str]]:
     """Return the choices that this kernel serves, taken one by one; an axis where it serves none stays as it is."""
     return {
-        axis: [part for part in parts if axis in own or served(cell(axis, part, form_of(axis, part), kernel), device)]
+        axis: [
+            part for part in parts if axis in own or is_served(cell(axis, part, form_of(axis, part), kernel), device)
+        ]
         or parts
         for axis, parts in choices.items()
     }
@@ -126,12 +128,12 @@ def small_kernels() -> Iterator[None]:
     """Make blocks and chunks so small that these lengths have several; trace flex but do not compile it."""
     kept = blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND
     blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND = 200, 2, "eager"
-    flex.compiled_flex.cache_clear()
+    flex.compile_flex.cache_clear()
     try:
         yield
     finally:
         blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND = kept
-        flex.compiled_flex.cache_clear()
+        flex.compile_flex.cache_clear()
 
 
 def check_part(part: Part) -> Report:

@@ -129,10 +129,10 @@ class Case:
         if self.dropout:
             value = torch.eye(extent.n_key, dtype=torch.float64).expand(*value.shape[:2], -1, -1)
         device = self.combination.device
-        query, key, value = self.poisoned(query.to(device), key.to(device), value.to(device))
+        query, key, value = self.poison(query.to(device), key.to(device), value.to(device))
         return query.to(dtype), key.to(dtype), value.to(dtype)
 
-    def poisoned(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def poison(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the tensors with NaN at keys and values that no query sees, and at queries that see no key."""
         extent = self.combination.extent()
         where = self.default_positions()
@@ -171,7 +171,7 @@ class Case:
     def differences(self) -> list[str]:
         """Return where the kernel differs from the reference; empty if they agree."""
         got = self.run(self.combination.kernel)
-        wanted = self.thinned(got["context"]) if self.dropout else self.run("reference")
+        wanted = self.thin_weights(got["context"]) if self.dropout else self.run("reference")
         allowed = TOLERANCE[DTYPES[self.parts["dtype"]]]
         found = [text for name in wanted if (text := difference(name, got[name], wanted[name], allowed)) is not None]
         return found + self.broken_laws(allowed)
@@ -199,7 +199,7 @@ class Case:
         )
         return self.options["mask"].allowed(box(where, batch=BATCH, n_heads=self.combination.extent().n_heads))
 
-    def thinned(self, context: Tensor) -> dict[str, Tensor]:
+    def thin_weights(self, context: Tensor) -> dict[str, Tensor]:
         """Return the reference's weights, 0 or doubled as the kernel's dropout had it: values are the identity."""
         weight = explain(*self.tensors, **self.options).weight / (1 - self.dropout)
         return {"context": torch.where(context == 0, 0, weight.detach().to(context.dtype))}

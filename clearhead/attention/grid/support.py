@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from clearhead.compiling import missing_triton
 
-__all__ = ["KERNEL_NAMES", "PAIRS", "PROMISE", "REASONS", "cell", "promise", "served"]
+__all__ = ["KERNEL_NAMES", "PAIRS", "PROMISE", "REASONS", "cell", "is_served", "promise"]
 
 PROMISE = """
 axis        part                  fused flex chunked recurrent blockwise linear argmax
@@ -103,7 +103,7 @@ REASONS = {
 }
 
 PAIRS = (
-    # Two parts that are each served, but not together; the kernels, or every one.
+    # Two parts that are each is_served, but not together; the kernels, or every one.
     ("weighting (kernelized)", "similarity (dot)", "*", "leave similarity out"),
     ("weighting (kernelized)", "similarity (pairwise)", "*", "leave similarity out"),
     ("weighting (kernelized)", "position (fixed)", "*", "no score to add a bias to"),
@@ -134,7 +134,7 @@ def cell(axis: str, part: str, form: str | None, kernel: str) -> str:
     return row[kernel]
 
 
-def served(code: str, device: str) -> bool:
+def is_served(code: str, device: str) -> bool:
     """Check whether a cell is a yes on that device: `c` is a no on a CPU alone, `g` where Triton cannot run."""
     if code == "g":
         return missing_triton(device) is None
@@ -149,4 +149,4 @@ def promise(parts: Mapping[str, str], forms: Mapping[str, str], kernel: str, dev
     named = {f"{axis} {part}" for axis, part in parts.items()} | {f"{axis} ({form})" for axis, form in forms.items()}
     together = [why for one, other, on, why in PAIRS if {one, other} <= named and (on == "*" or kernel in on.split())]
     cells = [cell(axis, part, forms.get(axis), kernel) for axis, part in parts.items()]
-    return together + [REASONS[code] for code in cells if not served(code, device)]
+    return together + [REASONS[code] for code in cells if not is_served(code, device)]

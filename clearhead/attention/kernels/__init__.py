@@ -48,7 +48,7 @@ def choose(facts: KernelFacts) -> str:
     return first.name if other is None or KERNELS[other].refusal(facts) is not None else other
 
 
-remembered = functools.lru_cache(maxsize=4096)(choose)
+choose_cached = functools.lru_cache(maxsize=4096)(choose)
 
 
 def check_name(name: str) -> None:
@@ -59,7 +59,7 @@ def check_name(name: str) -> None:
 def kernel_for(name: str, call: AttentionInputs) -> Kernel:
     """Return the kernel of that name, or the one `auto` picks."""
     if name == "auto":
-        return KERNELS[(choose if torch.compiler.is_compiling() else remembered)(call.facts())]
+        return KERNELS[(choose if torch.compiler.is_compiling() else choose_cached)(call.facts())]
     facts = call.facts()
     why = KERNELS[name].refusal(facts)
     if why is not None:

@@ -30,7 +30,7 @@ from clearhead.attention.kernels.launch import (
     triton_code,
 )
 from clearhead.attention.masks import Mask
-from clearhead.attention.modes import transformed
+from clearhead.attention.modes import under_torch_func
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.score_index import Subset
 from clearhead.attention.similarity import ScaledDot, Similarity
@@ -74,14 +74,14 @@ class Argmax(Kernel):
         return ()
 
     def run(self, call: AttentionInputs) -> Context:
-        if transformed() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
+        if under_torch_func() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
             return Blockwise().run(call)
         rule = cast(weighting.Argmax, call.weighting)
         scale = call.scale
         query, key, value = call.query, call.key, call.value
         if isinstance(scale, Tensor) or type(call.similarity).prepare is not Similarity.prepare:
             # Prepared in float32 and left so: rounded to half precision, other keys would win.
-            call = call.widened()
+            call = call.to_float32()
             if not call.unmasked:
                 call = call.zero_hidden(sight(call, block_rows(call, BLOCK_NUMBERS)))
             query, key = call.similarity.prepare(call.query, call.key)

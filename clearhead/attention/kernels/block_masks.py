@@ -122,10 +122,12 @@ def block_mask_of(counts: Int[Tensor, "b h row_tile key_tile"], n_query: int, n_
     """Make the block mask; the rule for cells of partial tiles is given by the call that uses it."""
     full = counts == TILE * TILE
     partial = (counts > 0) & ~full
-    return BlockMask.from_kv_blocks(*ordered(partial), *ordered(full), BLOCK_SIZE=TILE, seq_lengths=(n_query, n_key))
+    return BlockMask.from_kv_blocks(
+        *list_tiles(partial), *list_tiles(full), BLOCK_SIZE=TILE, seq_lengths=(n_query, n_key)
+    )
 
 
-def ordered(
+def list_tiles(
     tiles: Bool[Tensor, "b h row_tile key_tile"],
 ) -> tuple[Int[Tensor, "b h row_tile"], Int[Tensor, "b h row_tile key_tile"]]:
     """Return how many tiles each row of tiles has, and their places, those it has first."""

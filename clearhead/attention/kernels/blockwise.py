@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from clearhead.attention import reference
 from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility
 from clearhead.attention.kernels.base import Context, Kernel, Refused
-from clearhead.attention.modes import transformed
+from clearhead.attention.modes import under_torch_func
 
 __all__ = ["Blockwise"]
 
@@ -37,7 +37,7 @@ class Blockwise(Kernel):
 
     def run(self, call: AttentionInputs) -> Context:
         dtype = call.query.dtype
-        call = call.widened().with_every_head()
+        call = call.to_float32().with_every_head()
         rows = block_rows(call, BLOCK_NUMBERS)
         if not call.unmasked:
             call = call.zero_hidden(sight(call, rows))
@@ -45,7 +45,7 @@ class Blockwise(Kernel):
         tensors = (query, key, call.value)
         if rows >= call.n_query or draws_once(call):
             return context(call, tensors, slice(0, call.n_query)).to(dtype)
-        if transformed():  # which computes any derivative, and keeps what it needs for it
+        if under_torch_func():  # which computes any derivative, and keeps what it needs for it
             return torch.cat([context(call, tensors, block) for block in blocks_of(call, rows)], 2).to(dtype)
         if torch.compiler.is_compiling():
             made = [checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)]
@@ -80,7 +80,7 @@ class Blocks(torch.autograd.Function):
         ]
         wanted = [tensor for tensor in inputs if tensor.requires_grad]
         totals = [torch.zeros_like(tensor) for tensor in wanted]
-        with as_it_was(ctx.random, grad.device), torch.enable_grad():
+        with restore_random_state(ctx.random, grad.device), torch.enable_grad():
             for block in blocks_of(ctx.call, ctx.rows):
                 made = context(ctx.call, (inputs[0], inputs[1], inputs[2]), block)
                 parts = torch.autograd.grad(made, wanted, grad[:, :, block], allow_unused=True)
@@ -105,7 +105,7 @@ def random_state(device: torch.device) -> Tensor:
 
 
 @contextlib.contextmanager
-def as_it_was(state: Tensor | None, device: torch.device) -> Iterator[None]:
+def restore_random_state(state: Tensor | None, device: torch.device) -> Iterator[None]:
     """Restore the random state of the forward pass, for the same dropout; the present one goes on afterwards."""
     if state is None:
         yield

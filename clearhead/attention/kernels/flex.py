@@ -19,8 +19,8 @@ from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.block_masks import tiles_of
 from clearhead.attention.kernels.blockwise import block_rows, sight
-from clearhead.attention.kernels.fused import Fused, scaled_query, with_nan
-from clearhead.attention.modes import transformed
+from clearhead.attention.kernels.fused import Fused, scale_query, with_nan
+from clearhead.attention.modes import under_torch_func
 from clearhead.attention.score_index import ScoreIndex, four_axes, read_at
 from clearhead.compiling import missing_compiler
 
@@ -61,13 +61,13 @@ class Flex(Kernel):
 
     def run(self, call: AttentionInputs) -> Context:
         nothing = call.query.is_meta or call.query.shape[0] == 0  # no numbers, so nothing to compile for
-        if missing_compiler(call.query.device.type) or transformed() or nothing:
+        if missing_compiler(call.query.device.type) or under_torch_func() or nothing:
             return Fused().run(call)
         blocks, seen = block_mask(call)
         if seen is not None:
             call = call.zero_hidden(seen)
-        query, key, scale = scaled_query(call)
-        run = call_flex if torch.compiler.is_compiling() else compiled_flex(structure(call))
+        query, key, scale = scale_query(call)
+        run = call_flex if torch.compiler.is_compiling() else compile_flex(structure(call))
         context = run((query, key, call.value), score_mod=score_mod(call), block_mask=blocks, scale=scale)
         context = with_nan(call, differentiable_once(context, Flex.name))
         return context if seen is None else context.masked_fill(~seen.rows.unsqueeze(-1), 0)
@@ -86,7 +86,7 @@ def call_flex(
 
 
 @functools.lru_cache(maxsize=256)
-def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
+def compile_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
     """Compile flex for one structure of mask and bias, from a copy of the code under a name of its own.
 
     torch keeps what it compiled with the code, and fails where another mask has other attributes (2.13: an

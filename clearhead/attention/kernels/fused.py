@@ -14,7 +14,7 @@ from clearhead.attention.inputs import FLOATS, AttentionInputs, KernelFacts, Vis
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import Blockwise
 from clearhead.attention.masks import Causal
-from clearhead.attention.modes import can_read, transformed
+from clearhead.attention.modes import can_read, under_torch_func
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.attention.similarity import Similarity
 
@@ -61,7 +61,7 @@ class Fused(Kernel):
     def run(self, call: AttentionInputs) -> Context:
         # torch.func has rules for every operation of the reference, and for torch's kernel it has not. And of a batch
         # of none that kernel gives no gradient to a bias.
-        if transformed() or call.query.shape[0] == 0:
+        if under_torch_func() or call.query.shape[0] == 0:
             return Blockwise().run(call)
         unmasked = call.unmasked
         if unmasked and call.position.bias_kind == "none":
@@ -69,10 +69,10 @@ class Fused(Kernel):
         cells = call.cells()
         allowed = call.mask.allowed(cells)
         if unmasked:
-            return attend_fused(call, biased(call, cells, allowed))
+            return attend_fused(call, mask_with_bias(call, cells, allowed))
         sight = Visibility.of(allowed)
         blind = ~sight.rows.unsqueeze(-1)
-        context = attend_fused(call.zero_hidden(sight), biased(call, cells, allowed | blind))
+        context = attend_fused(call.zero_hidden(sight), mask_with_bias(call, cells, allowed | blind))
         return context.masked_fill(blind, 0) if may_hold(blind) else context
 
 
@@ -107,7 +107,7 @@ def may_hold(truths: Tensor) -> bool:
     return not can_read(truths) or bool(truths.any())
 
 
-def biased(call: AttentionInputs, cells: ScoreIndex, allowed: Tensor) -> Tensor:
+def mask_with_bias(call: AttentionInputs, cells: ScoreIndex, allowed: Tensor) -> Tensor:
     """Return the mask as torch takes it: truth values, or the bias with -inf where a query may not attend."""
     if call.position.bias_kind == "none":
         return allowed
@@ -117,7 +117,7 @@ def biased(call: AttentionInputs, cells: ScoreIndex, allowed: Tensor) -> Tensor:
 
 
 def attend_fused(call: AttentionInputs, mask: Tensor | None) -> Context:
-    query, key, scale = scaled_query(call)
+    query, key, scale = scale_query(call)
     value, d_value = call.value, call.value.shape[-1]
     causal = mask is None and call.n_query > 1 and call.mask.kinds == {"causal"}
     if causal and call.n_query != call.n_key:
@@ -151,7 +151,7 @@ def with_nan(call: AttentionInputs, context: Context) -> Context:
     return torch.where(call.query.isfinite().all(-1, keepdim=True), context, float("nan"))
 
 
-def scaled_query(call: AttentionInputs) -> tuple[Tensor, Tensor, float]:
+def scale_query(call: AttentionInputs) -> tuple[Tensor, Tensor, float]:
     """Return prepared queries and keys, and the factor for their product; a learned one goes into the queries.
 
     Half precision is prepared in float32 and rounded once.
@@ -159,7 +159,7 @@ def scaled_query(call: AttentionInputs) -> tuple[Tensor, Tensor, float]:
     scale = call.scale / call.weighting.temperature
     if type(call.similarity).prepare is Similarity.prepare and not isinstance(scale, Tensor):
         return call.query, call.key, scale
-    dtype, call = call.query.dtype, call.widened()
+    dtype, call = call.query.dtype, call.to_float32()
     query, key = call.similarity.prepare(call.query, call.key)
     return (query * scale).to(dtype), key.to(dtype), 1.0
 

@@ -18,7 +18,18 @@ from clearhead.attention.score_index import ScoreIndex
 from clearhead.attention.weighting import Kernelized
 from clearhead.attention.weighting.features import finite
 
-__all__ = ["ORDERED", "State", "features", "hide", "in_order", "kernelized", "lifted", "logarithmic", "nothing", "seen"]
+__all__ = [
+    "ORDERED",
+    "State",
+    "features",
+    "hide",
+    "in_order",
+    "kernelized",
+    "lift_to_peak",
+    "logarithmic",
+    "nothing",
+    "seen",
+]
 
 ORDERED = frozenset({"causal", "document", "prefix", "window"})
 """The masks that ask where a key stands from the query. Each shows a query one unbroken range of positions, which holds
@@ -65,7 +76,7 @@ class State:
         total = self.total * before.unsqueeze(-1) + key.mT @ value
         return State(total, self.normaliser * before + key.sum(2), peak)
 
-    def kept(self, where: Bool[Tensor, "batch_or_1"]) -> "State":
+    def keep_rows(self, where: Bool[Tensor, "batch_or_1"]) -> "State":
         """Empty the state in the batch rows where it is not kept: a new document begins there."""
         gone = ~rearrange(where, "batch -> batch 1 1 1")
         peak = None if self.peak is None else self.peak.masked_fill(gone[..., 0], -math.inf)
@@ -82,7 +93,7 @@ class State:
         """Return the context of queries, as features, that see everything in it; in the dtype of the state."""
         query = query.to(self.total.dtype)
         if self.peak is not None:
-            query, _ = lifted(query, self.peak.unsqueeze(2))
+            query, _ = lift_to_peak(query, self.peak.unsqueeze(2))
         row_sum = einsum(query, self.normaliser, "batch head query feature, batch head feature -> batch head query")
         return weighting.divide(query @ self.total, row_sum.unsqueeze(-1))
 
@@ -97,7 +108,7 @@ def nothing(call: AttentionInputs) -> float:
     return -math.inf if logarithmic(call) else 0.0
 
 
-def lifted(query: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
+def lift_to_peak(query: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
     """Return φ(q) times exp(peak), for sums that were divided by it, over its greatest entry; and that one's logarithm.
 
     So a row's greatest term is 1, whatever the size of queries and keys.
@@ -124,13 +135,13 @@ def in_order(call: AttentionInputs) -> bool:
 def features(call: AttentionInputs) -> AttentionInputs:
     """Return the call with φ(q) and φ(k); zeros for keys that no query sees and queries that see none."""
     if call.unmasked:
-        return mapped(call)
+        return map_features(call)
     sight = nearest_sight(call) if in_order(call) else Visibility.of(call.mask.allowed(call.cells(slice(0, 1))))
     # Before the map, so that it and its gradient meet no NaN; and after it, since φ(0) need not be 0.
-    return hide(mapped(call.zero_hidden(sight)).set_hidden_to_zero(sight), ~sight.keys.unsqueeze(-1))
+    return hide(map_features(call.zero_hidden(sight)).set_hidden_to_zero(sight), ~sight.keys.unsqueeze(-1))
 
 
-def mapped(call: AttentionInputs) -> AttentionInputs:
+def map_features(call: AttentionInputs) -> AttentionInputs:
     query, key = call.similarity.prepare(call.query, call.key)
     scaled = isinstance(call.scale, Tensor) or call.scale != 1
     return call.replace(query=query * call.scale if scaled else query, key=key)

@@ -27,7 +27,7 @@ from clearhead.attention.kernels.launch import (
     triton_code,
 )
 from clearhead.attention.kernels.linear import features, kernelized
-from clearhead.attention.modes import transformed
+from clearhead.attention.modes import under_torch_func
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
 __all__ = [
@@ -71,7 +71,7 @@ class Linear(Kernel):
         return missing_triton(facts.device)
 
     def run(self, call: AttentionInputs) -> Context:
-        if transformed() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
+        if under_torch_func() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
             return Chunked().run(call)
         dtype, lengths = call.value.dtype, key_lengths(call)
         options = Options(
@@ -81,7 +81,7 @@ class Linear(Kernel):
         )
         query, key = call.query, call.key
         if options.map == "identity":
-            mapped = features(call.widened())
+            mapped = features(call.to_float32())
             narrow = dtype if dtype == torch.bfloat16 else torch.float32
             query, key = mapped.query.to(narrow), mapped.key.to(narrow)
         return attend_linear(Inputs(query, key, call.value, lengths), options)

@@ -39,7 +39,7 @@ class Recurrent(Kernel):
 
     def run(self, call: AttentionInputs) -> Context:
         dtype = call.query.dtype
-        call = features(call.widened().with_every_head())
+        call = features(call.to_float32().with_every_head())
         return (one_by_one(call) if in_order(call) else at_the_end(call)).to(dtype)
 
 
@@ -50,7 +50,7 @@ def one_by_one(call: AttentionInputs) -> Context:
     for position in range(min(0, first), call.n_key):
         if position >= 0:
             here = slice(position, position + 1)
-            state = state.kept(kept[:, position]).add(call.key[:, :, here], call.value[:, :, here])
+            state = state.keep_rows(kept[:, position]).add(call.key[:, :, here], call.value[:, :, here])
         if position >= first:
             row = slice(position - first, position - first + 1)
             contexts.append(state.read(call.query[:, :, row], kernelized(call)))

@@ -39,19 +39,19 @@ class Position(Part):
     @property
     def turns(self) -> bool:
         """True if it rotates queries and keys."""
-        return type(self).turned is not Position.turned
+        return type(self).turn_by is not Position.turn_by
 
     def angles(self, positions: Tensor, d_head: int) -> Angles:
         """Return what rotates vectors of this width at positions `(n,)` or `(batch, n)`; empty if nothing does."""
         return ()
 
-    def turned(self, vectors: Tensor, angles: Angles) -> Tensor:
+    def turn_by(self, vectors: Tensor, angles: Angles) -> Tensor:
         """Return queries or keys `(batch, head, n, d)`, rotated by these angles."""
         return vectors
 
     def turn(self, vectors: Tensor, positions: Tensor) -> Tensor:
         """Return queries or keys rotated by their positions."""
-        return self.turned(vectors, self.angles(positions, vectors.shape[-1])) if self.turns else vectors
+        return self.turn_by(vectors, self.angles(positions, vectors.shape[-1])) if self.turns else vectors
 
     def bias(self, cells: ScoreIndex, dtype: torch.dtype) -> Tensor | float:
         """Return what is added to the scaled score of each cell, in that dtype."""

@@ -54,7 +54,7 @@ class Rotary(Position):
             return [(first, first + 1) for first in range(0, width, 2)]
         return [(first, first + width // 2) for first in range(width // 2)]
 
-    def turned(self, vectors: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
+    def turn_by(self, vectors: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
         wide = torch.promote_types(vectors.dtype, torch.float32)
         cos, sin = (part.to(wide) for part in angles)
         width = 2 * cos.shape[-1]
