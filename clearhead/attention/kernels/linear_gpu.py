@@ -1,7 +1,8 @@
 """Linear: kernelized attention in Triton kernels, forward and backward, in time and memory linear in n.
 
-`linear_triton.py` holds the GPU code and the mathematics; here is what it serves, how a call is cut up, and the order
-of the launches. Feature maps elu and relu are computed inside the kernels; other maps by torch before them.
+`linear_triton.py` and `linear_backward_triton.py` hold the GPU code and the mathematics; here is what it serves, how a
+call is cut up, and the order of the launches. Feature maps elu and relu are computed inside the kernels; other maps by
+torch before them.
 """
 
 from dataclasses import dataclass
@@ -357,7 +358,7 @@ def backward(
 
     `kept` is what `forward` returned beside the context, with the same plan.
     """
-    code = triton_code("linear_triton")
+    code = triton_code("linear_backward_triton")
     query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
     inverse, sums = kept
     grad = dense_rows(grad)
