@@ -26,7 +26,7 @@ PerHead = Float[Tensor, "batch head n d"]
 
 
 class Maps(NamedTuple):
-    """What a layer owns: three maps from a source to per-head vectors, and one from the concatenated contexts."""
+    """Learned maps of a layer: three from a source to per-head vectors, and W_O from the concatenated contexts."""
 
     query: nn.Module
     key: nn.Module
@@ -35,7 +35,7 @@ class Maps(NamedTuple):
 
 
 class HeadLayout(ABC):
-    """How many heads, how wide, and what each of them sees."""
+    """Number of heads, their width, and which part of the input each of them sees."""
 
     @abstractmethod
     def shape(self, d_model: int) -> HeadShape:

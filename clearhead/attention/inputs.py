@@ -1,4 +1,4 @@
-"""One request for attention, checked: what every kernel is given, and the facts a kernel is chosen by."""
+"""`AttentionInputs`, the checked inputs of every kernel, and `KernelFacts`, by which a kernel is chosen."""
 
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ ORDINARY = 1e15
 
 
 class KernelFacts(NamedTuple):
-    """All that the choice of a kernel may depend on."""
+    """Everything that the choice of a kernel may depend on."""
 
     similarity: str
     weighting: str
@@ -43,12 +43,12 @@ class KernelFacts(NamedTuple):
     width: int
     """The larger of d_head and d_value."""
     long: bool
-    """So many queries and keys that on a GPU a matrix of them all is worth avoiding: see `LONG`."""
+    """True if, on a GPU, an n_query x n_key matrix is worth avoiding: see `LONG`."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionInputs:
-    """Queries, keys and values as `(batch, head, n, d)`, already turned by their positions, and the parts.
+    """Queries, keys and values as `(batch, head, n, d)`, already rotated by their positions, and the parts.
 
     A dataclass and not a NamedTuple: Dynamo of torch 2.11 cannot rebuild a NamedTuple that has methods of its own.
     """
@@ -63,9 +63,9 @@ class AttentionInputs:
     given_positions: Positions | None = None
     dropout: float = 0.0
     share: Subset | None = None
-    """Of which rows and heads the tensors are, where they are not all there were."""
+    """Rows and heads that the tensors hold, where they are a subset of the whole call."""
     assume_finite: bool = False
-    """Nothing but ordinary numbers stands where nobody looks: a cache wrote all of it."""
+    """True if hidden keys and values are known to be finite, as in a KV cache, which wrote all of them."""
 
     def replace(self, **changes: Any) -> "AttentionInputs":
         """Return the call with some of its fields changed."""

@@ -26,7 +26,7 @@ __all__ = ["Attention", "Runner"]
 Queries = Float[Tensor, "... query d_model"]
 Keys = Float[Tensor, "... key d_model"]
 Runner = Callable[[AttentionInputs], Tensor]
-"""What runs a call: from it to the context."""
+"""Function that computes the context of a call."""
 
 
 @final
@@ -46,7 +46,7 @@ class Attention(Tapped):
     """
 
     runner: Runner | None = None
-    """Runs each call in place of the layer's kernel: tracing looks on here, and a change steps in."""
+    """Runs each call in place of the layer's kernel: tracing records here, and edits change values here."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from clearhead.attention.similarity import Scores
 __all__ = ["Steps", "Tap", "Weights", "leave_unchanged", "mix", "steps", "weigh"]
 
 Tap = Callable[[str, Tensor], Tensor]
-"""Given a step by name; what it returns goes on in its place."""
+"""Takes a step's name and value, and returns the value that goes on in its place."""
 
 
 def leave_unchanged(name: str, value: Tensor) -> Tensor:

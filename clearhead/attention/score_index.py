@@ -1,4 +1,4 @@
-"""Where in the (batch, head, query, key) box something is: the one argument of every mask and every bias.
+"""Indices of scores in the (batch, head, query, key) box: the one argument of every mask and every bias.
 
 A rule such as "the key is not after the query" is written once, over a `ScoreIndex`, and serves all scores at a time
 (the reference), a block of rows (the block-wise kernels), a diagonal, or a single score under `vmap` (flex): the index
@@ -61,7 +61,7 @@ class Subset(NamedTuple):
     """Which rows of a batch and which heads are held, where not all of them are; `None` for a size: all from there."""
 
     n_heads: int
-    """How many heads there are in the whole."""
+    """Number of heads in the whole call."""
     batch: int = 0
     n_batch: int | None = None
     head: int = 0

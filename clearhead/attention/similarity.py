@@ -40,9 +40,9 @@ class Similarity(Part, ABC):
     """`dot`: a dot product of what `prepare` returns. `features`: that, and never negative. `log features`: the
     logarithm of such a product, of features that `prepare` returns as logarithms. Else `pairwise`."""
     formula: ClassVar[str] = "a score of the pair"
-    """How the score is made, for a reader."""
+    """Formula of the score, for a reader."""
     prepared: ClassVar[str] = "prepared {}"
-    """What a query or key is called after `prepare`."""
+    """Name of a query or key after `prepare`."""
     scale_reason: ClassVar[str] = "the factor of this similarity"
     """Why `scale` is what it is, where it is not 1/√d_head."""
 

@@ -105,7 +105,7 @@ class Considered(NamedTuple):
 
 
 Watcher = Callable[[Considered], None]
-"""Told of every step, and changes nothing."""
+"""Called with every step; it changes nothing."""
 
 
 def beam_search(

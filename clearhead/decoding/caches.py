@@ -1,4 +1,4 @@
-"""KV caches: what attention keeps of the tokens so far, so that a new one costs one position and not all of them.
+"""KV caches: keys and values of the tokens so far, so that a new token costs one position and not all of them.
 
 Each class keeps something else: every key and value (`Growing`), those in the window (`Sliding`), their sum in
 kernelized attention (`Summed`); and for cross-attention the encoder's, made once (`Fixed`, `FixedSum`). Each is a
@@ -119,7 +119,7 @@ class Source:
 
 
 class Cache(KVSource):
-    """What one attention slot keeps; calling it adds what is new, and attends."""
+    """KV cache of one attention layer; calling it adds the new keys and values, and attends."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

@@ -184,7 +184,7 @@ def collect(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
 
 
 class Score(NamedTuple):
-    """What a model thinks of an output: the log-probability of each token, and their sum."""
+    """Log-probability of each token of an output, and their sum."""
 
     log_probs: tuple[float, ...]
     total: float

@@ -1,4 +1,4 @@
-"""What decoding gives: hypotheses, and the tree of nodes a beam grows them on."""
+"""Results of decoding: hypotheses, and the tree of nodes that beam search builds."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, final

@@ -1,4 +1,4 @@
-"""From a user's arguments to checked lists of token ids: every wrong request is told here, before any arithmetic."""
+"""From a user's arguments to checked lists of token ids; every wrong request raises here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ Model = Decoder | EncoderDecoder
 Rows = Sequence[Sequence[int]] | Tensor
 """Token ids, a row for each sequence; rows may differ in length."""
 EVERY_ROW = object()
-"""Stands for no wrong row: one that is None is wrong."""
+"""Sentinel for "every row is right": None would be a wrong row."""
 
 
 @final
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a model. `inputs` go to the encoder, if there is one; outputs go on from `prompts`."""
+    """Checked arguments of a decoding. `inputs` go to the encoder, if there is one; outputs go on from `prompts`."""
 
     model: Model
     inputs: list[list[int]]

@@ -20,7 +20,7 @@ FORBIDDEN = float("-inf")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What holds for an output whichever way its tokens are chosen.
+    """Constraints on an output, whichever way its tokens are chosen.
 
     `max_new` and `min_new` count new tokens, the end token among them; `end` are the tokens that end it.
     `no_repeat` n forbids that any n tokens in a row come twice (prompt included); `repetition_penalty` above 1 makes

@@ -21,7 +21,7 @@ __all__ = ["Session", "open_session", "pad_right"]
 Logits = Float[Tensor, "row vocabulary"]
 FOREVER = 1 << 30
 MUCH = 1 << 20
-"""Logits from which on they are written into the same memory each time: fresh pages would take longer to come."""
+"""From this many logits on they are written into the same memory each step: fresh pages would take longer."""
 
 
 class Session:

@@ -37,10 +37,10 @@ class Place(NamedTuple):
 
 
 class Connection(Tapped, ABC):
-    """What stands around one branch: the residual, and a norm if there is one."""
+    """Residual connection around one branch, with its norm if there is one."""
 
     places: ClassVar[tuple[Place, ...]] = (Place("branch"), Place("add", "residual"))
-    """What the vectors pass, in order. Traces name their values by it, and the explorer draws it."""
+    """Operations in order. Traces name their values by it, and the explorer draws it."""
 
     def __init__(self, dropout: float, norm: nn.Module | None = None) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ Vectors = Float[Tensor, "batch n d_model"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """What goes into an attention slot: the arguments of `clearhead.Attention` but its width."""
+    """Spec of an attention layer: the arguments of `clearhead.Attention` but its width."""
 
     heads: HeadLayout | int = 8
     similarity: Similarity | None = None

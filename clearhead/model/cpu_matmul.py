@@ -18,7 +18,7 @@ Map = tuple[Tensor, Tensor | None]
 """A matrix and a bias."""
 
 WIDE, LARGE = 256, 1 << 17
-"""From which width and number of entries on it pays: below, copying the result back takes longer than is won."""
+"""Least width and number of entries for which it pays: below, copying the result back takes longer."""
 
 
 def is_large(weight: Float[Tensor, "d_out d_in"]) -> bool:

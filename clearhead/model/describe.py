@@ -56,7 +56,7 @@ class Part:
     parameters: int
     """Those that are counted in no part before."""
     frozen: int
-    """How many of them are not trained."""
+    """Number of them that are frozen."""
     operations: int
     shares: tuple[str, ...]
     """The parameters it has in common with parts before, by the paths at which they are counted."""
@@ -87,7 +87,7 @@ class Section:
 @final
 @dataclass(frozen=True, kw_only=True)
 class CacheSize:
-    """How many numbers decoding keeps of one sequence."""
+    """Numbers in the KV cache of one sequence."""
 
     token: int = 0
     """For each token so far: keys and values."""
@@ -116,7 +116,7 @@ class Memory:
     token: int
     source_token: int
     fixed: int
-    """What does not grow: windows when they are full, and the states of kernelized layers."""
+    """Part that does not grow: full windows, and the states of kernelized layers."""
 
 
 @final
@@ -193,7 +193,7 @@ def describe(
 
 
 class Counter:
-    """Goes through a model on the meta device, and through the parameters of the model it stands for."""
+    """Counts a model on the meta device, and the parameters of the model it stands for."""
 
     def __init__(self, owner: nn.Module, batch: int) -> None:
         self.left = dict(owner.named_parameters(remove_duplicate=False))

@@ -24,7 +24,7 @@ UNSCALED = 0.02
 @final
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """How tokens become vectors: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.
+    """Spec of an embedding: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.
 
     A table that is scaled starts normal with variance 1 / d_model, so that the vectors have unit variance, and so have
     the logits where the output is tied to it; one that is not starts with a deviation of 0.02. `frozen` keeps the table

@@ -25,7 +25,7 @@ class FeedForward(ABC):
 
     d_ff: int
     n_maps: ClassVar[int] = 2
-    """How many maps of d_model x d_ff it has."""
+    """Number of its maps of d_model x d_ff."""
 
     def __post_init__(self) -> None:
         if self.d_ff < 1:
@@ -104,7 +104,7 @@ class Network(Explained):
 
 @final
 class Plain(Network):
-    """Two maps and what stands between them."""
+    """Two maps with a non-linearity between them."""
 
     def __init__(self, d_model: int, spec: ReLU | GELU | SiLU, *, bias: bool) -> None:
         super().__init__()

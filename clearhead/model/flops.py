@@ -19,7 +19,7 @@ from clearhead.model.blocks import Block
 __all__ = ["Cost", "allowed_pairs", "block_costs", "count_operations", "every_head", "meta", "windows"]
 
 CELLS = 1 << 24
-"""How many cells of a mask are looked at together."""
+"""Cells of a mask evaluated at a time."""
 
 
 class Cost(NamedTuple):

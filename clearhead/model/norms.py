@@ -19,7 +19,7 @@ Vectors = Float[Tensor, "*batch d_model"]
 
 
 class Norm(ABC):
-    """How a vector is brought to a common size."""
+    """Spec of a norm, which brings vectors to a common size."""
 
     @abstractmethod
     def build(self, d_model: int) -> nn.Module:

@@ -28,7 +28,7 @@ __all__ = ["AttentionSpec", "Size", "base", "bert", "big", "classic", "gpt2", "l
 
 
 class Size(NamedTuple):
-    """What a size of a family is."""
+    """Size of a model: blocks, width, heads and d_ff."""
 
     n_layers: int
     d_model: int

@@ -45,7 +45,7 @@ class Kind(NamedTuple):
     make: Callable[[Size, int], Spec]
     """From a size and a vocabulary."""
     n_stacks: int
-    """How many stacks share the depth."""
+    """Number of stacks that share the depth."""
     widening: float
     """d_ff / d_model."""
 
@@ -91,7 +91,7 @@ KINDS: dict[str, Kind] = {
     "decoder": Kind(lambda size, vocabulary: presets.llama(size, vocabulary=vocabulary, tied=True), 1, 8 / 3),
     "encoder": Kind(lambda size, vocabulary: presets.bert(size, vocabulary=vocabulary), 1, 4),
 }
-"""What `sized` makes: the paper's Transformer, a decoder as Llama is (with its output tied), an encoder as BERT is."""
+"""Kinds of `sized`: the paper's Transformer, a decoder like Llama (with its output tied), an encoder like BERT."""
 
 
 def named(name: str, vocabulary: int | None = None) -> Spec:

@@ -26,7 +26,7 @@ __all__ = ["Decoder", "DecoderSpec", "Encoder", "EncoderDecoder", "EncoderDecode
 
 Tokens = Int[Tensor, "batch n"]
 Lengths = Int[Tensor, "batch"] | Sequence[int]
-"""How many tokens of each row count. A list follows the tokens to their device."""
+"""Number of tokens of each row that count. A list follows the tokens to their device."""
 Vectors = Float[Tensor, "batch n d_model"]
 Tied = Literal["none", "two", "three"]
 
@@ -105,7 +105,7 @@ class EncoderDecoderSpec:
 
 @final
 class Encoder(Tapped):
-    """From tokens to vectors that know their sentence, and to the output's logits.
+    """Maps tokens to vectors of the whole sentence, and these to the output's logits.
 
     >>> import torch
     >>> from clearhead.model import presets
@@ -138,7 +138,7 @@ class Encoder(Tapped):
 
 @final
 class Decoder(Tapped):
-    """From tokens to the logits of the next one, at every position.
+    """Maps tokens to the logits of the next token, at every position.
 
     >>> import torch
     >>> from clearhead.model import presets

@@ -33,7 +33,7 @@ sixth of them is enough."""
 
 @dataclass(frozen=True)
 class Report:
-    """What the grid found."""
+    """Result of a run of the grid: how many combinations agreed, were refused, or failed."""
 
     supported: int = 0
     refused: int = 0

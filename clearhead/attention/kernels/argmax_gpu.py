@@ -41,7 +41,7 @@ __all__ = ["Argmax", "Choice", "Tile", "backward_value", "choose", "softmax_grad
 WIDEST = {torch.float32: 128, torch.bfloat16: 256, torch.float16: 256}
 """Numbers of a head that a program holds."""
 BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""In which order torch's kernels are tried for the straight-through gradient. On an H200 cuDNN's is the fastest."""
+"""Order in which torch's kernels are tried for the straight-through gradient. On an H200 cuDNN's is the fastest."""
 
 
 @final
@@ -97,7 +97,7 @@ class Argmax(Kernel):
 
 @dataclass(frozen=True)
 class Task:
-    """What is computed, apart from the tensors."""
+    """Options of the computation, apart from the tensors."""
 
     mask: Mask
     scale: float
@@ -111,7 +111,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a kernel is compiled: queries and keys in a tile, warps, stages of its pipeline, registers for a thread."""
+    """Launch options of a kernel: queries and keys in a tile, warps, stages of its pipeline, registers for a thread."""
 
     rows: int = 64
     keys: int = 64
@@ -131,8 +131,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class Choice:
-    """The context, and what the way back needs: each row's winner (-1: it sees nothing), and with ties shared between
-    keys the least score that is tied and the share of each."""
+    """The context, and what the backward pass needs: each row's winner (-1: it sees nothing), and, where tied keys share
+    the weight, the least score that is tied and the share of each."""
 
     context: Tensor
     winners: Tensor

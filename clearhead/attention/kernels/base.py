@@ -1,4 +1,4 @@
-"""What a kernel is: a name, what it refuses and why, and the arithmetic."""
+"""`Kernel`, the base class of kernels: a name, what it refuses and why, and the arithmetic."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ class Kernel(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    """What it is good for, in a few words: the reason `auto` gives."""
+    """Reason that `auto` gives for choosing it, in a few words."""
 
     @abstractmethod
     def refusal(self, facts: KernelFacts) -> str | None:

@@ -30,7 +30,7 @@ CACHED = 16
 
 @dataclass(frozen=True)
 class MaskTiles:
-    """What flex needs of a mask beside the rule itself."""
+    """Tiles of a mask, and which queries and keys it hides: what flex needs beside the rule itself."""
 
     block_mask: BlockMask
     sight: Visibility | None

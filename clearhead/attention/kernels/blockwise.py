@@ -20,7 +20,7 @@ from clearhead.attention.modes import under_torch_func
 __all__ = ["Blockwise"]
 
 BLOCK_NUMBERS = 1 << 21
-"""How many scores (times what the similarity holds for each) a block may have: 8 MB in float32."""
+"""Most scores (times what the similarity holds for each) of a block: 8 MB in float32."""
 
 
 @final
@@ -54,7 +54,7 @@ class Blockwise(Kernel):
 
 
 class Blocks(torch.autograd.Function):
-    """One block after another, and each of them again on the way back.
+    """Computes one block after another, and each of them again in the backward pass.
 
     torch's own checkpointing holds as little, but leaves small objects between the blocks, and the heap then finds no
     room for the next block where the last one was: 4 GB instead of 0.2 for additive attention at n = 4,096.

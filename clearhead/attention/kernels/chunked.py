@@ -42,7 +42,7 @@ CHUNK = 64
 """Positions in a chunk: n x CHUNK scores are held, and n / CHUNK sums of features x d_value."""
 
 NUMBERS = 1 << 22
-"""How many scores may be held at a time, if a head has no more: 16 MB in float32."""
+"""Most scores held at a time, if a head has no more: 16 MB in float32."""
 
 BEFORE, AFTER = -1, 1
 """On which side of a query's chunk others lie."""
@@ -50,7 +50,7 @@ BEFORE, AFTER = -1, 1
 Parts = Float[Tensor, "batch head chunk row column"]
 Borders = Int[Tensor, "1 1 chunk 1 1"]
 Carry = Callable[["Sums", Tensor, Tensor], "Sums"]
-"""What of the sums may be seen at the first borders, having come from the second ones."""
+"""Function that hides sums from the second borders where the first borders may not see them."""
 
 
 @final

@@ -29,7 +29,7 @@ __all__ = ["Flex"]
 BACKEND = "inductor"
 COPIES = itertools.count()
 SIGHT_NUMBERS = 1 << 24
-"""How many cells of the mask are looked at in one go, to find rows that see nothing."""
+"""Cells of the mask evaluated at a time, to find rows that see nothing."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""What the Triton kernels of this folder have in common: their tensors, padding, memory layout and where they run."""
+"""Shared by the Triton kernels of this folder: their tensors, padding, memory layout and device."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""What the linear forms of kernelized attention share: features with the unseen taken out, and the running state."""
+"""Shared by the linear forms of kernelized attention: features with hidden keys taken out, and the running state."""
 
 import math
 from collections.abc import Sequence

@@ -90,7 +90,7 @@ class Linear(Kernel):
 
 @dataclass(frozen=True)
 class Options:
-    """What is computed, apart from the tensors."""
+    """Options of the computation, apart from the tensors."""
 
     causal: bool
     normalised: bool
@@ -99,7 +99,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Tile:
-    """How one kernel is compiled: positions in a chunk, warps, stages of its pipeline, and registers for a thread."""
+    """Launch options of one kernel: positions in a chunk, warps, stages of its pipeline, and registers for a thread."""
 
     chunk: int = 64
     warps: int = 4
@@ -112,7 +112,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a call is cut up: positions in a segment, and a tile for each kernel."""
+    """Positions in a segment, and launch options for each kernel."""
 
     segment: int = 512
     sums: Tile = Tile()
@@ -268,7 +268,7 @@ def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
 
 @dataclass(frozen=True)
 class Cut:
-    """How many slots and segments there are on each side; causal queries and keys share theirs."""
+    """Number of slots and segments on each side; causal queries and keys share theirs."""
 
     query_slots: int
     key_slots: int

@@ -1,4 +1,4 @@
-"""What a position part is: something that acts inside attention, or something added to the embeddings before it."""
+"""Base classes of positions: those that act inside attention, and those added to the embeddings before it."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Position(Part):
     """Acts inside attention: turns queries and keys by their positions, or adds a bias to each score."""
 
     bias_kind: ClassVar[str] = "none"
-    """What kernels choose by: `none`, `fixed`, or `learned` (it needs a gradient)."""
+    """Kind of bias, by which kernels are chosen: `none`, `fixed`, or `learned` (it needs a gradient)."""
 
     def build(self, shape: HeadShape) -> "Position":
         """Return the part with learned values of its own, for one layer; itself if it has none."""

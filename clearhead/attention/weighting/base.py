@@ -1,4 +1,4 @@
-"""What a weighting is: a row of scores becomes a row of weights."""
+"""`Weighting`, the base class: it turns a row of scores into a row of weights."""
 
 import inspect
 import re
@@ -20,13 +20,13 @@ class Weighting(Part, ABC):
     """Weights from scores, one row at a time: what a row gets depends on nothing outside it."""
 
     form: ClassVar[str] = "rows"
-    """What kernels choose by: `softmax`, `argmax`, `kernelized`, or `rows` for any other function of a row."""
+    """Kind by which kernels are chosen: `softmax`, `argmax`, `kernelized`, or `rows` for any other function of a row."""
     sums_to_one: ClassVar[bool] = True
     blocked: ClassVar[float] = float("-inf")
-    """What `masked` holds where the query may not attend."""
+    """Value of `masked` where the query may not attend."""
 
     temperature: float = 1.0
-    """What the scores are divided by, in the weightings that have one."""
+    """Divisor of the scores, in the weightings that have one."""
 
     def build(self, shape: HeadShape) -> "Weighting":
         """Return the part with learned values of its own, for one layer; itself if it has none."""
