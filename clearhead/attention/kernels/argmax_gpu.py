@@ -131,8 +131,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class Choice:
-    """The context, and what the backward pass needs: each row's winner (-1: it sees nothing), and, where tied keys share
-    the weight, the least score that is tied and the share of each."""
+    """The context, and what the backward pass needs: each row's winner (-1: it sees nothing); and, where tied keys
+    share the weight, the least score that is tied and the share of each."""
 
     context: Tensor
     winners: Tensor

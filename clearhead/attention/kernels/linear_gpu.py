@@ -5,7 +5,6 @@ call is cut up, and the order of the launches. Feature maps elu and relu are com
 torch before them.
 """
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar, final
 
@@ -28,27 +27,16 @@ from clearhead.attention.kernels.launch import (
     triton_code,
 )
 from clearhead.attention.kernels.linear import features, kernelized
+from clearhead.attention.kernels.linear_plan import Cut, Options, Plan, plan_for, sums_mode
 from clearhead.attention.modes import under_torch_func
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
-__all__ = [
-    "Linear",
-    "Options",
-    "Plan",
-    "Tile",
-    "attend_linear",
-    "backward",
-    "forward",
-]
+__all__ = ["Linear", "attend_linear", "backward", "forward"]
 
 MAPS = {"elu": "elu", "relu": "relu", "plain": "identity"}
 """Feature maps this kernel serves, and what it computes for each: a plain one was mapped by torch before."""
 WIDEST = 128
 """Features, or numbers of a value, that one program holds; more are computed in slices."""
-FEW = 8
-"""Up to this many segments a program adds up the sums before its own by itself; beyond it they are scanned first."""
-PROGRAMS = 1024
-"""Programs that fill a GPU: segments are made shorter until there are as many."""
 
 
 @final
@@ -86,51 +74,6 @@ class Linear(Kernel):
             narrow = dtype if dtype == torch.bfloat16 else torch.float32
             query, key = mapped.query.to(narrow), mapped.key.to(narrow)
         return attend_linear(Inputs(query, key, call.value, lengths), options)
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the computation, apart from the tensors."""
-
-    causal: bool
-    normalised: bool
-    map: str
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Launch options of one kernel: positions in a chunk, warps, stages of its pipeline, and registers for a thread."""
-
-    chunk: int = 64
-    warps: int = 4
-    stages: int = 2
-    registers: int | None = None
-
-    def options(self) -> dict[str, Any]:
-        return {"CHUNK": self.chunk, "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Positions in a segment, and launch options for each kernel."""
-
-    segment: int = 512
-    sums: Tile = Tile()
-    attend: Tile = Tile()
-    grad_query: Tile = Tile()
-    grad_key: Tile = Tile()
-    split: bool = True
-    """Forward, the float32 state enters bfloat16 products as two parts (16 bits of it) instead of one (8 bits); one is
-    faster, and how exact it is on long texts is not measured. On the way back it is always two: the product nearly
-    cancels with d z."""
-    precision: str = "tf32x3"
-    """Of float32 products: `tf32x3`, three products on tensor cores for one, or `ieee`, slow and no more exact here."""
-    few: int = FEW
-
-    @staticmethod
-    def of(tile: Tile, **options: Any) -> "Plan":
-        """Return a plan with the same tile for every kernel."""
-        return Plan(sums=tile, attend=tile, grad_query=tile, grad_key=tile, **options)
 
 
 def attend_linear(inputs: Inputs, options: Options) -> Context:
@@ -251,40 +194,6 @@ def empty_results(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, Ten
         sums = empty_sums(query, batch * value.shape[1], n_sums, constants_for(query, value, options, plan))
     inverse = query.new_empty((batch, n_heads, n_query) if options.normalised else (1,), dtype=torch.float32)
     return empty_like_rows(query, n_heads, n_query, value.shape[3], value.dtype), inverse, sums
-
-
-def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
-    """Choose segments and tiles for these shapes. The figures come from benchmarks/gpu_kernels.py."""
-    segment = 1024
-    while segment > 128 and rows * -(-n_slots // segment) < PROGRAMS:
-        segment //= 2
-    wide = max(query.shape[-1], value.shape[-1]) > 64
-    if value.dtype == torch.bfloat16:
-        tile = Tile(chunk=64, warps=8 if wide else 4, stages=2)
-        walk = tile if wide else Tile(chunk=64, warps=4, stages=2, registers=168)
-        return Plan(segment=segment, sums=tile, attend=walk, grad_query=tile, grad_key=tile)
-    return Plan.of(Tile(16 if value.dtype == torch.float32 else 32, 8 if wide else 4, 1), segment=segment)
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Number of slots and segments on each side; causal queries and keys share theirs."""
-
-    query_slots: int
-    key_slots: int
-    query_segments: int
-    key_segments: int
-    first_segment: int
-    """The first segment with a query in it."""
-
-    @staticmethod
-    def of(query: Tensor, key: Tensor, causal: bool, segment: int) -> "Cut":
-        n_query, n_key = query.shape[2], key.shape[2]
-        if not causal:
-            return Cut(n_query, n_key, -(-n_query // segment), -(-n_key // segment), 0)
-        n_slots = max(n_query, n_key)
-        n_segments = -(-n_slots // segment)
-        return Cut(n_slots, n_slots, n_segments, n_segments, (n_slots - n_query) // segment)
 
 
 def forward(inputs: Inputs, options: Options, plan: Plan | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -472,15 +381,6 @@ def sum_groups(gradient: Tensor, like: Tensor) -> Tensor:
     """Add up the gradients of the query heads that share a key head."""
     made = empty_like_rows(like, like.shape[1], like.shape[2], like.shape[3], like.dtype)
     return made.copy_(gradient.unflatten(1, (like.shape[1], -1)).sum(2))
-
-
-def sums_mode(causal: bool, n_segments: int, plan: Plan) -> str:
-    """Say how a program finds its state among the sums that `forward` returned."""
-    if not causal:
-        return "all"
-    if n_segments == 1:
-        return "none"
-    return "added" if n_segments <= plan.few else "scanned"
 
 
 def gather_sums(sums: Tensor, causal: bool, plan: Plan, *, reverse: bool) -> tuple[Tensor, str]:

@@ -20,7 +20,7 @@ class Weighting(Part, ABC):
     """Weights from scores, one row at a time: what a row gets depends on nothing outside it."""
 
     form: ClassVar[str] = "rows"
-    """Kind by which kernels are chosen: `softmax`, `argmax`, `kernelized`, or `rows` for any other function of a row."""
+    """Kind by which kernels are chosen: `softmax`, `argmax`, `kernelized`, or `rows` for another function of a row."""
     sums_to_one: ClassVar[bool] = True
     blocked: ClassVar[float] = float("-inf")
     """Value of `masked` where the query may not attend."""
