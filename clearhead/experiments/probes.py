@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, final
 
 from clearhead.decoding.generating import eval_mode
-from clearhead.decoding.session import right_padded
+from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError, RunError
 from clearhead.files import read_json, write_text
 from clearhead.model import presets
@@ -322,7 +322,7 @@ def likeliest_after(run: Run, rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """The likeliest token after each of these."""
 
     def answer(batch: list[int]) -> list[list[int]]:
-        tokens, _ = right_padded([rows[i] for i in batch], next(run.model.parameters()).device)
+        tokens, _ = pad_right([rows[i] for i in batch], next(run.model.parameters()).device)
         with eval_mode(run.model):
             return run.task.logits(run.model, {"tokens": tokens}).argmax(-1).tolist()
 

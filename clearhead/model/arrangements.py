@@ -38,10 +38,10 @@ class Place(NamedTuple):
 
 
 class Connection(Tapped, ABC):
-    """What stands around one branch: the residual, and a norm if there is one."""
+    """Residual connection around one branch, with its norm if there is one."""
 
     places: ClassVar[tuple[Place, ...]] = (Place("branch"), Place("add", "residual"))
-    """What the vectors pass, in order. Traces name their values by it, and the explorer draws it."""
+    """Operations in order. Traces name their values by it, and the explorer draws it."""
 
     def __init__(self, dropout: float, norm: nn.Module | None = None) -> None:
         super().__init__()
@@ -50,12 +50,12 @@ class Connection(Tapped, ABC):
 
     @property
     def passes(self) -> str:
-        """The tap of what goes on from here."""
+        """Tap of what goes on from here."""
         return self.places[-1].out
 
     @abstractmethod
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
-        """The vectors after the branch, its residual and its norm."""
+        """Return the vectors after the branch, its residual and its norm."""
 
     def fast_step(self, branch: FastStep) -> FastStep:
         """Return the branch with its residual and norm, for one position of every row: by default a call of `self`."""
@@ -71,21 +71,21 @@ class Arrangement(ABC):
 
     @abstractmethod
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
-        """The connection around `attention`, `cross` or `feed_forward`."""
+        """Return the connection around `attention`, `cross` or `feed_forward`."""
 
     def final(self, d_model: int) -> nn.Module | None:
-        """The norm after the last block; None where the block ends with one already, or there are none."""
+        """Return the norm after the last block; None where the block ends with one already, or there are none."""
         return None
 
     def gain(self, n_branches: int, stream: float) -> float:
-        """What the last map of each branch is multiplied by at the start, in a stack of so many branches.
+        """Return the factor of each branch's last map at the start, in a stack of so many branches.
 
         `stream` is the standard deviation of what comes into the stack.
         """
         return 1.0
 
     def check(self, *, feed_forward: bool) -> None:  # noqa: B027 - most have nothing to refuse
-        """Raises where the arrangement does not fit the block."""
+        """Raise where the arrangement does not fit the block."""
 
 
 @final

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from clearhead.attention.heads import HeadLayout
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
-from clearhead.attention.modes import transformed
+from clearhead.attention.modes import under_torch_func
 from clearhead.attention.positions import Position
 from clearhead.attention.request import check_dropout
 from clearhead.attention.similarity import Similarity
@@ -32,7 +32,7 @@ Vectors = Float[Tensor, "batch n d_model"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """What goes into an attention slot: the arguments of `clearhead.Attention` but its width."""
+    """Spec of an attention layer: the arguments of `clearhead.Attention` but its width."""
 
     heads: HeadLayout | int = 8
     similarity: Similarity | None = None
@@ -43,7 +43,7 @@ class AttentionSpec:
     kernel: str = "auto"
 
     def build(self, d_model: int, mask: Mask | None = None) -> Attention:
-        """The layer; `mask` is what its place in the model asks for, beside its own."""
+        """Return the layer; `mask` is what its place in the model asks for, beside its own."""
         own = [part for part in (mask, self.mask) if part is not None]
         layer = Attention(
             d_model,
@@ -115,7 +115,7 @@ class Block(Tapped):
     def forward(self, x: Vectors, reads: KVSources) -> Vectors:
         x = self.around_attention(x, lambda inner: reads.own(self.attention, inner))
         if self.cross is not None:
-            cross, read = self.cross, crossing(reads)
+            cross, read = self.cross, cross_source(reads)
             x = self.around_cross(x, lambda inner: read(cross, inner))
         if self.feed_forward is not None:
             x = self.around_feed_forward(x, self.feed_forward)
@@ -125,7 +125,7 @@ class Block(Tapped):
         """Return the block as a function of one new position of every row."""
         branches = [connect(self.around_attention, reads.own.fast_step(self.attention))]
         if self.cross is not None:
-            branches.append(connect(self.around_cross, crossing(reads).fast_step(self.cross)))
+            branches.append(connect(self.around_cross, cross_source(reads).fast_step(self.cross)))
         if self.feed_forward is not None:
             branches.append(connect(self.around_feed_forward, fast_step_of(self.feed_forward)))
         return compose(branches)
@@ -152,7 +152,7 @@ def compose(steps: Sequence[FastStep]) -> FastStep:
     return run
 
 
-def crossing(reads: KVSources) -> KVSource:
+def cross_source(reads: KVSources) -> KVSource:
     if reads.cross is None:
         raise OptionError("this decoder has cross-attention and was given nothing to attend to: pass memory=")
     return reads.cross
@@ -179,7 +179,9 @@ class Stack(Tapped):
         self.checkpointing = False
 
     def forward(self, x: Vectors, reads: Sequence[KVSources]) -> Vectors:
-        again = self.checkpointing and torch.is_grad_enabled() and not transformed()  # torch.func has no checkpoints
+        again = (
+            self.checkpointing and torch.is_grad_enabled() and not under_torch_func()
+        )  # torch.func has no checkpoints
         for block, read in zip(self.blocks, reads, strict=True):
             x = checkpoint(block, x, read, use_reentrant=False) if again else block(x, read)
         return x if self.norm is None else self.tap("normed", self.norm(x))

@@ -27,7 +27,7 @@ class FeedForward(ABC):
 
     d_ff: int
     n_maps: ClassVar[int] = 2
-    """How many maps of d_model x d_ff it has."""
+    """Number of its maps of d_model x d_ff."""
 
     def __post_init__(self) -> None:
         if self.d_ff < 1:
@@ -35,7 +35,7 @@ class FeedForward(ABC):
 
     @abstractmethod
     def build(self, d_model: int) -> "Network":
-        """The network with its maps, for this width."""
+        """Return the network with its maps, for this width."""
 
 
 @final
@@ -112,7 +112,7 @@ class Network(Explained):
 
 @final
 class Plain(Network):
-    """Two maps and what stands between them."""
+    """Two maps with a non-linearity between them."""
 
     def __init__(self, d_model: int, spec: ReLU | GELU | SiLU, *, bias: bool) -> None:
         super().__init__()

@@ -60,7 +60,7 @@ class FromMemory(KVSource):
     positions: Tensor | None = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        if not layer.ordered:
+        if not layer.uses_positions:
             return layer(x, self.memory, mask=self.mask)
         n_query, n_key = x.shape[-2], self.memory.shape[-2]
         every = torch.arange(max(n_query, n_key), device=x.device)

@@ -21,11 +21,11 @@ Vectors = Float[Tensor, "*batch d_model"]
 
 @kind("norm")
 class Norm(ABC):
-    """How a vector is brought to a common size."""
+    """Spec of a norm, which brings vectors to a common size."""
 
     @abstractmethod
     def build(self, d_model: int) -> nn.Module:
-        """The norm with its learned values, for vectors of this width."""
+        """Return the norm with its learned values, for vectors of this width."""
 
 
 @final

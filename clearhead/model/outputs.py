@@ -24,16 +24,16 @@ Pool = Literal["first", "last", "mean"]
 
 @kind("output")
 class Output(ABC):
-    """What a model's last vectors become."""
+    """Spec of an output: from a model's last vectors to logits."""
 
     causal: ClassVar[bool] = False
-    """Whether it belongs to a model that never sees what comes next."""
+    """True if it belongs to a model that never sees the next token."""
     by_position: ClassVar[bool] = False
-    """Whether the logits of a position follow from its own vector alone."""
+    """True if the logits of a position follow from its own vector alone."""
 
     @abstractmethod
     def build(self, d_model: int, table: nn.Parameter) -> nn.Module:
-        """The output of a model whose embedding has this table; called with its vectors and their lengths."""
+        """Return the output of a model whose embedding has this table; it is called with vectors and their lengths."""
 
 
 @final

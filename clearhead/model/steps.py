@@ -22,12 +22,12 @@ class Step(NamedTuple):
 
     name: str
     formula: str = ""
-    """How it follows from others, whose names stand in braces; `{x}` is what came in. Without braces: in words."""
+    """Formula in other values, whose names stand in braces; `{x}` is the input. Without braces: in words."""
     map: str = ""
     """The attribute that holds the linear map which makes the value from `of`; empty where no linear map does."""
     of: str = "x"
     learned: bool = False
-    """Whether it is a learned vector, the same at every position."""
+    """True if it is a learned vector, the same at every position."""
 
 
 class Explained(DecodingModule):

@@ -7,12 +7,12 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clearhead.errors import ClearheadError, OptionError
+from clearhead.lru_cache import LRUCache
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Budget, Cost
 from clearhead.serve.contexts import context_view, occurrences
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.facts import run_facts
-from clearhead.serve.lru_cache import LRUCache
 from clearhead.serve.params import Params
 from clearhead.serve.trace_request import WEIGHTINGS, TraceRequest, changes_of, read_edits
 from clearhead.serve.traced import Traced

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.lru_cache import LRUCache
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Budget, Cost
 from clearhead.serve.costs import FASTER, ModelCosts, row_cost, rows_cost
-from clearhead.serve.lru_cache import LRUCache
 from clearhead.serve.meta import as_candidates, meta_of
 from clearhead.serve.params import Params
 from clearhead.serve.trace_request import TraceRequest

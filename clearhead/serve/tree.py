@@ -7,7 +7,7 @@ from typing import Any, cast, final
 
 from clearhead.decoding import Beam, Hypothesis
 from clearhead.decoding.beam import Considered, beam_search
-from clearhead.decoding.generating import checked, eval_mode
+from clearhead.decoding.generating import check_request, eval_mode
 from clearhead.decoding.hypotheses import ROOT, Candidates, Node
 from clearhead.decoding.request import Model
 from clearhead.decoding.rules import FORBIDDEN
@@ -79,7 +79,7 @@ class Grown:
 def grow(run: Run, request: Decoding, *, width: int, candidates: int, changes: Sequence[Change] = ()) -> Grown:
     """Search with a beam, with the model changed as the changes say, and keep every continuation it looked at."""
     method = Beam(width=width, n_best=width)
-    asked = checked(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
+    asked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
     tree = Tree(request, width)
     with eval_mode(run.model):
         session = (
@@ -108,7 +108,7 @@ class Tree:
     def watch(self, step: Considered) -> None:
         check_stopped()
         live = {(id(node.parent), node.token): node for node in step.live}
-        for rank, (total, beam, token) in enumerate(step.found.ranked()):
+        for rank, (total, beam, token) in enumerate(step.found.best_first()):
             if total == FORBIDDEN:
                 return
             parent = step.beams[beam]

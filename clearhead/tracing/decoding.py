@@ -17,7 +17,7 @@ from clearhead.attention.layer import Attention
 from clearhead.attention.score_index import Positions
 from clearhead.decoding.beam import Beam, beam_search
 from clearhead.decoding.caches import Source
-from clearhead.decoding.generating import checked, collect, decode_on, eval_mode
+from clearhead.decoding.generating import check_request, collect, decode_on, eval_mode
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.request import Model, Request
 from clearhead.decoding.rules import Rules
@@ -118,7 +118,7 @@ def trace_decoding(
     prefix: Sequence[int] | None = None,
 ) -> list[TracedHypothesis]:
     """Return the outputs that `clearhead.generate` gives for one row of ids, each with its trace."""
-    request = checked(model, [list(inputs)], None if prefix is None else [list(prefix)], rules, 0)
+    request = check_request(model, [list(inputs)], None if prefix is None else [list(prefix)], rules, 0)
     log = Log()
     with eval_mode(model), recording(model) as record, watching(request.decoder, log.watch):
         make = functools.partial(LoggedSession, log)
@@ -163,7 +163,7 @@ def join_attention(log: Log, path: str, rows: Sequence[int], layer: Attention, *
         weighting=layer.weighting,
         position=layer.position,
         mask=layer.mask,
-        given_positions=Positions(*places) if cross and layer.ordered else None,
+        given_positions=Positions(*places) if cross and layer.uses_positions else None,
     )
     projected = (query, key) if layer.position.turns else None
     return RecordedAttention(call=call, context=context, kernel="cached", projected=projected)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.parts import HeadShape
-from clearhead.attention.reference import Tap, untouched
+from clearhead.attention.reference import Tap, leave_unchanged
 from clearhead.attention.request import check_kernelized
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError, ShapeError
@@ -191,7 +191,7 @@ def step_tap(changes: Sequence[Change], call: AttentionInputs, rows: slice = ALL
     if call.share is not None and call.share.n_head is not None:
         inner = [replace(edit, head=None) for edit in inner if edit.head in (None, call.share.head)]
     if not inner:
-        return untouched
+        return leave_unchanged
     n_query = len(range(*rows.indices(call.n_query)))
     whole = (call.query.shape[0], call.n_heads, n_query, call.n_key)
     return functools.partial(edit_step, inner, whole, rows)

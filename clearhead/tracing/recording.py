@@ -132,7 +132,7 @@ def run_recorded(
 def changed_context(call: AttentionInputs, changes: Sequence[Change]) -> Tensor:
     """Return the context by the reference, its steps changed."""
     dtype = call.query.dtype
-    call = call.widened().with_every_head()
+    call = call.to_float32().with_every_head()
     query, key = call.similarity.prepare(call.query, call.key)
     made = reference.weigh(call, query, key, tap=step_tap(changes, call))
     return reference.mix(call, made.weight, call.value).to(dtype)

@@ -48,7 +48,7 @@ class Site:
         self.name, self.passed = name, passed
         side, layer, self.slot = name.split(".")
         self.side, self.layer = side, int(layer)
-        self.call: AttentionInputs = passed.call.of_row(row).widened()
+        self.call: AttentionInputs = passed.call.of_row(row).to_float32()
         self.projected = None if passed.projected is None else tuple(one[row] for one in passed.projected)
         """Queries and keys before the position turned them: `(head, n, d_head)` each; None where it turns nothing."""
         self.made = passed.context[row]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead.decoding import Beam, Greedy, Sample, generate
-from clearhead.decoding.generating import checked, collect, decode_on, eval_mode
+from clearhead.decoding.generating import check_request, collect, decode_on, eval_mode
 from clearhead.decoding.request import Model
 from clearhead.errors import OptionError
 from clearhead.text.tokenizer import Tokenizer
@@ -80,7 +80,7 @@ def with_own_output(run: Run, asked: TraceInputs, edits: Sequence[Change]) -> Tr
         [[found]] = generate(cast(Model, run.model), [decoding.source], Greedy(), rules=rules, prefix=prefix)
     else:
         rules = replace(rules, max_new=rules.max_new - 1)
-        request = checked(cast(Model, run.model), [decoding.source], prefix, rules, 0)
+        request = check_request(cast(Model, run.model), [decoding.source], prefix, rules, 0)
         with eval_mode(run.model):
             session = EditedSession(request, edits)
             [[found]] = collect(decode_on(session, request.prompts, Greedy(), rules, 0), 1)

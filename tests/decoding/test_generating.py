@@ -96,13 +96,13 @@ class Read:
 
     def __init__(self, monkeypatch):
         self.shapes = []
-        original = Session.embedded
+        original = Session.embed
 
-        def embedded(session, tokens):
+        def embed(session, tokens):
             self.shapes.append(tuple(tokens.shape))
             return original(session, tokens)
 
-        monkeypatch.setattr(Session, "embedded", embedded)
+        monkeypatch.setattr(Session, "embed", embed)
 
 
 @pytest.mark.parametrize("method", METHODS[:2], ids=["greedy", "sample"])

@@ -7,7 +7,7 @@ from clearhead.attention.grid import combinations, reasons, small_kernels
 from clearhead.attention.grid.case import Case
 from clearhead.attention.grid.support import KERNEL_NAMES
 from clearhead.attention.kernels import run
-from clearhead.attention.request import make_call
+from clearhead.attention.request import AttentionOptions
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.site import Site
 from tests.covering import covering
@@ -51,7 +51,7 @@ def check(combination, seed):
     options = dict(case.options)
     positions = options.pop("query_positions", None), options.pop("key_positions", None)
     with torch.no_grad():
-        call = make_call(case.tensors, **options, positions=positions)
+        call = AttentionOptions(**options).inputs(case.tensors, positions)
         context = run(combination.kernel, call)
     for row in range(call.query.shape[0]):
         site = Site(

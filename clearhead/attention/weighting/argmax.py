@@ -60,7 +60,7 @@ class Argmax(Weighting):
         return chosen + (soft - soft.detach())
 
     def choose(self, masked: Tensor, allowed: Tensor) -> Tensor:
-        """Exactly one-hot, or exactly averaged over the ties; NaN where the scores of a row are NaN."""
+        """Return exactly one-hot weights, or exactly averaged over ties; NaN where the scores of a row are NaN."""
         best = masked.amax(-1, keepdim=True)
         tied = (masked >= best - self.tolerance * best.abs().clamp(min=1)) & allowed
         if self.ties == "average":

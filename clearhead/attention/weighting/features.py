@@ -43,12 +43,12 @@ class Features(Part, ABC):
     """`elu` or `relu`, which kernels may compute themselves; else `plain`."""
 
     def build(self, shape: HeadShape) -> "Features":
-        """The map with values of its own, for one layer; itself if it has none."""
+        """Return the map with learned values of its own, for one layer; itself if it has none."""
         return self
 
     @abstractmethod
     def map(self, vectors: Tensor) -> Tensor:
-        """φ of each vector."""
+        """Return φ of each vector."""
 
 
 class LogFeatures(Features):
@@ -107,7 +107,7 @@ def log_positive_random(vectors: Tensor, projection: Tensor, factor: float | Non
 
 
 def orthogonal_rows(count: int, width: int, generator: torch.Generator | None = None) -> Tensor:
-    """Gaussian rows, orthogonal within each block of `width` of them: the same average, less variance."""
+    """Return Gaussian rows, orthogonal within each block of `width`: the same average, less variance."""
     blocks = []
     for start in range(0, count, width):
         gaussian = torch.randn(width, width, generator=generator, dtype=torch.float64)

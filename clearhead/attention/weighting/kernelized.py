@@ -43,7 +43,7 @@ class Kernelized(Weighting):
 
     @property
     def part(self) -> Features:
-        """The feature map itself, where it was given by name."""
+        """Feature map itself, where it was given by name."""
         return FEATURES[self.features] if isinstance(self.features, str) else self.features
 
     @property
@@ -65,7 +65,7 @@ class Kernelized(Weighting):
         return self.divide(masked, masked.sum(-1, keepdim=True))
 
     def divide(self, amount: Tensor, total: Tensor) -> Tensor:
-        """Each row over its total; zeros where the total is 0. Unnormalised, the amount as it is."""
+        """Divide each row by its total; zeros where the total is 0. Unnormalised, return the amount as it is."""
         if not self.normalised:
             return amount
         nothing = total == 0

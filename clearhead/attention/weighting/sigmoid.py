@@ -25,8 +25,8 @@ class Sigmoid(Weighting):
     offset: float | None = None
 
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
-        return torch.sigmoid(masked + (self.fitted(masked, allowed) if self.offset is None else self.offset))
+        return torch.sigmoid(masked + (self.fit_offset(masked, allowed) if self.offset is None else self.offset))
 
-    def fitted(self, masked: Tensor, allowed: Tensor) -> Tensor:
+    def fit_offset(self, masked: Tensor, allowed: Tensor) -> Tensor:
         count = allowed.expand(masked.shape).sum(-1, keepdim=True).clamp(min=1)
         return -torch.log(count.to(masked.dtype))

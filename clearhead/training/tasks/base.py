@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from clearhead.decoding import Rules
 from clearhead.decoding.generating import eval_mode
-from clearhead.decoding.session import right_padded
+from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec, kind_of
 from clearhead.model.transformers import EncoderDecoderSpec
@@ -224,7 +224,7 @@ class Task(ABC):
         """Return the logits for each row of ids, in order: what an answer is made of where one pass is enough."""
 
         def answer(batch: list[int]) -> list[Tensor]:
-            tokens, lengths = right_padded([rows[i] for i in batch], next(model.parameters()).device)
+            tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
             with eval_mode(model):
                 return list(model(tokens, lengths=lengths))
 

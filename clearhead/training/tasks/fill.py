@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from clearhead.decoding.generating import eval_mode
-from clearhead.decoding.session import right_padded
+from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
 from clearhead.model.outputs import Blanks
 from clearhead.model.presets import Size
@@ -122,7 +122,7 @@ class Fill(Task):
         never = [tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask]
 
         def answer(batch: list[int]) -> list[Filling]:
-            tokens, lengths = right_padded([rows[i] for i in batch], next(model.parameters()).device)
+            tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
             with eval_mode(model):
                 probabilities = model(tokens, lengths=lengths).float().softmax(-1)
                 probabilities[..., never] = 0

@@ -17,7 +17,7 @@ from clearhead.attention import masks
 from clearhead.decoding import Greedy, Hypothesis, Rules, Sample, Token, stream
 from clearhead.decoding.generating import collect, eval_mode
 from clearhead.decoding.request import Model
-from clearhead.decoding.session import right_padded
+from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.model.transformers import Decoder
@@ -385,7 +385,7 @@ def window_losses(model: nn.Module, some: list[Window]) -> list[float]:
 
     def answer(batch: list[int]) -> list[float]:
         rows = [some[i] for i in batch]
-        tokens, lengths = right_padded([row.ids for row in rows], device)
+        tokens, lengths = pad_right([row.ids for row in rows], device)
         new = torch.tensor([row.new for row in rows], device=device)
         places = torch.arange(1, tokens.shape[1], device=device)
         asked = (places >= (lengths - new).unsqueeze(1)) & (places < lengths.unsqueeze(1))

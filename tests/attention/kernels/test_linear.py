@@ -294,7 +294,7 @@ def test_an_empty_state_reads_as_zeros():
 
 def test_a_state_is_forgotten_by_batch_row():
     key, value = torch.rand(2, 1, 3, 4), torch.randn(2, 1, 3, 5)
-    kept = State.empty(key, value).add(key, value).kept(torch.tensor([True, False]))
+    kept = State.empty(key, value).add(key, value).keep_rows(torch.tensor([True, False]))
     assert kept.total[0].any()
     assert kept.normaliser[0].any()
     assert not kept.total[1].any()
@@ -367,7 +367,7 @@ def test_a_state_of_logarithms_may_be_fed_in_pieces_of_any_size():
         state = state.add(piece_k, piece_v)
     torch.testing.assert_close(state.peak, key.amax(2))
     torch.testing.assert_close(state.read(query, RANDOM), whole.read(query, RANDOM))
-    forgotten = state.kept(torch.tensor([True, False]))
+    forgotten = state.keep_rows(torch.tensor([True, False]))
     torch.testing.assert_close(forgotten.read(query, RANDOM)[0], whole.read(query, RANDOM)[0])
     assert not forgotten.read(query, RANDOM)[1].any()
 

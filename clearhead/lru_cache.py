@@ -1,4 +1,4 @@
-"""An LRU cache with a limit on the number of values and on their size."""
+"""`LRUCache`: the values asked for last, up to a number of them and to a size in all."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -13,10 +13,12 @@ Value = TypeVar("Value")
 
 @final
 class LRUCache(Generic[Name, Value]):
-    """The values last asked for, by name. The oldest go when there are too many, or when they take too much room.
+    """A least-recently-used cache: the values asked for last, by name.
 
-    >>> cache = LRUCache[str, int](most=2)
-    >>> [cache.get_or_make(name, lambda: len(name)) for name in ("one", "three", "one", "seven!")]
+    The oldest are dropped when there are more than `most`, or when their sizes add up to more than `room`.
+
+    >>> kept = LRUCache[str, int](most=2)
+    >>> [kept.get_or_make(name, lambda: len(name)) for name in ("one", "three", "one", "seven!")]
     [3, 5, 3, 6]
     >>> cache.get("three"), cache.get("one")
     (None, 3)
@@ -28,24 +30,26 @@ class LRUCache(Generic[Name, Value]):
         self.lock = Lock()
 
     def get(self, name: Name) -> Value | None:
+        """Return the value of that name, or None; it is then the last to be dropped."""
         with self.lock:
             if name in self.values:
                 self.values.move_to_end(name)
             return self.values.get(name)
 
     def get_or_make(self, name: Name, make: Callable[[], Value]) -> Value:
+        """Return the value of that name; where there is none, make it and keep it."""
         found = self.get(name)
         if found is None:
             found = make()
             with self.lock:
                 self.values[name] = found
-                self.evict()
+                self.drop_oldest()
         return found
 
-    def evict(self) -> None:
-        """Evict the oldest values until the rest fit; the newest stays, whatever its size."""
-        while len(self.values) > 1 and (len(self.values) > self.most or self.full()):
+    def drop_oldest(self) -> None:
+        """Drop what is too many or too large in all; the newest stays, whatever its size."""
+        while len(self.values) > 1 and (len(self.values) > self.most or self.is_full()):
             self.values.popitem(last=False)
 
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return self.room is not None and sum(map(self.size, self.values.values())) > self.room
