@@ -5,6 +5,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,8 @@ __all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all",
 Log = Callable[[str], None]
 PAUSE = 0.1
 """Seconds between looks at the processes."""
+STOP = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
+"""What asks a worker to save and leave. On Windows SIGTERM would end it at once."""
 JOB, LOG, RECALL = "job.json", "log.txt", "recall.json"
 
 
@@ -155,13 +158,14 @@ def started(job: Job) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             env=environment(),
             start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
 
 
 def end(running: Mapping[str, subprocess.Popen[bytes]]) -> None:
     """Asks the workers to save and leave, and waits for them."""
     for process in running.values():
-        process.terminate()
+        process.send_signal(STOP)
     for process in running.values():
         process.wait()
 

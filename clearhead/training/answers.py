@@ -14,6 +14,7 @@ from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, Token, g
 from clearhead.decoding.generating import collect, eval_mode
 from clearhead.decoding.request import Model
 from clearhead.decoding.session import right_padded
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.tasks import Classify, Fill, Generate, Translate
@@ -244,7 +245,8 @@ def classify(model: nn.Module, task: Classify, rows: Sequence[Sequence[int]]) ->
     def answer(batch: list[int]) -> list[Class]:
         tokens, lengths = right_padded([opened[i] for i in batch], next(model.parameters()).device)
         with eval_mode(model):
-            probabilities = model(tokens, lengths=lengths).double().softmax(-1).tolist()
+            logits = model(tokens, lengths=lengths)
+            probabilities = logits.to(widest_float(logits.device)).softmax(-1).tolist()
         return [named(row, task.labels) for row in probabilities]
 
     return in_batches([len(row) for row in opened], model, answer)

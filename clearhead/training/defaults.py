@@ -14,6 +14,7 @@ from clearhead.attention import positions, similarity, weighting
 from clearhead.attention.heads import Heads
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
@@ -27,7 +28,6 @@ from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, Encode
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.training.averaging import Ema, Last
-from clearhead.training.machine import chosen_device
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.schedules import Cosine, InverseSqrt
 
@@ -75,7 +75,7 @@ def default_recipe(task: str, corpus: Corpus, machine: Machine = Machine()) -> R
     """The recipe for a task on this corpus."""
     if task not in DEFAULTS:
         raise OptionError(f"task: there is no {task!r}; there are {', '.join(DEFAULTS)}")
-    on_gpu = chosen_device(machine.device).type == "cuda"
+    on_gpu = choose_device(machine.device).type == "cuda"
     return replace(DEFAULTS[task](corpus, text_bytes(corpus), on_gpu), machine=machine)
 
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import right_padded
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.files import write_text
 from clearhead.text.encoding import Encoding, Layout, chunks, label, texts, usable
@@ -297,7 +298,7 @@ def nats(model: nn.Module, some: list[Window]) -> list[float]:
         with eval_mode(model):
             logits = model(tokens[:, :-1]).float().transpose(1, 2)
             lost = nn.functional.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="none")
-        return lost.double().sum(1).tolist()
+        return lost.to(widest_float(lost.device)).sum(1).tolist()
 
     return in_batches([len(window.ids) for window in some], model, answer)
 

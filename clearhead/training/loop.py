@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from clearhead.devices import synchronize
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import Spec
@@ -157,9 +158,8 @@ class Trainer:
             self.save()
 
     def wait(self) -> None:
-        """A GPU is given steps ahead of their turn; the clock counts them when they are done."""
-        if self.train_state.device.type == "cuda":
-            torch.cuda.synchronize(self.train_state.device)
+        """Wait for the steps that a GPU was given ahead of their turn, so that the clock counts them."""
+        synchronize(self.train_state.device)
 
     def step(self, batches: Iterator[Batch]) -> None:
         """One optimiser step, with random numbers of its own."""

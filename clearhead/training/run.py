@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar, final
 from torch import Tensor, nn
 
 from clearhead.decoding import Beam, Greedy, Sample
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.model.sizes import Spec
 from clearhead.text.sources import Source
@@ -23,7 +24,6 @@ from clearhead.training.answers import Class, Filling, Written
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
 from clearhead.training.evaluation import Evaluating, evaluate
 from clearhead.training.folder import RunFolder
-from clearhead.training.machine import chosen_device
 from clearhead.training.tasks import Classify, Fill, Generate, Task, Translate
 from clearhead.training.weight_files import check_shapes, read_header
 
@@ -164,7 +164,7 @@ def load(
     checkpoint, weights = chosen(folder, spec, step, log)
     model = spec.build()
     copy_into(named_tensors(model), weights, str(checkpoint.folder))
-    return Run(folder, task, model.to(chosen_device(device)).eval(), checkpoint.step)
+    return Run(folder, task, model.to(choose_device(device)).eval(), checkpoint.step)
 
 
 def check_fit(task: Task, spec: Spec, where: str) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from clearhead.decoding import Sample
 from clearhead.decoding.generating import eval_mode
+from clearhead.devices import widest_float
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import answers
@@ -60,7 +61,7 @@ def loss_of(model: nn.Module, task: Task, held: Held) -> tuple[float, int, int]:
     """Nats in all, places that asked, and how many of them the likeliest answer was right at."""
     device = next(model.parameters()).device
     random = np.random.default_rng(DEV_SEED)
-    nll, right, places = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), device=device), 0
+    nll, right, places = torch.zeros((), dtype=widest_float(device), device=device), torch.zeros((), device=device), 0
     with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
         for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
             batch = moved(task.read(held.store, rows, random, filled=False), device)
