@@ -93,7 +93,7 @@ def read_job(path: Path) -> Job:
 
 
 def prepare_text(jobs: Sequence[Job], log: Log) -> None:
-    """Tokenises the text once, in a process of its own; arms that differ in it have their own."""
+    """Tokenise the text once, in a process of its own; arms that differ in it have their own."""
     different = {
         json.dumps(to_json([job.recipe.corpus, job.recipe.tokenizing, job.recipe.batching.context])): job
         for job in jobs
@@ -111,13 +111,13 @@ def command(verb: str, job: Job) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Ours, with this very clearhead first on the path, wherever the command was given."""
+    """Return our environment, with this very clearhead first on the path, wherever the command was given."""
     here = str(Path(__file__).parents[2])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
 
 
 def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
-    """Runs every job in a process of its own; returns why those that failed did, by name.
+    """Run every job in a process of its own; return why those that failed did, by name.
 
     Ctrl-C and SIGTERM are passed on once: the runs save, and then this raises.
     """
@@ -133,23 +133,23 @@ def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
                 while waiting and len(running) < parallel and not stopping.asked:
                     number, job = waiting.pop(0)
                     log(f"{number}/{len(jobs)}  {job.name}: see {job.folder.path / LOG}")
-                    running[job.name] = started(job)
+                    running[job.name] = start_worker(job)
                 if stopping.asked:
-                    end(running)
+                    stop_workers(running)
                 time.sleep(PAUSE)
                 for name in [name for name, process in running.items() if process.poll() is not None]:
                     if running.pop(name).returncode and not stopping.asked:
                         problems[name] = last_line(by_name[name].folder.path / LOG)
                         log(f"{name} failed: {problems[name]}")
         finally:
-            end(running)
+            stop_workers(running)
     if stopping.asked:
         raise Interrupted(stopping.asked)
     return problems
 
 
-def started(job: Job) -> subprocess.Popen[bytes]:
-    """A worker, whose signals come from us alone."""
+def start_worker(job: Job) -> subprocess.Popen[bytes]:
+    """Start a worker, whose signals come from us alone."""
     with os_errors_as_run_errors(job.folder.path / LOG), open_log(job.folder.path / LOG) as log:
         return subprocess.Popen(
             command("run", job),
@@ -162,8 +162,8 @@ def started(job: Job) -> subprocess.Popen[bytes]:
         )
 
 
-def end(running: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Asks the workers to save and leave, and waits for them."""
+def stop_workers(running: Mapping[str, subprocess.Popen[bytes]]) -> None:
+    """Ask the workers to save and leave, and wait for them."""
     for process in running.values():
         process.send_signal(STOP)
     for process in running.values():
@@ -184,7 +184,7 @@ class Interrupted(RunError):
 
 
 def work(job: Job) -> Run:
-    """Makes a run, or goes on with it; in the end it is asked what its probe asks."""
+    """Train a run, or resume it; then ask it what its probe asks."""
     data = Path(job.data)
     if job.folder.exists():
         run = resume(job.run, watcher=report, log=say, data=data)
@@ -207,7 +207,7 @@ def say(text: str) -> None:
 
 
 def report(line: Mapping[str, Any]) -> None:
-    """A line of the log for a line of metrics."""
+    """Print a line of the log for a line of metrics."""
     match line["kind"]:
         case "step":
             pace = f"{line['tokens_per_second']:,} tokens/s"
@@ -218,7 +218,7 @@ def report(line: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What a worker process does."""
+    """Do what a worker process is asked for: `run` or `prepare`."""
     verb, path = arguments
     try:
         {"run": work, "prepare": tokenise}[verb](read_job(Path(path)))
