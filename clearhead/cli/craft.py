@@ -1,4 +1,4 @@
-"""`clearhead craft`: programs compiled into attention: a list, how one works, what it answers, a look into it."""
+"""`clearhead craft`: RASP programs compiled into attention: list them, see how one works, run it, look into it."""
 
 import contextlib
 import sys
@@ -19,7 +19,7 @@ from clearhead.errors import ProgramError
 
 __all__ = ["ABOUT", "EXAMPLES", "app"]
 
-ABOUT = "Programs compiled into attention: list them, see how one works, run it, look into it."
+ABOUT = "Compile RASP programs into attention, as Tracr does: list, show, run them, look into them."
 EXAMPLES = """\b
 Examples:
   clearhead craft list
@@ -52,7 +52,7 @@ ASKED_WRONGLY = 2
 
 
 class Verbs(TyperGroup):
-    """Verbs of which one must be named: without it, the help is shown, and it was asked wrongly."""
+    """A group of verbs that shows its help, with the exit code of a wrong command, where none is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args:
@@ -82,9 +82,9 @@ Sharpness = Annotated[float, typer.Option(help="What scores are multiplied by.",
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-@app.command("list", epilog=LIST_EXAMPLES, short_help="The programs there are, and what each costs.")
+@app.command("list", epilog=LIST_EXAMPLES, short_help="List the RASP programs and what each costs.")
 def list_programs(as_json: AsJson = False) -> None:
-    """List the programs there are: what each is for, and how many layers, heads and directions it takes."""
+    """List the RASP programs there are: what each is for, and how many layers, heads and directions it takes."""
     from clearhead.cli.craft_show import as_list, list_page
 
     if as_json:
@@ -93,7 +93,7 @@ def list_programs(as_json: AsJson = False) -> None:
         show(*list_page())
 
 
-@app.command("show", epilog=SHOW_EXAMPLES, short_help="How a program becomes attention, in words.")
+@app.command("show", epilog=SHOW_EXAMPLES, short_help="Show how a program becomes attention.")
 def show_program(
     program: ProgramName,
     *,
@@ -105,7 +105,7 @@ def show_program(
 ) -> None:
     """Show what a program is compiled into: its cost, the directions of the residual stream, and every head.
 
-    A program of your own is a sequence, or a rasp.Program, in a Python file. The file is run, so run only what you
+    A program of your own is a RASP sequence, or a rasp.Program, in a Python file. The file is run, so run only what you
     trust. For a sequence alone say --vocabulary and --length; its tokens are text.
     """
     from clearhead.cli.craft_show import as_object, show_page
@@ -120,7 +120,7 @@ def show_program(
             show(*show_page(ask, plan))
 
 
-@app.command("run", epilog=RUN_EXAMPLES, short_help="A compiled program on a text, beside its meaning.")
+@app.command("run", epilog=RUN_EXAMPLES, short_help="Run a compiled program beside its interpreter.")
 def run_program(
     program: ProgramName,
     text: Annotated[
@@ -137,7 +137,7 @@ def run_program(
     causal: Causal = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compile a program, run the model on a text, and put what the interpreter says beside it.
+    """Compile a RASP program, run the model on a text, and put what the interpreter says beside it.
 
     With argmax-average the two must be equal, and where they are not it is an error. Another weighting is shown with
     the error it brings. A file of your own is run: see `clearhead craft show --help`.
@@ -177,7 +177,7 @@ def look_at_program(
     ),
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
 ) -> None:
-    """Write a compiled program as a run folder, and look into it in the browser: Ctrl-C ends it.
+    """Compile a RASP program into a run folder, and look into it in the browser: Ctrl-C ends it.
 
     It is a run like any other: `clearhead trace RUN 'a b c'` and the rest work on it. Its tokens are words, with spaces
     between them. A file of your own is run: see `clearhead craft show --help`.

@@ -1,4 +1,4 @@
-"""Which program a `clearhead craft` verb is asked for: one by name, or one of the user's own file."""
+"""Find the RASP program that a `clearhead craft` verb is given: by its name, or in the user's own file."""
 
 import contextlib
 import importlib.util
@@ -25,7 +25,7 @@ OWN_MODULE = "clearhead_own_program"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What is said of a program on the command line, None where nothing is."""
+    """The options of the command line that change a program; None where one is not given."""
 
     vocabulary: str | None = None
     source_vocabulary: str | None = None

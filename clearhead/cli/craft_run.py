@@ -1,4 +1,4 @@
-"""What `clearhead craft run` does: a compiled program beside its interpreter, place by place."""
+"""Run a compiled RASP program beside its interpreter, and print both place by place, for `clearhead craft run`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

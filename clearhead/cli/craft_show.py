@@ -1,4 +1,4 @@
-"""What `clearhead craft list` and `clearhead craft show` print: programs, and what one is compiled into, in words."""
+"""The pages of `clearhead craft list` and `clearhead craft show`: RASP programs, and what one is compiled into."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a program cannot be, told before anything is built."""
+"""Checks of a RASP program: what the compiler cannot build is refused by name before anything is built."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A crafted model: an ordinary one, and how its ids are read."""
+"""A compiled RASP program: an ordinary model, and how tokens become its ids and its logits become values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

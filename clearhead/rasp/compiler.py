@@ -1,4 +1,4 @@
-"""The compiler: a program becomes an ordinary model, its cost told before it is built.
+"""The compiler, as Tracr is one: a RASP program becomes an ordinary model, and a plan says its cost first.
 
 >>> from clearhead.rasp import aggregate, compile, indices, plan, select, tokens
 >>> shift = aggregate(select(indices, indices, lambda key, query: key == query - 1), tokens)

@@ -1,4 +1,4 @@
-"""The interpreter: what a program means, in plain Python. Compiled models are held to it."""
+"""The interpreter: what a RASP program means, in plain Python. Compiled models must give the same."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Row

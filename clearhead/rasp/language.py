@@ -1,4 +1,4 @@
-"""The language: sequences made from sequences, each in one of the few ways a Transformer has.
+"""The RASP language: sequences made from sequences, each in one of the few ways a Transformer has.
 
 A program is what it gives, a sequence made of others; `tokens` and `indices` are the ones it starts from. Values are
 *categorical* (one of finitely many) or *numeric* (a number on a line).

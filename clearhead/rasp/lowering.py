@@ -1,4 +1,4 @@
-"""Lowering: each sequence of a program becomes a space, and the heads or networks that write it.
+"""Lowering: each sequence of a RASP program becomes a space, and the heads or networks that write it.
 
 All of it is exact. A category is 0 or 1; a network of categories is a table; a number becomes a category by two
 networks, the first of which rises past each threshold and the second of which settles at exactly 0 or 1.

@@ -1,4 +1,4 @@
-"""Programs that are there: each with the tokens it is for, the length it is compiled to, and a plain Python function.
+"""The RASP programs that come with Clearhead, each with its tokens, its length and a plain Python function.
 
 >>> from clearhead.rasp import PROGRAMS
 >>> PROGRAMS["histogram"].compile().run("hello"[:4].replace("h", "a").replace("e", "b").replace("l", "c"))
@@ -41,7 +41,7 @@ SHOWN_TOKENS = 4
 @final
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program with all it takes to compile it and to hold it to something."""
+    """A RASP program, what it takes to compile it, and a plain Python function to test it against."""
 
     name: str
     about: str
