@@ -26,6 +26,7 @@ __all__ = [
     "check_type",
     "from_json",
     "load_tensors",
+    "name_in_files",
     "save_tensors",
     "table_of",
     "to_json",
@@ -55,13 +56,8 @@ def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
     With `known`, a table, every class must be in it: what is written can be read by the same table.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if known is not None and known.get(type(value).__name__) is not type(value):
-            raise OptionError(
-                f"{value!r} cannot be written to a file: {type(value).__name__} is no part of Clearhead that could be "
-                "read again"
-            )
         inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return {CLASS: type(value).__name__, **to_json(inner, known)}
+        return {CLASS: known_name(value, known), **to_json(inner, known)}
     if isinstance(value, Mapping):
         return {key_of(name): to_json(inner, known) for name, inner in value.items()}
     if isinstance(value, tuple | list):
@@ -71,6 +67,30 @@ def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     raise OptionError(f"{value!r} cannot be written to a file: a run is made of specs, strings and numbers")
+
+
+def name_in_files(of: type) -> str:
+    """Return what files call a class: one of Clearhead's own by its name, a user's own by where it is imported from.
+
+    >>> name_in_files(Reader), name_in_files(Mapping)
+    ('Reader', 'collections.abc:Mapping')
+    """
+    return of.__name__ if of.__module__.partition(".")[0] == "clearhead" else f"{of.__module__}:{of.__qualname__}"
+
+
+def known_name(value: object, known: Mapping[str, type] | None) -> str:
+    """Return the name under which a table holds the class of a value; raise where it holds it under none."""
+    of = type(value)
+    if known is None or known.get(of.__name__) is of:
+        return of.__name__
+    name = name_in_files(of)
+    if known.get(name) is of:
+        return name
+    if ":" in name:
+        why = f"{of.__name__} is not registered; put @clearhead.register above its class"
+    else:
+        why = f"{of.__name__} is no part of Clearhead that could be read again"
+    raise OptionError(f"{value!r} cannot be written to a file: {why}")
 
 
 def key_of(name: object) -> str:
@@ -115,6 +135,12 @@ def make_part(value: Any, reader: Reader, where: str) -> Any:
     if CLASS not in value:
         return fields
     name, (table, then, error) = value[CLASS], reader
+    if isinstance(name, str) and ":" in name and name not in table:
+        module = name.partition(":")[0][:60]
+        raise error(
+            f"{where}: uses {name[:80]}, a part of your own that is not registered; name its module: --parts {module} "
+            f"on the command line, or load(…, parts={module!r})"
+        )
     if not isinstance(name, str) or name not in table:
         raise error(
             f"{where}: there is no {str(name)[:60]!r} in this version of Clearhead: was it written by a newer one?"

@@ -18,6 +18,7 @@ from torch.nn.modules import module as torch_modules
 
 from clearhead.attention.parts import HeadShape
 from clearhead.errors import OptionError
+from clearhead.registry import kind, register
 
 __all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "alike", "is_hooked", "joinable", "joined"]
 
@@ -34,6 +35,7 @@ class Maps(NamedTuple):
     output: nn.Module
 
 
+@kind("head layout")
 class HeadLayout(ABC):
     """How many heads, how wide, and what each of them sees."""
 
@@ -51,6 +53,7 @@ class HeadLayout(ABC):
 
 
 @final
+@register
 @dataclass(frozen=True)
 class Heads(HeadLayout):
     """`count` heads that each see the whole input.
@@ -108,6 +111,7 @@ class Heads(HeadLayout):
 
 
 @final
+@register
 @dataclass(frozen=True)
 class SlicedHeads(HeadLayout):
     """`count` heads; head i sees only slice i of the input, d_model / count wide, through square maps of that width.

@@ -23,6 +23,7 @@ from torch import Tensor
 from clearhead.attention.modes import has_numbers
 from clearhead.attention.score_index import Positions, ScoreIndex, box, four_axes
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
+from clearhead.registry import kind, register
 
 __all__ = [
     "Mask",
@@ -92,6 +93,7 @@ Numbers = Tensor | ListedNumbers
 """The numbers a mask holds. A tensor stays on its owner's device, and must be on the query's."""
 
 
+@kind("mask")
 class Mask(ABC):
     """One rule, over cells."""
 
@@ -355,6 +357,11 @@ class Not(Mask):
 
     def allowed(self, cells: ScoreIndex) -> Tensor:
         return ~self.mask.allowed(cells)
+
+
+# Masks that hold tensors or functions belong to a call: no file holds them.
+for saved in (Everything, Causal, Window, Both, Either, Not):
+    register(saved)
 
 
 def everything() -> Mask:

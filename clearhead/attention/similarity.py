@@ -15,6 +15,7 @@ pairs. Most are a dot product of prepared vectors (`form = "dot"`), which is wha
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.errors import NotBuiltError, OptionError
+from clearhead.registry import Examples, kind, register
 
 __all__ = ["Additive", "Cosine", "Dot", "ScaledDot", "Similarity"]
 
@@ -33,6 +35,7 @@ Keys = Float[Tensor, "batch head key d_head"]
 Scores = Float[Tensor, "batch head query key"]
 
 
+@kind("similarity")
 class Similarity(Part, ABC):
     """Scores from prepared queries and keys; both have the same number of heads."""
 
@@ -219,10 +222,10 @@ def unit(vectors: Tensor) -> Tensor:
     return vectors / length.masked_fill(zero, 1)
 
 
-TABLE: dict[str, Similarity] = {
-    "dot": Dot(),
-    "scaled dot": ScaledDot(),
-    "cosine": Cosine(),
-    "additive": Additive(),
-}
-"""Every similarity by name: the command line and the test grid read it."""
+register(Dot, examples={"dot": Dot()})
+register(ScaledDot, examples={"scaled dot": ScaledDot()})
+register(Cosine, option="cosine", examples={"cosine": Cosine()})
+register(Additive, examples={"additive": Additive()})
+
+TABLE: Mapping[str, Similarity] = Examples("similarity")
+"""Every similarity by name, those that users register too: the command line and the test grid read it."""

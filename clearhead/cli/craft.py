@@ -19,7 +19,10 @@ from clearhead.errors import ProgramError
 
 __all__ = ["ABOUT", "EXAMPLES", "app"]
 
-ABOUT = "Compile RASP programs into attention, as Tracr does: list, show, run them, look into them."
+ABOUT = """Compile RASP programs into Transformers, and run them.
+
+RASP is a small language for what attention can do. Its compiler, like Tracr, writes every weight of an ordinary model.
+List the programs, see how one works, run it, or look into it."""
 EXAMPLES = """\b
 Examples:
   clearhead craft list
@@ -64,27 +67,31 @@ class Verbs(TyperGroup):
 app = typer.Typer(cls=Verbs, add_completion=False, rich_markup_mode=None)
 
 ProgramName = Annotated[
-    str, typer.Argument(help="A name of the list, or file.py:NAME, which runs that file.", metavar="PROGRAM")
+    str, typer.Argument(help="A name from `craft list`, or file.py:NAME, which runs that file.", metavar="PROGRAM")
 ]
 Vocabulary = Annotated[
-    str | None, typer.Option(help="The tokens: characters, or words with spaces between.", metavar="TEXT")
+    str | None, typer.Option(help="The tokens: characters, or words separated by spaces.", metavar="TEXT")
 ]
-SourceVocabulary = Annotated[str | None, typer.Option(help="The same for what it reads as source.", metavar="TEXT")]
-Length = Annotated[int | None, typer.Option(min=1, help="The most tokens a text may have.", metavar="N")]
-Causal = Annotated[bool, typer.Option("--causal", help="As a decoder, which does not look ahead.")]
+SourceVocabulary = Annotated[
+    str | None, typer.Option(help="The tokens of the source, of an encoder-decoder.", metavar="TEXT")
+]
+Length = Annotated[int | None, typer.Option(min=1, help="Longest text, in tokens.", metavar="N")]
+Causal = Annotated[bool, typer.Option("--causal", help="Compile a decoder, which does not look ahead.")]
 WeightingName = Annotated[
     str,
     typer.Option(
-        help="From scores to weights, argmax-average is exact; softmax, sparsemax … bring an error.", metavar="NAME"
+        help="What turns scores into weights: argmax-average is exact; softmax, sparsemax … are not.", metavar="NAME"
     ),
 ]
-Sharpness = Annotated[float, typer.Option(help="What scores are multiplied by.", metavar="X", callback=above_zero)]
+Sharpness = Annotated[
+    float, typer.Option(help="Multiply scores by X: larger is closer to exact.", metavar="X", callback=above_zero)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-@app.command("list", epilog=LIST_EXAMPLES, short_help="List the RASP programs and what each costs.")
+@app.command("list", epilog=LIST_EXAMPLES, short_help="List the programs, and what each costs.")
 def list_programs(as_json: AsJson = False) -> None:
-    """List the RASP programs there are: what each is for, and how many layers, heads and directions it takes."""
+    """List the programs: what each computes, and how many layers, heads and dimensions it takes."""
     from clearhead.cli.craft_show import as_list, list_page
 
     if as_json:
@@ -93,7 +100,7 @@ def list_programs(as_json: AsJson = False) -> None:
         show(*list_page())
 
 
-@app.command("show", epilog=SHOW_EXAMPLES, short_help="Show how a program becomes attention.")
+@app.command("show", epilog=SHOW_EXAMPLES, short_help="Show what a program is compiled into.")
 def show_program(
     program: ProgramName,
     *,
@@ -103,10 +110,10 @@ def show_program(
     causal: Causal = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a program is compiled into: its cost, the directions of the residual stream, and every head.
+    """Show what a program is compiled into: its size, the directions of the residual stream, and every head.
 
-    A program of your own is a RASP sequence, or a rasp.Program, in a Python file. The file is run, so run only what you
-    trust. For a sequence alone say --vocabulary and --length; its tokens are text.
+    A program of your own is a sequence, or a rasp.Program, in a Python file. The file is run, so run only what you
+    trust. A sequence also needs --vocabulary and --length.
     """
     from clearhead.cli.craft_show import as_object, show_page
 
@@ -120,15 +127,15 @@ def show_program(
             show(*show_page(ask, plan))
 
 
-@app.command("run", epilog=RUN_EXAMPLES, short_help="Run a compiled program beside its interpreter.")
+@app.command("run", epilog=RUN_EXAMPLES, short_help="Run a compiled program on a text.")
 def run_program(
     program: ProgramName,
     text: Annotated[
         list[str] | None,
-        typer.Argument(help="Characters or words; the program's example unless given.", metavar="[TEXT]..."),
+        typer.Argument(help="Characters or words; without it, the program's example.", metavar="[TEXT]..."),
     ] = None,
     *,
-    source: Annotated[str | None, typer.Option(help="What an encoder-decoder reads.", metavar="TEXT")] = None,
+    source: Annotated[str | None, typer.Option(help="The text that an encoder-decoder reads.", metavar="TEXT")] = None,
     weighting: WeightingName = AVERAGING,
     sharpness: Sharpness = 1.0,
     vocabulary: Vocabulary = None,
@@ -137,10 +144,10 @@ def run_program(
     causal: Causal = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compile a RASP program, run the model on a text, and put what the interpreter says beside it.
+    """Compile a program, run the model on a text, and compare it with the interpreter.
 
-    With argmax-average the two must be equal, and where they are not it is an error. Another weighting is shown with
-    the error it brings. A file of your own is run: see `clearhead craft show --help`.
+    With argmax-average the two must be equal; a difference is an error. With another weighting the size of the
+    difference is printed. A file of your own is run: see `clearhead craft show --help`.
     """
     from clearhead.cli.craft_run import as_object, compare, run_page
 
@@ -159,28 +166,31 @@ def run_program(
         )
 
 
-@app.command("look", epilog=LOOK_EXAMPLES, short_help="Look into a compiled program in the browser.")
+@app.command("look", epilog=LOOK_EXAMPLES, short_help="Open a compiled program in the browser.")
 def look_at_program(
     program: ProgramName,
     *,
     folder: Annotated[
-        Path | None, typer.Option(help="Keep the run here; else it goes when the page is closed.", metavar="RUN")
+        Path | None,
+        typer.Option(help="Keep the run in this folder; without it, it is deleted at the end.", metavar="RUN"),
     ] = None,
     weighting: WeightingName = AVERAGING,
     sharpness: Sharpness = 1.0,
     vocabulary: Vocabulary = None,
     length: Length = None,
     causal: Causal = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.", metavar="N")] = 0,
-    host: Annotated[str, typer.Option(help="Where to listen: this machine alone unless given.", metavar="NAME")] = (
-        "127.0.0.1"
-    ),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")
+    ] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
+    ] = ("127.0.0.1"),
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
 ) -> None:
-    """Compile a RASP program into a run folder, and look into it in the browser: Ctrl-C ends it.
+    """Write a compiled program as a run folder, and open it in the browser. Ctrl-C stops it.
 
-    It is a run like any other: `clearhead trace RUN 'a b c'` and the rest work on it. Its tokens are words, with spaces
-    between them. A file of your own is run: see `clearhead craft show --help`.
+    The run works with the other commands: `clearhead trace RUN 'a b c'`. Its tokens are words separated by spaces. A
+    file of your own is run: see `clearhead craft show --help`.
     """
     from clearhead.cli.look import look
     from clearhead.training.rasp_run import compile_to_run

@@ -270,7 +270,7 @@ def one_call(shown: Demonstration) -> Page:
         f"[chosen]{shown.choice.kernel}[/]: {shown.choice.reason}. Largest difference from the steps above: "
         f"[chosen]{f'{difference:.1e}' if difference else '0, bit for bit'}[/].",
     )
-    yield prose("Go on:  clearhead steps --token sleeps   --mask causal   --weighting argmax", style="quiet")
+    yield prose("Try:  clearhead steps --token sleeps   --mask causal   --weighting argmax", style="quiet")
     yield Text()
 
 

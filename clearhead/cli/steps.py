@@ -31,22 +31,26 @@ Examples:
 
 
 def steps(
-    mask: Annotated[str, typer.Option(help=f"Who may attend to whom: {', '.join(MASKS)}.", metavar="NAME")] = "none",
+    mask: Annotated[
+        str, typer.Option(help=f"Which keys a query may attend to: {', '.join(MASKS)}.", metavar="NAME")
+    ] = "none",
     weighting: Annotated[
         str,
         typer.Option(
-            help=f"From scores to weights: {', '.join(name.replace(' ', '-') for name in WEIGHTINGS)}.", metavar="NAME"
+            help=f"What turns scores into weights: {', '.join(name.replace(' ', '-') for name in WEIGHTINGS)}.",
+            metavar="NAME",
         ),
     ] = "softmax",
-    token: Annotated[str, typer.Option(help=f"The token to follow: {', '.join(TOKENS)}.", metavar="WORD")] = "creature",
-    svg: Annotated[
-        Path | None, typer.Option(help="Write a sequence diagram of it: who sends what to whom.", metavar="FILE")
-    ] = None,
+    token: Annotated[
+        str, typer.Option(help=f"The token whose row is worked out: {', '.join(TOKENS)}.", metavar="WORD")
+    ] = "creature",
+    svg: Annotated[Path | None, typer.Option(help="Write the steps as a sequence diagram.", metavar="FILE")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every step as one JSON object.")] = False,
 ) -> None:
-    """Attention in four steps on a short sentence, with the real numbers.
+    """Show attention in four steps on a short sentence, with every number.
 
-    One head, designed by hand so that nouns ask for adjectives: inputs, scores, weights, weighted sum.
+    The steps are: queries, keys and values; scores; weights; weighted sum. The head was designed by hand: nouns attend
+    to their adjectives.
     """
     mask_name, chosen_mask = find_by_name("--mask", mask, MASKS)
     weighting_name, chosen_weighting = find_by_name("--weighting", weighting, WEIGHTINGS)

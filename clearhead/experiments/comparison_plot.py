@@ -104,7 +104,13 @@ def draw_runs(
         axes.plot([measure.factor * mean.mean], [height], "|", color=DARK, markersize=18, markeredgewidth=1.6)
         beside = (measure.factor * mean.mean, height)
         axes.annotate(
-            measure.shown(mean), beside, xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8, color=DARK
+            measure.shown(mean.mean, mean.spread),
+            beside,
+            xytext=(0, 9),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=DARK,
         )
     axes.set_yticks(range(len(rows)), [row.arm for row in rows])
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import CLASSES, THEN, Recipe
 from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import task_named
 from clearhead.training.train import resume, train
 
 __all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all", "work"]
@@ -61,7 +62,7 @@ class Job:
         return self.folder.path.name
 
 
-KNOWN = CLASSES | table_of([Job])
+KNOWN: Mapping[str, type] = ChainMap(table_of([Job]), CLASSES)  # pyright: ignore[reportArgumentType] - it is only read
 
 
 def begin(jobs: Sequence[Job]) -> None:
@@ -69,7 +70,7 @@ def begin(jobs: Sequence[Job]) -> None:
     for job in jobs:
         if not job.folder.exists():
             check_new(job.folder)
-            with job.folder.locked():
+            with job.folder.lock():
                 claim(job.folder)
         job.folder.write_own(job.folder.path / JOB, {"job": to_json(job, KNOWN)})
 
@@ -198,7 +199,7 @@ def work(job: Job) -> Run:
 
 def tokenise(job: Job) -> None:
     recipe = job.recipe
-    layout = TASKS[recipe.task].layout(recipe.batching.context)
+    layout = task_named(recipe.task).layout(recipe.batching.context)
     prepare(recipe.corpus, layout, recipe.tokenizing, Path(job.data), say)
 
 

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.model.fast_step import FastStep, fast_step_of
 from clearhead.model.norms import LayerNorm, Norm
+from clearhead.registry import kind, register
 from clearhead.taps import Tapped
 
 __all__ = ["Arrangement", "Connection", "NoNorm", "NoteNorm", "Place", "PostNorm", "PreNorm"]
@@ -55,10 +57,15 @@ class Connection(Tapped, ABC):
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         """The vectors after the branch, its residual and its norm."""
 
+    def fast_step(self, branch: FastStep) -> FastStep:
+        """Return the branch with its residual and norm, for one position of every row: by default a call of `self`."""
+        return lambda x: self(x.unsqueeze(1), lambda inner: branch(inner.squeeze(1)).unsqueeze(1)).squeeze(1)
+
     def drop(self, branch: Tensor) -> Tensor:
         return F.dropout(branch, self.dropout) if self.training and self.dropout else branch
 
 
+@kind("arrangement")
 class Arrangement(ABC):
     """The connections of a block, one for attention, one for cross-attention, one for feed-forward."""
 
@@ -148,6 +155,12 @@ class NoteNorm(Arrangement):
             raise OptionError("NoteNorm is norm(FFN(a) + a): this block has no feed-forward; give it one")
 
 
+register(PreNorm, option="pre")
+register(PostNorm, option="post")
+register(NoteNorm, option="note")
+register(NoNorm, option="none")
+
+
 @final
 class Before(Connection):
     """The norm before the branch."""
@@ -158,6 +171,11 @@ class Before(Connection):
         assert self.norm is not None
         normed = self.tap("normed", self.norm(x))
         return self.tap("residual", x + self.drop(branch(normed)))
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        assert self.norm is not None
+        norm = fast_step_of(self.norm)
+        return lambda x: x + branch(norm(x))
 
 
 @final
@@ -171,6 +189,11 @@ class After(Connection):
         residual = self.tap("residual", x + self.drop(branch(x)))
         return self.tap("normed", self.norm(residual))
 
+    def fast_step(self, branch: FastStep) -> FastStep:
+        assert self.norm is not None
+        norm = fast_step_of(self.norm)
+        return lambda x: norm(x + branch(x))
+
 
 @final
 class Bare(Connection):
@@ -178,6 +201,9 @@ class Bare(Connection):
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         return self.tap("residual", x + self.drop(branch(x)))
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        return lambda x: x + branch(x)
 
 
 @final
@@ -188,3 +214,6 @@ class Alone(Connection):
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         return self.tap("out", self.drop(branch(x)))
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        return branch

@@ -14,6 +14,7 @@ from clearhead.errors import OptionError
 from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.model.norms import LayerNorm
 from clearhead.model.steps import Explained, Step
+from clearhead.registry import kind, register
 
 __all__ = ["Blanks", "Classes", "NextToken", "Output"]
 
@@ -21,6 +22,7 @@ Vectors = Float[Tensor, "batch n d_model"]
 Pool = Literal["first", "last", "mean"]
 
 
+@kind("output")
 class Output(ABC):
     """What a model's last vectors become."""
 
@@ -35,6 +37,7 @@ class Output(ABC):
 
 
 @final
+@register
 @dataclass(frozen=True)
 class NextToken(Output):
     """Logits of the next token at every position. `tied`: by the table of the embedding, else by one of its own."""
@@ -49,6 +52,7 @@ class NextToken(Output):
 
 
 @final
+@register
 @dataclass(frozen=True)
 class Blanks(Output):
     """Logits of the token that belongs at every position. `transform`: a map, GELU and LayerNorm first, as in BERT."""
@@ -68,6 +72,7 @@ class Blanks(Output):
 
 
 @final
+@register
 @dataclass(frozen=True)
 class Classes(Output):
     """Logits of `count` classes, one row a sequence, from its first or last vector or the mean of all.

@@ -10,7 +10,7 @@ from clearhead.files import open_regular
 from clearhead.system import NO_LINK, NO_WAIT, check_no_link, is_alive, try_lock, unlock
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
-from clearhead.training.metrics import parsed
+from clearhead.training.metrics import parse_line
 
 __all__ = ["Curves", "is_training"]
 
@@ -45,7 +45,10 @@ class Curves:
         file.seek(self.read)
         new = file.read()
         *whole, _ = new.split(b"\n")
-        self.lines = [*self.lines, *(parsed(line, self.path, len(self.lines) + i) for i, line in enumerate(whole, 1))]
+        self.lines = [
+            *self.lines,
+            *(parse_line(line, self.path, len(self.lines) + i) for i, line in enumerate(whole, 1)),
+        ]
         if whole:
             self.read += sum(len(line) + 1 for line in whole)
             self.last = whole[-1] + b"\n"

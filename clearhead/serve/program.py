@@ -82,7 +82,7 @@ class RunProgram:
         """
         if run.step != 0 or not self.answer_ids:
             return None
-        ids = trace.sides[trace.answering].ids
+        ids = trace.sides[trace.answer_side].ids
         stop = len(ids) - self.beside
         rows = [torch.tensor([side.ids], device=next(run.model.parameters()).device) for side in trace.sides.values()]
         with eval_mode(run.model), recording(run.model, trace.changes):

@@ -1,4 +1,4 @@
-"""How a trace shows itself in a notebook: its tokens, and every head as a small picture of its weights."""
+"""A trace in a notebook: its tokens, and every head as a small picture of its weights."""
 
 import base64
 import html
@@ -16,13 +16,13 @@ from clearhead.tracing.site import TILE, Head, Site
 __all__ = ["thumbnail", "to_html"]
 
 SIDE = 48
-"""The most pixels a picture has on a side."""
+"""The largest number of pixels on a side of a picture."""
 CELLS = 40_000_000
-"""How many weights are made for one display: a second or two."""
+"""The number of weights computed for one display: a second or two."""
 
 
 def to_html(sites: Sequence[Site], tokens: Mapping[str, Sequence[str]], notes: Sequence[str]) -> str:
-    """A table of sites and heads; where the text is long, of as many as are made quickly."""
+    """Return a table of sites and heads; of a long text, of as many as are computed quickly."""
     left, rows = CELLS, []
     for site in sites:
         cost = site.n_heads * site.n_query * site.n_key
@@ -50,7 +50,7 @@ def pictures(site: Site) -> str:
 
 
 def thumbnail(head: Head, side: int = SIDE) -> UInt8[Tensor, "row column"]:
-    """The weights as bytes, 255 the largest possible, no more than `side` of them on a side: the largest of each."""
+    """Return the weights as bytes, 255 the largest possible, at most `side` on a side: the largest of each square."""
     n = max(head.site.n_query, head.site.n_key)
     level = max(0, -(-n // side) - 1).bit_length()
     size = TILE << level
@@ -60,14 +60,14 @@ def thumbnail(head: Head, side: int = SIDE) -> UInt8[Tensor, "row column"]:
 
 
 def picture(head: Head) -> bytes:
-    """The thumbnail as a PNG, from white to the colour of weights."""
+    """Return the thumbnail as a PNG, from white to the colour of weights."""
     shade = thumbnail(head).float().unsqueeze(-1) / 255
     colour = torch.tensor([int(ROLES["weight"][i : i + 2], 16) for i in (1, 3, 5)], device=shade.device)
     return png(255 + (colour - 255) * shade)
 
 
 def png(colours: Float[Tensor, "row column 3"]) -> bytes:
-    """An image file of these colours, 0 to 255."""
+    """Return a PNG file of these colours, 0 to 255."""
     rows, columns, _ = colours.shape
     numbers = colours.round().to(torch.uint8).cpu().numpy()
     lines = b"".join(b"\0" + row.tobytes() for row in numbers)

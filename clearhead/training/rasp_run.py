@@ -34,7 +34,7 @@ from clearhead.training.machine import resolve_machine
 from clearhead.training.metrics import MetricsLog
 from clearhead.training.rasp_model import GO, ProgramModel, compile_for_task
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
-from clearhead.training.tasks import TASKS, Task
+from clearhead.training.tasks import Task, task_named
 from clearhead.training.train_step import TrainState
 
 __all__ = ["compile_to_run"]
@@ -57,14 +57,14 @@ def compile_to_run(
     texts = list(draw_texts(program, made.context))
     if not texts:
         raise OptionError(f"{program.name}: no text was found that it is for, or that it answers with its own tokens")
-    with folder.locked(), os_errors_as_run_errors(path):
+    with folder.lock(), os_errors_as_run_errors(path):
         claim(folder)
         made.tokenizer.save(path / "tokenizer.json")
-        layout = TASKS[made.task].layout(made.context)
+        layout = task_named(made.task).layout(made.context)
         write_texts(path, layout.texts, texts)
         recipe = recipe_of(made, path, layout.texts)
         kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, log=lambda line: None)
-        task = TASKS[made.task](tokenizers=kept.tokenizers, context=made.context)
+        task = task_named(made.task).of(kept, made.context)
         folder.describe(made.compiled.model.spec, task, kept)
         folder.write_own(folder.program_file, describe_program(program, made))
         folder.checkpoints.create()

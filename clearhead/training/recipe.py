@@ -1,5 +1,7 @@
 """The recipe: everything that decides what a run becomes, in one frozen tree that the run folder keeps."""
 
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, final
@@ -13,8 +15,8 @@ from clearhead.serialization import CLASS, Then, from_json, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.averaging import Averaging, Ema, Last, Unaveraged
-from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, Schedule, WarmupStableDecay
+from clearhead.training.averaging import Averaging, Unaveraged
+from clearhead.training.schedules import CosineDecay, Schedule
 
 __all__ = ["Batching", "Budget", "Checkpointing", "Machine", "Optimizer", "Recipe", "read_recipe", "write_recipe"]
 
@@ -163,13 +165,12 @@ class Recipe:
             raise OptionError(f"seed: 0 or more; came {self.seed}")
 
 
-CLASSES = table_of(
-    (
-        *PARTS.values(),
-        *(Recipe, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine, Aligned, Table, Documents),
-        *(Constant, CosineDecay, InverseSqrt, WarmupStableDecay, Unaveraged, Ema, Last),
-    )
+SPECS = table_of(
+    (Recipe, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine, Aligned, Table, Documents)
 )
+"""What a recipe is made of beside parts and the specs of models."""
+CLASSES: Mapping[str, type] = ChainMap(SPECS, PARTS)  # pyright: ignore[reportArgumentType] - it is only read
+"""Everything a recipe can have, by name: parts of users too."""
 
 
 THEN: Then = {**spec_json.THEN, "Recipe": {"parameters": None, "vectors": None}}
@@ -202,22 +203,20 @@ def write_recipe(recipe: Recipe, path: Path, *, run: str | None = None) -> None:
         write_sealed(path, content if run is None else {"run": run, **content})
 
 
-def read_recipe(path: Path, *, run: str | None = None) -> Recipe:
-    """Read a recipe; given a run's id, raise where the file belongs to another run.
+def read_recipe(path: Path, *, read: Callable[[Path], dict[str, Any]] = read_sealed) -> Recipe:
+    """Read a recipe. `read` reads the sealed file: a run folder's own also refuses the recipe of another run.
 
     Files from before there was a `format` have no id and no checksum, and fields that were added since take their value
     of then.
     """
     try:
-        found = read_sealed(path)
+        found = read(path)
     except FileNotFoundError:
         raise RunError(
             f"{path.parent} is no run folder: it has no {path.name}; `clearhead runs` lists those there are"
         ) from None
     old = "format" not in found
     content = {name: value for name, value in found.items() if old or name not in ("format", "run", "sha256")}
-    if run is not None and not old and found.get("run") != run:
-        raise RunError(f"{path}: belongs to another run; put this run's own file back")
     recipe = from_json(use_current_names(content), CLASSES, where=str(path), then=THEN if old else None)
     if not isinstance(recipe, Recipe):
         raise RunError(f"{path}: holds no recipe but {type(recipe).__name__}")

@@ -70,7 +70,7 @@ def served(run):
         yield f"http://127.0.0.1:{server.place.port}/{server.place.token}/"
     finally:
         server.stop()
-        thread.join(30)
+        thread.join(300)
 
 
 @pytest.fixture(scope="module", params=RUNS)

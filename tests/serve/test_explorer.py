@@ -383,7 +383,7 @@ def test_the_lens_shows_what_each_layer_would_answer(case):
     made = trace(run, text)
     status, found = client.get(f"api/trace/{meta['id']}/lens")
     assert status == 200
-    assert found["side"] == made.answering
+    assert found["side"] == made.answer_side
     own = lens(made, run.model)
     assert [layer["name"] for layer in found["layers"]] == [one.name for one in own]
     for layer, one in zip(found["layers"], own, strict=True):
@@ -824,7 +824,7 @@ def test_curves_grow_with_the_log_and_are_cut_back_with_it(translator, tmp_path)
 def test_a_run_that_is_being_trained_says_so(translator, tmp_path):
     shutil.copytree(translator.folder.path, tmp_path / "run")
     explorer = Explorer(load(tmp_path / "run", device="cpu"))
-    with explorer.run.folder.locked():
+    with explorer.run.folder.lock():
         assert explorer.curves(Params({}))["training"] is True
         assert explorer.run_facts()["training"] is True
         assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())

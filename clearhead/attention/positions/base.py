@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.devices import widest_float
+from clearhead.registry import kind
 
 __all__ = ["EmbeddedPosition", "NoPosition", "Position", "PositionTable", "angle_dtype"]
 
@@ -18,6 +19,7 @@ __all__ = ["EmbeddedPosition", "NoPosition", "Position", "PositionTable", "angle
 Angles = tuple[Tensor, ...]
 
 
+@kind("position")
 class Position(Part):
     """Acts inside attention: turns queries and keys by their positions, or adds a bias to each score."""
 
@@ -67,8 +69,12 @@ class NoPosition(Position):
     words: ClassVar[str] = "no positions"
 
 
+@kind("embedded position")
 class EmbeddedPosition(Part, ABC):
     """Added to the embeddings, before any attention: `encoding = spec.embed(d_model); x + encoding(n)`."""
+
+    scales_tokens: ClassVar[bool] = False
+    """Whether its vectors are as large as 1, so that token vectors beside them are scaled by √d_model to be so too."""
 
     @abstractmethod
     def embed(self, d_model: int) -> "PositionTable":

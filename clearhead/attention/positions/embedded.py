@@ -1,7 +1,7 @@
 """Positions added to the embeddings: sinusoidal, computed once and reused, and learned."""
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import ClassVar, Literal, final, get_args
 
 import torch
 from jaxtyping import Float
@@ -31,6 +31,7 @@ def sinusoid(positions: Tensor, d_model: int, *, base: float, layout: Layout) ->
 class Sinusoidal(EmbeddedPosition):
     """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same; `halves` puts all sines before the cosines."""
 
+    scales_tokens: ClassVar[bool] = True
     layout: Layout = "interleaved"
     base: float = 10_000.0
 

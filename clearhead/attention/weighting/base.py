@@ -10,12 +10,14 @@ from torch import Tensor
 
 from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.similarity import ScaledDot, Scores, Similarity
+from clearhead.registry import kind
 
 __all__ = ["Amounts", "Weighting", "softmax_rows"]
 
 Amounts = Literal["exponential", "score", "none"]
 
 
+@kind("weighting")
 class Weighting(Part, ABC):
     """Weights from scores, one row at a time: what a row gets depends on nothing outside it."""
 

@@ -3,6 +3,7 @@
 import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -16,6 +17,7 @@ from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.attention.similarity import DotForm, Scores, Similarity
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
+from clearhead.registry import kind, options, register
 
 __all__ = [
     "FEATURES",
@@ -34,6 +36,7 @@ MOST_FEATURES = 1 << 16
 """More than these for a stated accuracy are refused: softmax itself is cheaper for any length that fits in memory."""
 
 
+@kind("feature map")
 class Features(Part, ABC):
     """φ: vectors of d_head numbers to vectors of features, none negative."""
 
@@ -262,10 +265,10 @@ def finite(exponents: Tensor) -> Tensor:
     return exponents.masked_fill(exponents == -math.inf, 0)
 
 
-FEATURES: dict[str, Features] = {
-    "elu": Elu(),
-    "relu": Relu(),
-    "softmax": SoftmaxFeatures(),
-    "random": RandomFeatures(),
-}
-"""Every feature map by name."""
+register(Elu, option="elu")
+register(Relu, option="relu")
+register(SoftmaxFeatures, option="softmax")
+register(RandomFeatures, option="random")
+
+FEATURES: Mapping[str, Features] = {name: made() for name, made in options("feature map").items()}
+"""The feature maps that `Kernelized` takes by name."""
