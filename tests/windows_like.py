@@ -12,9 +12,11 @@ import pkgutil
 import shutil
 import subprocess
 import sys
+import tempfile
 import types
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,9 @@ def take_away() -> None:
     for name in CALLS:
         if hasattr(os, name):
             delattr(os, name)
-    # As on Windows: these decide once, when they are imported, that folders can be opened.
+    # These two decide once, when they are imported, which system this is.
     shutil._use_fd_functions = False  # pyright: ignore[reportAttributeAccessIssue]
+    tempfile.TemporaryFile = tempfile.NamedTemporaryFile
     # Windows reads and writes text in another encoding where none is named.
     warnings.filterwarnings("error", category=EncodingWarning, module=r"clearhead\.")
 
@@ -115,6 +118,10 @@ def replace_calls() -> None:
         setattr(os, name, refuse_open(getattr(os, name)))
 
 
+def quiet(line: str) -> None:
+    """Log nothing."""
+
+
 def import_all() -> list[str]:
     """Import every module of the package, but those that are written in Triton."""
     import clearhead
@@ -133,25 +140,43 @@ def main(folder: Path) -> None:
     import clearhead as ch
     from clearhead.rasp import PROGRAMS
     from clearhead.serve.curves import Curves, is_training
-    from clearhead.training import Budget, resume, train
+    from clearhead.training import (
+        Batching,
+        Budget,
+        Checkpointing,
+        Corpus,
+        Documents,
+        Machine,
+        Tokenizing,
+        default_recipe,
+        resume,
+        train,
+    )
     from clearhead.training.folder import RunFolder
     from clearhead.training.rasp_run import compile_to_run
-    from tests.training import small_runs
-    from tests.training.tiny import quiet, recipe_for
 
-    run = train(folder / "run", recipe_for(small_runs.documents, folder / "text"), log=quiet)
+    (folder / "text.txt").write_text("one two three\nthree two one two\n" * 200, encoding="utf-8")
+    recipe = replace(
+        default_recipe("generate", Corpus(train=Documents(paths=(str(folder / "text.txt"),), unit="line"))),
+        tokenizing=Tokenizing(kind="char"),
+        batching=Batching(tokens=256, context=32),
+        budget=Budget(steps=6),
+        checkpointing=Checkpointing(log=2, evaluate=3, score_records=2, samples=1),
+        machine=Machine(device="cpu", threads=1),
+    )
+    run = train(folder / "run", recipe, log=quiet)
     assert run.step > 0
     held = RunFolder(folder / "run")
     assert not is_training(held)
-    with held.locked() as hold:
+    with held.lock() as hold:
         assert is_training(held)
         hold.check()
         other = subprocess.run([sys.executable, "-m", "tests.windows_like", "--lock", str(held.path)], check=False)
         assert other.returncode == 0, "another process was given the lock"
     again = ch.load(folder / "run", device="cpu")
     assert again.generate(["one"], max_new=4) == again.generate(["one"], max_new=4)
-    assert resume(folder / "run", budget=Budget(steps=14), log=quiet).step == 14
-    assert Curves(held.metrics).after(12)
+    assert resume(folder / "run", budget=Budget(steps=8), log=quiet).step == 8
+    assert Curves(held.metrics).after(6)
     assert held.curves.read_bytes().startswith(b"<?xml")
     compiled = ch.load(compile_to_run(PROGRAMS["sort"], folder / "sort").path, device="cpu")
     made = ch.trace(compiled, "c a b")
@@ -167,7 +192,7 @@ def try_to_lock(folder: Path) -> int:
     from clearhead.training.folder import RunFolder
 
     try:
-        with RunFolder(folder).locked():
+        with RunFolder(folder).lock():
             return 1
     except RunError as error:
         return 0 if "is in use by process" in str(error) else 2
