@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from clearhead.text.preparing import prepare
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Stream, Work
-from clearhead.training.machine import settled
+from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
 from clearhead.training.train_step import TrainState, make_stepper
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     args = parser.parse_args()
     recipe = tinyshakespeare(args.data, args.steps, "cpu")
-    recipe = replace(recipe, machine=settled(replace(recipe.machine, device="cpu")))
+    recipe = replace(recipe, machine=resolve_machine(replace(recipe.machine, device="cpu")))
     with tempfile.TemporaryDirectory() as folder:
         layout = task_named(recipe.task).layout(recipe.batching.context)
         prepared = prepare(recipe.corpus, layout, recipe.tokenizing, Path(folder))

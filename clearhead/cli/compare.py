@@ -152,7 +152,7 @@ def variant_of(text: str) -> dict[str, str]:
 
 
 def lists_of(choices: Choices) -> dict[str, list[str]]:
-    """What varies. A name that does not exist is told here."""
+    """Return what varies. BadParameter for a name that does not exist."""
     found = {name: list(dict.fromkeys(split(getattr(choices.model, name) or ""))) for name in LISTS}
     lists = {name: values for name, values in found.items() if values}
     if not lists:
@@ -181,7 +181,7 @@ def check_values(lists: Mapping[str, Sequence[str]]) -> None:
 
 
 def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Mapping[str, str]], Recipe]:
-    """Makes the recipe of an arm from what it varies. What is wrong with all of them is told here."""
+    """Return what makes the recipe of an arm from what it varies; raise for what is wrong with all of them."""
     if choices.machine.seed is not None:
         raise wrong("--seed", "a comparison has several: give --seeds")
     as_machine(choices.machine)
@@ -198,7 +198,7 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
 
     def made(choice: Mapping[str, str]) -> Recipe:
         try:
-            return make(varied(choices, choice))
+            return make(arm_choices(choices, choice))
         except typer.BadParameter as error:
             # Where a model cannot be, the arm is not possible, and the others are.
             if isinstance(error.__cause__, OptionError):
@@ -208,8 +208,8 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
     return made
 
 
-def varied(choices: Choices, choice: Mapping[str, str]) -> Choices:
-    """The choices of one arm. Unless patience is asked for there is none: the budget is the same for all."""
+def arm_choices(choices: Choices, choice: Mapping[str, str]) -> Choices:
+    """Return the choices of one arm. Patience is off unless it is asked for: the budget is the same for all."""
     patience = choices.budget.patience or 0
     model = replace(choices.model, **choice)
     return replace(choices, model=model, budget=replace(choices.budget, patience=patience))
@@ -228,12 +228,12 @@ def probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Ca
 
 
 def page(found: Comparison) -> Iterator[RenderableType]:
-    """The tables, what to know beside them, and where everything is."""
+    """Return the tables, what to know beside them, and where everything is."""
     yield rule(found.folder)
-    yield aligned(*found.table())
+    yield align_table(*found.table())
     if found.distances:
         yield Text()
-        yield aligned(*found.distance_table())
+        yield align_table(*found.distance_table())
     yield Text()
     for note in found.notes():
         yield prose(escape(note), style="quiet")
@@ -242,8 +242,8 @@ def page(found: Comparison) -> Iterator[RenderableType]:
     yield Text()
 
 
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
-    """A table: names to the left, numbers to the right; a row that is wider than the page is not wrapped."""
+def align_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
+    """Return a table: names to the left, numbers to the right; a row that is wider than the page is not wrapped."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [Text(style="title"), *(Text() for _ in rows)]
     for line, cells in zip(lines, (head, *rows), strict=True):

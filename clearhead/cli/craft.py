@@ -1,4 +1,4 @@
-"""`clearhead craft`: programs compiled into attention: a list, how one works, what it answers, a look into it."""
+"""`clearhead craft`: RASP programs compiled into attention: list them, see how one works, run it, look into it."""
 
 import contextlib
 import sys
@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
-from clearhead.cli.craft_program import Ask, Changes, asked, in_words, located, tokens_of
+from clearhead.cli.craft_program import Ask, Changes, errors_with_line, find_program, in_words, tokens_of
 from clearhead.cli.options import above_zero, find_by_name, wrong
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import ProgramError
@@ -55,7 +55,7 @@ ASKED_WRONGLY = 2
 
 
 class Verbs(TyperGroup):
-    """Verbs of which one must be named: without it, the help is shown, and it was asked wrongly."""
+    """A group of verbs that shows its help, with the exit code of a wrong command, where none is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args:
@@ -118,8 +118,8 @@ def show_program(
     from clearhead.cli.craft_show import as_object, show_page
 
     changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
-    ask = asked(program, changes)
-    with located(ask.file):
+    ask = find_program(program, changes)
+    with errors_with_line(ask.file):
         plan = ask.plan()
         if as_json:
             show_json(as_object(ask, plan))
@@ -152,7 +152,7 @@ def run_program(
     from clearhead.cli.craft_run import as_object, compare, run_page
 
     changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
-    ask = weighted(asked(program, changes), weighting, sharpness)
+    ask = with_weighting(find_program(program, changes), weighting, sharpness)
     found = compare(ask, *texts_of(ask, " ".join(text or []), source))
     if as_json:
         show_json(as_object(found))
@@ -195,9 +195,11 @@ def look_at_program(
     from clearhead.cli.look import look
     from clearhead.training.rasp_run import compile_to_run
 
-    ask = weighted(asked(program, Changes(vocabulary=vocabulary, length=length, causal=causal)), weighting, sharpness)
+    ask = with_weighting(
+        find_program(program, Changes(vocabulary=vocabulary, length=length, causal=causal)), weighting, sharpness
+    )
     with place_for(ask, folder) as path:
-        with located(ask.file):
+        with errors_with_line(ask.file):
             compile_to_run(ask.program, path, weighting=ask.weighting, sharpness=ask.sharpness)
         print(f"The run is {path}; its text is words: {in_words(ask.program.usable_example())}", file=sys.stderr)
         look(str(path), port=port, host=host, no_open=no_open, device="cpu")
@@ -212,13 +214,13 @@ def place_for(ask: Ask, folder: Path | None) -> Iterator[Path]:
             yield Path(place) / ask.program.name
 
 
-def weighted(ask: Ask, weighting: str, sharpness: float) -> Ask:
+def with_weighting(ask: Ask, weighting: str, sharpness: float) -> Ask:
     _, part = find_by_name("--weighting", weighting, WEIGHTINGS)
     return replace(ask, weighting=part, sharpness=sharpness)
 
 
 def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list[Any], list[Any] | None]:
-    """The text and the source as tokens; the program's example where there is none."""
+    """Return the text and the source as tokens; the program's example where there is none."""
     program = ask.program
     if program.source_vocabulary is None and source is not None:
         raise wrong("--source", f"{program.name} reads no source")

@@ -1,4 +1,4 @@
-"""What `clearhead craft list` and `clearhead craft show` print: programs, and what one is compiled into, in words."""
+"""The pages of `clearhead craft list` and `clearhead craft show`: RASP programs, and what one is compiled into."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +30,7 @@ def as_list() -> list[dict[str, Any]]:
 
 
 def facts(program: Program, plan: Plan) -> dict[str, Any]:
-    """A program and its cost."""
+    """Return a program and its cost."""
     return {
         "name": program.name,
         "about": program.about,
@@ -76,7 +76,7 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
     for name, level in layers_of(plan):
         yield Text()
         yield rule(name)
-        yield from told_level(level)
+        yield from level_page(level)
 
 
 def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
@@ -95,14 +95,14 @@ def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
 
 
 def layers_of(plan: Plan) -> Iterator[tuple[str, Level]]:
-    """Every layer with its name, in the order in which they run."""
+    """Return every layer with its name, in the order in which they run."""
     both = "source" in plan.levels
     for side, name in (("source", "encoder layer"), ("target", "decoder layer" if both else "layer")):
         yield from ((f"{name} {number}", level) for number, level in enumerate(plan.levels.get(side, ())))
 
 
 def line(text: str, indent: int = 2) -> RenderableType:
-    """A line as it is, brackets and all: none of it is markup."""
+    """Return a line as it is, brackets and all: none of it is markup."""
     return Padding(Text(text), (0, 2, 0, indent))
 
 
@@ -110,7 +110,7 @@ def values_of(space: Space) -> str:
     return "a number" if space.numeric else join_shortened(map(str, space.values), 16)
 
 
-def told_level(level: Level) -> Iterator[RenderableType]:
+def level_page(level: Level) -> Iterator[RenderableType]:
     for number, head in enumerate(describe_heads(level)):
         yield line(f"head {number}" + (", which looks into the source" if head["cross"] else ""))
         for one in head["compares"]:

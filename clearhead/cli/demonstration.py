@@ -38,7 +38,7 @@ class Demonstration:
 
     @property
     def allowed(self) -> Tensor:
-        """True where the query may attend to the key."""
+        """Return True where the query may attend to the key."""
         return masks.show(self.mask, n_query=len(TOKENS), n_key=len(TOKENS))[0]
 
 

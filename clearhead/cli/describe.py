@@ -72,7 +72,7 @@ def describe(
 
     The model is not built, so a large one takes no longer than a small one.
     """
-    spec = chosen(model, size, vocabulary)
+    spec = find_spec(model, size, vocabulary)
     check_lengths(model, spec, source, target)
     made = describe_model(spec, batch=batch, source=source or LENGTH, target=target or LENGTH)
     if as_json:
@@ -81,8 +81,8 @@ def describe(
         show(*page(model, spec, made))
 
 
-def chosen(model: str, size: str | None, vocabulary: int | None) -> Spec:
-    """The spec that was asked for by name, or by kind and size."""
+def find_spec(model: str, size: str | None, vocabulary: int | None) -> Spec:
+    """Return the spec that was asked for by name, or by kind and size."""
     if model not in KINDS and model not in PRESETS:
         there = f"{', '.join(PRESETS)}; and, with --size, {', '.join(KINDS)}"
         raise typer.BadParameter(f"there is no {model!r}. There are: {there}", param_hint="MODEL")
@@ -107,7 +107,7 @@ def check_lengths(model: str, spec: Spec, source: int | None, target: int | None
 
 
 def as_object(model: str, spec: Spec, made: Description) -> dict[str, Any]:
-    """All of it for a program. The numbers of a section and its parts are those of all its blocks together."""
+    """Return all of it as JSON. The numbers of a section and its parts are those of all its blocks together."""
     return {
         "model": model,
         **shape(spec),
@@ -144,7 +144,7 @@ def part_object(part: Part, count: int) -> dict[str, Any]:
 
 
 def shape(spec: Spec) -> dict[str, Any]:
-    """The numbers a model is known by."""
+    """Return the numbers a model is known by."""
     match spec:
         case EncoderDecoderSpec(encoder=encoder, decoder=decoder):
             kind, stacks, one = "encoder-decoder", [encoder, decoder], decoder
@@ -223,7 +223,7 @@ def notes(made: Description) -> Iterator[RenderableType]:
 
 
 def sharing(made: Description) -> dict[str, list[str]]:
-    """The parameters that sections share with sections before, and which do."""
+    """Return the parameters that sections share with sections before, and which do."""
     found: dict[str, list[str]] = {}
     for section in made.sections:
         for path in dict.fromkeys(path for part in section.parts for path in part.shares):
@@ -237,7 +237,7 @@ def percent(number: int, whole: int) -> str:
 
 
 def short(number: int) -> str:
-    """Three digits and a power of a thousand: 1.23 G; small numbers as they are."""
+    """Write a number as three digits and a power of a thousand: 1.23 G; small numbers as they are."""
     if number < 1000:
         return f"{number} "
     value, prefix = float(number), 0

@@ -42,7 +42,7 @@ def as_object() -> dict[str, Any]:
 
 
 def by_axis() -> dict[str, dict[str, dict[str, str]]]:
-    """`{axis: {part: {kernel: "yes" or the letter of a reason}}}`."""
+    """Return `{axis: {part: {kernel: "yes" or the letter of a reason}}}`."""
     table: dict[str, dict[str, dict[str, str]]] = {}
     for name, cells in ROWS.items():
         axis, part = name.split(" ", 1)
@@ -84,5 +84,5 @@ def reasons() -> Iterator[RenderableType]:
 
 
 def names(on: str) -> list[str]:
-    """The kernels a pair is refused on; a star stands for every one."""
+    """Return the kernels a pair is refused on; a star stands for every one."""
     return list(KERNEL_NAMES) if on == "*" else on.split()

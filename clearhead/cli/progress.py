@@ -167,7 +167,8 @@ def steps_said(line: Line) -> str:
 
 
 def pace(line: Line) -> list[str]:
-    return [f"{line['tokens_per_second']:,} tokens/s", f"{line['memory_mb']:,} MB"]
+    memory = [f"{line['memory_mb']:,} MB"] if line["memory_mb"] else []  # 0: the system does not say
+    return [f"{line['tokens_per_second']:,} tokens/s", *memory]
 
 
 def left(line: Line) -> list[str]:

@@ -11,6 +11,7 @@ import typer
 from clearhead.attention.positions import Learned
 from clearhead.cli.options import above_zero, flag, import_named, one_of, share, wrong
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
+from clearhead.devices import choose_device
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
 from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
@@ -20,7 +21,6 @@ from clearhead.text.tokenizer import Tokenizer, suggested_size
 from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
-from clearhead.training.machine import chosen_device
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
 from clearhead.training.schedules import SCHEDULES
 from clearhead.training.tasks import TASKS, Task, task_named
@@ -286,7 +286,7 @@ def present(options: Mapping[str, Any]) -> dict[str, Any]:
 def as_machine(options: MachineOptions) -> Machine:
     one_of("--precision", options.precision or "auto", dict.fromkeys(get_args(Precision)))
     try:
-        chosen_device(options.device or "auto")
+        choose_device(options.device or "auto")
     except OptionError as error:
         raise wrong("--device", str(error).removeprefix("device: ")) from error
     return new_machine(options, Machine())

@@ -67,7 +67,7 @@ def steps(
 
 
 def as_object(shown: Demonstration, row: int) -> dict[str, Any]:
-    """What the page shows, and the rest of it, for a program."""
+    """Return what the page shows, and the rest of it, as JSON."""
     return {
         "tokens": list(TOKENS),
         "token": TOKENS[row],
@@ -84,5 +84,5 @@ def as_object(shown: Demonstration, row: int) -> dict[str, Any]:
 
 
 def rows(matrix: Tensor) -> list[list[float | None]]:
-    """Numbers for JSON, which has no -inf: null stands for it, in `masked` where a query may not attend."""
+    """Return numbers for JSON, which has no -inf: null stands for it, in `masked` where a query may not attend."""
     return [[None if x == float("-inf") else x for x in row] for row in matrix.tolist()]

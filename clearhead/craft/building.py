@@ -40,7 +40,7 @@ def model_of(
     weighting: Weighting | None = None,
     units: Mapping[int, Units] | None = None,
 ) -> Decoder | Encoder:
-    """A model whose layers have these heads: blocks without norms, so what they write stays where it was put.
+    """Return a model whose layers have these heads: blocks without norms, so what they write stays where it was put.
 
     It is a decoder, or an encoder where it is not causal; its answer at each place is the token that block `answer`
     holds there. `units` are networks, by the number of the layer they come after.
@@ -62,7 +62,7 @@ def model_of(
         )
         for number, designs in enumerate(stacked)
     )
-    model = built(read, blocks, causal=causal)
+    model = build_model(read, blocks, causal=causal)
     write_model(model, read, answer)
     for number, (block, designs) in enumerate(zip(model.stack.blocks, stacked, strict=True)):
         write_layer(block.attention, designs)
@@ -71,7 +71,7 @@ def model_of(
     return model.eval()
 
 
-def built(read: Inputs, blocks: tuple[BlockSpec, ...], *, causal: bool) -> Decoder | Encoder:
+def build_model(read: Inputs, blocks: tuple[BlockSpec, ...], *, causal: bool) -> Decoder | Encoder:
     position = None if read.length is None else Learned(read.length)
     embedding = Embedding(position=position, scaled=False)
     size = {"vocabulary": len(read["token"].labels), "d_model": read.d_model, "blocks": blocks, "embedding": embedding}

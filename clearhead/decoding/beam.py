@@ -11,6 +11,7 @@ from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
 from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.session import Session
 from clearhead.decoding.topk import top, top_candidates
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 
 __all__ = ["Beam", "Considered", "beam_search"]
@@ -150,8 +151,9 @@ class Search:
         shown = top_candidates(log_probs, self.candidates)
         values, tokens = top(self.rules.forbid(log_probs, n_new, so_far), keep)
         totals = [[node.total for node in sentence.live] for sentence in sentences]
-        before = torch.tensor(totals, dtype=torch.float64, device=values.device)
-        return found_in(values.double(), tokens, before, keep, shown)
+        wide = widest_float(values.device)
+        before = torch.tensor(totals, dtype=wide, device=values.device)
+        return found_in(values.to(wide), tokens, before, keep, shown)
 
     def advance(self, sentence: Sentence, found: Found, length: int) -> list[int]:
         """Finish beams that end, keep the best of the rest, and return which beam each of them continues.

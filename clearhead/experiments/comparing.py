@@ -93,7 +93,7 @@ def compare(
     parallel: int = 1,
     log: Log = print,
 ) -> Comparison:
-    """Trains every arm with every seed, `parallel` runs at a time, and writes what came of it into the folder.
+    """Train every arm with every seed, `parallel` runs at a time, and write what came of it into the folder.
 
     Runs that are there already are not made again, and one that was stopped in the middle goes on from there. `probe`
     is the name of the probe that the arms learn, if it is one (`probe_recipe` makes their recipe). A run that fails is
@@ -127,7 +127,7 @@ def compare(
 
 
 def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], probe: str | None) -> list[Job]:
-    """A job for each arm and seed: all arms with the first seed, then all with the next."""
+    """Return a job for each arm and seed: all arms with the first seed, then all with the next."""
     possible = [arm for arm in arms if isinstance(arm, Arm)]
     names = [arm.name for arm in possible]
     if not possible or not seeds:
@@ -149,14 +149,14 @@ def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], 
 
 
 def held_out(recipe: Recipe) -> str:
-    """The file of texts that recall is asked for."""
+    """Return the file of texts that recall is asked for."""
     if recipe.task != Generate.name or recipe.corpus.dev is None:
         raise OptionError(f"recall is asked of a model that generates, in held-out texts; came one to {recipe.task}")
     return recipe.corpus.dev.files[0]
 
 
 def is_done(job: Job) -> bool:
-    """Whether the run is there and has ended; raises where it was begun in another way than now."""
+    """Return whether the run is there and has ended; raise RunError where it was begun in another way than now."""
     path = job.folder.path / JOB
     if path.exists() and (other := changes(read_job(path).recipe, job.recipe)):
         raise RunError(
@@ -175,13 +175,13 @@ def outcome(job: Job, problem: str | None) -> Outcome | Failure:
 
 
 def budget_of(jobs: Sequence[Job]) -> dict[str, int | float]:
-    """The limit that was given: steps, minutes or epochs."""
+    """Return the limit that was given: steps, minutes or epochs."""
     budget = jobs[0].recipe.budget
     return {name: value for name, value in vars(budget).items() if value is not None and name != "patience"}
 
 
 def write_comparison(comparison: Comparison, home: Path) -> None:
-    """comparison.json, comparison.md and, where there is something to draw, comparison.svg."""
+    """Write comparison.json, comparison.md and, where there is something to draw, comparison.svg."""
     told = json.dumps(comparison.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
     with os_errors_as_run_errors(home):
         write_text(home / "comparison.json", told + "\n")

@@ -110,12 +110,12 @@ class Comparison:
 
     @property
     def main(self) -> Measure:
-        """The measure that decides."""
+        """Return the measure that decides."""
         return self.quality[0]
 
     @property
     def rows(self) -> list[Row]:
-        """The arms that have a run, in the order in which they were given."""
+        """Return the arms that have a run, in the order in which they were given."""
         arms = dict.fromkeys(one.arm for one in self.outcomes)
         return [row_of(arm, [one for one in self.outcomes if one.arm == arm], self.columns) for arm in arms]
 
@@ -128,7 +128,7 @@ class Comparison:
         return sorted({distance for one in self.outcomes for distance in one.by_distance or {}})
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """The head and the rows, as text: quality with its spread, cost without."""
+        """Return the head and the rows, as text: quality with its spread, cost without."""
         head = ["", *(column.name for column in self.columns), "runs"]
         return head, [[row.arm, *self.cells(row), str(row.runs)] for row in self.rows]
 
@@ -139,7 +139,7 @@ class Comparison:
         return [*(measure.shown(found.mean, found.spread) for measure, found in quality), *cost]
 
     def distance_table(self) -> tuple[list[str], list[list[str]]]:
-        """Accuracy in per cent by the tokens to the key."""
+        """Return the accuracy in per cent by the tokens to the key."""
         head = ["accuracy % at", *map(str, self.distances)]
         return head, [
             [
@@ -153,7 +153,7 @@ class Comparison:
         ]
 
     def notes(self) -> Iterator[str]:
-        """What a reader must know beside the table."""
+        """Return what a reader must know beside the table."""
         if any(row.runs > 1 for row in self.rows):
             yield "mean ± sample standard deviation over the seeds"
         if self.parallel > 1:
@@ -164,7 +164,7 @@ class Comparison:
             yield f"{arm.arm} is not possible: {arm.why}"
 
     def markdown(self) -> str:
-        """The tables and every run, for a page."""
+        """Return the tables and every run as a page of Markdown."""
         parts = [
             f"# {self.probe or self.task}: {', '.join(f'{value:g} {name}' for name, value in self.budget.items())}",
             markdown_table(*self.table()),
@@ -181,7 +181,7 @@ class Comparison:
         return "\n\n".join(parts) + "\n"
 
     def to_json(self) -> Any:
-        """All of it, with every run."""
+        """Return all of it, with every run, for JSON."""
         return replace_nonfinite(
             {
                 "folder": self.folder,
@@ -219,7 +219,7 @@ def row_of(arm: str, outcomes: Sequence[Outcome], columns: Sequence[Measure]) ->
 
 
 def value_of(one: Outcome, measure: Measure) -> float:
-    """Not a number where the run was not measured so: a translation without scored records has only its loss."""
+    """Return a number of a run; NaN where it was not measured: without scored records a translation has only a loss."""
     return float(one.numbers.get(measure.key, math.nan))
 
 
@@ -240,7 +240,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, Any] | None = None) -> Outcome:
-    """What a run folder says of a run that has ended. `data` is where its token ids are."""
+    """Return what a run folder says of a run that has ended. `data` is where its token ids are."""
     evaluation = folder.read_evaluation()
     lines = read_metrics(folder.metrics)
     steps = [line for line in lines if line["kind"] == "step"]
@@ -267,5 +267,5 @@ def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, 
 
 
 def on_the_way(line: Mapping[str, Any]) -> dict[str, Number | None]:
-    """An evaluation as metrics.jsonl has it; null there is no number."""
+    """Return an evaluation as metrics.jsonl has it; null there is no number."""
     return {"step": line["step"], "loss": line["loss"], **line["scores"]}

@@ -5,6 +5,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,8 @@ __all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all",
 Log = Callable[[str], None]
 PAUSE = 0.1
 """Seconds between looks at the processes."""
+STOP = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
+"""What asks a worker to save and leave. On Windows SIGTERM would end it at once."""
 JOB, LOG, RECALL = "job.json", "log.txt", "recall.json"
 
 
@@ -91,7 +94,7 @@ def read_job(path: Path) -> Job:
 
 
 def prepare_text(jobs: Sequence[Job], log: Log) -> None:
-    """Tokenises the text once, in a process of its own; arms that differ in it have their own."""
+    """Tokenise the text once, in a process of its own; arms that differ in it have their own."""
     different = {
         json.dumps(to_json([job.recipe.corpus, job.recipe.tokenizing, job.recipe.batching.context])): job
         for job in jobs
@@ -109,13 +112,13 @@ def command(verb: str, job: Job) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Ours, with this very clearhead first on the path, wherever the command was given."""
+    """Return our environment, with this very clearhead first on the path, wherever the command was given."""
     here = str(Path(__file__).parents[2])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
 
 
 def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
-    """Runs every job in a process of its own; returns why those that failed did, by name.
+    """Run every job in a process of its own; return why those that failed did, by name.
 
     Ctrl-C and SIGTERM are passed on once: the runs save, and then this raises.
     """
@@ -131,23 +134,23 @@ def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
                 while waiting and len(running) < parallel and not stopping.asked:
                     number, job = waiting.pop(0)
                     log(f"{number}/{len(jobs)}  {job.name}: see {job.folder.path / LOG}")
-                    running[job.name] = started(job)
+                    running[job.name] = start_worker(job)
                 if stopping.asked:
-                    end(running)
+                    stop_workers(running)
                 time.sleep(PAUSE)
                 for name in [name for name, process in running.items() if process.poll() is not None]:
                     if running.pop(name).returncode and not stopping.asked:
                         problems[name] = last_line(by_name[name].folder.path / LOG)
                         log(f"{name} failed: {problems[name]}")
         finally:
-            end(running)
+            stop_workers(running)
     if stopping.asked:
         raise Interrupted(stopping.asked)
     return problems
 
 
-def started(job: Job) -> subprocess.Popen[bytes]:
-    """A worker, whose signals come from us alone."""
+def start_worker(job: Job) -> subprocess.Popen[bytes]:
+    """Start a worker, whose signals come from us alone."""
     with os_errors_as_run_errors(job.folder.path / LOG), open_log(job.folder.path / LOG) as log:
         return subprocess.Popen(
             command("run", job),
@@ -156,13 +159,14 @@ def started(job: Job) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             env=environment(),
             start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
 
 
-def end(running: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Asks the workers to save and leave, and waits for them."""
+def stop_workers(running: Mapping[str, subprocess.Popen[bytes]]) -> None:
+    """Ask the workers to save and leave, and wait for them."""
     for process in running.values():
-        process.terminate()
+        process.send_signal(STOP)
     for process in running.values():
         process.wait()
 
@@ -181,7 +185,7 @@ class Interrupted(RunError):
 
 
 def work(job: Job) -> Run:
-    """Makes a run, or goes on with it; in the end it is asked what its probe asks."""
+    """Train a run, or resume it; then ask it what its probe asks."""
     data = Path(job.data)
     if job.folder.exists():
         run = resume(job.run, watcher=report, log=say, data=data)
@@ -204,7 +208,7 @@ def say(text: str) -> None:
 
 
 def report(line: Mapping[str, Any]) -> None:
-    """A line of the log for a line of metrics."""
+    """Print a line of the log for a line of metrics."""
     match line["kind"]:
         case "step":
             pace = f"{line['tokens_per_second']:,} tokens/s"
@@ -215,7 +219,7 @@ def report(line: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What a worker process does."""
+    """Do what a worker process is asked for: `run` or `prepare`."""
     verb, path = arguments
     try:
         {"run": work, "prepare": tokenise}[verb](read_job(Path(path)))

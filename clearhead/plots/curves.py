@@ -61,7 +61,7 @@ FAMILIES = {
 
 
 def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, *, title: str = "") -> None:
-    """Draws the lines of a metrics log as an SVG; the same lines give the same bytes.
+    """Draw the lines of a metrics log as an SVG; the same lines give the same bytes.
 
     There are up to three panels over the same steps: the loss in training, smoothed over what it was, with the loss on
     the dev set; the scores on the dev set, if the log has any; and the learning rate. What the log calls the best
@@ -71,7 +71,7 @@ def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, *, title: str = 
 
 
 def figure_of(lines: Sequence[Mapping[str, Any]], title: str) -> "matplotlib.figure.Figure":
-    """The panels that have something to show, one under the other."""
+    """Return a figure of the panels that have something to show, one under the other."""
     from matplotlib.figure import Figure
 
     steps, evaluations = ([line for line in lines if line.get("kind") == kind] for kind in ("step", "evaluation"))
@@ -98,19 +98,19 @@ def figure_of(lines: Sequence[Mapping[str, Any]], title: str) -> "matplotlib.fig
 
 
 def curve_of(lines: Sequence[Mapping[str, Any]], measure: Measure) -> Curve:
-    """What the lines that have the measure say of it."""
+    """Return the curve of a measure over the lines that have it."""
     there = [line for line in lines if measure.key in line]
     values = [finite(line[measure.key]) * measure.factor for line in there]
     return Curve(measure=measure, steps=[line["step"] for line in there], values=values)
 
 
 def finite(value: float | None) -> float:
-    """The value, or not a number where it is null or infinite: a gap in the curve."""
+    """Return the value, or NaN where it is null or infinite: a gap in the curve."""
     return math.nan if value is None or math.isinf(value) else value
 
 
 def scores_of(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, list[Curve]]:
-    """The unit and the curves of the first family of scores that the evaluations have."""
+    """Return the unit and the curves of the first family of scores that the evaluations have."""
     flat = [{**line.get("scores", {}), "step": line["step"]} for line in evaluations]
     for unit, family in FAMILIES.items():
         curves = [curve_of(flat, measure) for measure in family]
@@ -120,7 +120,7 @@ def scores_of(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, list[Curve
 
 
 def draw_losses(axes: "matplotlib.axes.Axes", training: Curve, dev: Curve) -> None:
-    smooth = Curve(measure=training.measure, steps=training.steps, values=smoothed(training.values))
+    smooth = Curve(measure=training.measure, steps=training.steps, values=smooth_values(training.values))
     plot(axes, training, linewidth=0.8, alpha=FAINT)
     plot(axes, smooth, linewidth=2.0)
     plot(axes, dev, linewidth=1.0, marker="o", markersize=5.0)
@@ -157,7 +157,7 @@ def plot(
     marker: str = "",
     markersize: float = 4.0,
 ) -> None:
-    """Draws a curve. One or two values without a marker would hardly be seen."""
+    """Draw a curve. One or two values are given a marker: without, they would hardly be seen."""
     marker = marker or ("o" if len(curve.steps) <= 2 else "")
     axes.plot(
         curve.steps,
@@ -171,7 +171,7 @@ def plot(
 
 
 def ring(axes: "matplotlib.axes.Axes", curve: Curve, best: Sequence[int]) -> None:
-    """Draws a ring around the best of the evaluations."""
+    """Draw a ring around the best of the evaluations."""
     for step, value in zip(curve.steps, curve.values, strict=True):
         if step in best and math.isfinite(value):
             axes.plot([step], [value], "o", markersize=11, markerfacecolor="none", markeredgecolor=DARK)
@@ -179,13 +179,13 @@ def ring(axes: "matplotlib.axes.Axes", curve: Curve, best: Sequence[int]) -> Non
 
 
 def from_zero(axes: "matplotlib.axes.Axes", curves: Sequence[Curve]) -> None:
-    """Makes the panel reach from zero to a little above the highest value."""
+    """Make the panel reach from zero to a little above the highest value."""
     highest = max((value for curve in curves for value in curve.values if math.isfinite(value)), default=0)
     axes.set_ylim(0, 1.15 * highest or 1)
 
 
 def label_ends(axes: "matplotlib.axes.Axes", curves: Sequence[Curve], *, gap: float) -> None:
-    """Writes the name and the last value of each curve right of the panel, at least `gap` of its height apart."""
+    """Write the name and the last value of each curve right of the panel, at least `gap` of its height apart."""
     bottom, top = axes.get_ylim()
     ends = []
     for curve in curves:
@@ -197,8 +197,8 @@ def label_ends(axes: "matplotlib.axes.Axes", curves: Sequence[Curve], *, gap: fl
         axes.text(1.01, height, text, transform=axes.transAxes, va="center", color=colour, fontsize=10)
 
 
-def smoothed(values: Sequence[float]) -> list[float]:
-    """The mean around each value, over a twentieth of them all and fewer at either end; a gap stays one."""
+def smooth_values(values: Sequence[float]) -> list[float]:
+    """Return the mean around each value, over a twentieth of them all and fewer at either end; a gap stays one."""
     half = len(values) // 40
     if not half:
         return list(values)

@@ -37,7 +37,7 @@ class Occurrence:
     def path(self) -> Float[Tensor, "layer d_model"]:
         """Return its vectors: the embedding without a position, then after each layer; of several tokens the mean."""
         names = [f"{self.side}.embedding.token", *self.layer_names()]
-        return torch.stack([self.trace.value(name)[self.places].double().mean(0).cpu() for name in names])
+        return torch.stack([self.trace.value(name)[self.places].cpu().double().mean(0) for name in names])
 
     def layer_names(self) -> list[str]:
         """Return the name of the last value of the residual stream in each layer."""
@@ -49,7 +49,7 @@ class Occurrence:
         """Return the tokens it attends to most in a layer, in the mean of the heads."""
         site = self.trace[f"{self.side}.{layer}.attention"]
         rows = [head.rows(place, place + 1).weight[0] for head in site.head for place in self.places]
-        weight = torch.stack(rows).double().mean(0)
+        weight = torch.stack(rows).cpu().double().mean(0)
         values, which = weight.topk(min(RESPONSIBLE, len(weight)))
         tokens = self.trace.sides[self.side].tokens
         pairs = zip(which.tolist(), values.tolist(), strict=True)

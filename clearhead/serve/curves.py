@@ -1,13 +1,13 @@
 """A run's metrics while they grow: each line is read once, and a page is sent only the new ones."""
 
-import fcntl
 import os
 from pathlib import Path
 from threading import Lock
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 from clearhead.errors import RunError
-from clearhead.files import NO_LINK, NO_WAIT, open_regular
+from clearhead.files import open_regular
+from clearhead.system import NO_LINK, NO_WAIT, check_no_link, is_alive, try_lock, unlock
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
 from clearhead.training.metrics import parse_line
@@ -29,19 +29,21 @@ class Curves:
         with self.lock:
             try:
                 with open_regular(self.path) as file:
-                    self.follow(file.fileno())
+                    self.follow(file)
             except FileNotFoundError:
                 self.begin_again()
             except OSError as error:
                 raise RunError(f"{self.path}: the metrics cannot be read ({error.strerror or error})") from None
             return self.lines
 
-    def follow(self, file: int) -> None:
+    def follow(self, file: BinaryIO) -> None:
         """Read on from the last line known, if it is still in its place."""
         before = len(self.last)
-        if os.pread(file, before, self.read - before) != self.last:
+        file.seek(self.read - before)
+        if file.read(before) != self.last:
             self.begin_again()
-        new = os.pread(file, max(0, os.fstat(file).st_size - self.read), self.read)
+        file.seek(self.read)
+        new = file.read()
         *whole, _ = new.split(b"\n")
         self.lines = [
             *self.lines,
@@ -68,6 +70,7 @@ def flatten_line(line: dict[str, Any]) -> dict[str, Any]:
 def is_training(folder: RunFolder) -> bool:
     """Return whether a process holds the folder. A dead one is known by its number, without touching the lock."""
     try:
+        check_no_link(folder.path / LOCK)
         handle = os.open(folder.path / LOCK, os.O_RDONLY | NO_LINK | NO_WAIT)
     except OSError:
         return False
@@ -75,19 +78,9 @@ def is_training(folder: RunFolder) -> bool:
         number = os.read(handle, 32).decode(errors="replace")
         if not (number.isascii() and number.isdigit()) or not is_alive(int(number)):
             return False
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        if not try_lock(handle, shared=True):
+            return True
+        unlock(handle)
+        return False
     finally:
         os.close(handle)
-    return False
-
-
-def is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

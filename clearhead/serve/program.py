@@ -91,7 +91,7 @@ class RunProgram:
 
     def read(self, logits: Float[Tensor, "n vocabulary"]) -> list[str]:
         """Read the answers from the logits of the text's tokens, as `clearhead craft run` does."""
-        columns = logits[:, self.answer_ids].double()
+        columns = logits[:, self.answer_ids].cpu().double()
         if self.numeric:
             return [f"{value:.4g}" for value in columns[:, 0].tolist()]
         best, which = columns.max(-1)

@@ -78,7 +78,7 @@ def table_of(own: nn.Module, n: int) -> tuple[Table, str]:
     """Return the first n vectors of a table of positions, and a sentence where it has fewer."""
     whole = own.table
     assert isinstance(whole, Tensor)
-    return whole[:n].detach().double().cpu(), f" It has {len(whole)} positions." if len(whole) < n else ""
+    return whole[:n].detach().cpu().double(), f" It has {len(whole)} positions." if len(whole) < n else ""
 
 
 def rotary(own: Rotary | None, d_head: int, n: int) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import codecs
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -384,5 +383,5 @@ def after_fork() -> None:
 FORKING: list[bool] = []
 """Whether a fork under way has set the variable itself."""
 
-if sys.platform != "win32":
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(before=before_fork, after_in_parent=after_fork)

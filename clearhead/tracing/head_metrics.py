@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.decoding.generating import eval_mode
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder, Encoder
 from clearhead.tracing.edits import Change, Edit
@@ -183,7 +184,8 @@ def compare_answers(whole: Tensor, without: Tensor) -> tuple[float, float]:
     """
     change, moved, n = 0.0, 0.0, 0
     for one, other in zip(whole.flatten(0, -2).split(ROWS), without.flatten(0, -2).split(ROWS), strict=True):
-        before, after = torch.log_softmax(one.double(), -1), torch.log_softmax(other.double(), -1)
+        wide = widest_float(one.device)
+        before, after = torch.log_softmax(one.to(wide), -1), torch.log_softmax(other.to(wide), -1)
         best = before.argmax(-1, keepdim=True)
         change += (after.gather(-1, best) - before.gather(-1, best)).sum().item()
         moved += (before.exp() * (before - after)).sum().item()

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clearhead.devices import widest_float
 from clearhead.tracing.site import TOLERANCE, Head, Site
 from clearhead.tracing.trace import Trace
 
@@ -107,7 +108,7 @@ def information(blocks: Iterable[Float[Tensor, "_ key"]]) -> float:
     """
     n, rows, columns = 0, 0.0, None
     for block in blocks:
-        weight = block.double().clamp(min=0)
+        weight = block.to(widest_float(block.device)).clamp(min=0)
         n += len(weight)
         rows += torch.special.entr(weight).sum().item()
         columns = weight.sum(0) if columns is None else columns + weight.sum(0)

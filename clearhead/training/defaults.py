@@ -12,6 +12,7 @@ from typing import final
 from clearhead.attention import positions, similarity, weighting
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
@@ -19,7 +20,6 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.text.encoding import Corpus
 from clearhead.training.default_models import PLACEHOLDER, decoder, encoder, text_bytes
-from clearhead.training.machine import chosen_device
 from clearhead.training.recipe import Machine, Recipe
 from clearhead.training.tasks import name_of, task_named
 
@@ -64,7 +64,7 @@ POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "t5", "none")
 def default_recipe(task: str, corpus: Corpus, machine: Machine = Machine()) -> Recipe:
     """Return the recipe for a task, by name, on this corpus."""
     kind = task_named(task)
-    on_gpu = chosen_device(machine.device).type == "cuda"
+    on_gpu = choose_device(machine.device).type == "cuda"
     return replace(kind.default_recipe(corpus, text_bytes(corpus), on_gpu), task=name_of(kind), machine=machine)
 
 

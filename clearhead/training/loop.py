@@ -14,6 +14,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from clearhead.devices import synchronize
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import Spec
@@ -159,8 +160,7 @@ class Trainer:
 
     def wait(self) -> None:
         """Wait until a GPU has done the steps it was given, so that the clock counts steps that are done."""
-        if self.train_state.device.type == "cuda":
-            torch.cuda.synchronize(self.train_state.device)
+        synchronize(self.train_state.device)
 
     def step(self, batches: Iterator[Batch]) -> None:
         """Take one optimiser step, with random numbers of its own."""

@@ -30,7 +30,7 @@ from clearhead.training.checkpoints import named_tensors
 from clearhead.training.claiming import claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import training_tensors
-from clearhead.training.machine import settled
+from clearhead.training.machine import resolve_machine
 from clearhead.training.metrics import MetricsLog
 from clearhead.training.rasp_model import GO, ProgramModel, compile_for_task
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
@@ -85,7 +85,7 @@ def recipe_of(made: ProgramModel, path: Path, fields: tuple[str, ...]) -> Recipe
         batching=Batching(context=made.context),
         budget=Budget(steps=1),
         checkpointing=Checkpointing(select="last"),
-        machine=settled(Machine(device="cpu")),
+        machine=resolve_machine(Machine(device="cpu")),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, final
 from torch import Tensor, nn
 
 from clearhead.decoding import Beam, Greedy, Sample
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.model.sizes import Spec
 from clearhead.registry import Parts, import_parts
@@ -23,7 +24,6 @@ from clearhead.training.answers import Written
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
 from clearhead.training.evaluation import Evaluating, evaluate
 from clearhead.training.folder import RunFolder
-from clearhead.training.machine import chosen_device
 from clearhead.training.tasks import Answer, Classify, Fill, Generate, Task, Translate
 from clearhead.training.tasks.classify import Class
 from clearhead.training.tasks.fill import Filling
@@ -170,7 +170,7 @@ def load(
     checkpoint, weights = select_checkpoint(folder, spec, step, log)
     model = spec.build()
     copy_into(named_tensors(model), weights, str(checkpoint.folder))
-    return Run(folder, task, model.to(chosen_device(device)).eval(), checkpoint.step)
+    return Run(folder, task, model.to(choose_device(device)).eval(), checkpoint.step)
 
 
 def check_fit(task: Task, spec: Spec, where: str) -> None:

@@ -9,6 +9,8 @@ from typing import final
 
 __all__ = ["Stopping"]
 
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
+"""SIGBREAK, which only Windows has, is how one process asks another to stop there."""
 TOLD = b"stopping: it is saved first; Ctrl-C again leaves at once\n"
 
 
@@ -22,7 +24,7 @@ class Stopping:
 
     def __enter__(self) -> "Stopping":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 self.before[number] = signal.signal(number, self.ask)
         return self
 

@@ -25,7 +25,7 @@ from clearhead.training.claiming import (
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.loop import Trainer, Watcher, Work
-from clearhead.training.machine import prepare_machine, settled
+from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.recipe import Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load, to_stderr
@@ -64,7 +64,7 @@ def train(
     check_new(folder)
     with folder.lock() as held:
         claim(folder, checkpoints)
-        recipe = replace(recipe, machine=settled(recipe.machine))
+        recipe = replace(recipe, machine=resolve_machine(recipe.machine))
         context = recipe.batching.context
         prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, data or folder.data, log)
         task = kind.of(prepared, context)
@@ -112,7 +112,7 @@ def resume(
             recipe,
             budget=budget or recipe.budget,
             optimizer=replace(recipe.optimizer, lr=lr or recipe.optimizer.lr),
-            machine=settled(machine or recipe.machine),
+            machine=resolve_machine(machine or recipe.machine),
         )
         work = Work(folder=folder, recipe=changed, prepared=prepared, task=task, spec=spec)
         return Training(work, held, watcher, log).run(checkpoint, lambda: take_over(work, found, held))

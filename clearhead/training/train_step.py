@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.compiling import compile
+from clearhead.devices import takes_foreach, widest_float
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.foreach import copy_all, move_all, zero_all
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
@@ -48,7 +49,7 @@ class TrainState:
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
         self.average = [one for one in self.averaged.parameters() if one.requires_grad]
         self.follows = True
-        self.nll = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.nll = torch.zeros((), dtype=widest_float(self.device), device=self.device)
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
@@ -68,7 +69,7 @@ class TrainState:
     def update(self) -> None:
         """Clip the gradients, step the optimiser, and clear the gradients."""
         clip = float("inf") if self.optimizer.clip is None else self.optimizer.clip
-        self.grad_norm.copy_(nn.utils.clip_grad_norm_(self.parameters, clip, foreach=True))
+        self.grad_norm.copy_(nn.utils.clip_grad_norm_(self.parameters, clip, foreach=takes_foreach(self.device)))
         self.optimiser.step()
         self.clear_gradients()
 

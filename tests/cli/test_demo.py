@@ -196,7 +196,7 @@ def test_the_maps_are_those_of_the_trace(command, there):
 def test_a_second_time_the_run_is_used_again(command, monkeypatch, there):
     page = (there / "attention.html").read_bytes()
     weights = sorted(there.glob("checkpoints/*/*"))
-    monkeypatch.setattr(demo, "trained", pytest.fail)
+    monkeypatch.setattr(demo, "train_demo", pytest.fail)
     code, out, err = command("demo", "--folder", str(there))
     assert (code, err) == (0, "")
     assert "  Trained earlier, and used again; clearhead demo --again trains a new one.\n" in out

@@ -5,6 +5,7 @@ import torch
 
 import clearhead as ch
 from clearhead.craft.building import model_of
+from clearhead.craft.design import layer
 from clearhead.craft.designs import by_content, by_position, combine
 from clearhead.craft.inputs import inputs
 

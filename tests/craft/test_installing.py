@@ -14,7 +14,7 @@ import clearhead as ch
 from clearhead.craft import ready
 from clearhead.craft.building import model_of
 from clearhead.craft.designs import by_position
-from clearhead.craft.fitting import fit_content, fit_position, reaching
+from clearhead.craft.fitting import fit_content, fit_position, vectors_reaching
 from clearhead.craft.inputs import inputs
 from clearhead.craft.installing import install
 from clearhead.model import presets
@@ -123,7 +123,7 @@ def test_what_reaches_a_head_is_what_its_trace_says():
     model, ids = gpt2(), texts(1)
     out = trace_model(model, ids).value("decoder.embedding.out").clone()
     normed = model.stack.blocks[0].around_attention.norm(out)
-    assert torch.allclose(reaching(model, ids, at=AT)[0], normed, atol=1e-6)
+    assert torch.allclose(vectors_reaching(model, ids, at=AT)[0], normed, atol=1e-6)
     assert not model.stack.blocks[0].attention.query._forward_hooks
 
 

@@ -9,7 +9,7 @@ import torch
 import clearhead as ch
 from clearhead.craft.designs import by_content, by_position, combine
 from clearhead.craft.inputs import inputs
-from clearhead.craft.sharpness import Case, least_scale, measured, scale_for
+from clearhead.craft.sharpness import Case, least_scale, measure_sharpness, scale_for
 
 WORDS = ["a", "b", "c"]
 
@@ -177,11 +177,11 @@ def test_epsilon_is_a_share(epsilon):
 def test_measured_counts_queries_that_want_something():
     masked = torch.tensor([[1.0, 0.0, -math.inf], [0.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
     wanted = torch.tensor([[True, False, False], [False, True, False], [False, False, False]])
-    found = measured([(masked, torch.softmax(masked, -1), wanted)])
+    found = measure_sharpness([(masked, torch.softmax(masked, -1), wanted)])
     weights = [1 / (1 + math.exp(-1)), math.exp(2) / (1 + math.exp(2) + math.exp(3))]
     assert (found.queries, found.right) == (2, 0.5)
     assert found.weight == pytest.approx(sum(weights) / 2)
     assert found.least == pytest.approx(weights[1])
     assert "best key is a target 50.0% of the time" in str(found)
     with pytest.raises(ch.ClearheadError, match="no query"):
-        measured([(masked, masked, torch.zeros(3, 3, dtype=torch.bool))])
+        measure_sharpness([(masked, masked, torch.zeros(3, 3, dtype=torch.bool))])

@@ -19,7 +19,7 @@ from clearhead.experiments.probes import (
     Amount,
     Question,
     distances,
-    drawn,
+    draw_examples,
     file_of,
     probe_recipe,
     questions,
@@ -120,10 +120,10 @@ def test_what_is_held_out_is_never_trained_on(name, tmp_path):
 
 def test_examples_to_do_without_are_drawn_by_chance_and_left_out():
     probe = replace(PROBES["sort"], example=lambda draw, longest: (draw.choice("abcdefgh"),) * 2)
-    found = drawn(probe, 8, 3, seed=1, without={(letter,) * 2 for letter in "abcde"})
+    found = draw_examples(probe, 8, 3, seed=1, without={(letter,) * 2 for letter in "abcde"})
     assert sorted(found) == [("f", "f"), ("g", "g"), ("h", "h")]
     with pytest.raises(OptionError, match="sort: there are no 4 different examples of this length; ask for fewer"):
-        drawn(probe, 8, 4, seed=1, without={(letter,) * 2 for letter in "abcde"})
+        draw_examples(probe, 8, 4, seed=1, without={(letter,) * 2 for letter in "abcde"})
 
 
 @pytest.mark.parametrize("name", PROBES)

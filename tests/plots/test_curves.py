@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from clearhead.errors import RunError
-from clearhead.plots.curves import draw_curves, figure_of, smoothed
+from clearhead.plots.curves import draw_curves, figure_of, smooth_values
 
 STEPS = [{"kind": "step", "step": step, "loss": 9 / step, "lr": 1e-4 * step} for step in range(1, 11)]
 TRANSLATION = [{"bleu": 10.0 + at, "chrf": 30.0 + at, "exact_match": 0.01 * at, "bleu_signature": "v"} for at in (1, 2)]
@@ -102,10 +102,10 @@ def test_a_place_that_cannot_be_written_is_an_error_of_the_run(tmp_path):
 
 def test_smoothing_is_the_mean_around_a_value():
     values = [float((7 * place) % 83) for place in range(80)]
-    means = smoothed(values)
+    means = smooth_values(values)
     assert means[40] == pytest.approx(sum(values[38:43]) / 5)
     assert means[:2] == [values[0], pytest.approx(sum(values[:3]) / 3)]
     assert means[-1] == pytest.approx(sum(values[-3:]) / 3)
     values[40] = math.nan
-    assert math.isnan(smoothed(values)[40])
-    assert smoothed(values)[41] == pytest.approx(sum(values[39:40] + values[41:44]) / 4)
+    assert math.isnan(smooth_values(values)[40])
+    assert smooth_values(values)[41] == pytest.approx(sum(values[39:40] + values[41:44]) / 4)

@@ -24,7 +24,7 @@ from clearhead.training.defaults import (
     with_position,
 )
 from clearhead.training.loop import Stream
-from clearhead.training.machine import settled
+from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Budget, Checkpointing, Machine, read_recipe
 from clearhead.training.train import train
 from clearhead.training.train_step import Eager, TrainState
@@ -155,7 +155,7 @@ def test_every_kind_of_model_trains_two_steps(task, change, sources, tmp_path_fa
 def steps_of(recipe, home):
     """The losses of two steps, without a run folder."""
     work = work_on(recipe, home)
-    train_state = TrainState(work.spec.build().train(), work.task, recipe.optimizer, settled(recipe.machine))
+    train_state = TrainState(work.spec.build().train(), work.task, recipe.optimizer, resolve_machine(recipe.machine))
     batches = Stream(work, filled=False).batches(0)
     losses = []
     for _ in range(2):

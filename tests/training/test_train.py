@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.training import stopping
 from clearhead.training.folder import RunFolder
-from clearhead.training.machine import chosen_device, prepare_machine, settled
+from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.memory import memory_mb
 from clearhead.training.recipe import Budget, Checkpointing, Machine
 from clearhead.training.run import load
@@ -138,17 +139,19 @@ def test_every_task_trains_and_answers(kind, tmp_path):
 
 
 def test_what_a_machine_leaves_open_is_settled():
-    assert settled(Machine(device="cpu")) == Machine(device="cpu", precision="float32", threads=torch.get_num_threads())
-    assert settled(Machine(device="cpu", precision="bfloat16", threads=3)).threads == 3
+    assert resolve_machine(Machine(device="cpu")) == Machine(
+        device="cpu", precision="float32", threads=torch.get_num_threads()
+    )
+    assert resolve_machine(Machine(device="cpu", precision="bfloat16", threads=3)).threads == 3
     with pytest.raises(OptionError, match="device: there is no 'abacus'"):
-        chosen_device("abacus")
+        choose_device("abacus")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_told():
-    assert chosen_device("auto") == torch.device("cpu")
+    assert choose_device("auto") == torch.device("cpu")
     with pytest.raises(OptionError, match="there is no GPU that torch can use"):
-        chosen_device("cuda")
+        choose_device("cuda")
 
 
 def test_the_machine_is_prepared(monkeypatch):

@@ -16,6 +16,7 @@ from clearhead.attention import reference
 from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility
 from clearhead.attention.kernels.base import Context, Kernel, Refused
 from clearhead.attention.modes import under_torch_func
+from clearhead.devices import random_state, set_random_state
 
 __all__ = ["Blockwise"]
 
@@ -100,19 +101,18 @@ def draws_once(call: AttentionInputs) -> bool:
     return torch.cuda.is_current_stream_capturing()
 
 
-def random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
 @contextlib.contextmanager
 def restore_random_state(state: Tensor | None, device: torch.device) -> Iterator[None]:
     """Restore the random state of the forward pass, for the same dropout; the present one goes on afterwards."""
     if state is None:
         yield
         return
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
+    now = random_state(device)
+    set_random_state(state, device)
+    try:
         yield
+    finally:
+        set_random_state(now, device)
 
 
 def blocks_of(call: AttentionInputs, rows: int) -> list[slice]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.score_index import ScoreIndex
+from clearhead.devices import widest_float
 from clearhead.registry import kind
 
 __all__ = ["EmbeddedPosition", "NoPosition", "Position", "PositionTable", "angle_dtype"]
@@ -99,4 +100,4 @@ class PositionTable(nn.Module, ABC):
 
 def angle_dtype(device: torch.device) -> torch.dtype:
     """Return float64, so that an angle at position 100,000 keeps its digits; float32 where there is no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    return widest_float(device)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from clearhead.attention.modes import outside_modes
 from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.attention.similarity import DotForm, Scores, Similarity
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.registry import kind, options, register
 
@@ -253,7 +254,7 @@ def log_products(query: Tensor, key: Tensor) -> Tensor:
     features are constants to the gradient, which is whole without them.
     """
     of_query, of_key = (side.detach().amax(-1, keepdim=True) for side in (query, key))
-    wide = query.dtype if query.device.type == "mps" else torch.float64  # mps has no float64
+    wide = widest_float(query.device)
     products = torch.exp((query - finite(of_query)).to(wide)) @ torch.exp((key - finite(of_key)).to(wide)).mT
     logs = products.clamp(min=torch.finfo(wide).tiny).log().to(query.dtype)
     return logs + of_query + rearrange(of_key, "... key 1 -> ... 1 key")

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from clearhead.decoding import Rules
 from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import pad_right
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec, kind_of
 from clearhead.model.transformers import EncoderDecoderSpec
@@ -312,7 +313,7 @@ def loss_of(model: nn.Module, task: Task, held: Held) -> tuple[float, int, int]:
     """Return nats in all, places that asked, and how many of them the likeliest answer was right at."""
     device = next(model.parameters()).device
     random = np.random.default_rng(DEV_SEED)
-    nll, right, places = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), device=device), 0
+    nll, right, places = torch.zeros((), dtype=widest_float(device), device=device), torch.zeros((), device=device), 0
     with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
         for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
             read = task.read(held.store, rows, random, filled=False)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from torch import nn
 
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
@@ -92,7 +93,8 @@ class Classify(Task):
     def classify(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Class]:
         """Return the class of each row of ids. A row longer than the context is cut."""
         opened = [[self.tokenizer.start, *row[: self.reads]] for row in rows]
-        return [self.name_class(logits.double().softmax(-1).tolist()) for logits in self.predict(model, opened)]
+        found = self.predict(model, opened)
+        return [self.name_class(logits.to(widest_float(logits.device)).softmax(-1).tolist()) for logits in found]
 
     def name_class(self, probabilities: list[float]) -> Class:
         best = max(range(len(self.labels)), key=probabilities.__getitem__)

@@ -18,6 +18,7 @@ from clearhead.decoding import Greedy, Hypothesis, Rules, Sample, Token, stream
 from clearhead.decoding.generating import collect, eval_mode
 from clearhead.decoding.request import Model
 from clearhead.decoding.session import pad_right
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.model.transformers import Decoder
@@ -393,6 +394,6 @@ def window_losses(model: nn.Module, some: list[Window]) -> list[float]:
         with eval_mode(model):
             logits = model(tokens[:, :-1]).float().transpose(1, 2)
             lost = nn.functional.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="none")
-        return lost.double().sum(1).tolist()
+        return lost.to(widest_float(lost.device)).sum(1).tolist()
 
     return in_batches([len(window.ids) for window in some], model, answer)
