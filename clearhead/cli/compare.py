@@ -189,7 +189,7 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
     if comparing.probe is not None:
         make = probe_maker(home, comparing, choices)
     elif choices.task is None:
-        raise wrong("--task", f"is missing: say what the models shall learn, or give --probe {', '.join(PROBES)}")
+        raise wrong("--task", f"is missing: say what to learn, or give --probe {', '.join(PROBES)}")
     elif comparing.longest is not None:
         raise wrong("--longest", "is for probes; the longest row of your text is --context")
     else:

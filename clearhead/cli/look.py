@@ -57,7 +57,7 @@ def look(
     check_page()
     server = Server(Explorer(loaded), host=host, port=port)
     if host not in LOOPBACK:
-        print(f"Whoever knows the address can reach this from the network: it listens on {host}.", file=sys.stderr)
+        print(f"Listening on {host}: anyone on the network who has the address can open this page.", file=sys.stderr)
     write(f"{server.place.address}\n")
     if no_open or not has_screen():
         server.run()

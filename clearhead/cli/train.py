@@ -182,7 +182,7 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
     path = run.folder.path
     yield rule(str(path))
     loss = evaluation["loss"]
-    parts = ["loss no number" if loss is None else f"loss {loss:.4f}", *scores_said(evaluation)]
+    parts = ["loss NaN" if loss is None else f"loss {loss:.4f}", *scores_said(evaluation)]
     yield prose(f"[chosen]{'   '.join(parts)}[/]")
     yield prose(
         f"{evaluation['parameters']:,} parameters, {duration(evaluation['training_seconds'])} of training; the weights "

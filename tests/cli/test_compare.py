@@ -179,7 +179,7 @@ def test_options_override_what_a_probe_has(command, asked, tmp_path):
 WRONG = [
     (["--probe", "sort"], "--attention: is missing: give a list"),
     (["--probe", "spell", "--attention", "softmax"], "--probe: there is no 'spell'. There are: copy, sort, recall"),
-    (["--attention", "softmax"], "--task: is missing: say what the models shall learn, or give --probe copy"),
+    (["--attention", "softmax"], "--task: is missing: say what to learn, or give --probe copy"),
     ([*SORT, "--attention", "softmax,hard"], "--attention: there is no 'hard'. There are: softmax"),
     ([*SORT, "--position", "polar"], "--position: there is no 'polar'"),
     ([*SORT, "--size", "big"], "--size: 'big' is no number of parameters"),

@@ -72,7 +72,7 @@ def test_the_page_fits_80_columns_without_escape_codes(printed, args):
 def test_the_page_says_what_is_shared_and_what_is_counted(printed):
     page = " ".join(printed("base").split())
     assert "encoder.embedding.table is shared with decoder embedding and decoder output, and counted once." in page
-    assert "a multiply-add counted as two" in page
+    assert "two for a multiply-add" in page
     assert "encoder-decoder · d_model 512 · 6 + 6 blocks · vocabulary 37,000" in page
     assert "batch 1 · source 128 tokens · target 128 tokens" in page
     assert "parameters 252 MB 126 MB" in page

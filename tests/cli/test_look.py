@@ -146,7 +146,7 @@ def test_another_host_is_warned_about(command, classifier, page, unserved):
     code, out, err = command(classifier.folder.path, "--host", "0.0.0.0", "--no-open")
     assert code == 0
     assert ADDRESS.fullmatch(out.strip())
-    assert "Whoever knows the address can reach this from the network: it listens on 0.0.0.0" in err
+    assert "Listening on 0.0.0.0: anyone on the network who has the address can open this page" in err
 
 
 def test_a_port_that_is_taken_is_told(command, classifier, page):
