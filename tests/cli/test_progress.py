@@ -91,7 +91,7 @@ def test_a_sample_that_is_right_is_not_given_twice(plain):
 def test_the_live_display_stays_at_the_foot_and_never_wraps(live):
     display, out = live
     with display:
-        display.told("400 records")
+        display.log("400 records")
         display(step(20, total=100))
         display(evaluation(20))
         display({"kind": "saved", "step": 20})
