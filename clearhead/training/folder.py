@@ -114,7 +114,11 @@ class RunFolder:
 
     def read_own(self, path: Path) -> dict[str, Any]:
         """Read a sealed file of this run; RunError where it is damaged or of another run, FileNotFoundError if none."""
-        found, identity = read_sealed(path), self.identity()
+        return self.check_own(path, read_sealed(path))
+
+    def check_own(self, path: Path, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the content of a sealed file; RunError where it is of another run."""
+        identity = self.identity()
         if "format" in found and found.get("run") != identity.get("run"):
             there = "this folder has no run.json" if not identity else f"this is {identity['run']}"
             raise RunError(
@@ -134,7 +138,7 @@ class RunFolder:
         return self.recipe_file.exists()
 
     def recipe(self) -> Recipe:
-        return read_recipe(self.recipe_file, read=self.read_own)
+        return read_recipe(self.recipe_file, check=lambda found: self.check_own(self.recipe_file, found))
 
     def begin(self, recipe: Recipe) -> None:
         """Write the recipe, the last of the files that a run begins with."""

@@ -203,14 +203,14 @@ def write_recipe(recipe: Recipe, path: Path, *, run: str | None = None) -> None:
         write_sealed(path, content if run is None else {"run": run, **content})
 
 
-def read_recipe(path: Path, *, read: Callable[[Path], dict[str, Any]] = read_sealed) -> Recipe:
-    """Read a recipe. `read` reads the sealed file: a run folder's own also refuses the recipe of another run.
+def read_recipe(path: Path, *, check: Callable[[dict[str, Any]], object] | None = None) -> Recipe:
+    """Read a recipe. `check` is given the file's content: a run folder's refuses the recipe of another run.
 
     Files from before there was a `format` have no id and no checksum, and fields that were added since take their value
     of then.
     """
     try:
-        found = read(path)
+        found = read_sealed(path)
     except FileNotFoundError:
         raise RunError(
             f"{path.parent} is no run folder: it has no {path.name}; `clearhead runs` lists those there are"
@@ -220,6 +220,8 @@ def read_recipe(path: Path, *, read: Callable[[Path], dict[str, Any]] = read_sea
     recipe = from_json(use_current_names(content), CLASSES, where=str(path), then=THEN if old else None)
     if not isinstance(recipe, Recipe):
         raise RunError(f"{path}: holds no recipe but {type(recipe).__name__}")
+    if check is not None:
+        check(found)
     return recipe
 
 

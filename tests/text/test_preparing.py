@@ -268,7 +268,7 @@ def test_the_key_names_all_that_the_ids_are_made_of(file, tmp_path):
         content_key(corpus, TEXT, tokenizing)
 
 
-STAGES = ["made_tokenizers", "written_tokenizers", "told_of", "Encoding"]
+STAGES = ["make_tokenizers", "save_tokenizers", "describe_losses", "Encoding"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
