@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.options import given, wrong
+from clearhead.cli.options import Parts, given, wrong
 from clearhead.cli.progress import Progress, duration, progress, scores_said, unwrapped
 from clearhead.cli.recipe_options import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.screen import prose, rule, show, show_json
@@ -22,8 +22,9 @@ from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
-from clearhead.training.recipe import Recipe
+from clearhead.training.recipe import CLASSES, Recipe
 from clearhead.training.run import Run
+from clearhead.training.tasks import name_of
 from clearhead.training.tensorboard import TensorBoard
 
 __all__ = ["EXAMPLES", "train"]
@@ -63,6 +64,8 @@ def train(
     run: Annotated[str, typer.Argument(help="The run folder: a new one, or with --resume an old one.", metavar="RUN")],
     choices: Choices,
     ways: Ways,
+    *,
+    parts: Parts = None,
 ) -> None:
     """Train a model on your text: translate, generate, fill blanks, or classify.
 
@@ -74,7 +77,7 @@ def train(
         raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
     recipe = resumed(folder, choices) if ways.resume else as_recipe(choices)
     if ways.dry_run:
-        show_json(to_json(recipe))
+        show_json(to_json(recipe, CLASSES))
         return
     with ExitStack() as stack:
         shown = stack.enter_context(progress())
@@ -193,9 +196,11 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text()
     quoted = shlex.quote(str(path))
     use, evaluate = run.task.usage()
-    yield row("try", use.format(run=quoted))
-    yield row("", evaluate.format(run=quoted))
-    yield row("", f"clearhead train {quoted} --resume --steps {2 * run.folder.checkpoints.all()[0].step}")
+    module, own, _ = name_of(type(run.task)).partition(":")
+    named = f"{quoted} --parts {module}" if own else quoted
+    yield row("try", use.format(run=named))
+    yield row("", evaluate.format(run=named))
+    yield row("", f"clearhead train {named} --resume --steps {2 * run.folder.checkpoints.all()[0].step}")
     yield Text()
 
 
