@@ -130,7 +130,7 @@ def compare(work: Work, steps: int) -> None:
             ema_weight = recipe.optimizer.averaging.ema_weight(start + i + 1, steps)
             train_state.hold_average(ema_weight)
             stepper.step([batch], rate)
-            train_state.move_average(ema_weight)
+            train_state.update_average(ema_weight)
         marks.append(time.perf_counter())
         for other in (plain, fused):
             for batch, rate in zip(turn, rates, strict=True):
@@ -141,7 +141,7 @@ def compare(work: Work, steps: int) -> None:
                 seconds[name] += after - before
     held = Held(store=work.prepared.dev, tokens=1 << 14, score_records=0, samples=0)
     losses = {
-        "clearhead": assess(train_state.caught_up(), work.task, held).loss,
+        "clearhead": assess(train_state.averaged_model(), work.task, held).loss,
         "plain": plain.loss(work),
         "plain, fused AdamW": fused.loss(work),
     }

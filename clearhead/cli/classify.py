@@ -23,15 +23,16 @@ def classify(
     file: File = "-",
     *,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="After the label: every label and its probability, with tabs.")
+        bool, typer.Option("--probabilities", help="Add every label and its probability, separated by tabs.")
     ] = False,
     device: Device = "auto",
     parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Label lines: one label out for each line in, in order.
+    """Label lines of text: one label out for each line in, in order.
 
-    A blank line stays blank. Of a line longer than the model's context the beginning is read, which is told on stderr.
+    A blank line stays blank. Of a line longer than the model's context only the beginning is read, with a note on
+    stderr.
     """
     loaded = load(run, device=device)
     task = loaded.asked(Classify)

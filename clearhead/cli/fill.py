@@ -25,16 +25,16 @@ def fill(
     *,
     top: Annotated[
         int | None,
-        typer.Option(min=1, help="After the text: for each blank the N likeliest pieces, after a tab.", metavar="N"),
+        typer.Option(min=1, help="Add the N likeliest pieces for each blank, after a tab.", metavar="N"),
     ] = None,
     device: Device = "auto",
     parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fill the blanks of lines, written <mask>: one line out for each line in, in order.
+    """Fill the blanks in lines of text, written <mask>: one line out for each line in, in order.
 
-    Nothing but the blanks is touched; a line without one comes back as it is. Of a line longer than the model's
-    context the beginning is read, and the blanks in it are filled, which is told on stderr.
+    Only the blanks change; a line without one comes back as it is. Of a line longer than the model's context only the
+    beginning is read and filled, with a note on stderr.
     """
     loaded = load(run, device=device)
     task = loaded.asked(Fill)

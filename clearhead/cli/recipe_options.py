@@ -55,21 +55,26 @@ class TokenizerOptions:
     title: ClassVar[str] = "Tokeniser"
 
     tokenizer: Annotated[
-        Name, typer.Option(metavar="KIND", help=f"{', '.join(KINDS)}; or the path of a tokenizer.json.")
+        Name,
+        typer.Option(metavar="KIND", help=f"Kind of tokeniser: {', '.join(KINDS)}; or the path of a tokenizer.json."),
     ] = None
     vocabulary: Annotated[
-        Count, typer.Option(min=1, metavar="N", help="How many tokens; chosen from the text unless given.")
+        Count, typer.Option(min=1, metavar="N", help="Size of the vocabulary.  [default: chosen from the text]")
     ] = None
     separate_tokenizers: Annotated[
-        bool, typer.Option("--separate-tokenizers", help="translate: one for each side, instead of one for both.")
+        bool,
+        typer.Option("--separate-tokenizers", help="translate: one tokeniser per language, instead of one for both."),
     ] = False
-    lower: Annotated[bool | None, typer.Option("--lower/--no-lower", help="Make all text lower-case, or not.")] = None
+    lower: Annotated[bool | None, typer.Option("--lower/--no-lower", help="Lower-case all text, or not.")] = None
     vectors: Annotated[
-        Name, typer.Option(metavar="FILE", help="Start from word vectors, as word2vec's or GloVe's text has them.")
+        Name,
+        typer.Option(
+            metavar="FILE", help="Start from pre-trained word vectors, in the text format of word2vec or GloVe."
+        ),
     ] = None
-    freeze_vectors: Annotated[
-        bool, typer.Option("--freeze-vectors", help="vectors: leave the whole token table as it starts.")
-    ] = False
+    freeze_vectors: Annotated[bool, typer.Option("--freeze-vectors", help="vectors: do not train the embeddings.")] = (
+        False
+    )
 
 
 @final
@@ -82,26 +87,34 @@ class ModelOptions:
     preset: Annotated[
         Name, typer.Option(metavar="NAME", help="A model by name: tiny, base, gpt2, bert, … (clearhead describe).")
     ] = None
-    size: Annotated[Name, typer.Option(metavar="COUNT", help="Or by its parameters: 300k, 10M, 1.5B.")] = None
-    attention: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.ATTENTIONS)}.")] = None
-    position: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.POSITIONS)}.")] = None
+    size: Annotated[
+        Name, typer.Option(metavar="COUNT", help="Or a model with about this many parameters: 300k, 10M, 1.5B.")
+    ] = None
+    attention: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Kind of attention: {', '.join(defaults.ATTENTIONS)}.")
+    ] = None
+    position: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Positional encoding: {', '.join(defaults.POSITIONS)}.")
+    ] = None
     heads: Annotated[
         Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
     ] = None
     value_rank: Annotated[
-        Name, typer.Option(metavar="N", help="Values by two maps, d_model to N to d_value, in each head.")
+        Name, typer.Option(metavar="N", help="Low-rank values: d_model to N to d_value, in each head.")
     ] = None
     d_value: Annotated[
-        Name, typer.Option(metavar="N", help="The width of a head's values; that of its keys unless given.")
+        Name, typer.Option(metavar="N", help="Width of a head's values.  [default: the width of its keys]")
     ] = None
     block: Annotated[
-        Name, typer.Option(metavar="NAME", help="Where the norm is: pre, post, note (norm(FFN(a) + a)), none.")
+        Name, typer.Option(metavar="NAME", help="Where the norm is: pre, post, none, or note: norm(FFN(a) + a).")
     ] = None
     scale: Annotated[
         Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
     ] = None
-    feed_forward: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(variants.FEED_FORWARDS)}.")] = None
-    dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="From 0 to 1.")] = None
+    feed_forward: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Activation: {', '.join(variants.FEED_FORWARDS)}.")
+    ] = None
+    dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
 
 
 @final
@@ -111,14 +124,22 @@ class OptimizerOptions:
 
     title: ClassVar[str] = "Optimizer"
 
-    lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="The highest learning rate.")] = None
-    schedule: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(SCHEDULES)}.")] = None
-    warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Over how many steps the rate rises.")] = None
+    lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Peak learning rate.")] = None
+    schedule: Annotated[Name, typer.Option(metavar="NAME", help=f"Learning rate schedule: {', '.join(SCHEDULES)}.")] = (
+        None
+    )
+    warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Warm-up steps.")] = None
     smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
-    r_drop: Annotated[Number, typer.Option(min=0, metavar="X", help="R-Drop's weight; 0 for none.")] = None
-    clip: Annotated[Number, typer.Option(min=0, metavar="X", help="The largest gradient norm; 0 for any.")] = None
-    weight_decay: Annotated[Number, typer.Option(min=0, metavar="X", help="AdamW's.")] = None
-    average: Annotated[Name, typer.Option(metavar="NAME", help=f"Of the weights: {', '.join(AVERAGES)}.")] = None
+    r_drop: Annotated[Number, typer.Option(min=0, metavar="X", help="Weight of the R-Drop loss; 0 turns it off.")] = (
+        None
+    )
+    clip: Annotated[Number, typer.Option(min=0, metavar="X", help="Clip the gradient norm to X; 0 turns it off.")] = (
+        None
+    )
+    weight_decay: Annotated[Number, typer.Option(min=0, metavar="X", help="Weight decay of AdamW.")] = None
+    average: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Average the weights over steps: {', '.join(AVERAGES)}.")
+    ] = None
 
 
 @final
@@ -128,11 +149,12 @@ class BatchOptions:
 
     title: ClassVar[str] = "Batches"
 
-    tokens: Annotated[Count, typer.Option(min=1, metavar="N", help="Tokens a step, about.")] = None
+    tokens: Annotated[Count, typer.Option(min=1, metavar="N", help="Batch size: tokens per step, about.")] = None
     micro_batch_tokens: Annotated[
-        Count, typer.Option(min=1, metavar="N", help="Tokens a pass; a step of more takes several.")
+        Count,
+        typer.Option(min=1, metavar="N", help="Gradient accumulation: tokens per pass; a step sums several passes."),
     ] = None
-    context: Annotated[Count, typer.Option(min=8, metavar="N", help="The longest row, in tokens.")] = None
+    context: Annotated[Count, typer.Option(min=8, metavar="N", help="Context length, in tokens.")] = None
 
 
 @final
@@ -140,13 +162,16 @@ class BatchOptions:
 class BudgetOptions:
     """When it ends. One of steps, minutes and epochs."""
 
-    title: ClassVar[str] = "Budget (one of steps, minutes, epochs)"
+    title: ClassVar[str] = "Budget (how long to train: give one of steps, minutes, epochs)"
 
-    steps: Annotated[Count, typer.Option(min=1, metavar="N", help="Steps in all.")] = None
-    minutes: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Minutes of training.")] = None
-    epochs: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Times through the text.")] = None
+    steps: Annotated[Count, typer.Option(min=1, metavar="N", help="Train for N steps.")] = None
+    minutes: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Train for X minutes.")] = None
+    epochs: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Train for X epochs.")] = None
     patience: Annotated[
-        Count, typer.Option(min=0, metavar="N", help="Evaluations in a row without gain that end it; 0: never.")
+        Count,
+        typer.Option(
+            min=0, metavar="N", help="Early stopping: end after N evaluations without improvement; 0 turns it off."
+        ),
     ] = None
 
 
@@ -157,11 +182,15 @@ class CheckpointingOptions:
 
     title: ClassVar[str] = "Checkpointing"
 
-    evaluate_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Score held-out text.")] = None
-    save_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Save; at evaluations anyway.")] = None
-    log_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Write a line of metrics.")] = None
-    keep: Annotated[Count, typer.Option(min=1, metavar="N", help="How many checkpoints stay, beside the best.")] = None
-    select: Annotated[Name, typer.Option(metavar="NAME", help="Which one is used: best or last.")] = None
+    evaluate_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Evaluate on the validation set.")] = (
+        None
+    )
+    save_every: Annotated[
+        Count, typer.Option(min=1, metavar="STEPS", help="Save a checkpoint, besides those at evaluations.")
+    ] = None
+    log_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Log metrics.")] = None
+    keep: Annotated[Count, typer.Option(min=1, metavar="N", help="Keep the N newest checkpoints, and the best.")] = None
+    select: Annotated[Name, typer.Option(metavar="NAME", help="Which checkpoint to use: best or last.")] = None
 
 
 @final
@@ -171,14 +200,16 @@ class MachineOptions:
 
     title: ClassVar[str] = "Machine"
 
-    device: Annotated[Name, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1.")] = None
-    precision: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(get_args(Precision))}.")] = None
-    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="With torch.compile, or not.")] = None
-    deterministic: Annotated[bool, typer.Option("--deterministic", help="The same bits each time on a GPU too.")] = (
-        False
-    )
-    threads: Annotated[Count, typer.Option(min=1, metavar="N", help="Threads of the CPU.")] = None
-    seed: Annotated[Count, typer.Option(min=0, metavar="N", help="Of all random numbers; 1 unless given.")] = None
+    device: Annotated[Name, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda, cuda:1.")] = None
+    precision: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Numbers in training: {', '.join(get_args(Precision))}.")
+    ] = None
+    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile, or not.")] = None
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Reproduce a run bit for bit, also on a GPU.")
+    ] = False
+    threads: Annotated[Count, typer.Option(min=1, metavar="N", help="CPU threads.")] = None
+    seed: Annotated[Count, typer.Option(min=0, metavar="N", help="Random seed.  [default: 1]")] = None
 
 
 @final
@@ -191,7 +222,7 @@ class Choices:
         typer.Option(
             metavar="NAME",
             callback=import_named,
-            help=f"What it shall learn: {', '.join(TASKS)}; or your own, module:Class.",
+            help=f"What to learn: {', '.join(TASKS)}; or your own, module:Class.",
         ),
     ] = None
     text: TextOptions = field(default_factory=TextOptions)
@@ -215,7 +246,7 @@ def chosen_task(name: str) -> type[Task]:
 def as_recipe(choices: Choices) -> Recipe:
     """The recipe that was asked for. What cannot be is told before any text is read."""
     if choices.task is None:
-        raise wrong("--task", f"is missing: say what the model shall learn: {', '.join(TASKS)}")
+        raise wrong("--task", f"is missing: say what to learn: {', '.join(TASKS)}")
     task = chosen_task(choices.task)
     check_text(task, choices.text)
     machine = as_machine(choices.machine)

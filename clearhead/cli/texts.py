@@ -26,23 +26,30 @@ TOGETHER = {
 """What goes with each of these options; `skip_bad` goes with all."""
 SHOWN = {"source": "--source with --target", "table": "--table", "text": "--text"}
 
-SourceFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: lines to translate from.")]
-TargetFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: their translations, line by line.")]
+SourceFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: the source text, one sentence per line.")]
+TargetFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: the translations, line by line.")]
 TableFiles = Annotated[
-    Files, typer.Option(metavar="FILE", help="Any task: TSV or CSV with a header, or JSON lines; or a folder.")
+    Files,
+    typer.Option(
+        metavar="FILE", help="Any task: a TSV, CSV or JSON-lines file with named columns, or a folder of them."
+    ),
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(metavar="A,B", help="The table's columns: source,target or text,label or text unless given; or 1,2."),
+    typer.Option(
+        metavar="A,B",
+        help="The table's columns, by name or number (1,2).  [default: source,target or text,label or text]",
+    ),
 ]
 FormName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The table's form: tsv, csv, jsonl; by its name unless given.")
+    str | None, typer.Option(metavar="NAME", help="The table's format: tsv, csv, jsonl.  [default: by the file's name]")
 ]
 TextFiles = Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")]
 DocumentUnit = Annotated[
-    str | None, typer.Option(metavar="UNIT", help="A document is a line or a file: generate file, fill line.")
+    str | None,
+    typer.Option(metavar="UNIT", help="What one document is: line or file.  [default: file to generate, line to fill]"),
 ]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out lines that cannot be used.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip lines that cannot be used.")]
 TITLE = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"
 
 
@@ -55,15 +62,18 @@ class TextOptions:
 
     source: SourceFiles = None
     target: TargetFiles = None
-    dev_source: Annotated[Files, typer.Option(metavar="FILE", help="Held-out lines to translate from.")] = None
-    dev_target: Annotated[Files, typer.Option(metavar="FILE", help="Their translations.")] = None
+    dev_source: Annotated[Files, typer.Option(metavar="FILE", help="The validation set: source text.")] = None
+    dev_target: Annotated[Files, typer.Option(metavar="FILE", help="The validation set: translations.")] = None
     table: TableFiles = None
     columns: Columns = None
     form: FormName = None
     text: TextFiles = None
     documents: DocumentUnit = None
     dev: Annotated[
-        Files, typer.Option(metavar="FILE", help="Held-out text in the same form; else a twentieth of it all.")
+        Files,
+        typer.Option(
+            metavar="FILE", help="The validation set, in the same format.  [default: 1 record in 20 of the text]"
+        ),
     ] = None
     skip_bad: SkipBad = False
 

@@ -22,20 +22,21 @@ def translate(
     run: RunPath,
     file: File = "-",
     *,
-    beam: Annotated[int, typer.Option(min=1, help="How many hypotheses are kept; 1 is greedy.", metavar="N")] = 5,
-    n_best: Annotated[
-        int, typer.Option(min=1, help="How many translations to give, with tabs between them.", metavar="N")
-    ] = 1,
+    beam: Annotated[int, typer.Option(min=1, help="Beam width; 1 is greedy decoding.", metavar="N")] = 5,
+    n_best: Annotated[int, typer.Option(min=1, help="Translations per line, separated by tabs.", metavar="N")] = 1,
     length_penalty: Annotated[
-        float, typer.Option(help="0 ranks by log-probability, 1 by its mean; more favours long ones.", metavar="X")
+        float,
+        typer.Option(
+            help="0 ranks by log-probability, 1 by its mean per token; more favours long outputs.", metavar="X"
+        ),
     ] = 1.0,
     device: Device = "auto",
     parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Translate lines: one line out for each line in, in order.
+    """Translate lines of text: one line out for each line in, in order.
 
-    A blank line stays blank. A line longer than the model's context is cut, and told on stderr.
+    A blank line stays blank. A line longer than the model's context is cut, with a note on stderr.
     """
     if n_best > beam:
         raise wrong("--n-best", f"it cannot be more than the beam, {beam}: widen that too")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import finite, read_metrics
+from clearhead.training.metrics import read_metrics, replace_nonfinite
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
 
@@ -182,7 +182,7 @@ class Comparison:
 
     def to_json(self) -> Any:
         """All of it, with every run."""
-        return finite(
+        return replace_nonfinite(
             {
                 "folder": self.folder,
                 "task": self.task,
@@ -246,7 +246,7 @@ def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, 
     steps = [line for line in lines if line["kind"] == "step"]
     numbers = {key: value for key, value in evaluation.items() if isinstance(value, int | float)}
     task = task_named(folder.recipe().task)
-    numbers |= task.derived_scores(numbers["loss"], data / folder.described()["data"] / "dev")
+    numbers |= task.derived_scores(numbers["loss"], data / folder.read_description()["data"] / "dev")
     if recall is not None:
         numbers["accuracy"] = recall["accuracy"]
     if steps:  # a log that was lost has none

@@ -67,7 +67,7 @@ def begin(jobs: Sequence[Job]) -> None:
     for job in jobs:
         if not job.folder.exists():
             check_new(job.folder)
-            with job.folder.locked():
+            with job.folder.lock():
                 claim(job.folder)
         job.folder.write_own(job.folder.path / JOB, {"job": to_json(job, KNOWN)})
 

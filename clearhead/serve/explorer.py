@@ -73,7 +73,7 @@ class Explorer:
         self.check_text(run, wanted, changes)
         found = trace(run, wanted.source, wanted.target, edits=changes)
         check_overflow(found)
-        return Traced(wanted, run, found.noted(*never_met(run, wanted.source)), self.budget)
+        return Traced(wanted, run, found.with_notes(*never_met(run, wanted.source)), self.budget)
 
     def check_text(self, run: Run, wanted: TraceRequest, changes: Sequence[Change]) -> None:
         """Check what tracing a text takes; the longest text there can be follows from the budget."""

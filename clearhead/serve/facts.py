@@ -143,7 +143,7 @@ def logged_examples(run: Run, curves: Curves) -> list[dict[str, str]]:
 
 def stored_examples(run: Run) -> Iterator[dict[str, str]]:
     """Yield held-out texts: a few from all over the data first, then others in case those have unknown words."""
-    store = Store(run.folder.data / str(run.folder.described()["data"]) / "dev")
+    store = Store(run.folder.data / str(run.folder.read_description()["data"]) / "dev")
     places = dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)])
     return run.task.examples(store, places)
 

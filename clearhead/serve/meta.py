@@ -91,5 +91,5 @@ def site_facts(site: Site) -> dict[str, Any]:
         "scale": [head.scale for head in site.head],
         "kernel": site.kernel,
         "why": site.why,
-        "edited": site.edited,
+        "edited": site.is_edited,
     }

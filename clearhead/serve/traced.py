@@ -150,7 +150,7 @@ class Traced:
         """Every number of one box for one token; of an output, what its likeliest units are called."""
         self.check_box()
         numbers, site = self.boxes.numbers(asked), self.trace.sites.get(asked.text("box"))
-        probability = numbers.get(f"{self.trace.answering}.output.probability")
+        probability = numbers.get(f"{self.trace.answer_side}.output.probability")
         return {
             "values": numbers,
             "constants": {} if site is None else {"scale": site.head[asked.whole("head", default=0)].scale},
@@ -202,7 +202,7 @@ class Traced:
         return {name: [one[name] for one in heads] for name in heads[0]}
 
     def lens(self, asked: Params) -> dict[str, Any]:
-        n, layers = self.lengths[self.trace.answering], self.trace.sides[self.trace.answering].n_layers + 2
+        n, layers = self.lengths[self.trace.answer_side], self.trace.sides[self.trace.answer_side].n_layers + 2
         logits = n * layers * self.costs.logits
         cost = Cost(
             cells=logits // FASTER, memory=n * layers * LENS * JSON_OBJECT + ROWS * self.costs.logits * JSON_NUMBER
@@ -215,7 +215,7 @@ class Traced:
             {"name": one.name, "rows": [as_candidates(self.worded(row)) for row in one.rows]}
             for one in lens(self.trace, self.model, shown=LENS)
         ]
-        return {"side": self.trace.answering, "layers": layers}
+        return {"side": self.trace.answer_side, "layers": layers}
 
     def worded(self, row: Sequence[Candidate]) -> list[Candidate]:
         """Candidates by what they are called, and not by their numbers."""

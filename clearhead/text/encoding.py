@@ -146,8 +146,8 @@ class Encoding:
         """Makes the stores `train` and `dev`; returns how many records were too long."""
         with StoreWriter(home / "train", self.sizes) as train, StoreWriter(home / "dev", self.sizes) as dev:
             if corpus.dev is not None:
-                self.fill(corpus.train, lambda _: train)
-                self.fill(corpus.dev, lambda _: dev)
+                self.fill(corpus.train, train)
+                self.fill(corpus.dev, dev)
             else:
                 self.spread(corpus.train, self.split(corpus.train, found, train, dev))
             made = {"training": train.close({}), "held-out": dev.close({})}
@@ -180,10 +180,9 @@ class Encoding:
     def usable(self, source: Source) -> Iterator[Record]:
         return usable(source, self.layout, Problems(skip=True), None if self.layout.label is None else self.labels)
 
-    def fill(self, source: Source, place: Callable[[int], StoreWriter]) -> None:
-        """Tokenises every record, and gives it to the writer for its number."""
-        records = numbered(self.usable(source))
-        self.spread(source, (Placed(record, place(number)) for number, record in records))
+    def fill(self, source: Source, store: StoreWriter) -> None:
+        """Tokenise every usable record of a source into one store."""
+        self.spread(source, (Placed(record, store) for record in self.usable(source)))
 
     def spread(self, source: Source, records: Iterable[Placed]) -> None:
         """Tokenises these records of a source, and puts each where it belongs."""

@@ -5,7 +5,9 @@ Each task scores its own answers. References are the text of the files, as it st
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
 
 from clearhead.errors import OptionError
 from clearhead.files import write_text
@@ -13,16 +15,26 @@ from clearhead.text.encoding import Layout
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
+from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
-from clearhead.training.run import Run
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.measures import Evaluating
 
 __all__ = ["Evaluating", "evaluate"]
 
 
+@runtime_checkable
+class Evaluable(Protocol):
+    """What of a `Run` is evaluated. A run offers `evaluate` itself, so that it cannot be imported here."""
+
+    folder: RunFolder
+    task: Task
+    model: nn.Module
+    step: int
+
+
 def evaluate(
-    run: Run, source: Source, how: Evaluating = Evaluating(), *, output: str | Path | None = None
+    run: Evaluable, source: Source, how: Evaluating = Evaluating(), *, output: str | Path | None = None
 ) -> dict[str, Any]:
     """The scores of a run on a corpus, with what they were made of.
 

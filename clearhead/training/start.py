@@ -1,4 +1,4 @@
-"""Starting from pre-trained word vectors: the rows of a model's token tables whose words a file has."""
+"""Pre-trained word vectors as a start: they fill the rows of a model's token tables whose words a file has."""
 
 from collections.abc import Callable
 from typing import cast
@@ -17,7 +17,7 @@ __all__ = ["start_from_vectors"]
 
 
 def start_from_vectors(model: nn.Module, task: Task, path: str, log: Callable[[str], None]) -> None:
-    """Put the vectors of a file into the model's token tables, and say how many words were found.
+    """Copy the vectors of a file into the model's token tables, and log how many words were found.
 
     What enters the model for such a word is the file's vector itself, whatever factor the embedding has. Words that the
     file does not have keep their random start. A word is looked up as it is written, then in lower case.
@@ -50,7 +50,7 @@ def embeddings_of(model: nn.Module, task: Task) -> dict[str, tuple[TokenEmbeddin
 
 @torch.no_grad()
 def fill(embedding: TokenEmbedding, words: list[str], found: WordVectors) -> int:
-    """Write the vectors into the table's rows; return for how many words there was one."""
+    """Copy the vectors into the table's rows; return for how many words there was a vector."""
     width = embedding.table.shape[1]
     if found.size != width:
         raise OptionError(f"vectors: they have {found.size} numbers each, and the model is {width} wide")

@@ -55,7 +55,7 @@ def trace(
         asked = with_own_output(run, asked, edits)
     made = trace_model(run.model, *tensors_of(run, asked), changes=edits, pieces=asked.pieces)
     made = named(run, made)
-    return made.noted(OWN_OUTPUT + (", as changed" if edits else "")) if own else made
+    return made.with_notes(OWN_OUTPUT + (", as changed" if edits else "")) if own else made
 
 
 def asked_of(run: Run, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:

@@ -284,7 +284,7 @@ class TestTraining:
 
     def test_curves_follow_a_run_that_trains(self, chromium, demo_folder, tmp_path):
         folder = RunFolder(shutil.copytree(demo_folder, tmp_path / "growing"))
-        with folder.locked(), looking(folder.path) as home:
+        with folder.lock(), looking(folder.path) as home:
             tabs = Tabs(chromium, home)
             page = tabs.open("training")
             expect(page.get_by_test_id("live")).to_be_visible()

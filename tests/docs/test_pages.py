@@ -20,6 +20,7 @@ def write(folder: Path, text: str) -> Path:
     return page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tables_as_they_were")
 @pytest.mark.parametrize(
     "page", [*PAGES, DOCS.parent / "README.md"], ids=lambda page: f"{page.parent.name}/{page.stem}"

@@ -64,6 +64,10 @@ export class FakeSource implements Source {
   readonly views = VIEWS;
   private readonly traces = new Map<string, { meta: Meta; heads: Map<string, FakeHead> }>();
 
+  during(): this {
+    return this;
+  }
+
   exact(): boolean {
     return true;
   }

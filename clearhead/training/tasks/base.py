@@ -338,7 +338,7 @@ def stored_loss(task: Task, model: nn.Module, source: Source, layout: Layout) ->
     """Return the loss by teacher forcing, from ids on disk as in training: a corpus of any size will do."""
     encoding = Encoding(layout, task.tokenizers, task.labels)
     with tempfile.TemporaryDirectory() as folder, StoreWriter(Path(folder) / "held", encoding.sizes) as writer:
-        encoding.fill(source, lambda _: writer)
+        encoding.fill(source, writer)
         store = writer.close({})
         held = Held(store=store, tokens=AT_ONCE, score_records=0, samples=0)
         total, places, right = loss_of(model, task, held)

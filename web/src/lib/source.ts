@@ -469,6 +469,8 @@ export interface Source {
   readonly views: readonly ViewName[];
   /** What to open on, where the address says nothing. */
   readonly shown?: { site: string; head: HeadChoice };
+  /** The same source, whose requests are aborted with the signal unless somebody else waits for them too. */
+  during(signal: AbortSignal): Source;
   /** Whether every step of a site can be asked for; where not, there are only its weights. */
   exact(site: string): boolean;
   run(): Promise<Run>;
