@@ -39,8 +39,8 @@ def test_every_token_has_its_label_and_both_are_cut_alike(tmp_path):
 
 def test_a_line_with_more_words_than_labels_is_told(tmp_path):
     rows = [*ROWS, ("a red dog", "D N")]
-    place = re.escape(f"{tmp_path / 'words'}, line 5")
-    with pytest.raises(DataError, match=f"{place}.*there are 3 words and 2 labels; each word needs one"):
+    place = re.escape(f"{tmp_path / 'words'}:5")
+    with pytest.raises(DataError, match=f"{place}: there are 3 words and 2 labels; each word needs one"):
         prepared(tmp_path, rows)
     assert prepared(tmp_path, rows, skip_bad=True).notes["skipped"] == {"labels do not match words": 1}
 
