@@ -11,7 +11,10 @@ PACKAGE := $(VENV)/.installed-package
 TOOLS := $(VENV)/.installed-tools
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 # Tests run side by side, each on one thread: two threads of torch in each of two processes would wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+# There is one more of them than cores, up to four: a test waits for a browser, a disk or a process half of its time.
+WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$(( n < 3 ? n + 1 : 4 )))
+# What pytest and the hook make of each file is kept, though the machine may say not to: it takes half of the start.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 NODE := $(VENV)/.installed-node
 MODULES := web/node_modules/.installed
 WEB := clearhead/serve/static/index.html
@@ -47,16 +50,16 @@ test: $(TOOLS) $(WEB)
 	$(PYTEST) -m "not thorough" --durations=10
 	$(PYTEST) $(PLAIN) -m "not thorough" --durations=10
 
+# All in one go and without the hook, which takes longer than the tests; `make test` has it.
 test-fast: $(TOOLS) $(WEB)
 	$(NPM) test
-	$(PYTEST) -m "not slow and not thorough"
-	$(PYTEST) $(PLAIN) -m "not slow and not thorough"
+	$(PYTEST) --jaxtyping-packages= -m "not slow and not thorough"
 
 # Coverage is measured here alone: on Python 3.11 it makes tests take twice as long.
 test-all: $(TOOLS) $(WEB)
 	$(NPM) test
-	$(PYTEST) --durations=10 --cov --cov-report=
-	$(PYTEST) $(PLAIN) --durations=10 --cov --cov-append --cov-report=term
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) --durations=10 --cov --cov-report=
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(PLAIN) --durations=10 --cov --cov-append --cov-report=term
 
 # The same with the table of docs/reliability.md written anew: make attack WRITE=--write
 attack: $(TOOLS) $(WEB)

@@ -44,6 +44,7 @@ VALUES = st.recursive(
 
 
 @given(value=VALUES)
+@pytest.mark.slow
 def test_what_is_written_comes_back_equal(value):
     text = json.dumps(to_json(value, TABLE), allow_nan=False)
     found = from_json(json.loads(text), TABLE)

@@ -260,6 +260,7 @@ def running_sums(q, k, v, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.slow
 def test_the_normaliser_is_kept_in_float32_over_4096_tokens(dtype):
     q, k, v = (torch.randn(4096, 16).to(dtype) for _ in range(3))
     v = v + 1

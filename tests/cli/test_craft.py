@@ -56,6 +56,7 @@ def own(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_the_list_has_every_program_with_its_cost(printed):
     told = json.loads(printed("list", "--json"))["programs"]
     assert [one["name"] for one in told] == list(PROGRAMS)

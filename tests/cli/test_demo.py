@@ -28,6 +28,8 @@ from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
 from clearhead.training.train import train
 
+pytestmark = pytest.mark.slow
+
 REAL = demo.demo_recipe
 
 
@@ -279,7 +281,6 @@ def test_the_run_translates_like_any_other(command, there, tmp_path):
     assert out.splitlines() == [one["output"] for one in answer["translations"]]
 
 
-@pytest.mark.slow
 def test_its_recipe_learns_from_the_first_steps_on(tmp_path):
     """With a quarter of the tokens a step; `make test-all` trains the demo whole, for two minutes."""
     recipe = replace(
@@ -296,7 +297,6 @@ def test_its_recipe_learns_from_the_first_steps_on(tmp_path):
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_it_learns_to_translate_numbers_never_seen_and_the_swap_is_seen(capsys, plain_terminal, tmp_path):
     home = tmp_path / "demo"

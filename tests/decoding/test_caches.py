@@ -108,6 +108,7 @@ def test_sentences_that_do_not_move_up_are_found(kind, method, monkeypatch):
     assert not is_unlike_alone(model, method, unlike)
 
 
+@pytest.mark.slow
 def test_padding_that_does_not_move_up_is_found(monkeypatch):
     model = model_of(kind="decoder")
     original = caches.Clock.select

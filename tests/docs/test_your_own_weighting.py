@@ -73,6 +73,7 @@ def test_a_wrong_one_does_not(wrong):
 
 
 @pytest.mark.usefixtures("tables_as_they_were")
+@pytest.mark.slow
 def test_once_registered_the_grid_finds_it(top_k):
     ch.weighting.TABLE["top 3"] = top_k()
     for kernel in ("blockwise", "fused"):

@@ -37,6 +37,7 @@ def padded(name, model):
 
 
 @pytest.mark.parametrize(("name", "training"), [*((name, True) for name in MODELS), ("gpt2", False), ("bert", False)])
+@pytest.mark.slow
 def test_a_model_traces_as_one_graph(name, training):
     torch._dynamo.reset()
     model = MODELS[name].build().train(training)
@@ -68,6 +69,7 @@ def test_a_compiled_model_is_the_same_in_outputs_and_gradients(name):
 
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
 @pytest.mark.usefixtures("dynamo_of_torch_2_11")
+@pytest.mark.slow
 def test_an_encoder_decoder_with_lengths_is_one_graph_forward_and_backward_on_torch_2_11():
     torch._dynamo.reset()
     model = presets.classic(WORDS, size=Size(1, 16, 2, 2, 32), dropout=0.0).build()

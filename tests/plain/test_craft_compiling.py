@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from clearhead.attention.weighting import Sparsemax
-from clearhead.craft import compiling, lowering
 from clearhead.errors import ProgramError
 from clearhead.rasp import (
     aggregate,
@@ -13,6 +12,7 @@ from clearhead.rasp import (
     compile,
     constant,
     indices,
+    lowering,
     numeric,
     past,
     run,
@@ -305,7 +305,7 @@ def sink_off_by_one(patch):
 
 
 def one_phase_too_early(patch):
-    schedule = compiling.schedule
+    schedule = compiler.schedule
 
     def hurried(operations, phases):
         *levels, last = schedule(operations, phases)
@@ -313,7 +313,7 @@ def one_phase_too_early(patch):
         levels[-1].units += last.units
         return levels
 
-    patch.setattr(compiling, "schedule", hurried)
+    patch.setattr(compiler, "schedule", hurried)
 
 
 def threshold_past_a_value(patch):
@@ -343,13 +343,13 @@ def one_entry_of_a_table_swapped(patch):
 
 
 def places_off_by_one(patch):
-    embedding = compiling.Builder.write_embedding
+    embedding = compiler.Builder.write_embedding
 
     def late(self, side, table, position):
         embedding(self, side, table, position)
         position.table.copy_(position.table.roll(1, 0))
 
-    patch.setattr(compiling.Builder, "write_embedding", late)
+    patch.setattr(compiler.Builder, "write_embedding", late)
 
 
 def minus_forgotten(patch):
@@ -369,7 +369,7 @@ def values_of_a_neighbour(patch):
 
 
 def not_cleared(patch):
-    patch.setattr(compiling, "clear", lambda model: None)
+    patch.setattr(compiler, "clear", lambda model: None)
 
 
 FAULTS = {

@@ -185,10 +185,12 @@ def check(seeds, *, both=False, causal=False):
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.slow
 def test_random_programs(causal):
     assert check(range(150), causal=causal) > 100
 
 
+@pytest.mark.slow
 def test_random_programs_that_read_a_source():
     assert check(range(100), both=True) > 70
 

@@ -6,7 +6,6 @@ import math
 import pytest
 
 from clearhead.attention.weighting import Argmax, Kernelized, Sigmoid
-from clearhead.craft import compiling
 from clearhead.errors import OptionError, ProgramError
 from clearhead.rasp import (
     PROGRAMS,
@@ -236,7 +235,7 @@ def test_with_one_winner_it_is_refused(name, why, ties):
 @pytest.mark.parametrize(("name", "text"), [("majority", (1, 0, 0)), ("dyck-1", "()")])
 def test_with_one_winner_it_would_be_wrong(name, text, monkeypatch):
     program = PROGRAMS[name]
-    monkeypatch.setattr(compiling, "check_selectors", lambda *given, **options: None)
+    monkeypatch.setattr(compiler, "check_selectors", lambda *given, **options: None)
     crafted = program.compile(weighting=ONE_WINNER)
     assert crafted.run(text) != program.plain(text)
     assert program.compile().run(text) == program.plain(text)

@@ -43,6 +43,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("choices", few(models()[:25], 10), ids=str)
+@pytest.mark.slow
 def test_the_laws_hold_on_the_ways_of_large_models(choices, monkeypatch):
     for name, size in LARGE.items():
         monkeypatch.setattr(name, size)
@@ -85,6 +86,7 @@ def test_a_wide_beam_finds_the_best_of_all_outputs(choices):
 
 
 @pytest.mark.parametrize("choices", FEW[::6], ids=str)
+@pytest.mark.slow
 def test_the_widest_beam_ranks_all_outputs(choices):
     case = case_of(build(choices, FIVE), (3,), vocabulary=FIVE)
     method = Beam(width=1365, n_best=1365, length_penalty=1.0)

@@ -9,7 +9,8 @@ from itertools import islice
 import pytest
 import torch
 
-from clearhead.attention import grid, masks, positions, similarity, support, weighting
+from clearhead.attention import grid, masks, positions, similarity, weighting
+from clearhead.attention.grid import support
 from clearhead.attention.grid.case import Combination, form_of
 from clearhead.attention.kernels import KERNELS
 from clearhead.attention.kernels.fused import Fused

@@ -60,6 +60,7 @@ def small(spec):
 
 
 @tasks
+@pytest.mark.slow
 def test_it_trains_as_it_is(task, sources, tmp_path):
     recipe = default_recipe(task, Corpus(train=sources[task]), CPU)
     recipe = replace(
@@ -133,6 +134,7 @@ CHANGES = (
 
 @tasks
 @pytest.mark.parametrize("change", [change for _, change in CHANGES], ids=[name for name, _ in CHANGES])
+@pytest.mark.pairs(1)
 def test_every_kind_of_model_trains_two_steps(task, change, sources, tmp_path_factory):
     recipe = default_recipe(task, Corpus(train=sources[task]), CPU)
     spec = change(small(recipe.model))

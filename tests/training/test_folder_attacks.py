@@ -25,7 +25,7 @@ from clearhead.training.train_step import TrainState
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet, recipe_for
 
-pytestmark = pytest.mark.usefixtures("one_thread", "undrawn")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "undrawn")]
 
 LONGER = Budget(steps=12)
 KEEPING = Checkpointing(log=2, evaluate=4, save=2, checkpoints=2, score_records=0, samples=0)

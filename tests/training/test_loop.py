@@ -69,6 +69,7 @@ def saved(folder):
     return [one.step for one in folder.checkpoints.all()]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_what_is_logged_and_shown(recipe, go):
     seen = []
     folder = go(recipe, seen.append)
