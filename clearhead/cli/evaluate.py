@@ -146,7 +146,7 @@ def evaluate(
     if as_json:
         show_json(found)
     else:
-        show(*page(found))
+        show(*page(found, TITLES | {one.key: one.name for one in task.measures if one.key not in TITLES}))
 
 
 def as_text_options(text: HeldOut) -> TextOptions:
@@ -176,10 +176,10 @@ def chosen(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
         raise wrong("--tokenize", str(error)) from error
 
 
-def page(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+def page(found: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[RenderableType]:
     yield rule(f"{found['run']}, step {found['step']:,}")
     yield Text()
-    for name, title in TITLES.items():
+    for name, title in titles.items():
         if name in found:
             yield Text.assemble(f"  {title:<{NAME}}", (as_number(found[name]), "chosen"))
     if "bleu_signature" in found:

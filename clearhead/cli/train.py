@@ -14,7 +14,7 @@ from rich.text import Text
 
 from clearhead import training
 from clearhead.cli.options import Parts, given, wrong
-from clearhead.cli.progress import Progress, duration, progress, scores_said, unwrapped
+from clearhead.cli.progress import Progress, duration, own_scores, progress, scores_said, unwrapped
 from clearhead.cli.recipe_options import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
@@ -185,7 +185,8 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
     path = run.folder.path
     yield rule(str(path))
     loss = evaluation["loss"]
-    parts = ["loss no number" if loss is None else f"loss {loss:.4f}", *scores_said(evaluation)]
+    own = {one.key: evaluation.get(one.key) for one in run.task.measures if one.key != "loss"}
+    parts = ["loss no number" if loss is None else f"loss {loss:.4f}", *scores_said(evaluation), *own_scores(own)]
     yield prose(f"[chosen]{'   '.join(parts)}[/]")
     yield prose(
         f"{evaluation['parameters']:,} parameters, {duration(evaluation['training_seconds'])} of training; the weights "
