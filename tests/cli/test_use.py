@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from clearhead.cli import run
+from clearhead.cli import line_io, run
 from clearhead.decoding import Greedy, Sample
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT, trained
@@ -84,7 +84,7 @@ def test_a_line_is_answered_the_same_alone_and_whatever_the_chunks_are(runs, com
     lines = ["zwei drei", "red cat", "the <mask> eats", "eins", "old plum " * 3]
     options = ["--greedy", "--tokens", "6"] if verb == "generate" else []
     together = command(verb, runs[verb].folder.path, *options, stdin=written(lines))[1]
-    monkeypatch.setattr(reading, "CHUNK", 2)
+    monkeypatch.setattr(line_io, "CHUNK", 2)
     assert command(verb, runs[verb].folder.path, *options, stdin=written(lines))[1] == together
     alone = [command(verb, runs[verb].folder.path, *options, stdin=written([line]))[1] for line in lines]
     assert "".join(alone) == together
@@ -109,7 +109,7 @@ def test_a_pipe_that_pauses_gets_its_answer(monkeypatch):
     with open(read, encoding="utf-8") as stdin, open(write, "wb", buffering=0) as pipe:
         monkeypatch.setattr(sys, "stdin", stdin)
         pipe.write(b"eins\nzwei")
-        chunks = reading.chunked("-")
+        chunks = line_io.chunked("-")
         assert [line.text for line in next(chunks)] == ["eins"]
         pipe.write(b"\n\ndrei\n")
         assert next(line.text for line in next(chunks)) == "zwei"
