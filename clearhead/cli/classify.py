@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells, lengths_of
+from clearhead.cli.options import Parts
 from clearhead.training.answers import Class
 from clearhead.training.run import load
 from clearhead.training.tasks import Classify
@@ -27,6 +28,7 @@ def classify(
         bool, typer.Option("--probabilities", help="After the label: every label and its probability, with tabs.")
     ] = False,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
     """Label lines: one label out for each line in, in order.

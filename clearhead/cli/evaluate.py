@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import given, wrong
+from clearhead.cli.options import Parts, given, wrong
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import (
     TITLE,
@@ -126,6 +126,7 @@ def evaluate(
         str | None, typer.Option(help="Write the translations or labels to this file, a line each.", metavar="FILE")
     ] = None,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """How good a run is on text that it has not seen.

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells
+from clearhead.cli.options import Parts
 from clearhead.training.answers import BLANK, Filling, with_blanks
 from clearhead.training.run import load
 from clearhead.training.tasks import Fill
@@ -30,6 +31,7 @@ def fill(
         typer.Option(min=1, help="After the text: for each blank the N likeliest pieces, after a tab.", metavar="N"),
     ] = None,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
     """Fill the blanks of lines, written <mask>: one line out for each line in, in order.

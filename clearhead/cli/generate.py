@@ -19,7 +19,7 @@ from clearhead.cli.line_io import (
     cells,
     lengths_of,
 )
-from clearhead.cli.options import flag, wrong
+from clearhead.cli.options import Parts, flag, wrong
 from clearhead.cli.screen import write, write_output
 from clearhead.decoding import Greedy, Sample
 from clearhead.text.problems import Place
@@ -83,6 +83,7 @@ def generate(
     ] = None,
     how: Writing,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on from a prompt, token by token; or from each line of a file, one line out for each line in.

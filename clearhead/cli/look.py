@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.line_io import Device, RunPath
+from clearhead.cli.options import Parts
 from clearhead.cli.screen import write
 from clearhead.training.run import load
 
@@ -43,6 +44,7 @@ def look(
     ),
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
     device: Device = "auto",
+    parts: Parts = None,
 ) -> None:
     """Look into a run in the browser: every layer, head and number of what it makes of your text.
 

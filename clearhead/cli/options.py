@@ -6,6 +6,8 @@ A field is `Annotated` with its typer.Option, and its default says that it was n
 import copy
 import functools
 import inspect
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter
@@ -14,7 +16,7 @@ from typing import Annotated, Any, TypeGuard, TypeVar, get_args
 import typer
 from typer.core import TyperCommand
 
-__all__ = ["Sectioned", "above_zero", "flag", "given", "grouped", "one_of", "share", "wrong"]
+__all__ = ["Parts", "Sectioned", "above_zero", "flag", "given", "grouped", "import_named", "one_of", "share", "wrong"]
 
 Chosen = TypeVar("Chosen")
 
@@ -96,6 +98,36 @@ class Sectioned(TyperCommand):
 def wrong(option: str, message: str) -> typer.BadParameter:
     """The error of an option that cannot be."""
     return typer.BadParameter(message, param_hint=option)
+
+
+NAMED = re.compile(r"(?:^|[=,])\s*([A-Za-z_][\w.]*):")
+"""The module of a part that an option names as module:Class, alone or in a list."""
+
+
+def import_named(context: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    """For an option that names parts: import the modules of those of the user's own.
+
+    The folder that the command is given in is searched first, but only for these modules.
+    """
+    from clearhead.errors import ClearheadError
+    from clearhead.registry import import_parts
+
+    texts = [value] if isinstance(value, str) else value or ()
+    modules = texts if param.name == "parts" else [module for text in texts for module in NAMED.findall(text)]
+    try:
+        import_parts(list(modules), folder=os.getcwd())
+    except ClearheadError as error:
+        raise wrong(param.opts[0], str(error).removeprefix("parts: ")) from error
+    return value
+
+
+Parts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--parts", metavar="MODULE", callback=import_named, help="A module with parts of your own that a run has."
+    ),
+]
+"""Named modules are imported when the command line is read: a verb has nothing more to do."""
 
 
 def one_of(option: str, name: str, table: Mapping[str, Chosen]) -> Chosen:

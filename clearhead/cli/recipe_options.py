@@ -9,11 +9,12 @@ import torch
 import typer
 
 from clearhead.attention.positions import Learned
-from clearhead.cli.options import above_zero, flag, one_of, share, wrong
+from clearhead.cli.options import above_zero, flag, import_named, one_of, share, wrong
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.sizes import PRESETS, Spec, named, parse_count, sized
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.registry import options, parse
 from clearhead.text.kinds import KINDS, SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.tokenizer import Tokenizer, suggested_size
@@ -22,7 +23,7 @@ from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
 from clearhead.training.machine import chosen_device
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
-from clearhead.training.schedules import SCHEDULES
+from clearhead.training.schedules import SCHEDULES, Schedule
 from clearhead.training.tasks import TASKS
 
 __all__ = [
@@ -46,6 +47,8 @@ MODELS = {
 EVALUATIONS = 20
 """How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
 LEAST = 100
+OWN = "or your own, module:Class"
+"""What an option says that names a part."""
 
 Name = str | None
 Count = int | None
@@ -88,8 +91,12 @@ class ModelOptions:
         Name, typer.Option(metavar="NAME", help="A model by name: tiny, base, gpt2, bert, … (clearhead describe).")
     ] = None
     size: Annotated[Name, typer.Option(metavar="COUNT", help="Or by its parameters: 300k, 10M, 1.5B.")] = None
-    attention: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.ATTENTIONS)}.")] = None
-    position: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.POSITIONS)}.")] = None
+    attention: Annotated[
+        Name, typer.Option(metavar="NAME", callback=import_named, help=f"{', '.join(defaults.ATTENTIONS)}; {OWN}.")
+    ] = None
+    position: Annotated[
+        Name, typer.Option(metavar="NAME", callback=import_named, help=f"{', '.join(defaults.POSITIONS)}; {OWN}.")
+    ] = None
     heads: Annotated[
         Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
     ] = None
@@ -100,12 +107,23 @@ class ModelOptions:
         Name, typer.Option(metavar="N", help="The width of a head's values; that of its keys unless given.")
     ] = None
     block: Annotated[
-        Name, typer.Option(metavar="NAME", help="Where the norm is: pre, post, note (norm(FFN(a) + a)), none.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            callback=import_named,
+            help=f"Where the norm is: pre, post, note (norm(FFN(a) + a)), none; {OWN}.",
+        ),
+    ] = None
+    norm: Annotated[
+        Name, typer.Option(metavar="NAME", callback=import_named, help=f"{', '.join(options('norm'))}; {OWN}.")
     ] = None
     scale: Annotated[
         Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
     ] = None
-    feed_forward: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(variants.FEED_FORWARDS)}.")] = None
+    feed_forward: Annotated[
+        Name,
+        typer.Option(metavar="NAME", callback=import_named, help=f"{', '.join(options('feed-forward'))}, none; {OWN}."),
+    ] = None
     dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="From 0 to 1.")] = None
 
 
@@ -117,7 +135,9 @@ class OptimizerOptions:
     title: ClassVar[str] = "Optimizer"
 
     lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="The highest learning rate.")] = None
-    schedule: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(SCHEDULES)}.")] = None
+    schedule: Annotated[
+        Name, typer.Option(metavar="NAME", callback=import_named, help=f"{', '.join(SCHEDULES)}; {OWN}.")
+    ] = None
     warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Over how many steps the rate rises.")] = None
     smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
     r_drop: Annotated[Number, typer.Option(min=0, metavar="X", help="R-Drop's weight; 0 for none.")] = None
@@ -333,9 +353,6 @@ def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
 
 def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
     """Return the model with other parts. Whether they go together is found out by building it of nothing."""
-    for option, known in (("attention", tuple(defaults.ATTENTIONS)), ("position", defaults.POSITIONS)):
-        if option in parts:
-            one_of(flag(option), parts[option], dict[str, None].fromkeys(known))
     for name in variants.PARTS:
         if name in parts:
             try:
@@ -407,16 +424,28 @@ def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget
     if options.warmup is None and budget.steps is not None and default.budget.steps is not None:
         warmup = round(warmup * min(1.0, budget.steps / default.budget.steps))
     if options.schedule is not None:
-        named = one_of("--schedule", options.schedule, SCHEDULES)
-        schedule = schedule if isinstance(schedule, named) else named()
+        schedule = as_schedule(options.schedule, schedule, warmup)
+    else:
+        schedule = replace(schedule, warmup=warmup)
     return replace(
         usual,
         **present({name: getattr(options, name) for name in ("smoothing", "r_drop", "weight_decay")}),
         lr=options.lr or rate,
-        schedule=replace(schedule, warmup=warmup),
+        schedule=schedule,
         clip=usual.clip if options.clip is None else options.clip or None,
         averaging=usual.averaging if type(average) is type(usual.averaging) else average,
     )
+
+
+def as_schedule(text: str, usual: Schedule, warmup: int) -> Schedule:
+    """Return the schedule that is named, with this warm-up unless its text says another."""
+    try:
+        chosen = parse(text, "schedule")
+        if isinstance(usual, chosen.cls) and not chosen.fields:
+            return replace(usual, warmup=warmup)
+        return chosen.make(warmup=warmup)
+    except OptionError as error:
+        raise wrong("--schedule", str(error)) from error
 
 
 def as_batching(options: BatchOptions, default: Batching) -> Batching:

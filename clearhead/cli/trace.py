@@ -8,7 +8,7 @@ import typer
 
 from clearhead.cli.attention_drawing import drawing
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import wrong
+from clearhead.cli.options import Parts, wrong
 from clearhead.cli.screen import show, show_json
 from clearhead.cli.trace_object import as_object
 from clearhead.cli.trace_page import Looked, Written, as_drawing, page, told
@@ -60,6 +60,7 @@ def trace(
         ),
     ] = None,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with the weights.")] = False,
 ) -> None:
     """Trace a text through a run: its tokens, every attention and head, and where the clearest head looks.

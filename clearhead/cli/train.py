@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.options import given, wrong
+from clearhead.cli.options import Parts, given, wrong
 from clearhead.cli.progress import Progress, duration, progress, scores_said, unwrapped
 from clearhead.cli.recipe_options import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.screen import prose, rule, show, show_json
@@ -22,7 +22,7 @@ from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
-from clearhead.training.recipe import Recipe
+from clearhead.training.recipe import CLASSES, Recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.tensorboard import TensorBoard
 
@@ -73,6 +73,8 @@ def train(
     run: Annotated[str, typer.Argument(help="The run folder: a new one, or with --resume an old one.", metavar="RUN")],
     choices: Choices,
     ways: Ways,
+    *,
+    parts: Parts = None,
 ) -> None:
     """Train a model on your text: translate, generate, fill blanks, or classify.
 
@@ -84,7 +86,7 @@ def train(
         raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
     recipe = resumed(folder, choices) if ways.resume else as_recipe(choices)
     if ways.dry_run:
-        show_json(to_json(recipe))
+        show_json(to_json(recipe, CLASSES))
         return
     with ExitStack() as stack:
         shown = stack.enter_context(progress())
@@ -201,7 +203,7 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
     ):
         yield row(name, str(where))
     yield Text()
-    quoted = shlex.quote(str(path))
+    quoted = shlex.join([str(path), *(word for name in own_modules(run.folder.recipe()) for word in ("--parts", name))])
     use, evaluate = NEXT[run.task.name]
     yield row("try", use.format(run=quoted))
     yield row("", evaluate.format(run=quoted))

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells, lengths_of
-from clearhead.cli.options import wrong
+from clearhead.cli.options import Parts, wrong
 from clearhead.training.run import load
 from clearhead.training.tasks import Translate
 
@@ -30,6 +30,7 @@ def translate(
         float, typer.Option(help="0 ranks by log-probability, 1 by its mean; more favours long ones.", metavar="X")
     ] = 1.0,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
     """Translate lines: one line out for each line in, in order.

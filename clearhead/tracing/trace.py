@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.registry import Parts
 from clearhead.tracing.edits import ALL_ROWS, Change
 from clearhead.tracing.inner import InnerValues, site_value
 from clearhead.tracing.names import CONCAT, STEPS, sides_of
@@ -182,11 +183,11 @@ class Trace:
         save_trace(self, path)
 
     @staticmethod
-    def load(path: str | Path, model: nn.Module | None = None) -> "Trace":
-        """A saved trace; with a `model`, it must be the one it was made from."""
+    def load(path: str | Path, model: nn.Module | None = None, *, parts: Parts | None = None) -> "Trace":
+        """A saved trace; with a `model`, it must be the one it was made from. `parts`: as in `clearhead.load`."""
         from clearhead.tracing.saving import load_trace
 
-        return load_trace(path, model)
+        return load_trace(path, model, parts=parts)
 
     def noted(self, *notes: str) -> "Trace":
         return replace(self, notes=(*self.notes, *notes))
