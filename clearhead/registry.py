@@ -24,6 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, cast, final
 
+import torch
+
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.serialization import check_type, hints_of, name_in_files
 
@@ -274,7 +276,7 @@ def import_parts(parts: Parts | None, *, folder: str | None = None) -> None:
 
 def import_module(name: str, folder: str | None) -> None:
     """Import a module of the user's; OptionError, with file and line, where it cannot be."""
-    if not all(part.isidentifier() for part in name.split(".")):
+    if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         hint = f": write {Path(name).stem}" if name.endswith(".py") else ""
         raise OptionError(f"parts: expected the name of a module, as `import` takes it; came {name!r}{hint}")
     before = list(sys.path)
@@ -293,10 +295,10 @@ def import_module(name: str, folder: str | None) -> None:
 
 
 def failing_place(error: BaseException) -> str:
-    """Return file and line of an error in a user's module: of its last frame outside Clearhead and Python's imports."""
+    """Return file and line of an error in a user's module: of its last frame that is in no installed package."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    inside = str(Path(__file__).parent)
-    theirs = [frame for frame in frames if not frame.filename.startswith((inside, "<frozen"))]
+    installed = (str(Path(__file__).parent), str(Path(torch.__file__).parents[1]), str(Path(ast.__file__).parent))
+    theirs = [frame for frame in frames if not frame.filename.startswith((*installed, "<frozen"))]
     return f"{theirs[-1].filename}, line {theirs[-1].lineno}" if theirs else "no line is known"

@@ -145,7 +145,7 @@ def make_part(value: Any, reader: Reader, where: str) -> Any:
     given = check_fields(fields, hints_of(table[name]), where, what=name, then=then.get(name), error=error)
     try:
         return table[name](**given)
-    except ClearheadError as problem:
+    except (ClearheadError, ValueError) as problem:
         raise error(f"{where}: {problem}") from None
 
 

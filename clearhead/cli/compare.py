@@ -61,7 +61,7 @@ class ComparingOptions:
         list[str] | None,
         typer.Option(
             metavar="PART=VALUE",
-            callback=import_named,
+            callback=import_named("--variant"),
             help=f"Several times, instead of lists: another model, by {', '.join(map(dashed, LISTS))}; or {BASE}.",
         ),
     ] = None

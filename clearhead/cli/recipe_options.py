@@ -92,10 +92,16 @@ class ModelOptions:
     ] = None
     size: Annotated[Name, typer.Option(metavar="COUNT", help="Or by its parameters: 300k, 10M, 1.5B.")] = None
     attention: Annotated[
-        Name, typer.Option(metavar="NAME", callback=import_named, help=f"{', '.join(defaults.ATTENTIONS)}; {OWN}.")
+        Name,
+        typer.Option(
+            metavar="NAME", callback=import_named("--attention"), help=f"{', '.join(defaults.ATTENTIONS)}; {OWN}."
+        ),
     ] = None
     position: Annotated[
-        Name, typer.Option(metavar="NAME", callback=import_named, help=f"{', '.join(defaults.POSITIONS)}; {OWN}.")
+        Name,
+        typer.Option(
+            metavar="NAME", callback=import_named("--position"), help=f"{', '.join(defaults.POSITIONS)}; {OWN}."
+        ),
     ] = None
     heads: Annotated[
         Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
@@ -110,19 +116,24 @@ class ModelOptions:
         Name,
         typer.Option(
             metavar="NAME",
-            callback=import_named,
+            callback=import_named("--block"),
             help=f"Where the norm is: pre, post, note (norm(FFN(a) + a)), none; {OWN}.",
         ),
     ] = None
     norm: Annotated[
-        Name, typer.Option(metavar="NAME", callback=import_named, help=f"{', '.join(options('norm'))}; {OWN}.")
+        Name,
+        typer.Option(metavar="NAME", callback=import_named("--norm"), help=f"{', '.join(options('norm'))}; {OWN}."),
     ] = None
     scale: Annotated[
         Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
     ] = None
     feed_forward: Annotated[
         Name,
-        typer.Option(metavar="NAME", callback=import_named, help=f"{', '.join(options('feed-forward'))}, none; {OWN}."),
+        typer.Option(
+            metavar="NAME",
+            callback=import_named("--feed-forward"),
+            help=f"{', '.join(options('feed-forward'))}, none; {OWN}.",
+        ),
     ] = None
     dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="From 0 to 1.")] = None
 
@@ -136,7 +147,7 @@ class OptimizerOptions:
 
     lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="The highest learning rate.")] = None
     schedule: Annotated[
-        Name, typer.Option(metavar="NAME", callback=import_named, help=f"{', '.join(SCHEDULES)}; {OWN}.")
+        Name, typer.Option(metavar="NAME", callback=import_named("--schedule"), help=f"{', '.join(SCHEDULES)}; {OWN}.")
     ] = None
     warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Over how many steps the rate rises.")] = None
     smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
