@@ -26,7 +26,7 @@ from clearhead.experiments.comparison import BLEU, EXACT, LOSS, Measure, markdow
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Aligned
 from clearhead.training.defaults import default_recipe
-from clearhead.training.metrics import finite
+from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe
 from clearhead.training.schedules import InverseSqrt
 from clearhead.training.train import train
@@ -123,7 +123,7 @@ def train_all(args: argparse.Namespace) -> None:
             found = one_run(made, args.runs / name, args.runs / "data" / args.work)
             line = {"task": args.work, "variant": variant, "seed": seed, "steps": made.budget.steps, **found}
             with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(finite(line), ensure_ascii=False) + "\n")
+                file.write(json.dumps(replace_nonfinite(line), ensure_ascii=False) + "\n")
             print(json.dumps(line, ensure_ascii=False), flush=True)
     print(f"{args.work}: all runs are there, after {time.perf_counter() - begun:.0f} s", flush=True)
 

@@ -10,7 +10,11 @@ import matplotlib
 import pytest
 import torch
 
+from tests.covering import mark_thorough
+
 PLAIN = Path(__file__).parent / "plain"
+LONG_DOCTESTS = ("clearhead.attention.grid",)
+"""An example that checks a part on every kernel, for half a minute; docs/your-own-weighting.md does so too."""
 
 matplotlib.use("Agg")
 
@@ -31,7 +35,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if hooked and collection_path.is_relative_to(PLAIN) else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked here
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_thorough(items)
+    for item in items:
+        if item.name in LONG_DOCTESTS:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.thorough)
     if torch.cuda.is_available():
         return
     for item in items:

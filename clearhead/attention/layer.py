@@ -1,14 +1,14 @@
 """`Attention`: the layer. Queries, keys and values from one, two or three sequences, and every part in its slot."""
 
 from collections.abc import Callable
-from typing import final
+from typing import cast, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention import reference
-from clearhead.attention.heads import HeadLayout, Heads, joinable, joined
+from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joinable, joined
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import Choice, check_name, explain_choice, run
 from clearhead.attention.masks import Mask, as_mask
@@ -153,6 +153,21 @@ class Attention(Tapped):
     def sums(self) -> bool:
         """Whether keys and values may be summed before a query comes: kernelized, by a kernel that does so."""
         return self.weighting.form == "kernelized" and self.kernel in ("auto", "linear", "chunked", "recurrent")
+
+    def sdpa_scale(self) -> float | None:
+        """Return the scale with which `scaled_dot_product_attention` alone computes this layer; None where it cannot.
+
+        It can for a softmax of plain dot products, with plain maps and no bias of a position.
+        """
+        fused = self.weighting.form == "softmax" and self.kernel in ("auto", "fused")
+        dot = self.similarity.form == "dot" and type(self.similarity).prepare is Similarity.prepare
+        scale = self.similarity.scale(self.shape.d_head)
+        if not (fused and dot and isinstance(scale, float) and self.position.bias_kind == "none"):
+            return None
+        if type(self) is not Attention or not joinable((self.query, self.key, self.value)):
+            return None
+        equal = cast(WholeMap, self.value).linear.weight.shape[0] == self.shape.n_kv_heads * self.shape.d_head
+        return scale / self.weighting.temperature if equal else None
 
     @property
     def last(self) -> Tensor:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from clearhead.cli.options import Parts, flag, given, import_named, one_of, wrong
-from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, overridden
+from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, chosen_task, overridden
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
 from clearhead.cli.train import row
@@ -55,40 +55,43 @@ def dashed(name: str) -> str:
 class ComparingOptions:
     """What is compared, and on what."""
 
-    title: ClassVar[str] = "Comparison (--attention, --position, --size, --heads, … are lists with commas)"
+    title: ClassVar[str] = "Comparison (--attention, --position, --size, --heads, … take lists: a,b,c)"
 
     variant: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PART=VALUE",
             callback=import_named("--variant"),
-            help=f"Several times, instead of lists: another model, by {', '.join(map(dashed, LISTS))}; or {BASE}.",
+            help="One model, by its differences from the base; repeat it, instead of lists: "
+            f"{', '.join(map(dashed, LISTS))}; or {BASE}.",
         ),
     ] = None
     probe: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"A task that is made up, instead of --task and files: {', '.join(PROBES)}."),
+        typer.Option(
+            metavar="NAME", help=f"Train on a synthetic task, instead of --task and files: {', '.join(PROBES)}."
+        ),
     ] = None
     longest: Annotated[
-        int | None, typer.Option(min=8, metavar="N", help="probe: its longest sequence, or farthest key, in tokens.")
+        int | None, typer.Option(min=8, metavar="N", help="probe: longest sequence, or farthest key, in tokens.")
     ] = None
-    seeds: Annotated[str, typer.Option(metavar="1,2", help="A run of each arm for each.")] = "1,2,3"
-    parallel: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything, every run, as one JSON object.")] = False
+    seeds: Annotated[str, typer.Option(metavar="1,2", help="Train each model once with each seed.")] = "1,2,3"
+    parallel: Annotated[int, typer.Option(min=1, metavar="N", help="How many runs to train at once.")] = 1
+    as_json: Annotated[bool, typer.Option("--json", help="Print all results as one JSON object.")] = False
 
 
 def compare(
-    folder: Annotated[str, typer.Argument(help="Where the runs and the table go.", metavar="FOLDER")],
+    folder: Annotated[str, typer.Argument(help="Folder for the runs, the table and the plot.", metavar="FOLDER")],
     comparing: ComparingOptions,
     choices: Choices,
     *,
     parts: Parts = None,
 ) -> None:
-    """Compare models that differ in a part: the same budget, data and seeds.
+    """Train models that differ in one part or more, and compare them in one table and one plot.
 
-    Give --attention, --position, --size, --heads, … lists: every combination is a row of the table. Or give --variant
-    several times: every variant is a row, and differs from the base model in what it names. Every run is an ordinary
-    run folder in FOLDER, and the same command goes on where it was stopped.
+    All have the same budget, data and seeds. Give --attention, --position, --size, --heads, … a list: every combination
+    is a row of the table. Or give --variant several times: every variant is a row. Each run is an ordinary run folder
+    in FOLDER. If the command is stopped, run it again: it continues.
     """
     home = Path(folder)
     seeds = numbers(comparing.seeds)
@@ -195,7 +198,7 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
     elif comparing.longest is not None:
         raise wrong("--longest", "is for probes; the longest row of your text is --context")
     else:
-        check_text(choices.task, choices.text)
+        check_text(chosen_task(choices.task), choices.text)
         choices = replace(choices, text=with_spooled(choices.text, home / "data"))
 
     def made(choice: Mapping[str, str]) -> Recipe:

@@ -17,9 +17,8 @@ from clearhead.rasp import PROGRAMS, Plan, Program, run
 from clearhead.rasp.compiler import AVERAGING
 from clearhead.rasp.language import Sequence as Output
 
-__all__ = ["Ask", "Changes", "asked", "example_of", "in_words", "located", "tokens_of"]
+__all__ = ["Ask", "Changes", "asked", "in_words", "located", "tokens_of"]
 
-SHOWN_TOKENS = 4
 OWN_MODULE = "clearhead_own_program"
 
 
@@ -171,10 +170,3 @@ def tokens_of(written: str, vocabulary: Sequence[Any], option: str) -> list[Any]
 def in_words(values: Sequence[Any]) -> str:
     """Values with spaces between them; a dash for nothing."""
     return " ".join("–" if value is None else str(value) for value in values)
-
-
-def example_of(program: Program) -> list[Any]:
-    """The program's example, if it is one of its tokens and length; else a few tokens."""
-    known = set(map(str, program.vocabulary))
-    fits = program.example and len(program.example) <= program.length and {*map(str, program.example)} <= known
-    return list(program.example) if fits else list(program.vocabulary[: min(SHOWN_TOKENS, program.length)])

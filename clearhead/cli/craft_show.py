@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from clearhead.cli.craft_program import Ask, example_of, in_words
+from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.screen import prose, rule
 from clearhead.rasp import PROGRAMS, Plan, Program
 from clearhead.rasp.compiler import counted
@@ -66,7 +66,7 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
         yield line(f"tokens of the source: {' '.join(map(str, program.source_vocabulary))}")
     answers = "a number" if plan.result.numeric else join_shortened(map(str, plan.answers), 12)
     yield line(f"length: 1 to {program.length}; answers: {answers}")
-    yield line(f"for example: {in_words(example_of(program))}")
+    yield line(f"for example: {in_words(program.usable_example())}")
     yield line(f"cost: {plan}")
     yield Text()
     yield rule("The residual stream")
@@ -88,7 +88,7 @@ def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
     return {
         **facts(ask.program, plan),
         "answers": answers,
-        "example": list(map(str, example_of(ask.program))),
+        "example": list(map(str, ask.program.usable_example())),
         "directions": plan.directions.names,
         "each_layer": layers,
     }

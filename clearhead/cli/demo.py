@@ -69,17 +69,16 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
 
 
 def demo(
-    folder: Annotated[str, typer.Option(help="The run folder.", metavar="RUN")] = "runs/demo",
-    again: Annotated[bool, typer.Option("--again", help="Train anew, in place of the demo that is there.")] = False,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help=f"Of all random numbers; {USUAL_SEED} unless given.", metavar="N")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is shown as one JSON object.")] = False,
+    folder: Annotated[str, typer.Option(help="Where to write the run folder.", metavar="RUN")] = "runs/demo",
+    again: Annotated[bool, typer.Option("--again", help="Delete the demo that is there, and train again.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help=f"Random seed.  [default: {USUAL_SEED}]", metavar="N")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
-    """Train a small Transformer from German to English number words, and see what it learned.
+    """Train a small Transformer to translate number words, German to English.
 
-    About a minute on two cores. Then: how many numbers never seen it gets right, some of them, and the attention with
-    which it swaps tens and units. The run that it leaves is like any other: translate with it, look into it, go on.
+    It takes about a minute on two cores. Then it prints how many held-out numbers are right, some examples, and the
+    attention that swaps tens and units: "vierundzwanzig" is "four-and-twenty". The trained model is an ordinary run
+    folder: translate with it, or look into it.
     """
     home = RunFolder(Path(folder))
     if again:
@@ -111,7 +110,7 @@ def remove(folder: RunFolder) -> None:
         return
     if marked_seed(folder) is None:
         raise RunError(f"{folder.path}: the demo did not make this folder, and does not remove it; choose another one")
-    with folder.locked():
+    with folder.lock():
         shutil.rmtree(folder.path)
 
 
@@ -120,12 +119,12 @@ def claim(folder: RunFolder, seed: int | None) -> int:
     there = marked_seed(folder)
     if there is not None:
         if seed not in (None, there):
-            raise wrong("--seed", f"{folder.path} was trained with seed {there}; --again trains anew, with {seed}")
+            raise wrong("--seed", f"{folder.path} was trained with seed {there}; --again trains a new one, with {seed}")
         return there
     if folder.path.exists() and any(not is_beginning(path.name) for path in folder.path.iterdir()):
         raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --folder")
     chosen = USUAL_SEED if seed is None else seed
-    with folder.locked():
+    with folder.lock():
         claim_folder(folder)
         folder.write_own(folder.path / MARKER, {"made_by": "clearhead demo", "seed": chosen})
     return chosen

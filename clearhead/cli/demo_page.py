@@ -83,10 +83,10 @@ def page_file(run: Run) -> Path:
     return run.folder.path / "attention.html"
 
 
-NO_PAGE = "no page for a browser: `make web` builds what it is made of"
+NO_PAGE = "the page for a browser is not built: run `make web`"
 HOW_TO_READ = (
-    "A row is a piece of the English output, a column a piece of the German input; the row's weights, which add up to "
-    "1, say where the model looked when it wrote that piece."
+    "A row is a token of the English output, a column a token of the German input. The weights of a row sum to 1, and "
+    "say where the model looked when it wrote that token."
 )
 
 
@@ -130,7 +130,7 @@ def page(shown: Shown, file: Path | None, *, earlier: bool) -> Page:
     """The whole page. `file` is the one for a browser, if it was written; `earlier`: the run was there already."""
     yield rule(TITLE)
     if earlier:
-        yield prose("Trained earlier, and used again; [chosen]clearhead demo --again[/] trains anew.")
+        yield prose("Trained earlier, and used again; [chosen]clearhead demo --again[/] trains a new one.")
     yield prose(score_said(shown.evaluation), style="chosen")
     yield prose(size_said(shown.evaluation), style="quiet")
     yield Text()
@@ -140,7 +140,7 @@ def page(shown: Shown, file: Path | None, *, earlier: bool) -> Page:
     yield Text()
     yield rule("Where it looked")
     yield prose(HOW_TO_READ)
-    yield prose(f"Shown is {view_name(shown.view)}: of all views, the one in which the swap is clearest.")
+    yield prose(f"Shown is {view_name(shown.view)}, where the swap is clearest.")
     for one in shown.looks:
         yield from mapped(one, shown.view)
     yield Text()

@@ -44,31 +44,33 @@ def describe(
     model: Annotated[
         str,
         typer.Argument(
-            help=f"A preset (tiny, base, big, gpt2, bert-large, llama-1b, …); with --size: {', '.join(KINDS)}.",
+            help=f"A preset (tiny, base, big, gpt2, bert-large, llama-1b, …), or with --size: {', '.join(KINDS)}.",
             metavar="MODEL",
         ),
     ],
     *,
     size: Annotated[
         str | None,
-        typer.Option(help="How many parameters a model of that kind shall have: 300k, 10M, 1.5B.", metavar="COUNT"),
+        typer.Option(help="Choose a model with about this many parameters: 300k, 10M, 1.5B.", metavar="COUNT"),
     ] = None,
     vocabulary: Annotated[
         int | None,
-        typer.Option(min=1, help=f"How many tokens there are; the preset's, or {VOCABULARY:,}.", metavar="N"),
+        typer.Option(min=1, help=f"Size of the vocabulary.  [default: the preset's, or {VOCABULARY:,}]", metavar="N"),
     ] = None,
     source: Annotated[
-        int | None, typer.Option(min=1, help=f"Tokens an encoder reads; {LENGTH} unless given.", metavar="N")
+        int | None,
+        typer.Option(min=1, help=f"Length of the encoder's input, in tokens.  [default: {LENGTH}]", metavar="N"),
     ] = None,
     target: Annotated[
-        int | None, typer.Option(min=1, help=f"Tokens a decoder writes; {LENGTH} unless given.", metavar="N")
+        int | None,
+        typer.Option(min=1, help=f"Length of the decoder's output, in tokens.  [default: {LENGTH}]", metavar="N"),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences at a time.", metavar="N")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size, in sequences.", metavar="N")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """What a model is made of: parameters, operations and memory, by part.
+    """Count the parameters, FLOPs and memory of a model, by part.
 
-    Nothing is built, so the largest model takes no longer than the smallest.
+    The model is not built, so a large one takes no longer than a small one.
     """
     spec = chosen(model, size, vocabulary)
     check_lengths(model, spec, source, target)
@@ -168,7 +170,7 @@ def page(model: str, spec: Spec, made: Description) -> Iterator[RenderableType]:
     )
     yield Text()
     yield Text.assemble(
-        (f"  {'':<{NAME}}{'parameters':>{NUMBER}}{'':>{SHARE}}{'operations':>{NUMBER}}{'':>{SHARE}}", "quiet")
+        (f"  {'':<{NAME}}{'parameters':>{NUMBER}}{'':>{SHARE}}{'FLOPs':>{NUMBER}}{'':>{SHARE}}", "quiet")
     )
     for section in made.sections:
         yield from section_rows(section, made)
@@ -209,8 +211,7 @@ def notes(made: Description) -> Iterator[RenderableType]:
     if made.frozen:
         yield prose(f"{made.frozen:,} parameters are frozen, {made.trainable:,} are trained.")
     yield prose(
-        "Operations are those of the matrix products, a multiply-add counted as two; of scores only those that the "
-        "mask allows."
+        "FLOPs: those of the matrix products, two for a multiply-add. Scores that the mask hides are not counted."
     )
     yield Text()
     yield Text.assemble((f"  {'memory':<{NAME}}", "title"), *((f"{name:>{NUMBER}}", "quiet") for name in DTYPES))

@@ -14,8 +14,8 @@ from torch import Tensor
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Weighting
 from clearhead.cli.colours import heat
+from clearhead.cli.demonstration import Demonstration
 from clearhead.cli.screen import WIDTH, bar, number, plain, prose, rule
-from clearhead.cli.steps import Demonstration
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS
 
 __all__ = ["page"]
@@ -270,7 +270,7 @@ def one_call(shown: Demonstration) -> Page:
         f"[chosen]{shown.choice.kernel}[/]: {shown.choice.reason}. Largest difference from the steps above: "
         f"[chosen]{f'{difference:.1e}' if difference else '0, bit for bit'}[/].",
     )
-    yield prose("Go on:  clearhead steps --token sleeps   --mask causal   --weighting argmax", style="quiet")
+    yield prose("Try:  clearhead steps --token sleeps   --mask causal   --weighting argmax", style="quiet")
     yield Text()
 
 

@@ -25,7 +25,11 @@ PART = 22
 def kernels(
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object.")] = False,
 ) -> None:
-    """Which kernel serves which part of attention, and why not where it does not."""
+    """List which kernel can compute which kind of attention, and why where it cannot.
+
+    A kernel is one way to compute attention. A part is one of its choices: the similarity, the weighting, the mask, the
+    position, the heads.
+    """
     if as_json:
         show_json(as_object())
     else:
@@ -49,9 +53,10 @@ def by_axis() -> dict[str, dict[str, dict[str, str]]]:
 def page() -> Iterator[RenderableType]:
     yield rule("Which kernel serves which part")
     yield prose(
-        "yes: served, and equal to the reference in outputs and gradients. A letter: refused, with an error that gives "
-        "the reason below. A call is served if each of its parts is, but for the pairs at the end. A part of your own "
-        "is promised what its form is: the names in parentheses. The reference serves everything."
+        "yes: the kernel computes it, with the outputs and gradients of the reference. A letter: the kernel refuses, "
+        "with an error that gives the reason below. A kernel computes a call if it can do each of its parts, except "
+        "for the pairs at the end. For a part of your own, read the row of its form: the names in parentheses. The "
+        "reference computes everything."
     )
     for axis, parts in by_axis().items():
         yield Text()

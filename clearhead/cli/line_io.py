@@ -33,7 +33,6 @@ __all__ = [
     "as_line",
     "cell",
     "cells",
-    "lengths_of",
 ]
 
 STDIN = "-"
@@ -42,12 +41,14 @@ CHUNK = 256
 SHOWN, SHOWN_UNSEEN = 10, 50
 """Of how many odd lines, and of how many characters, it is told which."""
 
-RunPath = Annotated[str, typer.Argument(help="A run folder, as `clearhead train` leaves it.", metavar="RUN")]
+RunPath = Annotated[str, typer.Argument(help="A run folder, written by `clearhead train`.", metavar="RUN")]
 File = Annotated[
-    str, typer.Argument(help="A text file, gzipped or not; stdin unless given.", metavar="FILE", show_default=False)
+    str, typer.Argument(help="A text file, may be gzipped; without it, stdin.", metavar="FILE", show_default=False)
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1; auto is a GPU if there is one.", metavar="NAME")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.", metavar="NAME")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 Found = dict[str, Any]
 """What was found for a line: `output`, and what else JSON tells."""
@@ -110,11 +111,6 @@ def cell(text: str) -> str:
 def cells(texts: Sequence[str]) -> str:
     """One text as it is, several with tabs between them."""
     return one_line(texts[0]) if len(texts) == 1 else "\t".join(map(cell, texts))
-
-
-def lengths_of(run: Run) -> Callable[[Sequence[str]], list[int]]:
-    """How many tokens lines have."""
-    return lambda texts: [len(row) for row in run.tokenizer.encode_batch(list(texts))]
 
 
 def chunked(file: str) -> Iterator[list[Given]]:
@@ -182,7 +178,7 @@ class Notes:
     def tell(self) -> None:
         """The rest, once all lines are answered."""
         if self.odd > SHOWN:
-            print(f"and so {self.odd - SHOWN:,} more lines", file=sys.stderr)
+            print(f"and {self.odd - SHOWN:,} more lines like these", file=sys.stderr)
         if self.unseen:
             kind = "word" if self.run.tokenizer.kind == "word" else "character"
             many = f"{len(self.unseen):,} {kind}s were" if len(self.unseen) > 1 else f"1 {kind} was"

@@ -38,17 +38,19 @@ REDIRECT = """<!doctype html>
 def look(
     run: RunPath,
     *,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.", metavar="N")] = 0,
-    host: Annotated[str, typer.Option(help="Where to listen: this machine alone unless given.", metavar="NAME")] = (
-        "127.0.0.1"
-    ),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")
+    ] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
+    ] = ("127.0.0.1"),
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
     device: Device = "auto",
     parts: Parts = None,
 ) -> None:
-    """Look into a run in the browser: every layer, head and number of what it makes of your text.
+    """Open a trained model in the browser: type a text, and see every layer, head and number.
 
-    The page is served on this machine, with a random token in its address; it needs no network. Ctrl-C ends it.
+    The page is served from this machine and needs no network. Its address holds a random token. Ctrl-C stops it.
     """
     from clearhead.serve.explorer import Explorer
     from clearhead.serve.server import Server, check_page

@@ -16,7 +16,19 @@ from typing import Annotated, Any, TypeGuard, TypeVar, get_args
 import typer
 from typer.core import TyperCommand
 
-__all__ = ["Parts", "Sectioned", "above_zero", "flag", "given", "grouped", "import_named", "one_of", "share", "wrong"]
+__all__ = [
+    "Parts",
+    "Sectioned",
+    "above_zero",
+    "find_by_name",
+    "flag",
+    "given",
+    "grouped",
+    "import_named",
+    "one_of",
+    "share",
+    "wrong",
+]
 
 Chosen = TypeVar("Chosen")
 
@@ -142,6 +154,15 @@ def one_of(option: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
     if name not in table:
         raise wrong(option, f"there is no {name!r}. There are: {', '.join(table)}")
     return table[name]
+
+
+def find_by_name(option: str, name: str, table: Mapping[str, Chosen]) -> tuple[str, Chosen]:
+    """Return a name as the table has it, and what it stands for. A hyphen may stand for a space."""
+    known = name if name in table else name.replace("-", " ")
+    if known not in table:
+        there = ", ".join(word.replace(" ", "-") for word in table)
+        raise wrong(option, f"there is no {name!r}. There are: {there}")
+    return known, table[known]
 
 
 def above_zero(value: float | None) -> float | None:

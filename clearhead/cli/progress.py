@@ -13,7 +13,7 @@ from rich.text import Text
 
 from clearhead.cli.colours import THEME
 from clearhead.cli.screen import SafeConsole, bar
-from clearhead.training.curves import FAMILIES, Measure
+from clearhead.plots.curves import FAMILIES, Measure
 
 __all__ = [
     "SCORES",

@@ -20,7 +20,7 @@ from clearhead.model.spec_json import counts_in
 from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import finite, read_metrics
+from clearhead.training.metrics import read_metrics, replace_nonfinite
 
 __all__ = ["EXAMPLES", "Found", "runs"]
 
@@ -60,17 +60,20 @@ class Found:
 
 
 def runs(
-    folder: Annotated[str, typer.Argument(help="Where to look, two folders deep.", metavar="FOLDER")] = "runs",
+    folder: Annotated[str, typer.Argument(help="Folder to search, two levels deep.", metavar="FOLDER")] = "runs",
     parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as one JSON object.")] = False,
 ) -> None:
-    """List run folders: task, steps, score, loss, parameters, size on disk, date."""
+    """List run folders and their scores.
+
+    Each line has the task, steps, score, loss, parameters, size on disk and date of a run.
+    """
     home = Path(folder)
     if not home.is_dir():
         raise wrong("FOLDER", f"there is no folder {folder!r}. Train a run: clearhead train --help")
     found = [look_into(path, home) for path in run_folders(home)]
     if as_json:
-        show_json(finite({"folder": folder, "runs": [asdict(one) for one in found]}))
+        show_json(replace_nonfinite({"folder": folder, "runs": [asdict(one) for one in found]}))
     else:
         show(*page(folder, found))
 
@@ -163,7 +166,7 @@ def changed(path: Path) -> str:
 def page(folder: str, found: list[Found]) -> Iterator[RenderableType]:
     yield rule(f"Runs in {folder}")
     if not found:
-        yield prose("There is none yet. To train one:  clearhead train --help")
+        yield prose("There is none yet. Train one:  clearhead train --help")
     whole = [cells(one) for one in found if one.problem is None]
     widths = [max(map(len, column)) for column in zip(HEAD, *whole, strict=True)]
     if whole:
@@ -172,7 +175,7 @@ def page(folder: str, found: list[Found]) -> Iterator[RenderableType]:
         yield laid_out(cells(one), widths) if one.problem is None else broken(one)
     if any(not one.finished for one in found if one.problem is None):
         yield Text()
-        yield prose("… not finished. To go on:  clearhead train RUN --resume", style="quiet")
+        yield prose("… not finished. Continue it:  clearhead train RUN --resume", style="quiet")
     yield Text()
 
 

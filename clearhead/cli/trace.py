@@ -37,35 +37,37 @@ MEAN = "mean"
 
 def trace(
     run: RunPath,
-    text: Annotated[str, typer.Argument(help="What the model reads.", metavar="TEXT")],
+    text: Annotated[str, typer.Argument(help="The text the model reads.", metavar="TEXT")],
     *,
     target: Annotated[
-        str | None, typer.Option(help="What it writes; its own greedy output unless given.", metavar="TEXT")
+        str | None, typer.Option(help="The output to trace; without it, the model's own greedy output.", metavar="TEXT")
     ] = None,
     beam: Annotated[
-        int | None, typer.Option(min=1, help="Trace what a beam of N writes, as it writes it.", metavar="N")
+        int | None, typer.Option(min=1, help="Trace the output of beam search with N beams, step by step.", metavar="N")
     ] = None,
     site: Annotated[
-        str | None, typer.Option(help="The attention to show: decoder.1.cross, encoder.0.attention …", metavar="NAME")
+        str | None,
+        typer.Option(help="The attention layer to show: decoder.1.cross, encoder.0.attention …", metavar="NAME"),
     ] = None,
-    head: Annotated[str | None, typer.Option(help="Of that site: a head, from 0, or mean.", metavar="N")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="The head of that layer, counted from 0, or mean.", metavar="N")
+    ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write one page for a browser, which needs nothing else.", metavar="FILE")
+        Path | None, typer.Option(help="Write one HTML page that opens without a network.", metavar="FILE")
     ] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write the head as a drawing.", metavar="FILE")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the head as an SVG drawing.", metavar="FILE")] = None,
     layers: Annotated[
         str | None,
-        typer.Option(
-            help="In the page, with every number: layers or sites; what 5 MB hold unless given.", metavar="0,5"
-        ),
+        typer.Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", metavar="0,5"),
     ] = None,
     device: Device = "auto",
     parts: Parts = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with the weights.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object, weights too.")] = False,
 ) -> None:
-    """Trace a text through a run: its tokens, every attention and head, and where the clearest head looks.
+    """Show what a model does with a text: tokens, attention layers, heads, and where the clearest head looks.
 
-    The model runs with its own fast kernels; weights are rebuilt from what passed, and held to what the kernels gave.
+    The model runs with its fast kernels. The weights are computed afterwards from the recorded queries and keys, and
+    the result is checked against what the kernels returned.
     """
     if html is not None and html == svg:
         raise wrong("--svg", f"{svg} is also where --html goes; name another file")

@@ -7,7 +7,7 @@ from typing import Any
 from clearhead.attention.reference import Steps
 from clearhead.cli.trace_page import Looked, Written
 from clearhead.tracing.site import Head
-from clearhead.training.metrics import finite
+from clearhead.training.metrics import replace_nonfinite
 
 __all__ = ["as_object"]
 
@@ -38,7 +38,7 @@ def shown_steps(looked: Looked) -> dict[str, Any]:
     if looked.view.head is None:
         return {"weight": looked.weight.tolist()}
     steps: Steps = looked.site.head[looked.view.head].rows()
-    return {name: finite(getattr(steps, name).tolist()) for name in STEPS}
+    return {name: replace_nonfinite(getattr(steps, name).tolist()) for name in STEPS}
 
 
 def given_weights(looked: Looked, site: str | None, head: str | None) -> tuple[list[Head], str | None]:

@@ -17,7 +17,7 @@ from clearhead.cli.screen import number, rule
 from clearhead.serve.traced import Traced
 from clearhead.tracing.head_metrics import Readings, read_head
 from clearhead.tracing.site import Site
-from clearhead.tracing.survey import Surveyed, View
+from clearhead.tracing.survey import SiteSurvey, View
 from clearhead.tracing.trace import Trace
 
 __all__ = ["Looked", "Written", "as_drawing", "page", "told"]
@@ -32,14 +32,8 @@ KERNEL = 9
 HABIT = 0.5
 """From which share of its weight on a head is said to have a habit."""
 INDENT, INDENT_FILE = (0, 2, 0, 4), (0, 2, 0, 8)
-ANSWERS = {
-    "translate": "what it would write next",
-    "generate": "what it would write next",
-    "classify": "what it takes the text for",
-    "fill": "at the last place",
-}
-BITS = "Bars: how many bits the query tells of the key that is looked at, of as many as there could be."
-CROSSING = "A row is the token that was read → the one written from it, a column a token of the source"
+BITS = "Bar height: how much knowing the query tells you about the key, as a share of the maximum."
+CROSSING = "A row is the token read → the token written next, a column a token of the source"
 
 Page = Iterator[RenderableType]
 
@@ -58,7 +52,7 @@ class Looked:
     """A trace, what a survey of it found, and the view that is shown."""
 
     traced: Traced
-    found: Mapping[str, Surveyed]
+    found: Mapping[str, SiteSurvey]
     view: View
 
     @property
@@ -101,11 +95,11 @@ class Looked:
 
 def page(looked: Looked) -> Page:
     """The picture for the terminal."""
-    yield rule(f"{looked.trace.task}: {len(looked.trace.sites)} attentions")
+    yield rule(f"{looked.trace.task}: {len(looked.trace.sites)} attention layers")
     yield from tokens_of(looked.trace)
-    yield from answered(looked.trace)
+    yield from answered(looked)
     yield Text()
-    yield rule("Every attention, a bar for each head")
+    yield rule("Every attention layer, a bar for each head")
     yield from overview(looked)
     yield Text()
     yield rule(looked.name)
@@ -120,7 +114,7 @@ def tokens_of(trace: Trace) -> Page:
     for name, side in trace.sides.items():
         shown = side.tokens[:MOST_TOKENS]
         more = f"… {len(side.tokens) - MOST_TOKENS:,} more" if len(side.tokens) > MOST_TOKENS else ""
-        role = "query" if name == trace.answering else "key"
+        role = "query" if name == trace.answer_side else "key"
         pieces = [part for token in shown for part in ((readable(token), role), "  ")]
         yield Text.assemble((f"  {name}", "chosen"), (f" · {len(side.tokens):,} tokens", "quiet"))
         yield Padding(Text.assemble(*pieces, (more, "quiet")), INDENT)
@@ -128,11 +122,12 @@ def tokens_of(trace: Trace) -> Page:
         yield Padding(Text(f"{note[0].upper()}{note[1:]}.", "quiet"), (0, 2))
 
 
-def answered(trace: Trace) -> Page:
+def answered(looked: Looked) -> Page:
     """What the model would say at its last place, with the probabilities."""
+    trace = looked.trace
     if not trace.candidates:
         return
-    yield Text.assemble(("  answer", "chosen"), (" · " + ANSWERS.get(trace.task, "at the last place"), "quiet"))
+    yield Text.assemble(("  answer", "chosen"), (f" · {looked.traced.run.task.answered}", "quiet"))
     best = trace.candidates[-1][:SHOWN]
     pieces = [f"{readable(one.text)} {100 * math.exp(one.log_prob):.1f} %   " for one in best]
     yield Padding(Text("".join(pieces), "context"), INDENT)
@@ -185,7 +180,7 @@ def equal_said(looked: Looked) -> str:
     """That what is rebuilt is what the kernels gave. It was held to that, row by row, and would have been an error."""
     worst = max(looked.found.values(), key=lambda one: one.off / one.tolerance)
     return (
-        "The kernels ran as they always do; what is shown was rebuilt from what passed, and gives their contexts: "
+        "Weights are computed again from the recorded queries and keys; they give the contexts that the kernels gave: "
         f"largest difference {worst.off:.1e}, tolerance {worst.tolerance:.1e}."
     )
 

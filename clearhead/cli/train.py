@@ -40,16 +40,6 @@ Examples:
   zcat big.gz | clearhead train runs/big --task generate --text -
   clearhead train runs/de-en --resume"""
 
-NEXT = {
-    "translate": (
-        "echo 'a line of the source' | clearhead translate {run}",
-        "clearhead evaluate {run} --source TEST --target TEST",
-    ),
-    "generate": ("clearhead generate {run} --prompt 'A beginning'", "clearhead evaluate {run} --text TEST"),
-    "fill": ("echo 'a line with a <mask> in it' | clearhead fill {run}", "clearhead evaluate {run} --text TEST"),
-    "classify": ("echo 'a line of text' | clearhead classify {run}", "clearhead evaluate {run} --table TEST"),
-}
-"""What to try with a model of each task."""
 COLUMN = 14
 
 
@@ -59,18 +49,25 @@ class Ways:
     """What is done with the recipe."""
 
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run: as it was, or with another budget, --lr or machine.")
+        bool, typer.Option("--resume", help="Continue a stopped run. A new budget, --lr or machine may be given.")
     ] = False
     checkpoints: Annotated[
-        str | None, typer.Option("--checkpoints", metavar="FOLDER", help="Keep them there, on another disk perhaps.")
+        str | None,
+        typer.Option(
+            "--checkpoints", metavar="FOLDER", help="Write checkpoints to this folder, for example on another disk."
+        ),
     ] = None
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard too.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the recipe as JSON, and leave.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print the evaluation as one JSON object.")] = False
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the recipe as JSON, and exit without training.")] = (
+        False
+    )
+    as_json: Annotated[bool, typer.Option("--json", help="Print the final evaluation as one JSON object.")] = False
 
 
 def train(
-    run: Annotated[str, typer.Argument(help="The run folder: a new one, or with --resume an old one.", metavar="RUN")],
+    run: Annotated[
+        str, typer.Argument(help="The run folder to write: a new one, or with --resume an existing one.", metavar="RUN")
+    ],
     choices: Choices,
     ways: Ways,
     *,
@@ -78,8 +75,8 @@ def train(
 ) -> None:
     """Train a model on your text: translate, generate, fill blanks, or classify.
 
-    Name the files and nothing else: tokeniser, model, schedule and length are chosen for the text and the machine, and
-    every choice can be overridden. All that comes of it is in the run folder.
+    Only --task and the files are needed. Tokeniser, model, schedule and length of training are chosen for your text and
+    your machine; every option below overrides one choice. Everything is written to the run folder.
     """
     folder = RunFolder(Path(run))
     if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:
@@ -125,7 +122,7 @@ def resumed(folder: RunFolder, choices: Choices) -> Recipe:
 def begin(folder: RunFolder, choices: Choices, ways: Ways, watcher: Watcher, shown: Progress) -> Run:
     """Train a new run. What comes through a pipe is copied into its folder first."""
     check_new(folder)
-    with folder.locked():
+    with folder.lock():
         claim(folder)
         kept = replace(choices, text=with_spooled(choices.text, folder.data))
     return training.train(folder.path, as_recipe(kept), watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
@@ -204,7 +201,7 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield row(name, str(where))
     yield Text()
     quoted = shlex.join([str(path), *(word for name in own_modules(run.folder.recipe()) for word in ("--parts", name))])
-    use, evaluate = NEXT[run.task.name]
+    use, evaluate = run.task.usage()
     yield row("try", use.format(run=quoted))
     yield row("", evaluate.format(run=quoted))
     yield row("", f"clearhead train {quoted} --resume --steps {2 * run.folder.checkpoints.all()[0].step}")

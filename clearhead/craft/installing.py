@@ -27,8 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from clearhead.attention.heads import WholeMap
 from clearhead.attention.layer import Attention
 from clearhead.attention.similarity import Dot, ScaledDot
-from clearhead.craft.building import write_head
-from clearhead.craft.design import Design
+from clearhead.craft.design import Design, write_head
 from clearhead.craft.fitting import own_texts
 from clearhead.craft.sharpness import Measured, measured
 from clearhead.errors import OptionError

@@ -8,16 +8,18 @@ Rows are sentences times beams. Prompts are padded on the left, so that all rows
 from each row's first token, and padding has positions below 0.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
+from clearhead.attention.heads import WholeMap
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import KERNELS, run
 from clearhead.attention.kernels.chunked import by_heads, in_chunks
@@ -27,7 +29,8 @@ from clearhead.attention.masks import Mask, Table, Window, everything
 from clearhead.attention.positions import Position
 from clearhead.attention.score_index import Positions
 from clearhead.model.blocks import Stack
-from clearhead.model.kv_source import KVSources
+from clearhead.model.fast_step import FastStep, join_linears, linear_step
+from clearhead.model.kv_source import KVSource, KVSources
 
 __all__ = ["Cache", "Caches", "Clock", "Source"]
 
@@ -115,15 +118,11 @@ class Source:
         return None if padding is None else Table(~padding[:, None, None, :])
 
 
-class Cache(ABC):
+class Cache(KVSource):
     """What one attention slot keeps; calling it adds what is new, and attends."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-
-    @abstractmethod
-    def __call__(self, layer: Attention, x: Float[Tensor, "row new d_model"]) -> Tensor:
-        """What the layer gives for the new vectors."""
 
     @abstractmethod
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None) -> None:
@@ -156,6 +155,31 @@ class Growing(Cache):
         filled = slice(self.clock.total)
         seen = self.keys[:, :, filled], self.values[:, :, filled]
         return layer.finish(attended(layer, self.call(layer, query, *seen)))
+
+    def fast_step(self, layer: Attention) -> FastStep:
+        """Return one product for query, key and value and one call of torch's kernel, where that is all there is."""
+        scale = layer.sdpa_scale()
+        if scale is None or layer.mask.kinds != {"causal"}:
+            return super().fast_step(layer)
+        heads, clock, position = layer.shape, self.clock, layer.position
+        maps = [cast(WholeMap, part).linear for part in (layer.query, layer.key, layer.value)]
+        project, widths = join_linears(maps), [part.weight.shape[0] for part in maps]
+        output, grouped = linear_step(layer.output), heads.n_heads != heads.n_kv_heads
+
+        def step(x: Tensor) -> Tensor:
+            rows = x.shape[0]
+            parts = torch.split_with_sizes(project(x), widths, 1)
+            query, key, value = (part.view(rows, -1, 1, heads.d_head) for part in parts)
+            if position.turns:
+                query, key = clock.turned(position, query), clock.turned(position, key)
+            self.write(key, value)
+            keys, values = self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
+            real = clock.real
+            mask = None if real is None else real.table
+            context = F.scaled_dot_product_attention(query, keys, values, mask, scale=scale, enable_gqa=grouped)
+            return output(context.reshape(rows, -1))
+
+        return step
 
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
         """By their place in the cache the keys are in order: positions are given only where something asks for them."""
@@ -316,6 +340,26 @@ class Fixed(FromSource):
         mask = layer.mask if self.real is None else layer.mask & self.real
         call = call_of(layer, (query, self.keys, self.values), mask, self.positions(layer, query.shape[2]))
         return self.finished(layer, attended(layer, call), len(x))
+
+    def fast_step(self, layer: Attention) -> FastStep:
+        """Return one product for the queries and one call of torch's kernel, where that is all there is."""
+        scale = layer.sdpa_scale()
+        if scale is None or layer.mask.kinds != {"none"} or layer.ordered:
+            return super().fast_step(layer)
+        heads, grouped = layer.shape, layer.shape.n_heads != layer.shape.n_kv_heads
+        project, output = linear_step(cast(WholeMap, layer.query).linear), linear_step(layer.output)
+
+        def step(x: Tensor) -> Tensor:
+            if self.source is not None:
+                self.keys, self.values = self.first(layer)
+            query = project(x).view(self.keys.shape[0], -1, heads.n_heads, heads.d_head).transpose(1, 2)
+            mask = None if self.real is None else self.real.table
+            context = F.scaled_dot_product_attention(
+                query, self.keys, self.values, mask, scale=scale, enable_gqa=grouped
+            )
+            return output(context.transpose(1, 2).reshape(x.shape[0], -1))
+
+        return step
 
     def positions(self, layer: Attention, n_query: int) -> Positions | None:
         """Of target and source, each counted from 0, where the layer asks for them."""

@@ -7,11 +7,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clearhead.attention.masks import Extent
+from clearhead.attention.modes import autocast_enabled
 from clearhead.decoding.caches import Caches, Clock, Source
-from clearhead.decoding.fast_step import Step, lean_stack, observed
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.cpu_matmul import FEW
+from clearhead.model.fast_step import FastStep, is_observed
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
@@ -44,13 +45,14 @@ class Session:
         padding = torch.tensor(pads, device=self.device) if any(pads) else None
         self.caches = Caches(decoder.stack, source, Clock(padding, self.device, longest + n_new))
         check_masks(decoder, len(prompts), longest + n_new - 1 if n_new < FOREVER else longest)
-        self.lean = lean_stack(decoder, self.caches)
-        self.logits = self.step(tokens, self.lean) if self.lean and longest == 1 else self.read(tokens)
+        self.fast_step = self.find_fast_step()
+        fast = self.fast_step if longest == 1 else None
+        self.logits = self.read(tokens) if fast is None else self.step(tokens, fast)
 
     def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
         """The logits after one more token in every row; good until the next."""
         new = tokens.unsqueeze(1)
-        self.logits = self.step(new, self.lean) if self.lean else self.read(new)
+        self.logits = self.read(new) if self.fast_step is None else self.step(new, self.fast_step)
         return self.logits
 
     def read(self, tokens: Int[Tensor, "row new"]) -> Logits:
@@ -58,9 +60,16 @@ class Session:
         states = self.decoder.stack(self.embedded(tokens), self.caches.reads)
         return self.decoder.output(states[:, -1:])[:, 0]
 
-    def step(self, tokens: Int[Tensor, "row 1"], lean: Step) -> Logits:
-        """The same for one new token, by the short way."""
-        return self.logits_of(lean(self.embedded(tokens).squeeze(1)))
+    def find_fast_step(self) -> FastStep | None:
+        """Return the stack's fast step; None for a model that is watched, hooked or autocast: its forward must run."""
+        decoder = self.decoder
+        if autocast_enabled(decoder.embedding.table) or any(map(is_observed, decoder.modules())):
+            return None
+        return decoder.stack.fast_step(self.caches.reads)
+
+    def step(self, tokens: Int[Tensor, "row 1"], fast_step: FastStep) -> Logits:
+        """Return the logits after one new token in every row, by the fast step."""
+        return self.logits_of(fast_step(self.embedded(tokens).squeeze(1)))
 
     def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
         """By the model's output; of many rows, into memory that is used again."""
@@ -100,7 +109,7 @@ def check_masks(decoder: Decoder, rows: int, columns: int) -> None:
 
 def bare_table(output: nn.Module) -> Tensor | None:
     """The table of an output that is nothing but one, and that nobody watches."""
-    if not isinstance(output, ToVocabulary) or observed(output):
+    if not isinstance(output, ToVocabulary) or is_observed(output):
         return None
     return output.table if output.transform is None and output.bias is None else None
 

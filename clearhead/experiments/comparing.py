@@ -22,6 +22,7 @@ from clearhead.experiments.comparison_plot import draw_comparison
 from clearhead.experiments.workers import JOB, RECALL, Job, begin, prepare_text, read_job, run_all
 from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.training.recipe import Recipe, changes
+from clearhead.training.tasks import Generate
 from clearhead.training.variants import with_parts
 
 __all__ = ["BASE", "Arm", "compare", "grid", "one_by_one", "varied"]
@@ -153,7 +154,7 @@ def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], 
 
 def held_out(recipe: Recipe) -> str:
     """The file of texts that recall is asked for."""
-    if recipe.task != "generate" or recipe.corpus.dev is None:
+    if recipe.task != Generate.name or recipe.corpus.dev is None:
         raise OptionError(f"recall is asked of a model that generates, in held-out texts; came one to {recipe.task}")
     return recipe.corpus.dev.files[0]
 

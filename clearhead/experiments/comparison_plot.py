@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clearhead.colours import ROLES
-from clearhead.errors import RunError
 from clearhead.experiments.comparison import COST, Comparison, Measure, Outcome, Row
-from clearhead.files import replacing
-from clearhead.training.curves import DARK, GRID, spread
+from clearhead.plots.figure import DARK, add_grid, save_svg, spread
 
 # It takes a while to import, and most who import this file do not draw.
 if TYPE_CHECKING:
@@ -51,13 +49,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     Above: the main score of every run, with the mean of each arm, and beside it speed and memory. Below: the score on
     the way there, and of recall the accuracy by distance.
     """
-    import matplotlib
-
-    try:
-        with replacing(path) as partial, matplotlib.rc_context({"svg.hashsalt": "clearhead", "svg.fonttype": "path"}):
-            figure_of(comparison).savefig(partial, format="svg", metadata={"Date": None, "Creator": None})
-    except OSError as error:
-        raise RunError(f"{path}: the picture cannot be written there: {error.strerror or error}") from error
+    save_svg(lambda: figure_of(comparison), path, what="the picture")
 
 
 def figure_of(comparison: Comparison) -> "matplotlib.figure.Figure":
@@ -78,9 +70,7 @@ def figure_of(comparison: Comparison) -> "matplotlib.figure.Figure":
         both.append(lower.add_subplot(1, 2, 2))
         draw_distances(both[1], rows, looks)
     for axes in [*panels, *both]:
-        axes.grid(color=GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        add_grid(axes)
     budget = ", ".join(f"{value:,g} {name}" for name, value in comparison.budget.items())
     figure.suptitle(f"{comparison.probe or comparison.task}, {budget}", x=0.01, ha="left", fontsize=12, color=DARK)
     return figure
@@ -112,7 +102,13 @@ def draw_runs(
         axes.plot([measure.factor * mean.mean], [height], "|", color=DARK, markersize=18, markeredgewidth=1.6)
         beside = (measure.factor * mean.mean, height)
         axes.annotate(
-            measure.shown(mean), beside, xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8, color=DARK
+            measure.shown(mean.mean, mean.spread),
+            beside,
+            xytext=(0, 9),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=DARK,
         )
     axes.set_yticks(range(len(rows)), [row.arm for row in rows])
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):

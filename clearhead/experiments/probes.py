@@ -29,7 +29,7 @@ from clearhead.training.defaults import PLACEHOLDER, decoder, with_position
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run
 from clearhead.training.schedules import SCHEDULES
-from clearhead.training.tasks import Generate
+from clearhead.training.tasks import Generate, task_named
 
 __all__ = ["PROBES", "Amount", "Probe", "Question", "Recalled", "probe_recipe", "questions", "score_recall"]
 
@@ -226,7 +226,7 @@ def file_of(folder: Path, part: str, file: str) -> Path:
 
 def corpus_of(probe: Probe, folder: Path) -> Corpus:
     train, dev = ([str(file_of(folder, part, file)) for file in probe.files] for part in ("train", "dev"))
-    if probe.task == "translate":
+    if len(probe.files) == 2:
         return Corpus(train=aligned(train), dev=aligned(dev))
     return Corpus(train=Documents(paths=tuple(train), unit="line"), dev=Documents(paths=tuple(dev), unit="line"))
 
@@ -243,7 +243,7 @@ def probe_recipe(probe: Probe, folder: Path, amount: Amount | None = None, machi
     width = probe.width(amount.longest)
     # A stretch of a stream begins anywhere: half as long again as a text, it holds most of one whole.
     context, model = width, presets.classic(PLACEHOLDER, size=SIZE, dropout=0.0, arrangement=PreNorm())
-    if probe.task == "generate":
+    if task_named(probe.task).family == "decoder":
         context = width * 3 // 2
         model = with_position(decoder(SIZE, context, 0.0), "rotary", context)
     return Recipe(

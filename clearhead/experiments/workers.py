@@ -26,7 +26,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import CLASSES, THEN, Recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import task_named
 from clearhead.training.train import resume, train
 
 __all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all", "work"]
@@ -69,7 +69,7 @@ def begin(jobs: Sequence[Job]) -> None:
     for job in jobs:
         if not job.folder.exists():
             check_new(job.folder)
-            with job.folder.locked():
+            with job.folder.lock():
                 claim(job.folder)
         job.folder.write_own(job.folder.path / JOB, {"job": to_json(job, KNOWN)})
 
@@ -213,7 +213,7 @@ def work(job: Job) -> Run:
 
 def tokenise(job: Job) -> None:
     recipe = job.recipe
-    layout = TASKS[recipe.task].layout(recipe.batching.context)
+    layout = task_named(recipe.task).layout(recipe.batching.context)
     prepare(recipe.corpus, layout, recipe.tokenizing, Path(job.data), say)
 
 

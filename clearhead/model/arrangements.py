@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.model.fast_step import FastStep, fast_step_of
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.registry import kind, register
 from clearhead.taps import Tapped
@@ -55,6 +56,10 @@ class Connection(Tapped, ABC):
     @abstractmethod
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         """The vectors after the branch, its residual and its norm."""
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        """Return the branch with its residual and norm, for one position of every row: by default a call of `self`."""
+        return lambda x: self(x.unsqueeze(1), lambda inner: branch(inner.squeeze(1)).unsqueeze(1)).squeeze(1)
 
     def drop(self, branch: Tensor) -> Tensor:
         return F.dropout(branch, self.dropout) if self.training and self.dropout else branch
@@ -167,6 +172,11 @@ class Before(Connection):
         normed = self.tap("normed", self.norm(x))
         return self.tap("residual", x + self.drop(branch(normed)))
 
+    def fast_step(self, branch: FastStep) -> FastStep:
+        assert self.norm is not None
+        norm = fast_step_of(self.norm)
+        return lambda x: x + branch(norm(x))
+
 
 @final
 class After(Connection):
@@ -179,6 +189,11 @@ class After(Connection):
         residual = self.tap("residual", x + self.drop(branch(x)))
         return self.tap("normed", self.norm(residual))
 
+    def fast_step(self, branch: FastStep) -> FastStep:
+        assert self.norm is not None
+        norm = fast_step_of(self.norm)
+        return lambda x: norm(x + branch(x))
+
 
 @final
 class Bare(Connection):
@@ -186,6 +201,9 @@ class Bare(Connection):
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         return self.tap("residual", x + self.drop(branch(x)))
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        return lambda x: x + branch(x)
 
 
 @final
@@ -196,3 +214,6 @@ class Alone(Connection):
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         return self.tap("out", self.drop(branch(x)))
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        return branch

@@ -19,6 +19,7 @@ from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Arrangement, Connection, PreNorm
+from clearhead.model.fast_step import FastStep, fast_step_of, has_own_step
 from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.taps import Tapped
@@ -120,6 +121,36 @@ class Block(Tapped):
             x = self.around_feed_forward(x, self.feed_forward)
         return self.tap("out", x)
 
+    def fast_step(self, reads: KVSources) -> FastStep:
+        """Return the block as a function of one new position of every row."""
+        branches = [connect(self.around_attention, reads.own.fast_step(self.attention))]
+        if self.cross is not None:
+            branches.append(connect(self.around_cross, crossing(reads).fast_step(self.cross)))
+        if self.feed_forward is not None:
+            branches.append(connect(self.around_feed_forward, fast_step_of(self.feed_forward)))
+        return compose(branches)
+
+
+def connect(around: Connection, branch: FastStep) -> FastStep:
+    """Return the branch within its connection; one that changes `forward` alone is called."""
+    return around.fast_step(branch) if has_own_step(around) else Connection.fast_step(around, branch)
+
+
+def call_block(block: nn.Module, reads: KVSources) -> FastStep:
+    """Return a function that calls a module in a block's place (a wrapped or compiled one) with one position."""
+    return lambda x: block(x.unsqueeze(1), reads).squeeze(1)
+
+
+def compose(steps: Sequence[FastStep]) -> FastStep:
+    """Return one function that applies the steps in order."""
+
+    def run(x: Tensor) -> Tensor:
+        for step in steps:
+            x = step(x)
+        return x
+
+    return run
+
 
 def crossing(reads: KVSources) -> KVSource:
     if reads.cross is None:
@@ -152,3 +183,13 @@ class Stack(Tapped):
         for block, read in zip(self.blocks, reads, strict=True):
             x = checkpoint(block, x, read, use_reentrant=False) if again else block(x, read)
         return x if self.norm is None else self.tap("normed", self.norm(x))
+
+    def fast_step(self, reads: Sequence[KVSources]) -> FastStep:
+        """Return the blocks and the last norm as a function of one new position of every row."""
+        steps = [
+            block.fast_step(read) if has_own_step(block) else call_block(block, read)
+            for block, read in zip(self.blocks, reads, strict=True)
+        ]
+        if self.norm is not None:
+            steps.append(fast_step_of(self.norm))
+        return compose(steps)

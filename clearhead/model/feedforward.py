@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from clearhead.attention.heads import linear
 from clearhead.errors import OptionError
+from clearhead.model.cpu_matmul import is_large, through
+from clearhead.model.fast_step import FastStep, linear_step, plain_linear
 from clearhead.model.steps import Explained, Step
 from clearhead.registry import kind, register
 
@@ -123,6 +125,14 @@ class Plain(Network):
         hidden = self.tap("hidden", self.activate(pre_activation))
         return self.tap("out", self.down(hidden))
 
+    def fast_step(self) -> FastStep:
+        activate = self.activate
+        if all(plain_linear(part) and is_large(part.weight) for part in (self.up, self.down)):
+            first, second = ((part.weight, part.bias) for part in (self.up, self.down))
+            return lambda x: through(x, first, activate, second)
+        up, down = linear_step(self.up), linear_step(self.down)
+        return lambda x: down(activate(up(x)))
+
     @property
     def steps(self) -> tuple[Step, ...]:
         return (
@@ -146,6 +156,10 @@ class Gated(Network):
         activated = self.tap("activated_gate", F.silu(self.tap("gate", self.gate(x))))
         hidden = self.tap("hidden", activated * self.tap("up", self.up(x)))
         return self.tap("out", self.down(hidden))
+
+    def fast_step(self) -> FastStep:
+        gate, up, down = linear_step(self.gate), linear_step(self.up), linear_step(self.down)
+        return lambda x: down(F.silu(gate(x)) * up(x))
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.model.fast_step import FastStep
 from clearhead.model.steps import Explained, Step
 from clearhead.registry import kind, register
 
@@ -73,6 +74,10 @@ class BuiltLayerNorm(Explained):
     def forward(self, x: Vectors) -> Vectors:
         return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.epsilon)
 
+    def fast_step(self) -> FastStep:
+        shape, gamma, beta, epsilon = self.gamma.shape, self.gamma, self.beta, self.epsilon
+        return lambda x: torch.layer_norm(x, shape, gamma, beta, epsilon)
+
     @property
     def steps(self) -> tuple[Step, ...]:
         return (
@@ -103,6 +108,10 @@ class BuiltRMSNorm(Explained):
 
     def forward(self, x: Vectors) -> Vectors:
         return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
+
+    def fast_step(self) -> FastStep:
+        shape, gamma, epsilon = self.gamma.shape, self.gamma, self.epsilon
+        return lambda x: torch.rms_norm(x, shape, gamma, epsilon)
 
     @property
     def steps(self) -> tuple[Step, ...]:

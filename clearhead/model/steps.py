@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from clearhead.taps import Tapped
+from clearhead.model.fast_step import DecodingModule
 
 __all__ = ["Explained", "Step"]
 
@@ -30,7 +30,7 @@ class Step(NamedTuple):
     """Whether it is a learned vector, the same at every position."""
 
 
-class Explained(Tapped):
+class Explained(DecodingModule):
     """A module that says which values it makes; the last step is what it returns."""
 
     @property

@@ -34,6 +34,8 @@ from clearhead.rasp.language import (
 __all__ = ["PROGRAMS", "Program"]
 
 Text = Row[Any]
+SHOWN_TOKENS = 4
+"""How many tokens stand in for an example that does not fit."""
 
 
 @final
@@ -68,6 +70,12 @@ class Program:
 
     def compile(self, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0) -> CompiledModel:
         return self.plan(weighting=weighting, sharpness=sharpness).build()
+
+    def usable_example(self) -> list[Any]:
+        """Return the example if its tokens and length still fit the program; else the first few tokens."""
+        known = {str(token) for token in self.vocabulary}
+        fits = self.example and len(self.example) <= self.length and {str(token) for token in self.example} <= known
+        return list(self.example) if fits else list(self.vocabulary[: min(SHOWN_TOKENS, self.length)])
 
 
 def anywhere() -> Selector:

@@ -10,7 +10,7 @@ from clearhead.errors import RunError
 from clearhead.files import NO_LINK, NO_WAIT, open_regular
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
-from clearhead.training.metrics import parsed
+from clearhead.training.metrics import parse_line
 
 __all__ = ["Curves", "is_training"]
 
@@ -43,7 +43,10 @@ class Curves:
             self.begin_again()
         new = os.pread(file, max(0, os.fstat(file).st_size - self.read), self.read)
         *whole, _ = new.split(b"\n")
-        self.lines = [*self.lines, *(parsed(line, self.path, len(self.lines) + i) for i, line in enumerate(whole, 1))]
+        self.lines = [
+            *self.lines,
+            *(parse_line(line, self.path, len(self.lines) + i) for i, line in enumerate(whole, 1)),
+        ]
         if whole:
             self.read += sum(len(line) + 1 for line in whole)
             self.last = whole[-1] + b"\n"

@@ -16,17 +16,17 @@ from clearhead.serve.lru_cache import LRUCache
 from clearhead.serve.params import Params
 from clearhead.serve.trace_request import WEIGHTINGS, TraceRequest, changes_of, read_edits
 from clearhead.serve.traced import Traced
-from clearhead.serve.tree import Grown, Request, grow, request_of
+from clearhead.serve.tree import Grown, grow, request_of
 from clearhead.serve.waves import positions
 from clearhead.tracing.edits import Change
 from clearhead.tracing.sentence import TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import draw_sequence
 from clearhead.tracing.site import Site, overflow_of
 from clearhead.tracing.trace import Trace
-from clearhead.training.answers import reach
+from clearhead.training.answers import token_names
 from clearhead.training.run import Run, load
-from clearhead.training.tasks import Translate
-from clearhead.training.tracing import asked_of, shown, trace
+from clearhead.training.tasks.base import Decoding
+from clearhead.training.tracing import asked_of, trace
 
 __all__ = ["Explorer", "GoneError"]
 
@@ -73,15 +73,15 @@ class Explorer:
         self.check_text(run, wanted, changes)
         found = trace(run, wanted.source, wanted.target, edits=changes)
         check_overflow(found)
-        return Traced(wanted, run, found.noted(*never_met(run, wanted.source)), self.budget)
+        return Traced(wanted, run, found.with_notes(*never_met(run, wanted.source)), self.budget)
 
     def check_text(self, run: Run, wanted: TraceRequest, changes: Sequence[Change]) -> None:
         """Check what tracing a text takes; the longest text there can be follows from the budget."""
         ids = asked_of(run, wanted.source, wanted.target).ids
         lengths = {side: len(tokens) for side, tokens in ids.items()}
-        cost, own = Cost(), isinstance(run.task, Translate) and wanted.target is None
+        cost, own = Cost(), run.task.target == "writes" and wanted.target is None
         if own:  # what the model will write is not known yet: the most it may
-            lengths["decoder"] = min(run.task.context, reach(lengths["encoder"]))
+            lengths["decoder"] = run.task.decoding(ids, max_new=None, usual=run.task.context).rules.max_new
             cost = self.costs.decoding(lengths, rows=1, new=lengths["decoder"], changes=changes)
         longest = self.budget.most(lambda n: self.costs.trace(dict.fromkeys(lengths, n)), run.task.context)
         fewer = ", and fewer with edits inside an attention or without a target" if own or changes else ""
@@ -160,7 +160,7 @@ class Explorer:
 
     def plain_trace(self, run: Run, text: str) -> Traced:
         """The trace of a text that is only read: nothing is translated."""
-        target = [] if isinstance(run.task, Translate) else None
+        target = [] if run.task.target == "writes" else None
         wanted = TraceRequest(source=text, target=target, edits=[], step=run.step)
         return self.traces.get_or_make(wanted.id, lambda: self.made(wanted))
 
@@ -188,12 +188,12 @@ class Explorer:
             "nodes": grown.nodes,
             "best": grown.best,
             "outputs": grown.outputs(request),
-            "source_tokens": shown(run.tokenizer, request.source),
+            "source_tokens": token_names(run.tokenizer, request.source),
             "cross": self.cross(run, asked.text("source"), grown, edits),
             "edits": edits,
         }
 
-    def check_search(self, request: Request, changes: Sequence[Change], *, width: int, candidates: int) -> None:
+    def check_search(self, request: Decoding, changes: Sequence[Change], *, width: int, candidates: int) -> None:
         new, sides = request.rules.max_new, list(self.costs.sides)
         paired = len(sides) > 1
         lengths = dict(zip(sides, (len(request.source), new) if paired else (len(request.source) + new,), strict=True))
@@ -207,7 +207,7 @@ class Explorer:
 
     def cross(self, run: Run, source: str, grown: Grown, edits: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
         """Of each token of the best output: how much each layer looked at each piece of the source."""
-        if not isinstance(run.task, Translate):
+        if len(self.costs.sides) == 1:
             return None
         tokens = grown.hypotheses[0].tokens
         reached = [edit for edit, change in zip(edits, changes_of(edits), strict=True) if change.reaches(len(tokens))]

@@ -12,9 +12,7 @@ from clearhead.tracing.arithmetic import weighting_kind
 from clearhead.tracing.edits import Edit
 from clearhead.tracing.site import ALLOWED, Site
 from clearhead.tracing.trace import Candidate, Trace
-from clearhead.training.answers import filled
 from clearhead.training.run import Run
-from clearhead.training.tasks import Fill, Task, Translate
 
 __all__ = ["as_candidates", "meta_of"]
 
@@ -30,7 +28,7 @@ def meta_of(wanted: TraceRequest, run: Run, trace: Trace) -> dict[str, Any]:
     return {
         "id": wanted.id,
         "source": wanted.source,
-        "target": target_of(wanted, run.task, trace),
+        "target": run.task.traced_target(wanted.target, trace),
         "edits": wanted.edits,
         "step": run.step,
         "notes": list(trace.notes),
@@ -39,38 +37,16 @@ def meta_of(wanted: TraceRequest, run: Run, trace: Trace) -> dict[str, Any]:
         "sites": [site_facts(site) for site in trace.sites.values()],
         "names": trace.names,
         "candidates": [as_candidates(row[:told]) for row in trace.candidates],
-        "answer": answer_of(wanted, run.task, trace, answers),
+        "answer": answer_of(wanted, run, trace, answers),
         **({} if program is None or answers is None else {"program": {"answers": answers, "offset": program.offset}}),
     }
 
 
-def target_of(wanted: TraceRequest, task: Task, trace: Trace) -> str | None:
-    """What the target says: of a translation the text, given or the model's own."""
-    if isinstance(task, Translate):
-        return task.tokenizers["target"].decode(trace.sides["decoder"].ids)
-    given = wanted.target
-    return task.tokenizers["text"].decode(given) if isinstance(given, list) else given
-
-
-def answer_of(wanted: TraceRequest, task: Task, trace: Trace, answers: Sequence[str] | None) -> str:
-    """What the model says: what it would write at every place of a target; the text filled; the next token; a class.
-
-    `answers` are a compiled program's at every token, and then they are what it says.
-    """
-    if isinstance(task, Translate):
-        return task.tokenizers["target"].decode([row[0].id for row in trace.candidates])
-    if answers is not None:
+def answer_of(wanted: TraceRequest, run: Run, trace: Trace, answers: Sequence[str] | None) -> str:
+    """Return what the model says; `answers` are a compiled program's at every token, unless it writes its target."""
+    if answers is not None and run.task.target != "writes":
         return " ".join(answers)
-    return filling(task, wanted.source, trace) if isinstance(task, Fill) else trace.candidates[-1][0].text
-
-
-def filling(task: Fill, text: str, trace: Trace) -> str:
-    """The text with its blanks filled, by tokens that stand for text."""
-    tokenizer = task.tokenizers["text"]
-    never = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
-    usable = [[one for one in row if one.id not in never] or row for row in trace.candidates]
-    values = [[math.exp(one.log_prob) for one in row] for row in usable]
-    return filled(tokenizer, text, trace.sides["encoder"].ids, values, [[one.id for one in row] for row in usable]).text
+    return run.task.traced_answer(wanted.source, trace)
 
 
 def as_candidates(row: Sequence[Candidate]) -> list[dict[str, Any]]:
@@ -115,5 +91,5 @@ def site_facts(site: Site) -> dict[str, Any]:
         "scale": [head.scale for head in site.head],
         "kernel": site.kernel,
         "why": site.why,
-        "edited": site.edited,
+        "edited": site.is_edited,
     }

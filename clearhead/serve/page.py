@@ -26,8 +26,8 @@ from clearhead.serve.params import Params
 from clearhead.serve.traced import Traced
 from clearhead.tracing.arithmetic import angles_of
 from clearhead.tracing.site import Head, Site
-from clearhead.tracing.survey import Surveyed, View
-from clearhead.training.metrics import finite
+from clearhead.tracing.survey import SiteSurvey, View
+from clearhead.training.metrics import replace_nonfinite
 
 __all__ = ["PLACE", "Page", "is_built", "page_of"]
 
@@ -60,7 +60,7 @@ def is_built() -> bool:
     return TEMPLATE.is_file()
 
 
-def page_of(traced: Traced, found: Mapping[str, Surveyed], *, view: View, exact: Sequence[str] | None = None) -> Page:
+def page_of(traced: Traced, found: Mapping[str, SiteSurvey], *, view: View, exact: Sequence[str] | None = None) -> Page:
     """The page of a trace. `exact` None is the site of the view, and then the clearest others, while there is room."""
     before, after = template()
     sites = None if exact is None else chosen(traced, exact)
@@ -229,7 +229,7 @@ def weighting_of(site: Site) -> dict[str, Any] | None:
 
 def can_be_exact(site: Site) -> bool:
     """Whether the page's arithmetic gives what the site gave: nothing was changed within it."""
-    return weighting_of(site) is not None and not site.edited
+    return weighting_of(site) is not None and not site.is_edited
 
 
 def chosen(traced: Traced, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -243,7 +243,7 @@ def chosen(traced: Traced, names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def fitting(
-    traced: Traced, found: Mapping[str, Surveyed], view: View, room: int
+    traced: Traced, found: Mapping[str, SiteSurvey], view: View, room: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Sites as long as there is room: the one of the view, then the clearest."""
     for name in sorted(found, key=lambda name: (name != view.site, -max(found[name].information))):
@@ -288,5 +288,5 @@ def rounded(value: object) -> Any:
 
 def written(data: object) -> str:
     """JSON that can stand inside a script: there is no "<" in it, so nothing ends the script."""
-    text = json.dumps(finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(replace_nonfinite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")

@@ -18,10 +18,8 @@ from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
 
-__all__ = ["PROGRAM", "RunProgram", "load_program"]
+__all__ = ["RunProgram", "load_program"]
 
-PROGRAM = "program.json"
-"""The file in the folder of a compiled run that says what it was compiled from."""
 NOTHING = "–"
 """How an answer is written where the program gives none."""
 
@@ -84,7 +82,7 @@ class RunProgram:
         """
         if run.step != 0 or not self.answer_ids:
             return None
-        ids = trace.sides[trace.answering].ids
+        ids = trace.sides[trace.answer_side].ids
         stop = len(ids) - self.beside
         rows = [torch.tensor([side.ids], device=next(run.model.parameters()).device) for side in trace.sides.values()]
         with eval_mode(run.model), recording(run.model, trace.changes):
@@ -103,7 +101,7 @@ class RunProgram:
 
 def load_program(run: Run) -> RunProgram | None:
     """Return the program that was compiled into a run; None where there is none. RunError where it is damaged."""
-    path = run.folder.path / PROGRAM
+    path = run.folder.program_file
     try:
         found = run.folder.read_own(path)
     except FileNotFoundError:

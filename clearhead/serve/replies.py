@@ -7,7 +7,7 @@ from jaxtyping import Float, UInt8
 from starlette.responses import Response
 from torch import Tensor
 
-from clearhead.training.metrics import finite
+from clearhead.training.metrics import replace_nonfinite
 
 __all__ = ["as_bytes", "as_json", "as_numbers"]
 
@@ -17,7 +17,7 @@ def as_json(answer: object, status: int = 200) -> Response:
     try:
         text = json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        text = json.dumps(finite(answer), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(replace_nonfinite(answer), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Response(text.encode(errors="replace"), status, media_type="application/json")
 
 

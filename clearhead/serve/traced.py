@@ -18,7 +18,6 @@ from clearhead.serve.lru_cache import LRUCache
 from clearhead.serve.meta import as_candidates, meta_of
 from clearhead.serve.params import Params
 from clearhead.serve.trace_request import TraceRequest
-from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Change
 from clearhead.tracing.head_metrics import effects, lens, readings
 from clearhead.tracing.names import Model
@@ -28,8 +27,6 @@ from clearhead.tracing.site import ALLOWED, MATRICES, TILE, Head, Site
 from clearhead.tracing.spaces import compare_spaces
 from clearhead.tracing.trace import LIKELIEST, ROWS, Candidate, Trace
 from clearhead.training.run import Run
-from clearhead.training.tasks import Classify
-from clearhead.training.tracing import shown
 
 __all__ = ["Traced", "mean_of"]
 
@@ -153,7 +150,7 @@ class Traced:
         """Every number of one box for one token; of an output, what its likeliest units are called."""
         self.check_box()
         numbers, site = self.boxes.numbers(asked), self.trace.sites.get(asked.text("box"))
-        probability = numbers.get(f"{self.trace.answering}.output.probability")
+        probability = numbers.get(f"{self.trace.answer_side}.output.probability")
         return {
             "values": numbers,
             "constants": {} if site is None else {"scale": site.head[asked.whole("head", default=0)].scale},
@@ -205,7 +202,7 @@ class Traced:
         return {name: [one[name] for one in heads] for name in heads[0]}
 
     def lens(self, asked: Params) -> dict[str, Any]:
-        n, layers = self.lengths[self.trace.answering], self.trace.sides[self.trace.answering].n_layers + 2
+        n, layers = self.lengths[self.trace.answer_side], self.trace.sides[self.trace.answer_side].n_layers + 2
         logits = n * layers * self.costs.logits
         cost = Cost(
             cells=logits // FASTER, memory=n * layers * LENS * JSON_OBJECT + ROWS * self.costs.logits * JSON_NUMBER
@@ -218,12 +215,11 @@ class Traced:
             {"name": one.name, "rows": [as_candidates(self.worded(row)) for row in one.rows]}
             for one in lens(self.trace, self.model, shown=LENS)
         ]
-        return {"side": self.trace.answering, "layers": layers}
+        return {"side": self.trace.answer_side, "layers": layers}
 
     def worded(self, row: Sequence[Candidate]) -> list[Candidate]:
         """Candidates by what they are called, and not by their numbers."""
-        task, ids = self.run.task, [one.id for one in row]
-        names = [task.labels[i] for i in ids] if isinstance(task, Classify) else shown(self.writes, ids)
+        names = self.run.task.answer_names([one.id for one in row])
         return [one._replace(text=name) for one, name in zip(row, names, strict=True)]
 
     def effects(self, asked: Params) -> dict[str, Any]:
@@ -247,11 +243,6 @@ class Traced:
     @property
     def model(self) -> Model:
         return cast(Model, self.run.model)
-
-    @property
-    def writes(self) -> Tokenizer:
-        """The tokeniser of what the model answers."""
-        return list(self.run.task.tokenizers.values())[-1]
 
     def spaces(self, asked: Params) -> dict[str, Any]:
         """How alike tokens are as embeddings, as queries and keys, and as values."""

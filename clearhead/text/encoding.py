@@ -12,7 +12,7 @@ from clearhead.text.sources import Record, Source, listed, shown
 from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 
-__all__ = ["FATES", "Corpus", "Encoding", "Layout", "Survey", "label", "texts", "usable"]
+__all__ = ["FATES", "Corpus", "Encoding", "Layout", "Survey", "label", "labels", "texts", "usable"]
 
 Ids = dict[str, list[int]]
 CHUNK_RECORDS, CHUNK_CHARACTERS = 1024, 1 << 18
@@ -45,7 +45,8 @@ class Layout:
     """What a task keeps of a record: its text fields, its label, and what becomes of one with more tokens than `most`.
 
     `drop` leaves it out and counts it, `cut` keeps its beginning, `split` makes several of it, `keep` takes it whole.
-    `end` puts an end token after each document, and holds out the end of the stream.
+    `end` puts an end token after each document, and holds out the end of the stream. `label_of` says what has a label:
+    the record, or each word of its first text; then the labels are as many words, and the tokeniser is one of words.
     """
 
     texts: tuple[str, ...]
@@ -53,10 +54,16 @@ class Layout:
     most: int = 512
     too_long: Literal["drop", "cut", "split", "keep"] = "cut"
     end: bool = False
+    label_of: Literal["record", "word"] = "record"
 
     def __post_init__(self) -> None:
         if self.most < 1:
             raise OptionError(f"there is no room for a token of the text: rows would hold {self.most}; raise --context")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What a record must have: its texts, and its label if there is one."""
+        return self.texts if self.label is None else (*self.texts, self.label)
 
 
 @final
@@ -74,15 +81,19 @@ def usable(
     source: Source, layout: Layout, problems: Problems, known: tuple[str, ...] | None = None
 ) -> Iterator[Record]:
     """The records without a problem; with known labels, another one is a problem."""
-    labels = None if known is None else frozenset(known)
+    there = None if known is None else frozenset(known)
     for record in source.records(problems):
-        if labels is None or (name := label(source, layout, record)) in labels:
-            yield record
+        found = labels(source, layout, record)
+        words = len(texts(source, layout, record)[0].split()) if layout.label_of == "word" else len(found)
+        new = [] if there is None else [one for one in found if one not in there]
+        if words != len(found):
+            what = f"there are {words} words and {len(found)} labels; each word needs one"
+            problems.add(record.place, what, "labels do not match words")
+        elif new:
+            what = f"the label {shown(new[0])} never occurs in the training files, which have {listed(known or ())}"
+            problems.add(record.place, what, "unknown label")
         else:
-            there = f"which have {listed(known or ())}"
-            problems.add(
-                record.place, f"the label {shown(name)} never occurs in the training files, {there}", "unknown label"
-            )
+            yield record
 
 
 def texts(source: Source, layout: Layout, record: Record) -> list[str]:
@@ -91,6 +102,14 @@ def texts(source: Source, layout: Layout, record: Record) -> list[str]:
 
 def label(source: Source, layout: Layout, record: Record) -> str:
     return record.fields[source.fields.index(layout.label or "")]
+
+
+def labels(source: Source, layout: Layout, record: Record) -> list[str]:
+    """Return the labels of a record: its own, or one for each of its words; none where the layout has none."""
+    if layout.label is None:
+        return []
+    written = label(source, layout, record)
+    return [written] if layout.label_of == "record" else written.split()
 
 
 class Placed(NamedTuple):
@@ -127,8 +146,8 @@ class Encoding:
         """Makes the stores `train` and `dev`; returns how many records were too long."""
         with StoreWriter(home / "train", self.sizes) as train, StoreWriter(home / "dev", self.sizes) as dev:
             if corpus.dev is not None:
-                self.fill(corpus.train, lambda _: train)
-                self.fill(corpus.dev, lambda _: dev)
+                self.fill(corpus.train, train)
+                self.fill(corpus.dev, dev)
             else:
                 self.spread(corpus.train, self.split(corpus.train, found, train, dev))
             made = {"training": train.close({}), "held-out": dev.close({})}
@@ -161,10 +180,9 @@ class Encoding:
     def usable(self, source: Source) -> Iterator[Record]:
         return usable(source, self.layout, Problems(skip=True), None if self.layout.label is None else self.labels)
 
-    def fill(self, source: Source, place: Callable[[int], StoreWriter]) -> None:
-        """Tokenises every record, and gives it to the writer for its number."""
-        records = numbered(self.usable(source))
-        self.spread(source, (Placed(record, place(number)) for number, record in records))
+    def fill(self, source: Source, store: StoreWriter) -> None:
+        """Tokenise every usable record of a source into one store."""
+        self.spread(source, (Placed(record, store) for record in self.usable(source)))
 
     def spread(self, source: Source, records: Iterable[Placed]) -> None:
         """Tokenises these records of a source, and puts each where it belongs."""
@@ -184,11 +202,23 @@ class Encoding:
         if self.layout.end and record.ends:
             name = self.layout.texts[0]
             ids[name].append(self.tokenizers[name].end)
+        numbers = [self.numbers[name] for name in labels(source, self.layout, record)]
+        if self.layout.label is not None and self.layout.label_of == "word":
+            self.check_words(record, ids, numbers)
+            ids[self.layout.label] = numbers
         for piece in self.pieces(ids):
-            if self.layout.label is not None:
-                piece[self.layout.label] = [self.numbers[label(source, self.layout, record)]]
+            if self.layout.label is not None and self.layout.label_of == "record":
+                piece[self.layout.label] = numbers
             store.add(piece, n_bytes, ends=record.ends or self.layout.too_long != "keep")
             n_bytes = {}  # the text is the same, and counts once
+
+    def check_words(self, record: Record, ids: Ids, numbers: list[int]) -> None:
+        tokens = len(ids[self.layout.texts[0]])
+        if tokens != len(numbers):
+            raise DataError(
+                f"{record.place}: the text has {tokens} tokens for its {len(numbers)} labels: where words have labels, "
+                "tokens are words; choose the tokeniser word"
+            )
 
     def pieces(self, ids: Ids) -> list[Ids]:
         """What becomes of a record: itself, nothing, or something shorter."""

@@ -172,18 +172,13 @@ def cut_in_lines(stream: BufferedIOBase, path: str) -> Iterator[bytes]:
     """The lines of a stream with their ends; of one with more than MOST_BYTES the rest is read and dropped."""
     first = True
     while raw := stream.readline(MOST_BYTES):
-        if len(raw) == MOST_BYTES:
-            pass_over(stream, raw)
+        end = raw
+        while len(raw) == MOST_BYTES and end and not end.endswith(b"\n"):  # the rest of a line that is too long
+            end = stream.readline(BUFFER)
         raw = without_mark(raw, path) if first else raw
         first = False
         if raw:
             yield raw
-
-
-def pass_over(stream: BufferedIOBase, raw: bytes) -> None:
-    """Reads on to the end of the line of which these bytes have been read."""
-    while raw and not raw.endswith(b"\n"):
-        raw = stream.readline(BUFFER)
 
 
 def too_long(raw: bytes, place: Place, problems: Problems) -> bool:

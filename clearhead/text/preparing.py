@@ -15,7 +15,7 @@ from typing import Any, final
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, sha256_of_file, write_sealed
 from clearhead.serialization import check_fields, check_regular, to_json
-from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, label, texts, usable
+from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels, texts, usable
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source, shown
 from clearhead.text.store import Store
@@ -141,16 +141,18 @@ def read_notes(home: Path) -> dict[str, Any]:
 
 
 def check_records(corpus: Corpus, layout: Layout) -> None:
-    needed = (*layout.texts, *([layout.label] if layout.label else []))
     for source in (corpus.train, corpus.dev):
-        if source is not None and not set(needed) <= set(source.fields):
-            raise OptionError(f"records of {' and '.join(needed)} are needed; these have {' and '.join(source.fields)}")
+        if source is not None and not set(layout.fields) <= set(source.fields):
+            raise OptionError(
+                f"records of {' and '.join(layout.fields)} are needed; these have {' and '.join(source.fields)}"
+            )
 
 
 def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing) -> str:
     """Names what the ids are made of: the bytes of the files, and every choice that bears on them."""
     digest = hashlib.blake2b(digest_size=12)
-    digest.update(json.dumps([FORMAT, *map(to_json, (corpus, layout, tokenizing))]).encode())
+    laid_out = {name: value for name, value in to_json(layout).items() if (name, value) != ("label_of", "record")}
+    digest.update(json.dumps([FORMAT, to_json(corpus), laid_out, to_json(tokenizing)]).encode())
     given = (tokenizing.given,) if tokenizing.given else ()
     for path in given:
         try:
@@ -218,25 +220,25 @@ def skipped(counts: Mapping[str, int]) -> str:
 
 def survey(source: Source, layout: Layout, problems: Problems, known: tuple[str, ...] | None) -> Survey:
     """Reads everything once. Bad lines are told here, before anything slow begins."""
-    labels: dict[str, None] = {}
+    found: dict[str, None] = {}
     records = text_bytes = 0
     for record in usable(source, layout, problems, known):
         text_bytes += sum(len(text.encode()) for text in texts(source, layout, record))
         records += record.ends
         if layout.label is not None:
-            labels.setdefault(label(source, layout, record))
-            if len(labels) > MOST_LABELS:
+            found |= dict.fromkeys(labels(source, layout, record))
+            if len(found) > MOST_LABELS:
                 raise DataError(
                     f"{record.place}: more than {MOST_LABELS} different labels; is {layout.label!r} the right column?"
                 )
     problems.settle()
     if not records:
         raise DataError(f"{', '.join(source.files)}: there is no usable record" + skipped(problems.counts))
-    if layout.label is not None and known is None and len(labels) < 2:
+    if layout.label is not None and known is None and len(found) < 2:
         raise DataError(
-            f"{source.files[0]}: every record has the label {shown(next(iter(labels)))}; there must be two or more"
+            f"{source.files[0]}: every record has the label {shown(next(iter(found)))}; there must be two or more"
         )
-    return Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(labels)), skipped=problems.counts)
+    return Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(found)), skipped=problems.counts)
 
 
 def made_tokenizers(

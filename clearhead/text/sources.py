@@ -169,7 +169,8 @@ def aligned(source: str, target: str, problems: Problems) -> Iterator[Record]:
         if left is ENDED or right is ENDED:
             longer = number + 1 + sum(1 for _ in (targets if left is ENDED else sources))
             counts = (number, longer) if left is ENDED else (longer, number)
-            raise uneven((source, target), counts)
+            told = (f"{shown_name(path)} has {n:,} lines" for path, n in zip((source, target), counts, strict=True))
+            raise DataError(f"{' and '.join(told)}; line by line they must belong together, so both need as many")
         if left is None or right is None:
             continue
         blank = next((line for line in (left, right) if not line.text.strip()), None)
@@ -177,11 +178,6 @@ def aligned(source: str, target: str, problems: Problems) -> Iterator[Record]:
             problems.add(blank.place, "the line is empty, and its partner waits for a text", "empty line")
         else:
             yield Record((left.text, right.text), left.place)
-
-
-def uneven(paths: tuple[str, str], counts: tuple[int, int]) -> DataError:
-    told = (f"{shown_name(path)} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
-    return DataError(f"{' and '.join(told)}; line by line they must belong together, so both need as many")
 
 
 def form_of(path: str) -> Form:

@@ -1,4 +1,4 @@
-"""Notice a loss that grows while the model trains, before it is no number any more."""
+"""Watch for divergence: notice a training loss that grows, before it is NaN."""
 
 from collections import deque
 from typing import final
@@ -6,11 +6,11 @@ from typing import final
 __all__ = ["LossWatch"]
 
 WINDOW = 3
-"""Over how many lines of the log the loss is averaged."""
+"""The number of log lines that the loss is averaged over."""
 GROWN = 10.0
-"""How many times its best a loss must be to be told about."""
+"""How many times its best a loss must be for a warning."""
 CALM = 5.0
-"""Below how many times its best it must fall before it is told about again."""
+"""Below how many times its best it must fall before another warning."""
 LEAST = 0.01
 """A best loss below this counts as this: ten times nearly nothing is still nearly nothing."""
 

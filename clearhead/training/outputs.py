@@ -13,7 +13,7 @@ __all__ = ["check_output"]
 MARKS = ("run.json", "recipe.json")
 """A folder that holds one of these is a run folder."""
 DEEP = 4
-"""How many folders above a file are looked at for a run: its checkpoints and data lie at most so deep."""
+"""How many folders above a file are searched for a run: its checkpoints and data are at most so deep."""
 
 
 def check_output(path: Path, *, option: str, inputs: Iterable[str | Path] = ()) -> Path:

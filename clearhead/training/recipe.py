@@ -1,7 +1,7 @@
 """The recipe: everything that decides what a run becomes, in one frozen tree that the run folder keeps."""
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, final
@@ -203,22 +203,20 @@ def write_recipe(recipe: Recipe, path: Path, *, run: str | None = None) -> None:
         write_sealed(path, content if run is None else {"run": run, **content})
 
 
-def read_recipe(path: Path, *, run: str | None = None) -> Recipe:
-    """Read a recipe; given a run's id, raise where the file belongs to another run.
+def read_recipe(path: Path, *, read: Callable[[Path], dict[str, Any]] = read_sealed) -> Recipe:
+    """Read a recipe. `read` reads the sealed file: a run folder's own also refuses the recipe of another run.
 
     Files from before there was a `format` have no id and no checksum, and fields that were added since take their value
     of then.
     """
     try:
-        found = read_sealed(path)
+        found = read(path)
     except FileNotFoundError:
         raise RunError(
             f"{path.parent} is no run folder: it has no {path.name}; `clearhead runs` lists those there are"
         ) from None
     old = "format" not in found
     content = {name: value for name, value in found.items() if old or name not in ("format", "run", "sha256")}
-    if run is not None and not old and found.get("run") != run:
-        raise RunError(f"{path}: belongs to another run; put this run's own file back")
     recipe = from_json(use_current_names(content), CLASSES, where=str(path), then=THEN if old else None)
     if not isinstance(recipe, Recipe):
         raise RunError(f"{path}: holds no recipe but {type(recipe).__name__}")

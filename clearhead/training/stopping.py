@@ -1,4 +1,4 @@
-"""Stopping: Ctrl-C and SIGTERM ask the loop to save and leave; a second Ctrl-C leaves at once."""
+"""Stopping by signals: Ctrl-C and SIGTERM ask the loop to save and leave; a second Ctrl-C leaves at once."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ TOLD = b"stopping: it is saved first; Ctrl-C again leaves at once\n"
 
 @final
 class Stopping:
-    """Within it, signals are asked about instead of obeyed. `asked` is the signal that came, 0 if none has."""
+    """A context in which signals are recorded instead of obeyed. `asked` is the signal that came, 0 if none has."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -4,12 +4,15 @@ A spec from a stranger can ask for any size. What it asks for is compared with t
 header, which no one can make large without a large file.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, final
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from clearhead.errors import ClearheadError, RunError
 from clearhead.model.sizes import Spec
@@ -22,7 +25,7 @@ __all__ = ["Header", "TensorInfo", "check_shapes", "read_header"]
 
 
 class TensorInfo(NamedTuple):
-    """A tensor as a header has it: its dtype as safetensors calls it, and its shape."""
+    """A tensor in a header: its dtype as safetensors calls it, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,7 +47,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def check_shapes(spec: Spec, header: Header, where: str) -> None:
-    """Raise RunError where the weights of a file are not those of the spec's model. It takes no memory to speak of."""
+    """Raise RunError where the weights of a file do not fit the spec's model. It takes almost no memory."""
     stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec,)
     blocks = sum(len(stack.blocks) for stack in stacks)
     if blocks > len(header):
@@ -54,8 +57,7 @@ def check_shapes(spec: Spec, header: Header, where: str) -> None:
         if count > largest:
             raise RunError(f"{where}: the model has a {name} of {count:,}, and no tensor in the file is so large")
     try:
-        with torch.device("meta"):
-            expected = named_tensors(spec.build())
+        expected = named_tensors(build_small(spec, header) or build_on_meta(spec))
     except (ClearheadError, RuntimeError, OverflowError, TypeError) as error:
         raise RunError(f"{where}: the model cannot be built ({str(error).splitlines()[0]})") from None
     if expected.keys() != header.keys():
@@ -66,3 +68,53 @@ def check_shapes(spec: Spec, header: Header, where: str) -> None:
             raise RunError(f"{where}: {name} is {header[name].shape} and should be {tuple(one.shape)}")
         if one.is_floating_point() != (header[name].dtype in FLOATS):
             raise RunError(f"{where}: {name} is of {header[name].dtype} and should be {one.dtype}")
+
+
+SMALL = 8_000_000
+"""Numbers in a file up to which its model is built for real to see its shapes, in a tenth of a second.
+
+The meta device would need torch._dynamo and sympy for it, and these take two seconds to import.
+"""
+
+
+@final
+class TooManyNumbers(Exception):
+    """More numbers were asked for than a file has."""
+
+
+@final
+class Bounded(TorchFunctionMode):
+    """Raise TooManyNumbers, before any memory is taken, where tensors of more than `limit` numbers in all are made."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.left = limit
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn):
+            size = kwargs.get("size", args)
+            self.left -= math.prod(size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size)
+            if self.left < 0:
+                raise TooManyNumbers
+        return func(*args, **kwargs)
+
+
+def build_small(spec: Spec, header: Header) -> nn.Module | None:
+    """Build the spec's model for real where the file is small; None where it is not, or the model has more in it."""
+    numbers = sum(math.prod(one.shape) for one in header.values())
+    if numbers > SMALL:
+        return None
+    try:
+        with torch.random.fork_rng(devices=[]), Bounded(2 * numbers + SMALL):
+            return spec.build()
+    except TooManyNumbers:
+        return None
+
+
+def build_on_meta(spec: Spec) -> nn.Module:
+    """Build the spec's model without memory for its numbers."""
+    with torch.device("meta"):
+        return spec.build()

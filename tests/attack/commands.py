@@ -14,7 +14,7 @@ from tests.attack.table import Row
 LINES = "the cat eats the <mask>\neins zwei\nred plum\n\n"
 MEMORY = 3_000_000_000
 """How many bytes a command may map beyond what it starts with: a small model needs none of them."""
-SECONDS = 30
+SECONDS = 300
 UNREAD = ("curves.svg", ".lock")
 
 

@@ -26,7 +26,7 @@ ONE_THREAD = {
     "MPLBACKEND": "Agg",
 }
 """Environment variables that keep libraries from starting threads, which a fork would not copy."""
-SECONDS = 60
+SECONDS = 300
 """How long a child may take before it counts as stuck."""
 UNCLEAR = ("Traceback", "this should not happen", "RecursionError", "panicked", "KeyError", "TypeError", "IndexError")
 """Words that must never be in what a user is told."""

@@ -64,6 +64,7 @@ from clearhead.serve.server import Server
 from clearhead.training.run import load
 torch.set_num_threads(1)
 server = Server(Explorer(load(sys.argv[1], device="cpu")), static=Path(sys.argv[2]))
+server.uvicorn.config.timeout_keep_alive = 600  # a client that is kept waiting by a busy machine is answered too
 print(server.place.address, flush=True)
 server.run()
 """
@@ -273,7 +274,7 @@ async def client(place: Place, sender: Sender, count: Count) -> None:
             writer = None
             continue
         try:
-            status, body = await asyncio.wait_for(reply_of(reader), 60)
+            status, body = await asyncio.wait_for(reply_of(reader), 300)
         except Closed as error:
             status, body = error.args
             writer.close()

@@ -40,6 +40,6 @@ def looking(folder):
             yield home
         finally:
             server.send_signal(signal.SIGINT)
-            _, complaints = server.communicate(timeout=60)
+            _, complaints = server.communicate(timeout=300)
     assert (server.returncode, complaints) == (0, "")
     assert home.startswith("http://127.0.0.1:")

@@ -240,7 +240,7 @@ class TestSteps:
         comes_to(page, at=0.5)
         page.get_by_test_id("steps-play").click()
         expect(page.get_by_test_id("steps-play")).to_have_accessible_name(re.compile("Pause"))
-        expect(title).to_contain_text("Scores", timeout=20_000)
+        expect(title).to_contain_text("Scores")
 
     def test_by_keyboard(self, tabs, traced):
         page = tabs.open("steps", site=SITE, head=1, query=3, key=2)

@@ -3,6 +3,7 @@
 import io
 import random
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from playwright.sync_api import expect
 
 import clearhead as ch
 from tests.browser.looking import looking
-from tests.browser.watching import Tabs, number_in, says, steady
+from tests.browser.watching import PATIENCE, Tabs, number_in, says, steady
 
 pytestmark = pytest.mark.slow
 
@@ -54,11 +55,11 @@ def turning_folder(browser_program, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compiled_folder(browser_program, tmp_path_factory):
-    from clearhead.cli.craft_folder import write_run
-    from clearhead.cli.craft_program import PROGRAMS, Ask
+    from clearhead.rasp import PROGRAMS
+    from clearhead.training.rasp_run import compile_to_run
 
     folder = tmp_path_factory.mktemp("compiled") / "run"
-    write_run(Ask(program=PROGRAMS["reverse"]), folder)
+    compile_to_run(PROGRAMS["reverse"], folder)
     return folder
 
 
@@ -136,9 +137,12 @@ def test_a_map_of_400_tokens_is_not_blank_and_its_masked_half_is_hatched(turning
     steady(page, "head")
     bar = page.get_by_test_id("colour-bar")
     expect(bar).to_have_attribute("aria-label", re.compile("square-root scale; hatched cells are masked"))
-    page.wait_for_timeout(500)
     canvas = page.get_by_test_id("heat-map").locator("canvas")
-    [[masked], [late]] = (canvas.evaluate(PIXELS, [[y], [x]])[0] for y, x in ((0.3, 0.8), (0.9, 0.4)))
+    masked = late = []
+    end = time.monotonic() + PATIENCE / 1000
+    while len({*masked}) < 2 and time.monotonic() < end:  # until it is drawn
+        page.wait_for_timeout(100)
+        [[masked], [late]] = (canvas.evaluate(PIXELS, [[y], [x]])[0] for y, x in ((0.3, 0.8), (0.9, 0.4)))
     assert 2 <= len(set(masked)) <= 12, "lines across one ground"
     darkness = [255 - int(pixel.split(",")[2]) for pixel in late]
     assert sum(darkness) / len(darkness) > 10, "weights of some thousandths are seen"

@@ -21,7 +21,7 @@ def page_file(demo_folder, tmp_path_factory):
         missing("the explorer's page is not built; run `make web`")
     file = tmp_path_factory.mktemp("page") / "page.html"
     command = clearhead("trace", demo_folder, SOURCE, "--html", file, "--device", "cpu")
-    subprocess.run(command, check=True, capture_output=True, env=ONE_THREAD, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, env=ONE_THREAD, timeout=600)
     return file
 
 

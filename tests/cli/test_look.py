@@ -49,12 +49,12 @@ def test_it_serves_until_ctrl_c_and_ends_well(classifier, page):
         line = process.stdout.readline()
         assert ADDRESS.fullmatch(line.strip()), process.stderr.read() if process.stderr else ""
         address = urllib.parse.urlsplit(line.strip())
-        connection = http.client.HTTPConnection("127.0.0.1", address.port or 0, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", address.port or 0, timeout=300)
         with contextlib.closing(connection):
             connection.request("GET", f"{address.path}api/run")
             assert connection.getresponse().status == 200
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, out, err) == (0, "", "")
 
 
@@ -100,19 +100,27 @@ def test_the_browsers_command_line_does_not_hold_the_token(classifier, page, tmp
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        token = address.split("/")[3]
-        for _ in range(600):
-            if not told.exists():
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            token = address.split("/")[3]
+            latest = time.monotonic() + 300
+            while not told.exists() and time.monotonic() < latest:
                 time.sleep(0.05)
-        argument, mode, *content = told.read_text().splitlines()
-        opened = Path(argument.removeprefix("file://"))
-        assert opened.parent.parent == tmp_path
-        assert opened.parent.stat().st_mode & 0o777 == 0o700
-        time.sleep(0.5)  # it serves by now
-        process.send_signal(end)
-        process.communicate(timeout=60)
+            argument, mode, *content = told.read_text().splitlines()
+            opened = Path(argument.removeprefix("file://"))
+            assert opened.parent.parent == tmp_path
+            assert opened.parent.stat().st_mode & 0o777 == 0o700
+            place = urllib.parse.urlsplit(address)
+            with contextlib.closing(
+                http.client.HTTPConnection("127.0.0.1", place.port or 0, timeout=300)
+            ) as connection:
+                connection.request("GET", f"{place.path}api/health")
+                assert connection.getresponse().status == 200  # so it serves by now, and a signal ends it well
+            process.send_signal(end)
+            process.communicate(timeout=300)
+        finally:
+            process.kill()  # or a failure would wait for it for ever
     assert token not in argument
     assert mode.startswith("-rw-------")
     assert f'<a href="{address}">' in "".join(content)

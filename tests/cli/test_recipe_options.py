@@ -26,6 +26,7 @@ from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe
 from clearhead.training.recipe import Budget
 from clearhead.training.schedules import Constant, Cosine, InverseSqrt, WarmupStableDecay
+from clearhead.training.tasks import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def refusal(made, task, **groups):
 
 @pytest.mark.parametrize("task", ["translate", "generate", "fill", "classify"])
 def test_with_files_and_nothing_else_it_is_the_default(recipe, text, task):
-    made, default = recipe(task), default_recipe(task, as_corpus(task, text[task]))
+    made, default = recipe(task), default_recipe(task, as_corpus(TASKS[task], text[task]))
     # The warm-up and the pace of evaluations go with the steps, which are the default's here.
     assert replace(made, checkpointing=default.checkpointing) == default
 

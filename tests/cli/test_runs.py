@@ -56,7 +56,7 @@ def test_every_run_has_a_row(command, trained):
         assert row[:4] == [name, "classify", steps, "accuracy"]
         assert row[4:7] == [f"{100 * evaluation['accuracy']:.1f}", "%", f"{evaluation['loss']:.4f}"]
         assert row[7] == f"{evaluation['parameters'] / 1000:.0f}k"
-    assert "not finished. To go on:  clearhead train RUN --resume" in out
+    assert "not finished. Continue it:  clearhead train RUN --resume" in out
 
 
 def test_json_has_the_same_for_a_program(command, trained):

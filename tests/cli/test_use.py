@@ -51,6 +51,22 @@ def written(lines, end="\n"):
     return "".join(f"{line}{end}" for line in lines).encode()
 
 
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "generate"])
+def test_answer_serves_any_task_as_its_own_verb_does(runs, command, verb):
+    path, lines = runs[verb].folder.path, written(["the cat eats the <mask>", "", "eins", "eins " * 50])
+    assert command("answer", path, stdin=lines) == command(verb, path, stdin=lines)
+    assert command("answer", path, "--json", stdin=lines) == command(verb, path, "--json", stdin=lines)
+
+
+def test_answer_continues_a_line_the_same_whatever_is_beside_it(runs, command):
+    path = runs["generate"].folder.path
+    _, out, _ = command("answer", path, stdin=written(["the dog", "", "the cat"]))
+    _, alone, _ = command("answer", path, stdin=written(["the cat"]))
+    found = lines_of(out)
+    assert found[1] == ""
+    assert found[2] == lines_of(alone)[0] != ""
+
+
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_one_line_out_for_each_line_in_and_blank_for_blank(runs, command, verb, end):

@@ -93,6 +93,7 @@ def test_the_first_place_is_read_off_learned_positions():
 
 @pytest.mark.parametrize("make", [gpt2, sinusoidal, rotary])
 @pytest.mark.parametrize("at", [AT, "decoder.1.attention"])
+@pytest.mark.pairs(1)
 def test_the_same_token_is_read_off_the_stream(make, at):
     model = trained(make())
     found = install(model, fit_content(model, texts(64), at=at), at=at, head=0).measure(texts())

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -133,14 +134,14 @@ def leave(number, frame):
     sys.exit(1)
 signal.signal(signal.SIGTERM, leave)
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(1000)
 """
     scripts(**dict.fromkeys("abcd", script))
     log = jobs[0].folder.path / "log.txt"
 
     def stop():
         while not (log.exists() and "ready" in log.read_text()):
-            pass
+            time.sleep(0.01)
         os.kill(os.getpid(), number)
 
     threading.Thread(target=stop).start()

@@ -182,6 +182,7 @@ ASKED = [round(10 ** (5 + step / 60)) for step in range(60)] + [round(10 ** (6 +
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("vocabulary", [100, 1000, 8000, 32_000, 100_000, 250_000])
 @pytest.mark.slow
+@pytest.mark.pairs(1)
 def test_a_size_is_met_within_ten_percent(kind, vocabulary):
     asked = [wanted for wanted in ASKED if wanted >= 96 * vocabulary]
     given = [sizes.count(kind, shape_of(sized(kind, wanted, vocabulary)), vocabulary) for wanted in asked]
@@ -194,6 +195,7 @@ def test_a_size_is_met_within_ten_percent(kind, vocabulary):
     ("wanted", "vocabulary"), [(10**5, 100), (3 * 10**6, 8000), (10**8, 32_000), (10**10, 250_000)]
 )
 @pytest.mark.slow
+@pytest.mark.pairs(1)
 def test_the_count_of_a_size_is_that_of_the_whole_model(kind, wanted, vocabulary):
     spec = sized(kind, wanted, vocabulary)
     assert parameters(spec) == sizes.count(kind, shape_of(spec), vocabulary)

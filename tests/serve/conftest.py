@@ -20,7 +20,7 @@ class Client:
 
     def send(self, method, path, body=None, headers=()):
         """The status, the headers and the body of a reply. The path is taken as it is, and begins with a slash."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.place.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.place.port, timeout=300)
         with contextlib.closing(connection):
             connection.request(method, path, body, dict(headers))
             reply = connection.getresponse()
@@ -40,7 +40,7 @@ class Client:
 
     def raw(self, request):
         """The status of what is written to a socket byte by byte; None where the connection just ends."""
-        with socket.create_connection(("127.0.0.1", self.place.port), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", self.place.port), timeout=300) as connection:
             connection.sendall(request)
             first = connection.makefile("rb").readline()
             return int(first.split()[1]) if first else None
@@ -64,7 +64,7 @@ def serving(run, folder, budget=None, **options):
         yield server
     finally:
         server.stop()
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
 
 

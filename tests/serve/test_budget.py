@@ -1,11 +1,11 @@
 """One budget for every question: what takes more is refused before it is computed, and O(block) memory for the rest."""
 
+import contextlib
 import gc
 import http.client
 import json
 import socket
 import threading
-import time
 import weakref
 
 import pytest
@@ -74,13 +74,14 @@ def test_every_question_about_a_run_is_held_to_the_budget(translator, question):
 
 
 def test_what_takes_too_much_is_413_with_a_sentence_and_not_computed(translator, tmp_path, monkeypatch):
-    with serving(translator, tmp_path / "static", Budget(cells=300)) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.place.port, timeout=60)
+    with serving(translator, tmp_path / "static", Budget(cells=300)) as server, contextlib.ExitStack() as stack:
+        connection = stack.enter_context(
+            contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.place.port, timeout=300))
+        )
         name = ask(connection, server, "POST", "api/trace", {"source": "eins zwei drei", "target": "1" * 13})[1]["id"]
         monkeypatch.setattr(Head, "rows", None)
         column = f"api/trace/{name}/column?site=decoder.0.attention&key=0&head="
         status, found = ask(connection, server, "GET", f"{column}mean")
-        connection.close()
     assert status == 413
     assert found["error"] == (
         "a column of all 2 heads of decoder.0.attention takes 392 attention weights, and 300 are the most for one "
@@ -239,7 +240,7 @@ def test_the_lens_makes_few_logits_at_a_time(documents, monkeypatch):
 
 
 def test_work_stops_within_a_block_when_its_reader_leaves(documents, client_of, monkeypatch):
-    client, begun, rows = client_of(documents), threading.Event(), []
+    client, begun, left, rows = client_of(documents), threading.Event(), threading.Event(), []
     _, meta = client.post(
         "api/trace", {"source": "the cat eats the plum, the dog eats the cat, the cow eats the apple, größer"}
     )
@@ -249,7 +250,7 @@ def test_work_stops_within_a_block_when_its_reader_leaves(documents, client_of, 
 
     def slow(head, start, stop):
         begun.set()
-        time.sleep(0.1)
+        assert left.wait(300)
         found = made(head, start, stop)
         rows.append(start)
         return found
@@ -258,7 +259,10 @@ def test_work_stops_within_a_block_when_its_reader_leaves(documents, client_of, 
     path = f"/{client.place.token}/api/trace/{meta['id']}/column?site=decoder.0.attention&head=0&key=0"
     with socket.create_connection(("127.0.0.1", client.place.port)) as reader:
         reader.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost:{client.place.port}\r\n\r\n".encode())
-        assert begun.wait(30)
+        assert begun.wait(300)
+    for _ in range(3):  # whoever is answered comes after the end of that connection
+        assert client.get("api/health") == (200, {"ok": True})
+    left.set()
     status, _ = client.get(f"api/trace/{meta['id']}/stream", side="decoder")  # which waits for its turn
     assert status == 200
     assert n >= 16

@@ -19,6 +19,28 @@ from tests.serve.conftest import Client, serving
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+PATIENCE = 120.0
+"""Seconds that anything may take on a busy machine: nothing here is a statement about speed."""
+
+
+def come_true(condition):
+    """Wait until a condition holds; return whether it came to that."""
+    end = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def answered(ask):
+    """Return what a client is answered; where a short deadline ended its connection before it spoke, it asks again."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return ask()
+        except ConnectionError:
+            if time.monotonic() > end:
+                raise
+
 
 @contextlib.contextmanager
 def silent(port, count, said=b""):
@@ -26,20 +48,21 @@ def silent(port, count, said=b""):
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(count):
-            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE))
             one.sendall(said)
             made.append(one)
         yield made
 
 
-def closed(sockets, seconds=30):
-    """How many of these the server closes within so many seconds; what it says before is passed over."""
-    waiting, end = {one.fileno(): one for one in sockets}, time.monotonic() + seconds
+def closed(sockets, wanted=None):
+    """Wait until the server has closed so many of these, or all; return how many. What it says is passed over."""
+    wanted = len(sockets) if wanted is None else wanted
+    waiting, end = {one.fileno(): one for one in sockets}, time.monotonic() + PATIENCE
     poll = select.poll()
     for number in waiting:
         poll.register(number, select.POLLIN)
     gone = 0
-    while waiting and time.monotonic() < end:
+    while gone < wanted and time.monotonic() < end:
         for number, _ in poll.poll(100):
             try:
                 said = waiting[number].recv(4096)
@@ -50,6 +73,11 @@ def closed(sockets, seconds=30):
                 del waiting[number]
                 gone += 1
     return gone
+
+
+def kept_open(port):
+    """A client with one connection for all that it asks."""
+    return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE))
 
 
 HALVES = {
@@ -63,8 +91,8 @@ HALVES = {
 def test_half_a_request_is_closed_after_a_deadline(classifier, tmp_path, said):
     with serving(classifier, tmp_path / "static", limits=Limits(head=0.5)) as server:
         with silent(server.place.port, 5, said) as sockets:
-            assert closed(sockets, 4) == 5
-        assert Client(server).get("api/health") == (200, {"ok": True})
+            assert closed(sockets) == 5
+        assert answered(lambda: Client(server).get("api/health")) == (200, {"ok": True})
 
 
 def test_half_of_a_second_request_is_closed_too(classifier, tmp_path):
@@ -74,7 +102,7 @@ def test_half_of_a_second_request_is_closed_too(classifier, tmp_path):
     ):
         assert one.recv(4096).startswith(b"HTTP/1.1 403")
         one.sendall(b"GET / HT")
-        assert closed([one], 4) == 1  # without a byte more uvicorn would close it, after 5 seconds
+        assert closed([one]) == 1  # uvicorn by itself closes what is silent after a reply, but not half a request
 
 
 def test_the_deadline_is_not_put_off_by_every_byte(classifier, tmp_path):
@@ -84,11 +112,11 @@ def test_the_deadline_is_not_put_off_by_every_byte(classifier, tmp_path):
     ):
         said = 0
         with contextlib.suppress(ConnectionError):
-            while said < 100:
+            while said < 2000:
                 one.sendall(b"X-A: b\r\n")
                 said += 1
                 time.sleep(0.05)
-    assert said < 100
+    assert said < 2000
 
 
 def test_an_answer_that_takes_longer_than_the_deadline_comes(classifier, tmp_path, monkeypatch):
@@ -98,7 +126,7 @@ def test_an_answer_that_takes_longer_than_the_deadline_comes(classifier, tmp_pat
 
     monkeypatch.setattr("clearhead.serve.explorer.trace", slow)
     with serving(classifier, tmp_path / "static", limits=Limits(head=0.3)) as server:
-        assert Client(server).post("api/trace", {"source": "red cat"})[0] == 200
+        assert answered(lambda: Client(server).post("api/trace", {"source": "red cat"}))[0] == 200
 
 
 def test_a_reply_that_is_not_read_is_given_up(classifier, tmp_path):
@@ -107,24 +135,21 @@ def test_a_reply_that_is_not_read_is_given_up(classifier, tmp_path):
         (static / "large.bin").write_bytes(bytes(30_000_000))
         request = f"GET /{server.place.token}/large.bin HTTP/1.1\r\nHost: localhost:{server.place.port}\r\n\r\n"
         with silent(server.place.port, 1, request.encode()):
-            end = time.monotonic() + 30
-            while server.uvicorn.server_state.connections and time.monotonic() < end:
-                time.sleep(0.05)
-            assert not server.uvicorn.server_state.connections
+            assert come_true(lambda: not server.uvicorn.server_state.connections)
 
 
 def test_silent_connections_make_room_for_those_who_ask(classifier, tmp_path):
-    with serving(classifier, tmp_path / "static", limits=Limits(connections=50)) as server:
-        existing = http.client.HTTPConnection("127.0.0.1", server.place.port, timeout=30)
+    limits = Limits(connections=50, head=PATIENCE)  # so that none is closed but to make room
+    with serving(classifier, tmp_path / "static", limits=limits) as server, kept_open(server.place.port) as existing:
+        server.uvicorn.config.timeout_keep_alive = PATIENCE
         health = f"/{server.place.token}/api/health"
-        for _ in range(2):  # one connection, kept
+        for _ in range(2):
             with silent(server.place.port, 150) as sockets:
-                assert closed(sockets, 0.5) >= 90
+                assert closed(sockets, 90) >= 90
                 existing.request("GET", health)
                 assert existing.getresponse().read()
                 assert Client(server).get("api/health") == (200, {"ok": True})
-                assert len(server.uvicorn.server_state.connections) <= 51
-        existing.close()
+                assert come_true(lambda: len(server.uvicorn.server_state.connections) <= 51)
 
 
 def test_where_all_are_being_answered_one_more_is_told_so(classifier, tmp_path, monkeypatch):
@@ -132,7 +157,7 @@ def test_where_all_are_being_answered_one_more_is_told_so(classifier, tmp_path, 
 
     def waits(*args, **kwargs):
         begun.set()
-        assert goes_on.wait(60)
+        assert goes_on.wait(PATIENCE)
         return trace(*args, **kwargs)
 
     monkeypatch.setattr("clearhead.serve.explorer.trace", waits)
@@ -140,11 +165,11 @@ def test_where_all_are_being_answered_one_more_is_told_so(classifier, tmp_path, 
         client, found = Client(server), []
         first = threading.Thread(target=lambda: found.append(client.post("api/trace", {"source": "red cat"})[0]))
         first.start()
-        assert begun.wait(30)
-        with socket.create_connection(("127.0.0.1", server.place.port), timeout=30) as one:
+        assert begun.wait(PATIENCE)
+        with socket.create_connection(("127.0.0.1", server.place.port), timeout=PATIENCE) as one:
             assert one.makefile("rb").read() == FULL
         goes_on.set()
-        first.join(30)
+        first.join(PATIENCE)
     assert found == [200]
 
 
@@ -158,7 +183,7 @@ def test_nonsense_after_a_reply_leaves_no_traceback(classifier, tmp_path, capfd)
         head = f"POST /{server.place.token}/api/trace HTTP/1.1\r\nHost: localhost:{server.place.port}\r\n"
         kind = "Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
         for _ in range(3):
-            with socket.create_connection(("127.0.0.1", server.place.port), timeout=30) as one:
+            with socket.create_connection(("127.0.0.1", server.place.port), timeout=PATIENCE) as one:
                 one.sendall((head + kind).encode())
                 assert one.recv(4096).startswith(b"HTTP/1.1 415")
                 one.sendall(b"zz\r\nnonsense\r\n")
@@ -175,6 +200,7 @@ from clearhead.serve.explorer import Explorer
 from clearhead.serve.server import Server
 from clearhead.training.run import load
 server = Server(Explorer(load(sys.argv[1], device="cpu")), static=Path(sys.argv[2]))
+server.uvicorn.config.timeout_keep_alive = 600  # for a client that a busy machine keeps waiting
 print(server.place.address, flush=True)
 server.run()
 """
@@ -191,9 +217,11 @@ def own_process(run, folder, files):
         command, stdout=subprocess.PIPE, stderr=err, text=True, env=environment
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        _, _, where, token, _ = process.stdout.readline().split("/")
-        yield int(where.split(":")[1]), token
-        process.terminate()
+        try:
+            _, _, where, token, _ = process.stdout.readline().split("/")
+            yield int(where.split(":")[1]), token
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize(
@@ -202,8 +230,7 @@ def own_process(run, folder, files):
 def test_silent_connections_neither_stop_it_nor_fill_the_terminal(classifier, tmp_path, files, count):
     """With the usual limit of 1,024 files, 1,100 of them stopped it before, and wrote 41 MB of tracebacks."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > count + 100
-    with own_process(classifier, tmp_path / "static", files) as (port, token):
-        existing = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with own_process(classifier, tmp_path / "static", files) as (port, token), kept_open(port) as existing:
         for _ in range(2):
             existing.request("GET", f"/{token}/api/health")
             assert existing.getresponse().read() == b'{"ok":true}'
@@ -211,9 +238,7 @@ def test_silent_connections_neither_stop_it_nor_fill_the_terminal(classifier, tm
             for _ in range(20):
                 existing.request("GET", f"/{token}/api/health")
                 assert existing.getresponse().read() == b'{"ok":true}'
-            other = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-            other.request("GET", f"/{token}/api/run")
-            assert other.getresponse().status == 200
-            other.close()
-        existing.close()
+            with kept_open(port) as other:
+                other.request("GET", f"/{token}/api/run")
+                assert other.getresponse().status == 200
     assert (tmp_path / "static" / "err").read_text() == ""

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from clearhead.attention.weighting import Argmax
-from clearhead.cli.craft_folder import write_run
-from clearhead.cli.craft_program import PROGRAMS, Ask
 from clearhead.decoding import Greedy
 from clearhead.decoding.generating import eval_mode
+from clearhead.rasp import PROGRAMS
 from clearhead.serve.budget import Budget, TooMuchError
 from clearhead.serve.explorer import TRACES, Explorer
 from clearhead.serve.params import Params
@@ -27,6 +26,7 @@ from clearhead.tracing.sentence import creature_exchange
 from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, weight_text
 from clearhead.tracing.spaces import compare_spaces
 from clearhead.training.folder import RunFolder
+from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
 
@@ -383,7 +383,7 @@ def test_the_lens_shows_what_each_layer_would_answer(case):
     made = trace(run, text)
     status, found = client.get(f"api/trace/{meta['id']}/lens")
     assert status == 200
-    assert found["side"] == made.answering
+    assert found["side"] == made.answer_side
     own = lens(made, run.model)
     assert [layer["name"] for layer in found["layers"]] == [one.name for one in own]
     for layer, one in zip(found["layers"], own, strict=True):
@@ -713,7 +713,7 @@ def test_positions_side_by_side(runs, client_of):
 
 
 def test_a_compiled_table_of_positions_is_not_called_learned(tmp_path):
-    write_run(Ask(program=PROGRAMS["reverse"]), tmp_path / "reverse")
+    compile_to_run(PROGRAMS["reverse"], tmp_path / "reverse")
     found = Explorer(load(tmp_path / "reverse", device="cpu")).positions(Params({}))
     [own] = [kind for kind in found["kinds"] if kind["used"]]
     assert (found["used"], own["name"], own["title"], own["trained"]) == ("compiled", "compiled", "Compiled", False)
@@ -824,7 +824,7 @@ def test_curves_grow_with_the_log_and_are_cut_back_with_it(translator, tmp_path)
 def test_a_run_that_is_being_trained_says_so(translator, tmp_path):
     shutil.copytree(translator.folder.path, tmp_path / "run")
     explorer = Explorer(load(tmp_path / "run", device="cpu"))
-    with explorer.run.folder.locked():
+    with explorer.run.folder.lock():
         assert explorer.curves(Params({}))["training"] is True
         assert explorer.run_facts()["training"] is True
         assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())

@@ -1,7 +1,6 @@
 """The guard: the token is needed for everything, and whatever is asked wrongly gets 4xx and nothing else."""
 
 import json
-import time
 
 import pytest
 
@@ -173,9 +172,7 @@ def test_the_largest_body_is_read(client):
 def test_a_body_that_never_comes_is_not_waited_for(client, monkeypatch):
     monkeypatch.setattr(guard, "PATIENCE", 0.2)
     head = f"POST /{client.place.token}/api/trace HTTP/1.1\r\nHost: localhost:{client.place.port}\r\n"
-    started = time.monotonic()
     assert client.raw(f"{head}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode()) == 408
-    assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])

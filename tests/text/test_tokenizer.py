@@ -17,6 +17,7 @@ from clearhead.errors import DataError, OptionError
 from clearhead.text import tokenizer as module
 from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, settled
 from clearhead.text.tokenizer import BYTE_OF, Reading, Tokenizer, suggested_size
+from tests.covering import few
 
 CORPUS = [
     "Das Haus ist groß, und der Hund läuft um das Haus.",
@@ -518,11 +519,12 @@ def test_long_stretches_without_a_space_are_learned_from(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("megabytes", few([1, 5], 1))
 @every
-def test_five_megabytes_at_once(kind):
-    """And a fifth of it without a space."""
+def test_megabytes_at_once(kind, megabytes):
+    """And a fifth of them without a space."""
     line = " ".join(CORPUS[:3]) + "\n"
-    for text in (line * (5_000_000 // len(line)), "".join(CORPUS[0].split()) * 25_000):
+    for text in (line * (megabytes * 1_000_000 // len(line)), "".join(CORPUS[0].split()) * (5_000 * megabytes)):
         ids = TRAINED[kind].encode(text)
         assert kind == "word" or TRAINED[kind].decode(ids) == text
 
@@ -551,7 +553,7 @@ for _ in range(2):
 def test_forked_processes_neither_hang_nor_warn():
     surroundings = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     done = subprocess.run(
-        [sys.executable, "-c", FORKS], capture_output=True, text=True, env=surroundings, timeout=120, check=False
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, env=surroundings, timeout=600, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

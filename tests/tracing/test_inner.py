@@ -18,7 +18,7 @@ from clearhead.model.steps import Step
 from clearhead.taps import replacing
 from clearhead.tracing.names import Names
 from clearhead.tracing.recording import recording
-from clearhead.tracing.trace import recorded, trace_model
+from clearhead.tracing.trace import make_trace, trace_model
 from tests.decoding.models import build, models
 from tests.model.small import SIZE, WORDS, block_spec, both_spec, built, decoder_spec, encoder_spec, words
 from tests.tracing.observing import observed
@@ -119,7 +119,7 @@ def test_a_pass_with_dropout_is_not_passed_off_as_one_without():
     model = built(spec).train()
     with recording(model) as record:
         model(words(1))
-    trace = recorded(model, record, {"decoder": words(1)[0].tolist()})
+    trace = make_trace(model, record, {"decoder": words(1)[0].tolist()})
     with pytest.raises(TraceError, match="traced in training mode with dropout"):
         trace.value("decoder.0.feed_forward.hidden")
 

@@ -9,6 +9,7 @@ from clearhead.tracing.decoding import trace_decoding
 from clearhead.tracing.recording import recording
 from clearhead.tracing.site import MATRICES
 from clearhead.tracing.trace import recorded, trace_model
+from tests.covering import few
 from tests.decoding.models import VOCABULARY, build, models
 from tests.model.small import both_spec, built, decoder_spec, encoder_spec, words
 
@@ -36,7 +37,7 @@ def check_every_head(trace):
             )
 
 
-@pytest.mark.parametrize("choices", MODELS, ids=str)
+@pytest.mark.parametrize("choices", few(MODELS, 60), ids=str)
 def test_what_is_rebuilt_is_what_ran_and_outputs_are_the_same_bits(choices):
     model = build(choices)
     given = inputs(model)
@@ -53,8 +54,9 @@ def ids_of(model, given):
     return {side: tokens[0].tolist() for side, tokens in zip(sides, given, strict=True)}
 
 
-@pytest.mark.parametrize("choices", SOME, ids=str)
+@pytest.mark.parametrize("choices", few(SOME, 12), ids=str)
 @pytest.mark.parametrize("method", [Greedy(), Beam(width=3, n_best=3)], ids=["greedy", "beam"])
+@pytest.mark.pairs(1)
 def test_each_output_of_cached_decoding_has_its_own_history(choices, method):
     model = build(choices)
     rules = Rules(max_new=6, end=(2,))

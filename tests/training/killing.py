@@ -74,22 +74,33 @@ class Place:
         return Kill(int(step), stage)
 
 
-def work(home: Path, run: Path) -> int:
-    """What a process does that is to be killed: begins the run or goes on with it, and says so when it trains."""
+def work(home: Path, run: Path, hold: str | None = None) -> int:
+    """What a process does that is to be killed: begins the run or goes on with it, and says so when it trains.
+
+    At the stage `hold`, or before the step of that number, it waits until there is a file RUN.go.
+    """
     place = Place(run.with_suffix(".place"))
     taken = loop.Trainer.step
+
+    def wait_at(stage):
+        while stage == hold and not run.with_suffix(".go").exists():
+            time.sleep(0.01)
 
     def step(trainer, batches):
         if place.step == 0:
             place.step = trainer.done
             place.tell(OUTSIDE)
             print("ready", flush=True)
+        if str(trainer.done + 1) == hold:
+            place.tell("held")
+            wait_at(hold)
         taken(trainer, batches)
         place.step = trainer.done
         place.tell(OUTSIDE)
 
     def slowly(stage):
         place.tell(stage)
+        wait_at(stage)
         time.sleep(PAUSE)
 
     def watcher(line):
@@ -110,9 +121,10 @@ def work(home: Path, run: Path) -> int:
     return 0
 
 
-def started(home: Path, run: Path) -> tuple[subprocess.Popen[str], bool]:
+def started(home: Path, run: Path, hold: str | None = None) -> tuple[subprocess.Popen[str], bool]:
     """A process at work on a run, and whether it trains: one that finds the run finished does not."""
     command = [sys.executable, "-m", "tests.training.killing", "--work", str(home), str(run)]
+    command += ["--hold", hold] if hold else []
     root = Path(__file__).parents[2]
     process = subprocess.Popen(
         command,
@@ -152,7 +164,7 @@ def struck(home: Path, run: Path, delay: float, number: signal.Signals = signal.
     process, ready = started(home, run)
     if ready:
         time.sleep(delay)
-    process.send_signal(number)
+        process.send_signal(number)
     return None if ended(process) == 0 else Place.read(run.with_suffix(".place"))
 
 
@@ -188,9 +200,10 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--work", nargs=2, type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--hold", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.work:
-        return work(*asked.work)
+        return work(*asked.work, asked.hold)
     with tempfile.TemporaryDirectory() as home:
         fallen, runs = kill(Path(home), asked.kills, asked.seed)
         different = [said for run in runs for said in differences(run, RunFolder(Path(home) / "undisturbed"))]

@@ -29,7 +29,7 @@ from clearhead.training.metrics import read_metrics
 from clearhead.training.train import train
 from tests.training.old_runs.make import TEXTS, recipe_of, spec_of
 
-SLOW = 5.0
+SLOW = 60.0
 """Seconds after which an attack counts as one that hangs."""
 HOSTILE = [
     None,
@@ -151,7 +151,7 @@ class Attack:
         before = path.read_bytes()
         damaged, resealed = damage or mutate(before, self.draw)
         path.write_bytes(damaged)
-        started = time.perf_counter()
+        started = time.process_time()
         try:
             found = use()
             same = found is None or found == expected
@@ -166,8 +166,8 @@ class Attack:
             self.fault(path, damaged, f"{type(error).__name__}: {str(error)[:300]}")
         finally:
             path.write_bytes(before)
-        if time.perf_counter() - started > SLOW:
-            self.fault(path, damaged, f"took {time.perf_counter() - started:.1f} s")
+        if time.process_time() - started > SLOW:
+            self.fault(path, damaged, f"took {time.process_time() - started:.1f} s of the processor")
 
     def fault(self, path, damaged, said):
         self.counts["FAULT"] += 1

@@ -549,7 +549,7 @@ def test_checkpoints_of_another_run_are_not_gone_on_with(run, go_on, trained, tm
 def test_two_copies_of_a_run_do_not_write_to_the_same_checkpoints(recipe, home, tmp_path, go_on):
     run = train(tmp_path / "one", recipe, log=quiet, data=home / "data", checkpoints=tmp_path / "disk").folder
     two = RunFolder(shutil.copytree(run.path, tmp_path / "two"))
-    with run.locked() as held:
+    with run.lock() as held:
         held.add(run.checkpoints.folder)
         with pytest.raises(RunError, match=rf"disk: is in use by process {os.getpid()}"):
             go_on(two)

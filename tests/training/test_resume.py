@@ -176,7 +176,8 @@ def test_a_broken_checkpoint_is_told_and_the_one_before_it_ends_the_same(home, t
     file.write_bytes(file.read_bytes()[:-1])
     told = []
     resume(path, log=told.append, data=home / "data")
-    assert told == [f"{file} was changed or cut off since it was written; the checkpoint is passed over", "from step 8"]
+    wrong = f"{file}: its checksum is wrong, so it was changed or cut off since it was written"
+    assert told == [f"{wrong}; the checkpoint is passed over", "from step 8"]
     assert_same_run(RunFolder(path), undisturbed)
 
 

@@ -21,7 +21,8 @@ from clearhead.text.batches import ByLength, Rows, Windows
 from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.losses import NOTHING
-from clearhead.training.tasks import TASKS, Classify, Fill, Generate, Translate, restarting
+from clearhead.training.tasks import TASKS, Classify, Fill, Generate, Translate
+from clearhead.training.tasks.generate import restarting
 
 SIZE = Size(2, 16, 2, 2, 24)
 ONE = Tokenizer.train(["abc"], "byte")

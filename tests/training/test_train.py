@@ -95,7 +95,7 @@ def test_a_folder_with_a_run_is_refused_and_left_alone(run, recipe):
 def test_a_run_in_use_is_refused(run, recipe, tmp_path):
     """Its own process holds it: the lock belongs to an opening of the file, not to a process."""
     new = RunFolder(tmp_path / "new")
-    with run.folder.locked(), new.locked():
+    with run.folder.lock(), new.lock():
         for act in (lambda: resume(run.folder.path), lambda: train(new.path, recipe)):
             with pytest.raises(RunError, match=rf"is in use by process {os.getpid()}; wait for it"):
                 act()

@@ -64,6 +64,10 @@ export class FakeSource implements Source {
   readonly views = VIEWS;
   private readonly traces = new Map<string, { meta: Meta; heads: Map<string, FakeHead> }>();
 
+  during(): this {
+    return this;
+  }
+
   exact(): boolean {
     return true;
   }
@@ -92,6 +96,8 @@ export class FakeSource implements Source {
       parameters: 683_264,
       vocabulary: 412,
       sides: [side("encoder"), side("decoder")],
+      target: "writes",
+      place: "first",
       fields: ["source", "target"],
       examples: [
         { source: "vierundzwanzigtausenddreihundertzweiundvierzig" },

@@ -37,6 +37,7 @@ def call_of(mask, n_query=300, n_key=300, positions=(None, None), position=NoPos
 
 @pytest.mark.parametrize(("n_query", "n_key"), [(300, 300), (128, 256), (5, 290), (270, 130)])
 @pytest.mark.parametrize("name", list(masks.TABLE))
+@pytest.mark.pairs(1)
 def test_tiles_are_those_of_torch(name, n_query, n_key, monkeypatch):
     monkeypatch.setattr(block_masks, "BAND_CELLS", 1)  # a band is one row of tiles
     call = call_of(masks.TABLE[name](Extent(BATCH, HEADS, n_query, n_key, CPU)), n_query, n_key)

@@ -122,6 +122,11 @@ export class EmbeddedSource implements Source {
     return this.saved.shown;
   }
 
+  /** There are no requests to abort. */
+  during(): this {
+    return this;
+  }
+
   exact(site: string): boolean {
     return site in this.saved.exact;
   }

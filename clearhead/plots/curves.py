@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from clearhead.colours import ROLES
-from clearhead.errors import RunError
-from clearhead.files import replacing
+from clearhead.plots.figure import DARK, QUIET, add_grid, save_svg, spread
 
 # It takes a while to import, and most who import this file do not draw.
 if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
 
-__all__ = ["draw_curves"]
+__all__ = ["FAMILIES", "Measure", "draw_curves"]
 
-QUIET, GRID, DARK = "#555555", "#E6E6E6", "#222222"
 FAINT = 0.3
 
 
@@ -69,13 +67,7 @@ def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, *, title: str = 
     the dev set; the scores on the dev set, if the log has any; and the learning rate. What the log calls the best
     evaluation has a ring around it.
     """
-    import matplotlib
-
-    try:
-        with replacing(path) as partial, matplotlib.rc_context({"svg.hashsalt": "clearhead", "svg.fonttype": "path"}):
-            figure_of(lines, title).savefig(partial, format="svg", metadata={"Date": None, "Creator": None})
-    except OSError as error:
-        raise RunError(f"{path}: the curves cannot be written there: {error.strerror or error}") from error
+    save_svg(lambda: figure_of(lines, title), path, what="the curves")
 
 
 def figure_of(lines: Sequence[Mapping[str, Any]], title: str) -> "matplotlib.figure.Figure":
@@ -205,13 +197,6 @@ def label_ends(axes: "matplotlib.axes.Axes", curves: Sequence[Curve], *, gap: fl
         axes.text(1.01, height, text, transform=axes.transAxes, va="center", color=colour, fontsize=10)
 
 
-def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """The heights, which rise, moved apart to at least the gap, and as a whole back to where they were on average."""
-    moved = list(accumulate(heights, lambda below, height: max(height, below + gap)))
-    down = (sum(moved) - sum(heights)) / max(len(heights), 1)
-    return [height - down for height in moved]
-
-
 def smoothed(values: Sequence[float]) -> list[float]:
     """The mean around each value, over a twentieth of them all and fewer at either end; a gap stays one."""
     half = len(values) // 40
@@ -233,6 +218,4 @@ def style(axes: "matplotlib.axes.Axes") -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    add_grid(axes)

@@ -2,14 +2,11 @@
 
 import math
 import xml.etree.ElementTree as ET
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from clearhead.errors import RunError
-from clearhead.training.curves import draw_curves, figure_of, smoothed, spread
+from clearhead.plots.curves import draw_curves, figure_of, smoothed
 
 STEPS = [{"kind": "step", "step": step, "loss": 9 / step, "lr": 1e-4 * step} for step in range(1, 11)]
 TRANSLATION = [{"bleu": 10.0 + at, "chrf": 30.0 + at, "exact_match": 0.01 * at, "bleu_signature": "v"} for at in (1, 2)]
@@ -112,12 +109,3 @@ def test_smoothing_is_the_mean_around_a_value():
     values[40] = math.nan
     assert math.isnan(smoothed(values)[40])
     assert smoothed(values)[41] == pytest.approx(sum(values[39:40] + values[41:44]) / 4)
-
-
-@given(st.lists(st.floats(0, 1), max_size=6).map(sorted), st.floats(0, 0.3))
-def test_labels_keep_their_order_and_their_distance(heights, gap):
-    moved = spread(heights, gap)
-    assert all(above - below >= gap - 1e-12 for below, above in pairwise(moved))
-    assert sum(moved) == pytest.approx(sum(heights), abs=1e-9)
-    if all(above - below >= gap for below, above in pairwise(heights)):
-        assert moved == pytest.approx(heights)

@@ -1,4 +1,14 @@
-"""A crafted program as a run folder: the model, its tokeniser, texts that it is for, and a checkpoint."""
+"""A compiled RASP program as a run folder: the model, its tokeniser, texts for it, and a checkpoint of step 0.
+
+```
+from clearhead.rasp import PROGRAMS
+from clearhead.training.rasp_run import compile_to_run
+
+compile_to_run(PROGRAMS["sort"], "runs/sort")
+```
+
+The folder is a run like any other: it loads, traces, is looked into and is trained further.
+"""
 
 import itertools
 import random
@@ -6,14 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from clearhead.cli.craft_model import GO, Fitted, fitted
-from clearhead.cli.craft_program import Ask, example_of, in_words
+from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.rasp import Program, run
 from clearhead.rasp.compiled_model import SURE
+from clearhead.rasp.compiler import AVERAGING
 from clearhead.rasp.description import describe_layers, list_program
-from clearhead.serve.program import PROGRAM
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing, prepare
 from clearhead.text.sources import Aligned, Documents
@@ -23,11 +32,12 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.loop import training_tensors
 from clearhead.training.machine import settled
 from clearhead.training.metrics import MetricsLog
+from clearhead.training.rasp_model import GO, ProgramModel, compile_for_task
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
-from clearhead.training.tasks import TASKS, Task
+from clearhead.training.tasks import Task, task_named
 from clearhead.training.train_step import TrainState
 
-__all__ = ["write_run"]
+__all__ = ["compile_to_run"]
 
 TEXTS, HELD_OUT, TRIES = 64, 8, 5000
 
@@ -35,41 +45,42 @@ Lines = list[str]
 """A text, or a source and its target."""
 
 
-def write_run(ask: Ask, path: Path) -> RunFolder:
-    """Writes the run folder of a compiled program. What is there already is never written over."""
+def compile_to_run(
+    program: Program, path: str | Path, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0
+) -> RunFolder:
+    """Compile a RASP program and write it as a run folder. RunError where the folder is there and not empty."""
+    path = Path(path)
     folder = RunFolder(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path}: there is something already; choose another folder, or `clearhead look {path}`")
-    made = fitted(ask)
-    texts = list(drawn(ask.program, made.context))
+    made = compile_for_task(program, weighting=weighting, sharpness=sharpness)
+    texts = list(draw_texts(program, made.context))
     if not texts:
-        raise OptionError(
-            f"{ask.program.name}: no text was found that it is for, or that it answers with its own tokens"
-        )
-    with folder.locked(), os_errors_as_run_errors(path):
+        raise OptionError(f"{program.name}: no text was found that it is for, or that it answers with its own tokens")
+    with folder.lock(), os_errors_as_run_errors(path):
         claim(folder)
         made.tokenizer.save(path / "tokenizer.json")
-        layout = TASKS[made.task].layout(made.context)
+        layout = task_named(made.task).layout(made.context)
         write_texts(path, layout.texts, texts)
         recipe = recipe_of(made, path, layout.texts)
         kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, log=lambda line: None)
-        task = TASKS[made.task](tokenizers=kept.tokenizers, context=made.context)
-        folder.describe(made.crafted.model.spec, task, kept)
-        folder.write_own(path / PROGRAM, about(ask.program, made))
+        task = task_named(made.task).of(kept, made.context)
+        folder.describe(made.compiled.model.spec, task, kept)
+        folder.write_own(folder.program_file, describe_program(program, made))
         folder.checkpoints.create()
         folder.begin(recipe)
         save(folder, recipe, task, made, texts[0])
     return folder
 
 
-def recipe_of(made: Fitted, path: Path, fields: tuple[str, ...]) -> Recipe:
-    """What the model is, and the texts beside it; the rest is what every recipe says."""
+def recipe_of(made: ProgramModel, path: Path, fields: tuple[str, ...]) -> Recipe:
+    """Return a recipe of the model and the texts beside it, so that it can be trained further."""
     train, dev = ([(str(path / f"{part}.{field}.txt"),) for field in fields] for part in ("train", "held-out"))
     return Recipe(
         task=made.task,
         corpus=Corpus(train=source_of(train), dev=source_of(dev)),
         tokenizing=Tokenizing(kind="word", given=str(path / "tokenizer.json")),
-        model=made.crafted.model.spec,
+        model=made.compiled.model.spec,
         optimizer=Optimizer(),
         batching=Batching(context=made.context),
         budget=Budget(steps=1),
@@ -79,13 +90,14 @@ def recipe_of(made: Fitted, path: Path, fields: tuple[str, ...]) -> Recipe:
 
 
 def source_of(files: list[tuple[str]]) -> Aligned | Documents:
+    """Return one file as documents, a line each; two files as lines that belong together."""
     if len(files) == 1:
         return Documents(paths=files[0], unit="line")
     return Aligned(source=files[0], target=files[1])
 
 
-def save(folder: RunFolder, recipe: Recipe, task: Task, made: Fitted, example: Lines) -> None:
-    """The checkpoint, of step 0, as nothing was trained. The log has an example, for the explorer to begin with."""
+def save(folder: RunFolder, recipe: Recipe, task: Task, made: ProgramModel, example: Lines) -> None:
+    """Save the checkpoint, of step 0 as nothing was trained, and log an example for the explorer to begin with."""
     log = MetricsLog(folder.metrics)
     sample = dict(zip(("input", "reference"), example, strict=False))
     log.write({"kind": "evaluation", "step": 0, "loss": None, "scores": {}, "samples": [sample], "best": False})
@@ -99,13 +111,13 @@ def save(folder: RunFolder, recipe: Recipe, task: Task, made: Fitted, example: L
         "finished": False,
     }
     log.close()
-    train_state = TrainState(made.crafted.model, task, recipe.optimizer, recipe.machine)
-    folder.checkpoints.save(0, named_tensors(made.crafted.model), training_tensors(train_state), state)
+    train_state = TrainState(made.compiled.model, task, recipe.optimizer, recipe.machine)
+    folder.checkpoints.save(0, named_tensors(made.compiled.model), training_tensors(train_state), state)
 
 
-def about(program: Program, made: Fitted) -> dict[str, Any]:
+def describe_program(program: Program, made: ProgramModel) -> dict[str, Any]:
     """Describe what the weights were compiled from: `clearhead.serve.program.RunProgram` has the meanings."""
-    crafted, layout = made.crafted, made.crafted.layouts["target"]
+    compiled, layout = made.compiled, made.compiled.layouts["target"]
     return {
         "program": program.name,
         "about": program.about,
@@ -113,28 +125,28 @@ def about(program: Program, made: Fitted) -> dict[str, Any]:
         "layers": describe_layers(made.plan),
         "vocabulary": [str(token) for token in program.vocabulary],
         "length": program.length,
-        "answers": [str(answer) for answer in crafted.answers],
-        "answer_ids": [crafted.ids[str(answer)] for answer in crafted.answers],
+        "answers": [str(answer) for answer in compiled.answers],
+        "answer_ids": [compiled.ids[str(answer)] for answer in compiled.answers],
         "threshold": SURE,
-        "numeric": crafted.numeric,
-        "directions": crafted.directions,
+        "numeric": compiled.numeric,
+        "directions": compiled.directions,
         "offset": layout.offset,
         "beside": layout.beside,
     }
 
 
 def write_texts(path: Path, fields: tuple[str, ...], texts: list[Lines]) -> None:
-    """Some of them held out; of very few, all are, and trained on too."""
+    """Write the texts to train on and those held out; very few texts serve as both."""
     parts = {"held-out": texts[:HELD_OUT], "train": texts[HELD_OUT:] or texts * 2}
     for part, rows in parts.items():
         for place, field in enumerate(fields):
             write_text(path / f"{part}.{field}.txt", "".join(f"{row[place]}\n" for row in rows))
 
 
-def drawn(program: Program, context: int) -> Iterator[Lines]:
-    """Texts that the program is for, its example first; from one seed, so always the same."""
+def draw_texts(program: Program, context: int) -> Iterator[Lines]:
+    """Yield different texts that the program is for, its example first; the seed is fixed, so always the same."""
     seen = dict[str, None]()
-    for text in itertools.islice(candidates(program, context), TRIES):
+    for text in itertools.islice(draw_candidates(program, context), TRIES):
         lines = lines_of(program, text)
         if lines and lines[0] not in seen:
             seen[lines[0]] = None
@@ -143,11 +155,11 @@ def drawn(program: Program, context: int) -> Iterator[Lines]:
             return
 
 
-def candidates(program: Program, context: int) -> Iterator[list[Any]]:
-    """Texts over the vocabulary of what is read."""
+def draw_candidates(program: Program, context: int) -> Iterator[list[Any]]:
+    """Yield the example, then random texts over the vocabulary that the program reads, without end."""
     draw = random.Random(0)
     if program.source_vocabulary is None:
-        vocabulary, longest, first = program.vocabulary, program.length, example_of(program)
+        vocabulary, longest, first = program.vocabulary, program.length, program.usable_example()
     else:
         vocabulary, longest = program.source_vocabulary, context - 1
         first = list(program.source_example or vocabulary)[:longest]
@@ -157,15 +169,16 @@ def candidates(program: Program, context: int) -> Iterator[list[Any]]:
 
 
 def lines_of(program: Program, text: list[Any]) -> Lines:
-    """A text, or a source and what the program writes for it; nothing where the program is not for it."""
+    """Return a text as a line, or a source and the program's target; an empty list where it is not for that text."""
+    line = " ".join(map(str, text))
     if program.source_vocabulary is None:
-        return [in_words(text)] if program.fits(text) else []
-    answer = written(program, text)
-    return [in_words(text), answer] if answer else []
+        return [line] if program.fits(text) else []
+    target = generate_target(program, text)
+    return [line, " ".join(map(str, target))] if target else []
 
 
-def written(program: Program, source: list[Any]) -> str:
-    """What the program writes for a source, each answer read again, until it gives nothing."""
+def generate_target(program: Program, source: list[Any]) -> list[Any]:
+    """Run the interpreter on a source as a decoder runs: each answer is read as the next token, until there is none."""
     known = {str(token): token for token in program.vocabulary}
     text: list[Any] = [GO]
     while len(text) < program.length:
@@ -173,4 +186,4 @@ def written(program: Program, source: list[Any]) -> str:
         if answer is None or str(answer) not in known:
             break
         text.append(known[str(answer)])
-    return in_words(text[1:])
+    return text[1:]
