@@ -85,7 +85,7 @@ def test_it_is_traced_shown_and_saved_with_its_own_words(tmp_path):
     code, out, said = command("trace", "run", "a b 3", "--parts", "mine", "--json", "--html", tmp_path / "page.html")
     assert code == 0, said
     assert json.loads(out)["kind"] == "encoder-decoder"
-    assert "best keys of a row" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"top k"' in (tmp_path / "page.html").read_text(encoding="utf-8")
     with registry_restored("mine"):
         sys.path.insert(0, os.getcwd())
         try:
