@@ -131,8 +131,8 @@ def test_a_comparison_hands_its_modules_to_its_workers():
     code, out, said = command(*args, "--attention", "mine:TopK(count=1)", "--json")
     assert code == 0, said
     found = json.loads(out)
-    assert [arm["arm"] for arm in found["arms"]] == ["mine.TopK(count=1)"]
-    assert Path("compared/mine.TopK(count=1)-seed1/job.json").exists()
+    assert [arm["arm"] for arm in found["arms"]] == ["mine.TopK(count=1)-20k"]
+    assert Path("compared/mine.TopK(count=1)-20k-seed1/job.json").exists()
     again, _, said = command(*args, "--attention", "mine:TopK(count=1)", "--json")
     assert again == 0
     assert "1 of 1 runs are there already" in said
