@@ -97,7 +97,7 @@ def test_it_is_traced_shown_and_saved_with_its_own_words(tmp_path):
         again = ch.Trace.load(tmp_path / "trace.safetensors", parts=module)
         site = again["decoder.0.cross"]
         assert type(site.weighting) is module.TopK
-        assert int((site.weight[0] > 0).sum(-1).max()) <= 2
+        assert int((site.head[0].weight > 0).sum(-1).max()) <= 2
     with pytest.raises(TraceError, match=r"trace\.safetensors: uses mine:.* a part of your own"):
         ch.Trace.load(tmp_path / "trace.safetensors")
 
