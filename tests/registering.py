@@ -144,6 +144,8 @@ def registry_restored(*modules: str) -> Iterator[None]:
         for tables in (registry.OPTIONS, registry.EXAMPLES):
             for table in tables.values():
                 stack.enter_context(mock.patch.dict(table))
-        yield
-    for name in modules:
-        sys.modules.pop(name, None)
+        try:
+            yield
+        finally:
+            for name in modules:
+                sys.modules.pop(name, None)
