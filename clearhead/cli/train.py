@@ -22,9 +22,8 @@ from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
-from clearhead.training.recipe import CLASSES, Recipe
+from clearhead.training.recipe import CLASSES, Recipe, own_modules
 from clearhead.training.run import Run
-from clearhead.training.tasks import name_of
 from clearhead.training.tensorboard import TensorBoard
 
 __all__ = ["EXAMPLES", "train"]
@@ -202,13 +201,11 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
     ):
         yield row(name, str(where))
     yield Text()
-    quoted = shlex.quote(str(path))
+    quoted = shlex.join([str(path), *(word for name in own_modules(run.folder.recipe()) for word in ("--parts", name))])
     use, evaluate = run.task.usage()
-    module, own, _ = name_of(type(run.task)).partition(":")
-    named = f"{quoted} --parts {module}" if own else quoted
-    yield row("try", use.format(run=named))
-    yield row("", evaluate.format(run=named))
-    yield row("", f"clearhead train {named} --resume --steps {2 * run.folder.checkpoints.all()[0].step}")
+    yield row("try", use.format(run=quoted))
+    yield row("", evaluate.format(run=quoted))
+    yield row("", f"clearhead train {quoted} --resume --steps {2 * run.folder.checkpoints.all()[0].step}")
     yield Text()
 
 

@@ -168,7 +168,7 @@ def steps_of(recipe, home):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda spec: with_attention(spec, "hard"), "attention: there is no 'hard'; there are softmax, cosine"),
+        (lambda spec: with_attention(spec, "hard"), "attention: there is no 'hard'; there are softmax, argmax"),
         (lambda spec: with_position(spec, "gps", 5), "position: there is no 'gps'; there are sinusoidal, learned"),
     ],
 )
