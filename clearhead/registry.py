@@ -22,7 +22,9 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, cast, final
+
+import torch
 
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.serialization import check_type, hints_of, name_in_files
@@ -101,7 +103,7 @@ def register(part: Registered, *, option: str | None = None, examples: Mapping[s
             f"two parts have the short name {option}: {place_of(options(kind)[option])}, {place_of(part)}"
         )
     if examples is None:
-        examples = {} if needs_fields(part) else {option or name: part}
+        examples = {option or name: part} if BASES[kind].saved and not needed_fields(part) else {}
     EXAMPLES.setdefault(kind, {}).update(examples)
     return part
 
@@ -142,12 +144,13 @@ def check_savable(part: type, *, saved: bool) -> None:
         )
 
 
-def needs_fields(part: type) -> bool:
-    """Say whether a part has fields without a default, so that there is no example of it unless one is given."""
-    return not dataclasses.is_dataclass(part) or any(
-        field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        for field in dataclasses.fields(part)
-    )
+def needed_fields(part: type) -> list[str]:
+    """Return the fields of a dataclass that have no default."""
+    return [
+        field.name
+        for field in dataclasses.fields(cast(Any, part))
+        if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
 
 
 def place_of(part: type) -> str:
@@ -183,13 +186,17 @@ class Examples(Mapping[str, Any]):
         return len(self.parts)
 
 
-def find(name: str, *kinds: str, error: type[ClearheadError] = OptionError) -> type:
-    """Return the class that a short name or a path stands for, of these kinds; raise where there is none."""
-    short = {option: cls for kind in kinds for option, cls in options(kind).items()}
+def find(name: str, *kinds: str, also: Sequence[str] = (), error: type[ClearheadError] = OptionError) -> type:
+    """Return the class, of these kinds, that a short name or a path stands for; raise where there is none.
+
+    `also` are other words that are understood where the name comes from; the message lists them with the short names.
+    """
+    short = {option: cls for kind in reversed(kinds) for option, cls in options(kind).items()}
     if name in short:
         return short[name]
     if ":" not in name:
-        raise error(f"there is no {name!r}; there are {', '.join(short)}, and parts of your own as module:Class")
+        known = [*(option for kind in kinds for option in options(kind)), *also]
+        raise error(f"there is no {name!r}; there are {', '.join(known)}, and parts of your own as module:Class")
     if name not in CLASSES:
         raise error(
             f"{name[:80]!r} is not registered: import its module (--parts, or parts= in load), and put "
@@ -209,42 +216,48 @@ class Chosen(NamedTuple):
 
     def make(self, **usual: Any) -> Any:
         """Return the part. Fields that are not given have the usual values, where it has such fields."""
-        known = hints_of(self.cls)
-        return self.cls(**{name: value for name, value in usual.items() if name in known} | dict(self.fields))
+        known, name = hints_of(self.cls), name_in_files(self.cls)
+        given = {field: value for field, value in usual.items() if field in known} | dict(self.fields)
+        if missing := [field for field in needed_fields(self.cls) if field not in given]:
+            raise OptionError(f"{name} has no default for {missing[0]}: write {name}({missing[0]}=…)")
+        try:
+            return self.cls(**given)
+        except ClearheadError:
+            raise
+        except Exception as problem:  # whatever a user's class raises is told as theirs
+            raise OptionError(f"{name}: {type(problem).__name__}: {problem} ({failing_place(problem)})") from problem
 
 
-def parse(text: str, *kinds: str) -> Chosen:
+def parse(text: str, *kinds: str, also: Sequence[str] = ()) -> Chosen:
     """Return the part that an option's text names: `relu`, `mine:Entmax` or `mine:Entmax(alpha=1.5)`.
 
     >>> import clearhead.model.feedforward
     >>> parse("relu", "feed-forward").make(d_ff=64, length=9)
     ReLU(d_ff=64, bias=True)
     """
-    name, bracket, _ = text.partition("(")
-    cls = find(name, *kinds)
-    if not bracket:
-        return Chosen(cls, {})
-    written = f"part({text[len(name) + 1 :]}"
-    try:
-        call = ast.parse(written, mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or written.rstrip()[-1:] != ")":
-            raise ValueError
-        given = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg is not None}
-        if len(given) < len(call.keywords):
-            raise ValueError
-    except (SyntaxError, ValueError):
-        raise OptionError(f"expected {name}(field=value, …); came {text!r}") from None
+    name, bracket, rest = text.partition("(")
+    cls = find(name.strip(), *kinds, also=also)
+    given = read_fields(name, f"part({rest}") if bracket else {}
     hints = hints_of(cls)
     for field in given:
         if field not in hints:
             raise OptionError(f"{name} has no field {field!r}; it has {', '.join(hints) or 'none'}")
-    return Chosen(
-        cls,
-        {
-            field: check_type(value, hints[field], f"{name}: {field}", error=OptionError)
-            for field, value in given.items()
-        },
-    )
+    checked = {
+        field: check_type(value, hints[field], f"{name}: {field}", error=OptionError) for field, value in given.items()
+    }
+    return Chosen(cls, checked)
+
+
+def read_fields(name: str, call: str) -> dict[str, Any]:
+    """Return the fields of a call as text, `part(alpha=1.5)`: plain values of Python's, nothing that is run."""
+    try:
+        read = ast.parse(call.strip(), mode="eval").body
+        if not isinstance(read, ast.Call) or not isinstance(read.func, ast.Name) or read.args:
+            raise ValueError
+        return {field.arg or "**": ast.literal_eval(field.value) for field in read.keywords}
+    except (SyntaxError, ValueError):
+        written = call.removeprefix("part")
+        raise OptionError(f"expected {name}(field=value, …), with plain values; came {name}{written}") from None
 
 
 def import_parts(parts: Parts | None, *, folder: str | None = None) -> None:
@@ -263,7 +276,7 @@ def import_parts(parts: Parts | None, *, folder: str | None = None) -> None:
 
 def import_module(name: str, folder: str | None) -> None:
     """Import a module of the user's; OptionError, with file and line, where it cannot be."""
-    if not all(part.isidentifier() for part in name.split(".")):
+    if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         hint = f": write {Path(name).stem}" if name.endswith(".py") else ""
         raise OptionError(f"parts: expected the name of a module, as `import` takes it; came {name!r}{hint}")
     before = list(sys.path)
@@ -282,10 +295,10 @@ def import_module(name: str, folder: str | None) -> None:
 
 
 def failing_place(error: BaseException) -> str:
-    """Return file and line of an error in a user's module: of its last frame outside Clearhead and Python's imports."""
+    """Return file and line of an error in a user's module: of its last frame that is in no installed package."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    inside = str(Path(__file__).parent)
-    theirs = [frame for frame in frames if not frame.filename.startswith((inside, "<frozen"))]
+    installed = (str(Path(__file__).parent), str(Path(torch.__file__).parents[1]), str(Path(ast.__file__).parent))
+    theirs = [frame for frame in frames if not frame.filename.startswith((*installed, "<frozen"))]
     return f"{theirs[-1].filename}, line {theirs[-1].lineno}" if theirs else "no line is known"

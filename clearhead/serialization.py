@@ -10,7 +10,7 @@ import math
 import os
 import stat
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -23,10 +23,12 @@ from clearhead.files import parse_json, replacing
 
 __all__ = [
     "check_fields",
+    "check_registered",
     "check_type",
     "from_json",
     "load_tensors",
     "name_in_files",
+    "names_in",
     "save_tensors",
     "table_of",
     "to_json",
@@ -135,21 +137,38 @@ def make_part(value: Any, reader: Reader, where: str) -> Any:
     if CLASS not in value:
         return fields
     name, (table, then, error) = value[CLASS], reader
-    if isinstance(name, str) and ":" in name and name not in table:
-        module = name.partition(":")[0][:60]
-        raise error(
-            f"{where}: uses {name[:80]}, a part of your own that is not registered; name its module: --parts {module} "
-            f"on the command line, or load(…, parts={module!r})"
-        )
     if not isinstance(name, str) or name not in table:
+        check_registered([name] if isinstance(name, str) else [], table, where, error=error)
         raise error(
             f"{where}: there is no {str(name)[:60]!r} in this version of Clearhead: was it written by a newer one?"
         )
     given = check_fields(fields, hints_of(table[name]), where, what=name, then=then.get(name), error=error)
     try:
         return table[name](**given)
-    except ClearheadError as problem:
+    except (ClearheadError, ValueError) as problem:
         raise error(f"{where}: {problem}") from None
+
+
+def check_registered(
+    names: Iterable[str], table: Mapping[str, type], where: str, *, error: type[ClearheadError] = RunError
+) -> None:
+    """Raise where one of these classes is a user's own that is not registered: no file makes its module be imported."""
+    for name in names:
+        module, colon, _ = name.partition(":")
+        if colon and name not in table:
+            raise error(
+                f"{where}: uses {name[:80]}, a part of your own that is not registered. Name its module: --parts "
+                f"{module[:60]} on the command line, parts={module[:60]!r} in load; it has @clearhead.register above "
+                "the class"
+            )
+
+
+def names_in(value: Any) -> Iterator[str]:
+    """Yield the names of the classes in what `to_json` wrote."""
+    if isinstance(value, dict):
+        yield from (name for name in [value.get(CLASS)] if isinstance(name, str))
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from names_in(inner)
 
 
 def count_objects(value: Any) -> int:

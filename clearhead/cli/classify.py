@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells
+from clearhead.cli.options import Parts
 from clearhead.training.run import load
 from clearhead.training.tasks import Classify
 
@@ -25,6 +26,7 @@ def classify(
         bool, typer.Option("--probabilities", help="Add every label and its probability, separated by tabs.")
     ] = False,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
     """Label lines of text: one label out for each line in, in order.

@@ -1,6 +1,7 @@
 """`clearhead compare`: models that differ in a part, with the same budget, data and seeds; a table and a plot."""
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from clearhead.cli.options import flag, given_flags, one_of, wrong
+from clearhead.cli.options import Parts, flag, given_flags, import_named, one_of, wrong
 from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, chosen_task, overridden
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
@@ -22,9 +23,9 @@ from clearhead.experiments.comparing import compare as comparison_of
 from clearhead.experiments.comparison import Comparison
 from clearhead.experiments.probes import PROBES, probe_recipe
 from clearhead.model.sizes import parse_count
-from clearhead.training.defaults import ATTENTIONS, POSITIONS
+from clearhead.training.defaults import ABSENT, KINDS, choose
 from clearhead.training.recipe import Recipe
-from clearhead.training.variants import BLOCKS, FEED_FORWARDS, HEADS, PARTS, parse_scale, parse_whole
+from clearhead.training.variants import HEADS, PARTS, parse_scale, parse_whole
 
 __all__ = ["EXAMPLES", "compare"]
 
@@ -60,6 +61,7 @@ class ComparingOptions:
         list[str] | None,
         typer.Option(
             metavar="PART=VALUE",
+            callback=import_named("--variant"),
             help="One model, by its differences from the base; repeat it, instead of lists: "
             f"{', '.join(map(dashed, LISTS))}; or {BASE}.",
         ),
@@ -82,6 +84,8 @@ def compare(
     folder: Annotated[str, typer.Argument(help="Folder for the runs, the table and the plot.", metavar="FOLDER")],
     comparing: ComparingOptions,
     choices: Choices,
+    *,
+    parts: Parts = None,
 ) -> None:
     """Train models that differ in one part or more, and compare them in one table and one plot.
 
@@ -116,7 +120,9 @@ def numbers(text: str) -> list[int]:
 
 
 def split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    """Return the items of a list with commas; those inside parentheses belong to an item, as in mine:TopK(a=1,b=2)."""
+    parts = re.split(r",(?![^(]*\))", text)
+    return [part.strip() for part in parts if part.strip()]
 
 
 def variants_of(texts: Sequence[str], choices: Choices) -> list[dict[str, str]]:
@@ -167,13 +173,12 @@ def lists_of(choices: Choices) -> dict[str, list[str]]:
 
 def check_values(lists: Mapping[str, Sequence[str]]) -> None:
     """Raise for a value that no model could have; one that only this model cannot have makes its arm impossible."""
-    known = {"attention": ATTENTIONS, "position": POSITIONS, "heads": HEADS, "block": BLOCKS}
-    for name, values in {**known, "feed_forward": FEED_FORWARDS}.items():
-        for value in lists.get(name, ()):
-            one_of(flag(name), value, dict[str, None].fromkeys(values))
+    for value in lists.get("heads", ()):
+        one_of("--heads", value, dict.fromkeys(HEADS))
+    named = {name: functools.partial(choose, name) for name in KINDS}
     numbers = {name: functools.partial(parse_whole, name) for name in ("value_rank", "d_value")}
-    for name, parse in {"size": parse_count, "scale": parse_scale, **numbers}.items():
-        for value in lists.get(name, ()):
+    for name, parse in {"size": parse_count, "scale": parse_scale, **numbers, **named}.items():
+        for value in (value for value in lists.get(name, ()) if not (name in ABSENT and value == "none")):
             try:
                 parse(value)
             except OptionError as error:

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import given_flags, wrong
+from clearhead.cli.options import Parts, given_flags, wrong
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import (
     TITLE,
@@ -122,6 +122,7 @@ def evaluate(
         str | None, typer.Option(help="Write the translations or labels to this file, one per line.", metavar="FILE")
     ] = None,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Score a trained model on text that it has not seen.
@@ -145,7 +146,7 @@ def evaluate(
     if as_json:
         show_json(found)
     else:
-        show(*page(found))
+        show(*page(found, TITLES | {one.key: one.name for one in task.measures if one.key not in TITLES}))
 
 
 def as_text_options(text: HeldOut) -> TextOptions:
@@ -175,10 +176,10 @@ def chosen(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
         raise wrong("--tokenize", str(error)) from error
 
 
-def page(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+def page(found: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[RenderableType]:
     yield rule(f"{found['run']}, step {found['step']:,}")
     yield Text()
-    for name, title in TITLES.items():
+    for name, title in titles.items():
         if name in found:
             yield Text.assemble(f"  {title:<{NAME}}", (as_number(found[name]), "chosen"))
     if "bleu_signature" in found:

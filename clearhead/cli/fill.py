@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells
+from clearhead.cli.options import Parts
 from clearhead.training.run import load
 from clearhead.training.tasks import Fill
 from clearhead.training.tasks.fill import BLANK, CANDIDATES
@@ -27,6 +28,7 @@ def fill(
         typer.Option(min=1, help="Add the N likeliest pieces for each blank, after a tab.", metavar="N"),
     ] = None,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
     """Fill the blanks in lines of text, written <mask>: one line out for each line in, in order.

@@ -18,7 +18,7 @@ from clearhead.cli.line_io import (
     as_line,
     cells,
 )
-from clearhead.cli.options import flag, wrong
+from clearhead.cli.options import Parts, flag, wrong
 from clearhead.cli.screen import write, write_output
 from clearhead.decoding import Greedy, Sample
 from clearhead.text.problems import Place
@@ -83,6 +83,7 @@ def generate(
     ] = None,
     how: Writing,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
     """Continue a prompt; or continue each line of a file, one line out for each line in.

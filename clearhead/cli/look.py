@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.line_io import Device, RunPath
+from clearhead.cli.options import Parts
 from clearhead.cli.screen import write
 from clearhead.training.run import load
 
@@ -45,6 +46,7 @@ def look(
     ] = ("127.0.0.1"),
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
     device: Device = "auto",
+    parts: Parts = None,
 ) -> None:
     """Open a trained model in the browser: type a text, and see every layer, head and number.
 

@@ -116,21 +116,25 @@ NAMED = re.compile(r"(?:^|[=,])\s*([A-Za-z_][\w.]*):")
 """The module of a part that an option names as module:Class, alone or in a list."""
 
 
-def import_named(context: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
-    """For an option that names parts: import the modules of those of the user's own.
+def import_named(option: str) -> Callable[[Any], Any]:
+    """For an option that names parts: import the modules of those of the user's own when the command line is read.
 
     The folder that the command is given in is searched first, but only for these modules.
     """
-    from clearhead.errors import ClearheadError
-    from clearhead.registry import import_parts
 
-    texts = [value] if isinstance(value, str) else value or ()
-    modules = texts if param.name == "parts" else [module for text in texts for module in NAMED.findall(text)]
-    try:
-        import_parts(list(modules), folder=os.getcwd())
-    except ClearheadError as error:
-        raise wrong(param.opts[0], str(error).removeprefix("parts: ")) from error
-    return value
+    def checked(value: Any) -> Any:
+        from clearhead.errors import ClearheadError
+        from clearhead.registry import import_parts
+
+        texts = [value] if isinstance(value, str) else value or []
+        modules = texts if option == "--parts" else [module for text in texts for module in NAMED.findall(text)]
+        try:
+            import_parts(list(modules), folder=os.getcwd())
+        except ClearheadError as error:
+            raise wrong(option, str(error).removeprefix("parts: ")) from error
+        return value
+
+    return checked
 
 
 Parts = Annotated[
@@ -138,7 +142,7 @@ Parts = Annotated[
     typer.Option(
         "--parts",
         metavar="MODULE",
-        callback=import_named,
+        callback=import_named("--parts"),
         help="Import your module, which has parts of the run.",
     ),
 ]

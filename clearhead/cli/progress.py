@@ -23,6 +23,7 @@ __all__ = [
     "duration",
     "keep_on_one_line",
     "main_score",
+    "own_scores",
     "progress",
     "scores_said",
 ]
@@ -200,13 +201,24 @@ def scores_said(scores: Mapping[str, Any]) -> list[str]:
     return said
 
 
+def own_scores(scores: Mapping[str, Any]) -> list[str]:
+    """Return the scores that only a task of the user's own has, by their keys.
+
+    >>> own_scores({"accuracy": 0.9, "span_f1": 0.75})
+    ['span f1 0.75']
+    """
+    known = {measure.key for measure in SCORES}
+    own = {key: value for key, value in scores.items() if key not in known and isinstance(value, int | float)}
+    return [f"{key.replace('_', ' ')} {value:.4g}" for key, value in own.items()]
+
+
 def main_score(scores: Mapping[str, Any]) -> str:
     return next(iter(scores_said(scores)), "")
 
 
 def evaluation_page(line: Line) -> Iterator[Text]:
     """Yield a line of scores, and a line for each sample."""
-    facts = "  ".join([f"loss {line['loss']:.4f}", *scores_said(line["scores"])])
+    facts = "  ".join([f"loss {line['loss']:.4f}", *scores_said(line["scores"]), *own_scores(line["scores"])])
     best = ("  best so far", "chosen") if line.get("best") else ""
     yield Text.assemble((f"dev at step {line['step']:,}", "title"), f"  {facts}", best)
     for sample in line.get("samples", ()):

@@ -15,6 +15,7 @@ from clearhead.devices import choose_device
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
 from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
+from clearhead.registry import options, parse
 from clearhead.text.kinds import KINDS, SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.tokenizer import Tokenizer, suggested_size
@@ -22,7 +23,7 @@ from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
-from clearhead.training.schedules import SCHEDULES
+from clearhead.training.schedules import SCHEDULES, Schedule
 from clearhead.training.tasks import TASKS, Task, task_named
 from clearhead.training.tasks.base import with_article
 
@@ -41,6 +42,8 @@ __all__ = [
 EVALUATIONS = 20
 """How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
 LEAST = 100
+OWN = "or your own, module:Class"
+"""What an option says that names a part."""
 
 Name = str | None
 Count = int | None
@@ -91,10 +94,20 @@ class ModelOptions:
         Name, typer.Option(metavar="COUNT", help="Or a model with about this many parameters: 300k, 10M, 1.5B.")
     ] = None
     attention: Annotated[
-        Name, typer.Option(metavar="NAME", help=f"Kind of attention: {', '.join(defaults.ATTENTIONS)}.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            callback=import_named("--attention"),
+            help=f"Kind of attention: {', '.join(defaults.ATTENTIONS)}; {OWN}.",
+        ),
     ] = None
     position: Annotated[
-        Name, typer.Option(metavar="NAME", help=f"Positional encoding: {', '.join(defaults.POSITIONS)}.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            callback=import_named("--position"),
+            help=f"Positional encoding: {', '.join(defaults.POSITIONS)}; {OWN}.",
+        ),
     ] = None
     heads: Annotated[
         Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
@@ -106,13 +119,31 @@ class ModelOptions:
         Name, typer.Option(metavar="N", help="Width of a head's values.  [default: the width of its keys]")
     ] = None
     block: Annotated[
-        Name, typer.Option(metavar="NAME", help="Where the norm is: pre, post, none, or note: norm(FFN(a) + a).")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            callback=import_named("--block"),
+            help=f"Where the norm is: pre, post, none, or note: norm(FFN(a) + a); {OWN}.",
+        ),
+    ] = None
+    norm: Annotated[
+        Name,
+        typer.Option(
+            metavar="NAME",
+            callback=import_named("--norm"),
+            help=f"Kind of norm: {', '.join(options('norm'))}; {OWN}.",
+        ),
     ] = None
     scale: Annotated[
         Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
     ] = None
     feed_forward: Annotated[
-        Name, typer.Option(metavar="NAME", help=f"Activation: {', '.join(variants.FEED_FORWARDS)}.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            callback=import_named("--feed-forward"),
+            help=f"Activation: {', '.join(options('feed-forward'))}, none; {OWN}.",
+        ),
     ] = None
     dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
 
@@ -125,9 +156,14 @@ class OptimizerOptions:
     title: ClassVar[str] = "Optimizer"
 
     lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Peak learning rate.")] = None
-    schedule: Annotated[Name, typer.Option(metavar="NAME", help=f"Learning rate schedule: {', '.join(SCHEDULES)}.")] = (
-        None
-    )
+    schedule: Annotated[
+        Name,
+        typer.Option(
+            metavar="NAME",
+            callback=import_named("--schedule"),
+            help=f"Learning rate schedule: {', '.join(SCHEDULES)}; {OWN}.",
+        ),
+    ] = None
     warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Warm-up steps.")] = None
     smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
     r_drop: Annotated[Number, typer.Option(min=0, metavar="X", help="Weight of the R-Drop loss; 0 turns it off.")] = (
@@ -221,7 +257,7 @@ class Choices:
         Name,
         typer.Option(
             metavar="NAME",
-            callback=import_named,
+            callback=import_named("--task"),
             help=f"What to learn: {', '.join(TASKS)}; or your own, module:Class.",
         ),
     ] = None
@@ -375,9 +411,6 @@ def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
 
 def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
     """Return the model with other parts. Whether they go together is found out by building it of nothing."""
-    for option, known in (("attention", tuple(defaults.ATTENTIONS)), ("position", defaults.POSITIONS)):
-        if option in parts:
-            one_of(flag(option), parts[option], dict[str, None].fromkeys(known))
     for name in variants.PARTS:
         if name in parts:
             try:
@@ -448,16 +481,28 @@ def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget
     if options.warmup is None and budget.steps is not None and default.budget.steps is not None:
         warmup = round(warmup * min(1.0, budget.steps / default.budget.steps))
     if options.schedule is not None:
-        named = one_of("--schedule", options.schedule, SCHEDULES)
-        schedule = schedule if isinstance(schedule, named) else named()
+        schedule = as_schedule(options.schedule, schedule, warmup)
+    else:
+        schedule = replace(schedule, warmup=warmup)
     return replace(
         usual,
         **present({name: getattr(options, name) for name in ("smoothing", "r_drop", "weight_decay")}),
         lr=options.lr or rate,
-        schedule=replace(schedule, warmup=warmup),
+        schedule=schedule,
         clip=usual.clip if options.clip is None else options.clip or None,
         averaging=usual.averaging if type(average) is type(usual.averaging) else average,
     )
+
+
+def as_schedule(text: str, usual: Schedule, warmup: int) -> Schedule:
+    """Return the schedule that is named, with this warm-up unless its text says another."""
+    try:
+        chosen = parse(text, "schedule")
+        if isinstance(usual, chosen.cls) and not chosen.fields:
+            return replace(usual, warmup=warmup)
+        return chosen.make(warmup=warmup)
+    except OptionError as error:
+        raise wrong("--schedule", str(error)) from error
 
 
 def as_batching(options: BatchOptions, default: Batching) -> Batching:

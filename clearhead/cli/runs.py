@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from clearhead.cli.options import wrong
+from clearhead.cli.options import Parts, wrong
 from clearhead.cli.progress import SCORES, keep_on_one_line, main_score
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.errors import ClearheadError
@@ -61,6 +61,7 @@ class Found:
 
 def runs(
     folder: Annotated[str, typer.Argument(help="Folder to search, two levels deep.", metavar="FOLDER")] = "runs",
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as one JSON object.")] = False,
 ) -> None:
     """List run folders and their scores.

@@ -8,7 +8,7 @@ import typer
 
 from clearhead.cli.attention_drawing import drawing
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import wrong
+from clearhead.cli.options import Parts, wrong
 from clearhead.cli.screen import show, show_json
 from clearhead.cli.trace_object import as_object
 from clearhead.cli.trace_page import SurveyedTrace, WrittenFile, as_drawing, describe_files, page
@@ -61,6 +61,7 @@ def trace(
         typer.Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", metavar="0,5"),
     ] = None,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object, weights too.")] = False,
 ) -> None:
     """Show what a model does with a text: tokens, attention layers, heads, and where the clearest head looks.

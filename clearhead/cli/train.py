@@ -13,8 +13,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.options import given_flags, wrong
-from clearhead.cli.progress import Progress, duration, keep_on_one_line, progress, scores_said
+from clearhead.cli.options import Parts, given_flags, wrong
+from clearhead.cli.progress import Progress, duration, keep_on_one_line, own_scores, progress, scores_said
 from clearhead.cli.recipe_options import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
@@ -22,7 +22,7 @@ from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
-from clearhead.training.recipe import Recipe
+from clearhead.training.recipe import CLASSES, Recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.tensorboard import TensorBoard
 
@@ -70,6 +70,8 @@ def train(
     ],
     choices: Choices,
     ways: Ways,
+    *,
+    parts: Parts = None,
 ) -> None:
     """Train a model on your text: translate, generate, fill blanks, or classify.
 
@@ -81,7 +83,7 @@ def train(
         raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
     recipe = recipe_to_resume(folder, choices) if ways.resume else as_recipe(choices)
     if ways.dry_run:
-        show_json(to_json(recipe))
+        show_json(to_json(recipe, CLASSES))
         return
     with ExitStack() as stack:
         shown = stack.enter_context(progress())
@@ -182,7 +184,8 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
     path = run.folder.path
     yield rule(str(path))
     loss = evaluation["loss"]
-    parts = ["loss NaN" if loss is None else f"loss {loss:.4f}", *scores_said(evaluation)]
+    own = {one.key: evaluation.get(one.key) for one in run.task.measures if one.key != "loss"}
+    parts = ["loss NaN" if loss is None else f"loss {loss:.4f}", *scores_said(evaluation), *own_scores(own)]
     yield prose(f"[chosen]{'   '.join(parts)}[/]")
     yield prose(
         f"{evaluation['parameters']:,} parameters, {duration(evaluation['training_seconds'])} of training; the weights "
@@ -198,7 +201,7 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
     ):
         yield row(name, str(where))
     yield Text()
-    quoted = shlex.quote(str(path))
+    quoted = shlex.join([str(path), *(word for name in own_modules(run.folder.recipe()) for word in ("--parts", name))])
     use, evaluate = run.task.usage()
     yield row("try", use.format(run=quoted))
     yield row("", evaluate.format(run=quoted))

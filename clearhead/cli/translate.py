@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells
-from clearhead.cli.options import wrong
+from clearhead.cli.options import Parts, wrong
 from clearhead.training.run import load
 from clearhead.training.tasks import Translate
 
@@ -31,6 +31,7 @@ def translate(
         ),
     ] = 1.0,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
     """Translate lines of text: one line out for each line in, in order.

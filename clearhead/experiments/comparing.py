@@ -8,6 +8,7 @@ compare("runs/kinds", arms, seeds=(1, 2, 3))
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,10 +58,13 @@ def grid(lists: Mapping[str, Sequence[str]], make: Callable[[Choice], Recipe]) -
 def label(option: str, value: str) -> str:
     """Return how a value is called in the name of an arm: alone where it says what it is of, else with its option.
 
-    >>> label("attention", "cosine"), label("value_rank", "8")
-    ('cosine', 'value-rank=8')
+    It is part of a folder's name, so a part of the user's own is written with a point and without quotes.
+
+    >>> label("attention", "cosine"), label("value_rank", "8"), label("attention", "mine:TopK(count=2, ties='all')")
+    ('cosine', 'value-rank=8', 'mine.TopK(count=2,ties=all)')
     """
-    return value if option in TELLING else f"{option.replace('_', '-')}={value}"
+    plain = re.sub(r"[^\w.,=()+-]", "", value.replace(":", "."))
+    return plain if option in TELLING else f"{option.replace('_', '-')}={plain}"
 
 
 def one_by_one(variants: Sequence[Choice], make: Callable[[Choice], Recipe]) -> list[Arm | Impossible]:

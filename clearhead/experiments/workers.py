@@ -1,6 +1,7 @@
 """The runs of a comparison: each a job, done by a process of its own, so that its memory is its alone.
 
-`python -m clearhead.experiments.workers run RUN/job.json` is such a process.
+`python -m clearhead.experiments.workers run RUN/job.json` is such a process. Modules with parts of the user's own come
+after it: a worker imports those that its command line names, and none because its job names them.
 """
 
 import json
@@ -18,11 +19,12 @@ from typing import Any, final
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.experiments.probes import score_recall
 from clearhead.files import open_log, os_errors_as_run_errors, read_sealed
+from clearhead.registry import import_parts
 from clearhead.serialization import from_json, table_of, to_json
 from clearhead.text.preparing import prepare
 from clearhead.training.claiming import check_new, claim
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import CLASSES, THEN, Recipe
+from clearhead.training.recipe import CLASSES, THEN, Recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import task_named
@@ -100,7 +102,9 @@ def prepare_text(jobs: Sequence[Job], log: Log) -> None:
         for job in jobs
     }
     for job in different.values():
-        done = subprocess.run(command("prepare", job), text=True, capture_output=True, env=environment(), check=False)
+        done = subprocess.run(
+            command("prepare", job), text=True, capture_output=True, env=environment(job), check=False
+        )
         for line in done.stdout.splitlines():
             log(line)
         if done.returncode:
@@ -108,13 +112,27 @@ def prepare_text(jobs: Sequence[Job], log: Log) -> None:
 
 
 def command(verb: str, job: Job) -> list[str]:
-    return [sys.executable, "-m", "clearhead.experiments.workers", verb, str(job.folder.path / JOB)]
+    return [
+        sys.executable,
+        "-m",
+        "clearhead.experiments.workers",
+        verb,
+        str(job.folder.path / JOB),
+        *own_modules(job.recipe),
+    ]
 
 
-def environment() -> dict[str, str]:
-    """Return our environment, with this very clearhead first on the path, wherever the command was given."""
-    here = str(Path(__file__).parents[2])
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
+def environment(job: Job) -> dict[str, str]:
+    """Return our environment, with this very clearhead first on the path, then the folders of the user's own modules."""
+    paths = [str(Path(__file__).parents[2]), *map(folder_of, own_modules(job.recipe)), os.environ.get("PYTHONPATH")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, paths)))}
+
+
+def folder_of(module: str) -> str | None:
+    """Return the folder that an imported module is found in, by its own name or its package's; None if it has none."""
+    top = sys.modules[module.partition(".")[0]]
+    file = getattr(top, "__file__", None)
+    return None if file is None else str(Path(file).resolve().parents[1 if hasattr(top, "__path__") else 0])
 
 
 def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
@@ -157,7 +175,7 @@ def start_worker(job: Job) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
-            env=environment(),
+            env=environment(job),
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
@@ -220,8 +238,9 @@ def report(line: Mapping[str, Any]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Do what a worker process is asked for: `run` or `prepare`."""
-    verb, path = arguments
+    verb, path, *parts = arguments
     try:
+        import_parts(parts)
         {"run": work, "prepare": tokenise}[verb](read_job(Path(path)))
     except ClearheadError as error:
         print(error, file=sys.stderr)

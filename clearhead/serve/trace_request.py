@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -14,8 +15,8 @@ from clearhead.tracing.edits import Change, Edit, Swap
 __all__ = ["WEIGHTINGS", "TraceRequest", "as_change", "changes_of", "read_edits"]
 
 MOST_EDITS = 1000
-WEIGHTINGS: Mapping[str, Weighting] = {**TABLE, "kernelized": Kernelized("elu")}
-"""The weightings that can be swapped in, by name."""
+WEIGHTINGS: Mapping[str, Weighting] = ChainMap({"kernelized": Kernelized("elu")}, TABLE)  # pyright: ignore[reportArgumentType] - it is only read
+"""What can be put in a weighting's place, by name: registered weightings of the user's own too."""
 
 
 @final

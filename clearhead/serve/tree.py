@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, final
 
 from clearhead.decoding import Beam, Hypothesis
@@ -32,7 +32,15 @@ def request_of(run: Run, text: str, max_new: int | None) -> Decoding:
     """Return what decoding from a text begins with; raise OptionError where the run decodes nothing."""
     if run.task.target == "none":
         raise OptionError(one_step(run.task))
-    return run.task.decoding(asked_of(run, text).ids, max_new=max_new, usual=GENERATED)
+    found = run.task.decoding(asked_of(run, text).ids, max_new=max_new, usual=GENERATED)
+    if found.prefix is not None:
+        return found
+    # The output continues the source, and the page asks for a trace of both together.
+    context = run.task.context
+    room = context - len(found.source)
+    if room < 1:
+        raise OptionError(f"the text fills the {context} tokens that the model reads; shorten it to go on from it")
+    return replace(found, rules=replace(found.rules, max_new=min(room, found.rules.max_new)))
 
 
 def why_no_decoding(run: Run) -> str | None:

@@ -25,7 +25,18 @@ from clearhead.errors import ClearheadError, OptionError, TraceError
 from clearhead.files import check_seal, seal
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.spec_json import PARTS, THEN, counts_in
-from clearhead.serialization import check_fields, check_type, from_json, hints_of, load_tensors, save_tensors, to_json
+from clearhead.registry import Parts, import_parts
+from clearhead.serialization import (
+    check_fields,
+    check_registered,
+    check_type,
+    from_json,
+    hints_of,
+    load_tensors,
+    names_in,
+    save_tensors,
+    to_json,
+)
 from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import Change, Edit, Swap
 from clearhead.tracing.inner import InnerValues
@@ -155,8 +166,14 @@ def change_to_json(change: Change, name: str, tensors: dict[str, Tensor]) -> dic
     return told
 
 
-def load_trace(path: str | Path, model: nn.Module | None = None) -> tuple[TraceContent, InnerValues | None]:
-    """Return what a file of a trace holds; with the `model` it was made from, also what makes its inner values."""
+def load_trace(
+    path: str | Path, model: nn.Module | None = None, *, parts: Parts | None = None
+) -> tuple[TraceContent, InnerValues | None]:
+    """Return what a file of a trace holds; with the `model` it was made from, also what makes its inner values.
+
+    `parts`: as in `clearhead.load`.
+    """
+    import_parts(parts)
     try:
         told, tensors = load_tensors(path, header=HEADER)
     except OSError as error:
@@ -164,6 +181,7 @@ def load_trace(path: str | Path, model: nn.Module | None = None) -> tuple[TraceC
     if told is None:
         raise TraceError(f"{path}: is no trace of Clearhead; one is written by trace.save")
     told = check_header(told, tensors, str(path))
+    check_registered(names_in(told), PARTS, str(path), error=TraceError)
     try:
         return read_trace(told, tensors, model)
     except TraceError:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.registry import Parts
 from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import ALL_ROWS, Change
 from clearhead.tracing.inner import InnerValues, site_value
@@ -163,9 +164,9 @@ class Trace:
         save_trace(TraceContent(**{one.name: getattr(self, one.name) for one in fields(TraceContent)}), path)
 
     @staticmethod
-    def load(path: str | Path, model: nn.Module | None = None) -> "Trace":
-        """Return a saved trace; with a `model`, it must be the model it was made from."""
-        content, inner = load_trace(path, model)
+    def load(path: str | Path, model: nn.Module | None = None, *, parts: Parts | None = None) -> "Trace":
+        """Return a saved trace; with a `model`, the one it was made from. `parts` is as in `clearhead.load`."""
+        content, inner = load_trace(path, model, parts=parts)
         return Trace(**vars(content), inner=inner)
 
     def with_notes(self, *notes: str) -> "Trace":

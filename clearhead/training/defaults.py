@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import final
 
-from clearhead.attention import positions, similarity, weighting
+from clearhead.attention import weighting
+from clearhead.attention.positions import EmbeddedPosition, Position
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.devices import choose_device
@@ -18,6 +19,7 @@ from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.registry import Chosen, options, parse
 from clearhead.text.encoding import Corpus
 from clearhead.training.default_models import PLACEHOLDER, decoder, encoder, text_bytes
 from clearhead.training.recipe import Machine, Recipe
@@ -25,9 +27,11 @@ from clearhead.training.tasks import name_of, task_named
 
 __all__ = [
     "ATTENTIONS",
+    "KINDS",
     "PLACEHOLDER",
     "POSITIONS",
     "Kind",
+    "choose",
     "decoder",
     "default_recipe",
     "encoder",
@@ -47,18 +51,41 @@ class Kind:
     weighting: Weighting | None = None
 
 
-ATTENTIONS: dict[str, Kind] = {
-    "softmax": Kind(),
-    "cosine": Kind(similarity=similarity.Cosine()),
-    "argmax": Kind(weighting=weighting.Argmax()),
-    "kernelized": Kind(weighting=weighting.Kernelized("elu")),
-    "sigmoid": Kind(weighting=weighting.Sigmoid()),
-    "sparsemax": Kind(weighting=weighting.Sparsemax()),
+KINDS = {
+    "attention": ("weighting", "similarity", "feature map"),
+    "position": ("embedded position", "position"),
+    "block": ("arrangement",),
+    "norm": ("norm",),
+    "feed_forward": ("feed-forward",),
 }
-"""What `--attention` takes."""
+"""The kinds of registered parts that each option of a model names."""
+ABSENT = ("position", "feed_forward")
+"""The options that take `none`: a model without the part."""
 
-POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "t5", "none")
-"""What `--position` takes."""
+
+def choose(option: str, text: str) -> Chosen:
+    """Return the part that the text of an option names."""
+    try:
+        return parse(text, *KINDS[option], also=("none",) if option in ABSENT else ())
+    except OptionError as error:
+        raise OptionError(f"{option}: {error}") from error
+
+
+def attention_of(name: str) -> Kind:
+    """Return the kind of attention that a name stands for, or a part of the user's own."""
+    part = choose("attention", name).make()
+    if isinstance(part, Similarity):
+        return Kind(similarity=part)
+    if isinstance(part, weighting.Features):
+        return Kind(weighting=weighting.Kernelized(part))
+    return Kind(weighting=None if part == weighting.Softmax() else part)
+
+
+ATTENTIONS: dict[str, Kind] = {name: attention_of(name) for name in (*options("weighting"), *options("similarity"))}
+"""What `--attention` takes, beside parts of a user's own."""
+
+POSITIONS = (*options("embedded position"), *options("position"), "none")
+"""What `--position` takes, beside parts of a user's own."""
 
 
 def default_recipe(task: str, corpus: Corpus, machine: Machine = Machine()) -> Recipe:
@@ -89,22 +116,18 @@ def each_attention(spec: Spec, change: Callable[[AttentionSpec], AttentionSpec])
 
 def with_attention(spec: Spec, name: str) -> Spec:
     """The same model with another kind of attention in every slot."""
-    if name not in ATTENTIONS:
-        raise OptionError(f"attention: there is no {name!r}; there are {', '.join(ATTENTIONS)}")
-    kind = ATTENTIONS[name]
-
+    kind = attention_of(name)
     return each_attention(spec, lambda slot: replace(slot, similarity=kind.similarity, weighting=kind.weighting))
 
 
 def with_position(spec: Spec, name: str, context: int) -> Spec:
     """The same model that knows the order of tokens in another way; cross-attention has none of its own.
 
-    Sines are as large as 1, so the embeddings beside them are scaled to be so too.
+    Positions as large as 1, such as sines, have embeddings beside them that are scaled to be so too.
     """
-    if name not in POSITIONS:
-        raise OptionError(f"position: there is no {name!r}; there are {', '.join(POSITIONS)}")
-    embedded = {"sinusoidal": positions.Sinusoidal(), "learned": positions.Learned(context)}.get(name)
-    inside = {"rotary": positions.Rotary(), "alibi": positions.ALiBi(), "t5": positions.T5Bias()}.get(name)
+    part = None if name == "none" else choose("position", name).make(length=context)
+    embedded = part if isinstance(part, EmbeddedPosition) else None
+    inside = part if isinstance(part, Position) else None
 
     def change(block: BlockSpec) -> BlockSpec:
         cross = None if block.cross is None else replace(block.cross, position=None)
@@ -113,7 +136,9 @@ def with_position(spec: Spec, name: str, context: int) -> Spec:
     return each_embedding(
         each_block(spec, change),
         lambda embedding: replace(
-            embedding, position=embedded, scaled=embedding.scaled or isinstance(embedded, positions.Sinusoidal)
+            embedding,
+            position=embedded,
+            scaled=embedding.scaled or (embedded is not None and embedded.scales_tokens),
         ),
     )
 

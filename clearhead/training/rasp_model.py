@@ -17,6 +17,7 @@ from clearhead.rasp.compiler import AVERAGING
 from clearhead.rasp.spaces import ONE
 from clearhead.text.kinds import SPECIALS
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.tasks import Fill, Generate, Translate
 
 __all__ = ["GO", "ProgramModel", "compile_for_task", "make_tokenizer"]
 
@@ -24,12 +25,12 @@ START, END = SPECIALS[2], SPECIALS[3]
 GO = "<go>"
 """The token that the answer of a program with a source begins from: in a run it is `<s>`."""
 LAYOUTS = {
-    "fill": {"target": Layout(sink=START, offset=1, beside=1), "source": Layout()},
-    "generate": {"target": Layout(sink=END, offset=1), "source": Layout()},
-    "translate": {"target": Layout(sink=START, offset=0), "source": Layout(sink=END, offset=0, beside=1)},
+    "encoder": {"target": Layout(sink=START, offset=1, beside=1), "source": Layout()},
+    "decoder": {"target": Layout(sink=END, offset=1), "source": Layout()},
+    "encoder-decoder": {"target": Layout(sink=START, offset=0), "source": Layout(sink=END, offset=0, beside=1)},
 }
-"""The layout of a row by task. Fill: `<s>`, the text, `</s>`. Generate: `</s>`, which opens a document, then the text.
-Translate: the source and `</s>`; the target, whose first token is `<s>` itself."""
+"""The layout of a row by the kind of model. Encoder: `<s>`, the text, `</s>`. Decoder: `</s>`, which opens a document,
+then the text. Encoder-decoder: the source and `</s>`; the target, whose first token is `<s>` itself."""
 
 
 @final
@@ -50,7 +51,8 @@ def compile_for_task(program: Program, *, weighting: Weighting = AVERAGING, shar
     Raises OptionError where no run can hold the program.
     """
     has_source = program.source_vocabulary is not None
-    task = "translate" if has_source else "generate" if program.causal else "fill"
+    task = Translate if has_source else Generate if program.causal else Fill
+    layouts = LAYOUTS[task.family]
     found = plan(
         program.output,
         program.vocabulary,
@@ -59,7 +61,7 @@ def compile_for_task(program: Program, *, weighting: Weighting = AVERAGING, shar
         causal=program.causal,
         weighting=weighting,
         sharpness=sharpness,
-        layouts=LAYOUTS[task],
+        layouts=layouts,
     )
     if has_source:
         check_target_start(program, found)
@@ -69,8 +71,8 @@ def compile_for_task(program: Program, *, weighting: Weighting = AVERAGING, shar
     compiled = found.build(ids | {GO: ids[START]} if has_source else ids)
     if not compiled.numeric:
         add_end_logit(compiled, found)
-    context = LAYOUTS[task]["target"].total(program.length)
-    return ProgramModel(task=task, plan=found, tokenizer=tokenizer, compiled=compiled, context=context)
+    context = layouts["target"].total(program.length)
+    return ProgramModel(task=task.name, plan=found, tokenizer=tokenizer, compiled=compiled, context=context)
 
 
 def check_target_start(program: Program, found: Plan) -> None:

@@ -11,7 +11,7 @@ from clearhead.files import os_errors_as_run_errors, read_sealed, write_sealed
 from clearhead.model import spec_json
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import PARTS
-from clearhead.serialization import CLASS, Then, from_json, table_of, to_json
+from clearhead.serialization import CLASS, Then, from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
@@ -223,6 +223,13 @@ def read_recipe(path: Path, *, check: Callable[[dict[str, Any]], object] | None 
     if check is not None:
         check(found)
     return recipe
+
+
+def own_modules(recipe: Recipe) -> list[str]:
+    """Return the names of the modules that the parts of the user's own in a recipe are in."""
+    content = to_json(recipe, CLASSES)
+    named = [*names_in(content), content["task"]]
+    return sorted({name.partition(":")[0] for name in named if ":" in name})
 
 
 def changes(old: Recipe, new: Recipe) -> dict[str, Any]:

@@ -180,7 +180,7 @@ WRONG = [
     (["--probe", "sort"], "--attention: is missing: give a list"),
     (["--probe", "spell", "--attention", "softmax"], "--probe: there is no 'spell'. There are: copy, sort, recall"),
     (["--attention", "softmax"], "--task: is missing: say what to learn, or give --probe copy"),
-    ([*SORT, "--attention", "softmax,hard"], "--attention: there is no 'hard'. There are: softmax"),
+    ([*SORT, "--attention", "softmax,hard"], "--attention: there is no 'hard'; there are softmax, argmax"),
     ([*SORT, "--position", "polar"], "--position: there is no 'polar'"),
     ([*SORT, "--size", "big"], "--size: 'big' is no number of parameters"),
     ([*SORT, "--attention", "softmax", "--seeds", "1,x"], "--seeds: whole numbers with commas between them"),

@@ -225,9 +225,9 @@ def test_a_tokenizer_from_a_file_is_used_as_it_is(recipe, tmp_path):
             "fill",
             "model",
             ModelOptions(attention="hard"),
-            "--attention: there is no 'hard'. There are: softmax, cosine",
+            "--attention: there is no 'hard'; there are softmax, argmax",
         ),
-        ("fill", "model", ModelOptions(position="polar"), "--position: there is no 'polar'. There are: sinusoidal"),
+        ("fill", "model", ModelOptions(position="polar"), "--position: there is no 'polar'; there are sinusoidal"),
         (
             "fill",
             "model",

@@ -282,7 +282,7 @@ def test_tensorboard_gets_the_numbers_too(command, files, tmp_path):
     ("args", "said"),
     [
         (["--text", "a.txt"], "--task: is missing"),
-        (["--task", "sing"], "--task: there is no 'sing'. There are: translate, generate, fill, classify"),
+        (["--task", "sing"], "--task: there is no 'sing'; there are translate, generate, fill, classify"),
         (["--task", "translate", "--source", "a"], "--target: is missing: --source needs its other side"),
         (["--task", "translate", "--text", "a"], "--text: translate takes --source with --target or --table"),
         (["--task", "generate"], "--text: generate takes --text or --table, which is missing"),

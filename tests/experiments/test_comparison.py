@@ -25,7 +25,7 @@ from clearhead.experiments.comparison import (
 from clearhead.experiments.comparison_plot import draw_comparison, figure_of
 from clearhead.experiments.probes import PROBES
 from clearhead.training.folder import RunFolder
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import TASKS, Generate
 from tests.training.small_runs import documents, stretch, trained
 
 EXACT = {("softmax", 1): 0.98, ("softmax", 2): 0.96, ("argmax", 1): 0.5, ("argmax", 2): 0.7}

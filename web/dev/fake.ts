@@ -96,6 +96,8 @@ export class FakeSource implements Source {
       parameters: 683_264,
       vocabulary: 412,
       sides: [side("encoder"), side("decoder")],
+      target: "writes",
+      place: "first",
       fields: ["source", "target"],
       examples: [
         { source: "vierundzwanzigtausenddreihundertzweiundvierzig" },

@@ -41,7 +41,7 @@ TABLES: dict[str, Mapping[str, Any]] = {
 }
 FORMS: dict[str, Callable[[Any], str]] = {
     "similarity": lambda part: part.form,
-    "weighting": lambda part: part.form,
+    "weighting": lambda part: "log kernelized" if part.similarity.form == "log features" else part.form,
     "position": lambda part: part.bias_kind,
     "mask": lambda make: "ordered" if example_mask(make).kinds & ORDERED else "unordered",
 }

@@ -37,6 +37,7 @@ weighting   (rows)                s     s    k       k         yes       k      
 weighting   (argmax)              s     s    k       k         yes       k      yes
 weighting   (softmax)             yes   yes  k       k         yes       k      a
 weighting   (kernelized)          s     s    yes     yes       yes       yes    a
+weighting   (log kernelized)      s     s    yes     yes       yes       x      a
 position    none                  yes   yes  yes     yes       yes       yes    yes
 position    rotary                yes   yes  yes     yes       yes       yes    yes
 position    rotary halves         yes   yes  yes     yes       yes       yes    yes
@@ -108,6 +109,10 @@ PAIRS = (
     ("weighting (kernelized)", "similarity (pairwise)", "*", "leave similarity out"),
     ("weighting (kernelized)", "position (fixed)", "*", "no score to add a bias to"),
     ("weighting (kernelized)", "position (learned)", "*", "no score to add a bias to"),
+    ("weighting (log kernelized)", "similarity (dot)", "*", "leave similarity out"),
+    ("weighting (log kernelized)", "similarity (pairwise)", "*", "leave similarity out"),
+    ("weighting (log kernelized)", "position (fixed)", "*", "no score to add a bias to"),
+    ("weighting (log kernelized)", "position (learned)", "*", "no score to add a bias to"),
     ("positions given", "mask (ordered)", "chunked recurrent linear argmax", "positions were given"),
     ("positions given", "mask padding", "linear argmax", "positions were given"),
 )

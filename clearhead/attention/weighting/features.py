@@ -17,7 +17,7 @@ from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.attention.similarity import DotForm, Scores, Similarity
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
-from clearhead.registry import kind, options, register
+from clearhead.registry import Examples, kind, register
 
 __all__ = [
     "FEATURES",
@@ -265,10 +265,10 @@ def finite(exponents: Tensor) -> Tensor:
     return exponents.masked_fill(exponents == -math.inf, 0)
 
 
-register(Elu, option="elu")
-register(Relu, option="relu")
-register(SoftmaxFeatures, option="softmax")
-register(RandomFeatures, option="random")
+register(Elu, examples={"elu": Elu()})
+register(Relu, examples={"relu": Relu()})
+register(SoftmaxFeatures, examples={"softmax": SoftmaxFeatures()})
+register(RandomFeatures, examples={"random": RandomFeatures()})
 
-FEATURES: Mapping[str, Features] = {name: made() for name, made in options("feature map").items()}
+FEATURES: Mapping[str, Features] = dict(Examples("feature map"))
 """The feature maps that `Kernelized` takes by name."""

@@ -207,7 +207,8 @@ class Generate(Task):
         ]
 
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
-        method = Sample(temperature=TEMPERATURE, seeds=tuple(range(len(texts))))
+        """Return a continuation of each text, drawn from the same seed: the texts beside it change nothing."""
+        method = Sample(temperature=TEMPERATURE, seeds=(0,) * len(texts))
         found = self.continue_texts(model, texts, method, max_new=MAX_NEW)
         return [{"output": one.text, "score": one.score} for one in found]
 

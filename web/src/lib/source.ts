@@ -114,13 +114,17 @@ export interface Example {
 export interface Run {
   name: string;
   path: string;
-  task: "translate" | "generate" | "fill" | "classify" | (string & {});
+  task: string;
   step: number;
   steps: number[];
   kind: "encoder" | "decoder" | "encoder-decoder";
   parameters: number;
   vocabulary: number;
   sides: SideSpec[];
+  /** Whether a text has a target: none, one that the model writes, or one that continues the text. */
+  target: "none" | "writes" | "continues";
+  /** The place of a text whose answer is shown first. */
+  place: "first" | "last" | "blank";
   fields: string[];
   labels?: string[];
   examples: Example[];
