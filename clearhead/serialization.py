@@ -36,7 +36,7 @@ CLASS = "is"
 Then = Mapping[str, Mapping[str, Any]]
 """By class, the fields that older files lack, and the value each had when those were written."""
 MOST_OBJECTS = 50_000
-"""More than these, some 6,000 blocks, are no model: making them would only take time."""
+"""More than these, some 6,000 blocks, are no model: building them would only take time."""
 LARGEST = 2**64
 """Integers in files are smaller than this: torch's seeds reach up to it, and nothing else so far."""
 
@@ -51,7 +51,7 @@ def table_of(classes: Iterable[type]) -> dict[str, type]:
 
 
 def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
-    """Return what `json.dumps` can write, of a dataclass of dataclasses, tuples, mappings, strings and finite numbers.
+    """Return JSON for a dataclass of dataclasses, tuples, mappings, strings and finite numbers.
 
     With `known`, a table, every class must be in it: what is written can be read by the same table.
     """
@@ -118,7 +118,7 @@ def from_json(
 
 
 class Reader(NamedTuple):
-    """What `make_part` needs for every part: see `from_json`."""
+    """The arguments of `from_json` that `make_part` needs for every part."""
 
     table: Mapping[str, type]
     then: Then
@@ -163,7 +163,7 @@ def count_objects(value: Any) -> int:
 
 
 def join(where: str, name: str) -> str:
-    """Add a field to a path. The first one follows the file's name.
+    """Add a field's name to a path. The first follows the file's name.
 
     >>> join(join("recipe.json", "optimizer"), "lr")
     'recipe.json: optimizer.lr'
@@ -241,7 +241,7 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Say whether a value is of a kind, without looking into lists and mappings."""
+    """Return whether a value is of a kind, without looking into lists and mappings."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any or hint is object:
         return True
@@ -270,7 +270,7 @@ PLAIN_NAMES = {
 
 
 def spell(hint: Any) -> str:
-    """Name a kind as someone who looks at the JSON would."""
+    """Return the name of a kind for someone who looks at the JSON."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return " or ".join(map(repr, inner))

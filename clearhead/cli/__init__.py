@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clearhead.cli.options import Sectioned, grouped
+from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import escape_controls
 from clearhead.errors import ClearheadError
 
@@ -82,7 +82,7 @@ def load_verb(name: str) -> Any:
     verb = getattr(module, name)
     sectioned = name in SECTIONED
     made.command(epilog=module.EXAMPLES, short_help=VERBS[name], cls=Sectioned if sectioned else None)(
-        grouped(verb) if sectioned else verb
+        flatten_groups(verb) if sectioned else verb
     )
     command = typer.main.get_command(made)
     command.name = name

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from clearhead.cli.options import flag, given, one_of, wrong
+from clearhead.cli.options import flag, given_flags, one_of, wrong
 from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, chosen_task, overridden
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
@@ -217,7 +217,7 @@ def arm_choices(choices: Choices, choice: Mapping[str, str]) -> Choices:
 
 def probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Choices], Recipe]:
     probe = one_of("--probe", comparing.probe or "", PROBES)
-    if others := given(Choices(task=choices.task, text=choices.text)):
+    if others := given_flags(Choices(task=choices.task, text=choices.text)):
         raise wrong("--probe", f"brings its own task and text: leave out {', '.join(others)}")
     amount = probe.amount(comparing.longest)
     context = choices.batches.context

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import given, wrong
+from clearhead.cli.options import given_flags, wrong
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import (
     TITLE,
@@ -133,7 +133,7 @@ def evaluate(
     task = type(loaded.task)
     options = as_text_options(text)
     check_text(task, options)
-    for flag in given(scoring):
+    for flag in given_flags(scoring):
         name = flag.removeprefix("--").replace("-", "_")
         if name not in task.options:
             others = " or ".join(one.name for one in TASKS.values() if name in one.options)

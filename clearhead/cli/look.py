@@ -69,7 +69,7 @@ def look(
 
 @contextlib.contextmanager
 def redirect_page(address: str) -> Iterator[Path]:
-    """Yield a page that leads to the address, which only this user can read; it is removed at the end.
+    """Yield a page that leads to the address, and that only this user can read; it is removed at the end.
 
     A browser's command line can be read by every user of a machine, and the address holds the token. `kill` ends the
     process as an exit does, so that the page is removed then too.
@@ -86,6 +86,6 @@ def redirect_page(address: str) -> Iterator[Path]:
 
 
 def has_screen() -> bool:
-    """Whether a browser would have a window. Without a screen, one might open in this very terminal, and keep it."""
+    """Return whether a browser would have a window. Without a screen, it might open in this very terminal."""
     shown = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in shown)

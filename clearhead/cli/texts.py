@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, cast, final, get_args
 
 import typer
 
-from clearhead.cli.options import flag, given, one_of, wrong
+from clearhead.cli.options import flag, given_flags, one_of, wrong
 from clearhead.text.encoding import Corpus
-from clearhead.text.lines import spooled
+from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Form, Source, Table, Unit
 from clearhead.training.tasks import Task
 
@@ -23,7 +23,7 @@ TOGETHER = {
     "table": ("table", "columns", "form", "dev"),
     "text": ("text", "documents", "dev"),
 }
-"""What goes with each of these options; `skip_bad` goes with all."""
+"""The options that go with each of these; `skip_bad` goes with all."""
 SHOWN = {"source": "--source with --target", "table": "--table", "text": "--text"}
 
 SourceFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: the source text, one sentence per line.")]
@@ -56,7 +56,7 @@ TITLE = "Text (- is stdin; gzip is unpacked; an option for files can be repeated
 @final
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """Where the text is. Options for files may be given again and again."""
+    """The options for the user's text. Options for files may be repeated."""
 
     title: ClassVar[str] = TITLE
 
@@ -81,7 +81,7 @@ class TextOptions:
 def check_text(task: type[Task], options: TextOptions) -> None:
     """Raises where the options cannot be for this task, or do not go together. Nothing is read."""
     way = way_of(task, options)
-    for name in given(replace(options, skip_bad=False)):
+    for name in given_flags(replace(options, skip_bad=False)):
         if name not in map(flag, TOGETHER[way]):
             others = [SHOWN[other] for other in task.ways if name in map(flag, TOGETHER[other])]
             raise wrong(
@@ -120,24 +120,21 @@ def check_table(task: type[Task], options: TextOptions) -> None:
 
 
 def check_stdin(options: TextOptions) -> None:
-    if sum(files.count(STDIN) for files in every_list(options)) > 1:
+    lists = [value for field in fields(options) if isinstance(value := getattr(options, field.name), list)]
+    if sum(files.count(STDIN) for files in lists) > 1:
         raise wrong(STDIN, "stdin can be read only once")
     if STDIN in [*(options.table or ()), *(options.dev or ())] and options.table and options.form is None:
         raise wrong("--form", "a table from stdin has no name to tell its form by: give tsv, csv or jsonl")
 
 
-def every_list(options: TextOptions) -> list[list[str]]:
-    return [value for field in fields(options) if isinstance(value := getattr(options, field.name), list)]
-
-
 def with_spooled(options: TextOptions, folder: Path) -> TextOptions:
-    """The same with stdin and pipes copied into the folder, to be read as often as it takes."""
+    """Return the options with stdin and pipes copied into the folder, to be read as often as it takes."""
 
-    def kept(files: Files) -> Files:
-        return [spooled(path, folder) for path in files] if files else files
+    def spool_all(files: Files) -> Files:
+        return [spool(path, folder) for path in files] if files else files
 
     names = ("source", "target", "dev_source", "dev_target", "table", "text", "dev")
-    return replace(options, **{name: kept(getattr(options, name)) for name in names})
+    return replace(options, **{name: spool_all(getattr(options, name)) for name in names})
 
 
 def as_corpus(task: type[Task], options: TextOptions) -> Corpus:

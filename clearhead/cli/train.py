@@ -1,4 +1,4 @@
-"""`clearhead train`: from text files to a trained model in one command, and on from where it was stopped."""
+"""`clearhead train`: from text files to a trained model in one command; and resume it where it was stopped."""
 
 import importlib.util
 import shlex
@@ -13,8 +13,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.options import given, wrong
-from clearhead.cli.progress import Progress, duration, progress, scores_said, unwrapped
+from clearhead.cli.options import given_flags, wrong
+from clearhead.cli.progress import Progress, duration, keep_on_one_line, progress, scores_said
 from clearhead.cli.recipe_options import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
@@ -46,7 +46,7 @@ COLUMN = 14
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ways:
-    """What is done with the recipe."""
+    """Options for what to do with the recipe."""
 
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a stopped run. A new budget, --lr or machine may be given.")
@@ -79,23 +79,23 @@ def train(
     folder = RunFolder(Path(run))
     if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
-    recipe = resumed(folder, choices) if ways.resume else as_recipe(choices)
+    recipe = recipe_to_resume(folder, choices) if ways.resume else as_recipe(choices)
     if ways.dry_run:
         show_json(to_json(recipe))
         return
     with ExitStack() as stack:
         shown = stack.enter_context(progress())
         board = stack.enter_context(Board(folder.path / "tensorboard")) if ways.tensorboard else None
-        watcher = both(shown, board)
+        watcher = watch_both(shown, board)
         if ways.resume:
             done = go_on(folder, recipe, ways, watcher, shown)
         else:
             done = begin(folder, choices, ways, watcher, shown)
-    tell(done, as_json=ways.as_json)
+    print_result(done, as_json=ways.as_json)
 
 
-def resumed(folder: RunFolder, choices: Choices) -> Recipe:
-    """Return the recipe of a run that is there, with another budget, rate or machine if one was given.
+def recipe_to_resume(folder: RunFolder, choices: Choices) -> Recipe:
+    """Return the recipe of an existing run, with another budget, rate or machine if one was given.
 
     Anything else would make it another run, and is refused.
     """
@@ -105,7 +105,7 @@ def resumed(folder: RunFolder, choices: Choices) -> Recipe:
         optimizer=replace(choices.optimizer, lr=None),
         machine=MachineOptions(seed=choices.machine.seed),
     )
-    if others := given(same):
+    if others := given_flags(same):
         listed = ", ".join(others)
         raise wrong("--resume", f"goes on with what the run was begun with: leave out {listed}")
     recipe = folder.recipe()
@@ -160,7 +160,7 @@ class Board:
         self.writer.write(line)
 
 
-def both(shown: Progress, board: Board | None) -> Watcher:
+def watch_both(shown: Progress, board: Board | None) -> Watcher:
     def watcher(line: Mapping[str, Any]) -> None:
         shown(line)
         if board is not None:
@@ -169,7 +169,7 @@ def both(shown: Progress, board: Board | None) -> Watcher:
     return watcher
 
 
-def tell(run: Run, *, as_json: bool) -> None:
+def print_result(run: Run, *, as_json: bool) -> None:
     evaluation = run.folder.read_evaluation()
     if as_json:
         show_json({"path": str(run.folder.path), "task": run.task.name, "evaluation": evaluation})
@@ -178,7 +178,7 @@ def tell(run: Run, *, as_json: bool) -> None:
 
 
 def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """The scores, where everything is, and what to do next."""
+    """Yield the scores, where everything is, and what to do next."""
     path = run.folder.path
     yield rule(str(path))
     loss = evaluation["loss"]
@@ -207,5 +207,5 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def row(name: str, value: str) -> RenderableType:
-    """Paths and commands stay on one line, to be copied."""
-    return unwrapped(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value))
+    """Return a row that stays on one line, so that its path or command can be copied."""
+    return keep_on_one_line(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value))

@@ -1,4 +1,4 @@
-"""A run's metrics while they grow: each line is read once, and whoever asks is given what is new."""
+"""A run's metrics while they grow: each line is read once, and a page is sent only the new ones."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ class Curves:
         self.read, self.last = 0, b""
 
     def all(self) -> list[dict[str, Any]]:
-        """Every whole line so far, none where there is no file."""
+        """Return every whole line so far, none where there is no file."""
         with self.lock:
             try:
                 with open_regular(self.path) as file:
@@ -37,7 +37,7 @@ class Curves:
             return self.lines
 
     def follow(self, file: BinaryIO) -> None:
-        """Reads on from the last line known, if that still stands where it did."""
+        """Read on from the last line known, if it is still in its place."""
         before = len(self.last)
         file.seek(self.read - before)
         if file.read(before) != self.last:
@@ -57,18 +57,18 @@ class Curves:
         self.lines, self.read, self.last = [], 0, b""
 
     def after(self, step: int) -> list[dict[str, Any]]:
-        """The lines past a step, as a page takes them: `training` or `evaluation`, the scores among the rest."""
-        return [shown(line) for line in self.all() if isinstance(line.get("step"), int) and line["step"] > step]
+        """Return the lines past a step in the page's form: `training` or `evaluation`, the scores among the rest."""
+        return [flatten_line(line) for line in self.all() if isinstance(line.get("step"), int) and line["step"] > step]
 
 
-def shown(line: dict[str, Any]) -> dict[str, Any]:
+def flatten_line(line: dict[str, Any]) -> dict[str, Any]:
     scores = line.get("scores")
     flat = {key: value for key, value in line.items() if key != "scores"} | (scores if isinstance(scores, dict) else {})
     return flat | {"kind": "training" if line.get("kind") == "step" else line.get("kind")}
 
 
 def is_training(folder: RunFolder) -> bool:
-    """Return whether a process holds the folder. One that is gone is known by its number, without touching the lock."""
+    """Return whether a process holds the folder. A dead one is known by its number, without touching the lock."""
     try:
         check_no_link(folder.path / LOCK)
         handle = os.open(folder.path / LOCK, os.O_RDONLY | NO_LINK | NO_WAIT)

@@ -1,4 +1,4 @@
-"""The explorer: everything the page may ask of a run, as plain data. It knows nothing of HTTP."""
+"""The explorer: every question the page may ask about a run, answered as plain data. It knows nothing of HTTP."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -31,21 +31,21 @@ from clearhead.training.tracing import asked_of, trace
 __all__ = ["Explorer", "GoneError"]
 
 TRACES = 12
-"""How many traces are kept."""
+"""The number of traces in the cache."""
 OTHERS = 2
-"""Checkpoints that are loaded beside the run's own."""
+"""The number of checkpoints loaded beside the run's own."""
 MOST_TEXTS, LONGEST_WORD = 20, 100
 SHOWN = 30
-"""Of how many characters never met it is told which."""
+"""The number of unseen characters that a note lists."""
 
 
 class GoneError(ClearheadError):
-    """A trace that is no longer kept."""
+    """A trace that is no longer cached."""
 
 
 @final
 class Explorer:
-    """A run, looked into. Methods take what was asked and give data, or raise a ClearheadError with a sentence."""
+    """A run to be explored. Methods take the request's parameters and return data, or raise a ClearheadError."""
 
     def __init__(self, run: Run, budget: Budget = Budget()) -> None:
         self.run, self.budget = run, budget
@@ -59,24 +59,24 @@ class Explorer:
         return {**run_facts(self.run, self.metrics), "weightings": list(WEIGHTINGS)}
 
     def at(self, step: int) -> Run:
-        """The run with the weights of a checkpoint."""
+        """Return the run with the weights of a checkpoint."""
         if step == self.run.step:
             return self.run
         return self.others.get_or_make(step, lambda: load(self.run.folder.path, device=self.device, step=step))
 
     def trace(self, asked: Params) -> dict[str, Any]:
         wanted = TraceRequest.of(asked, self.run.step)
-        return self.traces.get_or_make(wanted.id, lambda: self.made(wanted)).meta()
+        return self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted)).meta()
 
-    def made(self, wanted: TraceRequest) -> Traced:
+    def make_trace(self, wanted: TraceRequest) -> Traced:
         run, changes = self.at(wanted.step), wanted.changes
         self.check_text(run, wanted, changes)
         found = trace(run, wanted.source, wanted.target, edits=changes)
         check_overflow(found)
-        return Traced(wanted, run, found.with_notes(*never_met(run, wanted.source)), self.budget)
+        return Traced(wanted, run, found.with_notes(*note_unseen(run, wanted.source)), self.budget)
 
     def check_text(self, run: Run, wanted: TraceRequest, changes: Sequence[Change]) -> None:
-        """Check what tracing a text takes; the longest text there can be follows from the budget."""
+        """Check the cost of tracing a text; the longest text there can be follows from the budget."""
         ids = asked_of(run, wanted.source, wanted.target).ids
         lengths = {side: len(tokens) for side, tokens in ids.items()}
         cost, own = Cost(), run.task.target == "writes" and wanted.target is None
@@ -89,61 +89,61 @@ class Explorer:
         instead = f"shorten the text: the longest has {longest:,} tokens here{fewer}"
         self.budget.check(cost + self.costs.trace(lengths, changes), f"a trace of {tokens}", instead)
 
-    def known(self, name: str) -> Traced:
+    def find_trace(self, name: str) -> Traced:
         found = self.traces.get(name)
         if found is None:
             raise GoneError("this trace is no longer kept: ask for it again, and it is made anew")
         return found
 
     def tile(self, name: str, asked: Params) -> Float[Tensor, "query key"]:
-        return self.known(name).tile(asked)
+        return self.find_trace(name).tile(asked)
 
     def thumbs(self, name: str, asked: Params) -> UInt8[Tensor, "head row column"]:
-        return self.known(name).thumbs(asked)
+        return self.find_trace(name).thumbs(asked)
 
     def row(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).row(asked)
+        return self.find_trace(name).row(asked)
 
     def column(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).column(asked)
+        return self.find_trace(name).column(asked)
 
     def cell(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).cell(asked)
+        return self.find_trace(name).cell(asked)
 
     def vectors(self, name: str, asked: Params) -> Float[Tensor, "n d"]:
-        return self.known(name).vectors(asked)
+        return self.find_trace(name).vectors(asked)
 
     def stream(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).stream(asked)
+        return self.find_trace(name).stream(asked)
 
     def spaces(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).spaces(asked)
+        return self.find_trace(name).spaces(asked)
 
     def sequence(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).sequence(asked)
+        return self.find_trace(name).sequence(asked)
 
     def sentence(self, asked: Params) -> dict[str, Any]:
-        """The sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
+        """Return the sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
         row = asked.whole("token", below=len(TOKENS), default=TOKENS.index("creature"))
         return {"tokens": list(TOKENS), "token": row, "svg": draw_sequence(creature_exchange(row), standalone=False)}
 
     def box(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).box(asked)
+        return self.find_trace(name).box(asked)
 
     def terms(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).terms(asked)
+        return self.find_trace(name).terms(asked)
 
     def readings(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).readings(asked)
+        return self.find_trace(name).readings(asked)
 
     def lens(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).lens(asked)
+        return self.find_trace(name).lens(asked)
 
     def effects(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).effects(asked)
+        return self.find_trace(name).effects(asked)
 
     def context(self, asked: Params) -> dict[str, Any]:
-        """One word in several texts."""
+        """Return the vectors of one word in several texts."""
         asked.only("texts", "word", "step")
         word = asked.text("word", longest=LONGEST_WORD).strip()
         if not word:
@@ -162,7 +162,7 @@ class Explorer:
         """The trace of a text that is only read: nothing is translated."""
         target = [] if run.task.target == "writes" else None
         wanted = TraceRequest(source=text, target=target, edits=[], step=run.step)
-        return self.traces.get_or_make(wanted.id, lambda: self.made(wanted))
+        return self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted))
 
     def positions(self, asked: Params) -> dict[str, Any]:
         n = asked.whole("n", least=2, below=1025, default=64)
@@ -212,7 +212,7 @@ class Explorer:
         tokens = grown.hypotheses[0].tokens
         reached = [edit for edit, change in zip(edits, changes_of(edits), strict=True) if change.reaches(len(tokens))]
         wanted = TraceRequest(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
-        made = self.traces.get_or_make(wanted.id, lambda: self.made(wanted)).trace
+        made = self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted)).trace
         layers = [mean_weight(layer.cross) for layer in made.decoder if layer.cross]
         return [
             {"step": step, "weight": [weight[step - 1].tolist() for weight in layers]}
@@ -243,8 +243,8 @@ def check_overflow(made: Trace) -> None:
             raise overflow_of(name, values[name].dtype)
 
 
-def never_met(run: Run, text: str) -> list[str]:
-    """A sentence about what of a text the tokeniser has never met, if there is any of it."""
+def note_unseen(run: Run, text: str) -> list[str]:
+    """Return a note on what of a text the tokeniser has never seen, if there is any."""
     unseen = run.unseen(text)
     if not unseen:
         return []

@@ -1,4 +1,4 @@
-"""What a run is, before anything is asked of it: its task, its layers, its checkpoints, and texts to begin with."""
+"""Facts about a run for the page's first view: its task, its layers, its checkpoints, and example texts."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -107,12 +107,12 @@ def attention_facts(layer: Attention) -> dict[str, Any]:
 
 
 def part_name(part: object) -> str:
-    """What a part is called, built or not."""
+    """Return the name of a part, built or not."""
     return type(part).__name__.removeprefix("Learned") or "Learned"
 
 
 def examples(run: Run, curves: Curves) -> list[dict[str, str]]:
-    """Texts of the run's own: those its last evaluation wrote down, else held-out ones, else some of its tokens.
+    """Return texts of the run's own: those its last evaluation logged, else held-out ones, else some of its tokens.
 
     Both were decoded from token ids, so a word that the tokeniser does not know has become "\ufffd" in them, and asking
     for that would show another text than the one in the data. Only texts without it are examples.
@@ -121,7 +121,7 @@ def examples(run: Run, curves: Curves) -> list[dict[str, str]]:
         found = known_texts(logged_examples(run, curves)) or known_texts(stored_examples(run))
     except RunError:
         found = []
-    return found or [{"source": made_up(run)}]
+    return found or [{"source": text_from_vocabulary(run)}]
 
 
 def known_texts(texts: Iterable[dict[str, str]]) -> list[dict[str, str]]:
@@ -148,8 +148,8 @@ def stored_examples(run: Run) -> Iterator[dict[str, str]]:
     return run.task.examples(store, places)
 
 
-def made_up(run: Run) -> str:
-    """A few tokens of the vocabulary, after the special ones."""
+def text_from_vocabulary(run: Run) -> str:
+    """Return a few tokens of the vocabulary, after the special ones."""
     tokenizer = run.tokenizer
     special = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
     ids = [token for token in range(min(tokenizer.vocabulary, 64)) if token not in special][-4:]

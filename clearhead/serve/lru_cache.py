@@ -1,4 +1,4 @@
-"""What is kept to be asked again: the last few, and no more than there is room for."""
+"""An LRU cache with a limit on the number of values and on their size."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -15,10 +15,10 @@ Value = TypeVar("Value")
 class LRUCache(Generic[Name, Value]):
     """The values last asked for, by name. The oldest go when there are too many, or when they take too much room.
 
-    >>> kept = Latest[str, int](most=2)
-    >>> [kept.get_or_make(name, lambda: len(name)) for name in ("one", "three", "one", "seven!")]
+    >>> cache = LRUCache[str, int](most=2)
+    >>> [cache.get_or_make(name, lambda: len(name)) for name in ("one", "three", "one", "seven!")]
     [3, 5, 3, 6]
-    >>> kept.get("three"), kept.get("one")
+    >>> cache.get("three"), cache.get("one")
     (None, 3)
     """
 
@@ -39,11 +39,11 @@ class LRUCache(Generic[Name, Value]):
             found = make()
             with self.lock:
                 self.values[name] = found
-                self.let_go()
+                self.evict()
         return found
 
-    def let_go(self) -> None:
-        """The newest stays, whatever its size."""
+    def evict(self) -> None:
+        """Evict the oldest values until the rest fit; the newest stays, whatever its size."""
         while len(self.values) > 1 and (len(self.values) > self.most or self.full()):
             self.values.popitem(last=False)
 

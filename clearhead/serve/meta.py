@@ -1,4 +1,4 @@
-"""What a trace is of, told at once: its tokens, its attentions, and what the model answers."""
+"""The summary of a trace: its tokens, its attentions, and the model's answer."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from clearhead.training.run import Run
 __all__ = ["as_candidates", "meta_of"]
 
 MANY, FEW = 512, 5
-"""Of more places than many, few candidates are told."""
+"""Of more places than the first number, only the second number of candidates are sent."""
 SIZES = ("n_heads", "n_kv_heads", "d_head", "d_value", "n_query", "n_key")
 
 
@@ -54,7 +54,7 @@ def as_candidates(row: Sequence[Candidate]) -> list[dict[str, Any]]:
 
 
 def masks(site: Site) -> bool:
-    """Say whether any key may be hidden from a query here: by the mask, or by an edit of what is allowed."""
+    """Return whether any key may be hidden from a query here: by the mask, or by an edit of what is allowed."""
     edited = any(isinstance(change, Edit) and change.step == ALLOWED for change in site.passed.changes)
     return edited or site.mask.kinds != {"none"}
 

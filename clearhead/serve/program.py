@@ -1,7 +1,7 @@
 """The program that was compiled into a run: what it is, which head does what, and its answer to a text.
 
-`clearhead craft look` writes it into the run folder as JSON. The weights of such a run are the program only as long as
-nobody trains them further.
+`clearhead craft look` writes it into the run folder as JSON. The weights of such a run are the program only until they
+are trained further.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from clearhead.training.run import Run
 __all__ = ["RunProgram", "load_program"]
 
 NOTHING = "–"
-"""How an answer is written where the program gives none."""
+"""The answer shown where the program gives none."""
 
 THEN = {
     "about": "",
@@ -37,7 +37,7 @@ THEN = {
     "offset": 1,
     "beside": 0,
 }
-"""What a folder from before those fields were written says of its program."""
+"""Values for a folder from before those fields were written."""
 
 
 @final
@@ -50,7 +50,7 @@ class RunProgram:
     listing: list[str] = field(default_factory=list)
     """The program itself, a line for each sequence it computes."""
     layers: list[dict[str, Any]] = field(default_factory=list)
-    """What each head and network computes, as `clearhead.rasp.description.describe_layers` says it."""
+    """The computation of each head and network, from `clearhead.rasp.description.describe_layers`."""
     vocabulary: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     answer_ids: list[int] = field(default_factory=list)
@@ -61,17 +61,17 @@ class RunProgram:
     directions: list[str] = field(default_factory=list)
     length: int = 0
     offset: int = 1
-    """How many tokens stand before the text."""
+    """The number of tokens before the text."""
     beside: int = 0
-    """How many stand after it."""
+    """The number of tokens after it."""
 
     @property
     def continues_texts(self) -> bool:
-        """Whether its answers are tokens that it reads, so that a text can be continued with them."""
+        """Return whether its answers are tokens that it reads, so that a text can be continued with them."""
         return not self.numeric and set(self.answers) <= set(self.vocabulary)
 
     def facts(self, run: Run) -> dict[str, Any]:
-        """Return what a page says of it. `exact`: the weights are still those that were compiled."""
+        """Return what a page shows of it. `exact`: the weights are still those that were compiled."""
         told = {"name": self.program, "about": self.about, "listing": self.listing, "layers": self.layers}
         return told | {"exact": run.step == 0}
 

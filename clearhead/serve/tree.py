@@ -1,4 +1,4 @@
-"""How an output was found: every continuation that a beam looked at, what it was worth, and what became of it."""
+"""The tree of a beam search: every continuation it considered, its score, and what became of it."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from clearhead.training.tracing import asked_of
 __all__ = ["Grown", "grow", "request_of", "why_no_decoding"]
 
 GENERATED = 24
-"""New tokens of a text that is gone on with, unless more are asked for."""
+"""New tokens of a continued text, unless more are asked for."""
 
 
 def request_of(run: Run, text: str, max_new: int | None) -> Decoding:
@@ -96,7 +96,7 @@ def grow(run: Run, request: Decoding, *, width: int, candidates: int, changes: S
 
 @final
 class Tree:
-    """Nodes as a page takes them. The root is what the output follows; a node's candidates are those it was among."""
+    """A builder of nodes in the page's form. The root is what the output follows."""
 
     def __init__(self, request: Decoding, width: int) -> None:
         self.writes, self.rules, self.width = request.writes, request.rules, width
@@ -144,7 +144,7 @@ class Tree:
         return [{"id": token, "text": piece, "p": math.exp(log_prob)} for (token, log_prob), piece in pairs]
 
     def path(self, tokens: Sequence[int]) -> list[int]:
-        """The places of these tokens, one after another from the root, the root first."""
+        """Return the places of these tokens, one after another from the root, the root first."""
         found = [self.root]
         children = {(node["parent"], node["token"]): node["id"] for node in self.nodes}
         for token in tokens:

@@ -42,7 +42,7 @@ class TracedHypothesis(NamedTuple):
 @final
 @dataclass
 class Step:
-    """One step of a session: tapped values by path, the tokens every row was given, and the rows they came from."""
+    """A step of a session: tapped values by path, the tokens every row was given, and the rows they came from."""
 
     tapped: dict[str, Tensor] = field(default_factory=dict)
     given: list[list[int]] = field(default_factory=list)

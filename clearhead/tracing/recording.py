@@ -54,7 +54,7 @@ class RecordedAttention:
 @final
 @dataclass
 class Record:
-    """What a forward pass computed: attentions by the names of their sites, and the values of the residual stream."""
+    """The values of a forward pass: attentions by the names of their sites, and the residual stream."""
 
     sites: dict[str, RecordedAttention] = field(default_factory=dict)
     stream: dict[str, Tensor] = field(default_factory=dict)

@@ -66,7 +66,7 @@ DARK = (
 @final
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What the diagram shows: the vectors of one head, its scores and weights, and the query that is followed.
+    """The contents of a diagram: the vectors of one head, its scores and weights, and the query that is followed.
 
     `queries` and `keys` are the places drawn. `rest` is the weight of the keys that are not, and what they bring.
     """
@@ -82,7 +82,7 @@ class Exchange:
     scale: float
     weighting: str = "softmax"
     names: Sequence[str] = ()
-    """What the numbers of a query and a key are called, if they are called anything."""
+    """Names for the numbers of a query and a key, if they have any."""
     value_names: Sequence[str] = ()
 
     @property

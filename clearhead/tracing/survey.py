@@ -77,7 +77,7 @@ def survey_site(site: Site) -> SiteSurvey:
 
 @final
 class Look:
-    """One pass over a head's weights, which records how far their contexts are off."""
+    """A pass over a head's weights, which records how far their contexts are off."""
 
     def __init__(self, head: Head) -> None:
         self.head, self.off = head, 0.0

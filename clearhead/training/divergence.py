@@ -17,7 +17,7 @@ LEAST = 0.01
 
 @final
 class LossWatch:
-    """Compares the training loss, averaged over a few lines of the log, with its best since the warm-up.
+    """A comparison of the training loss, averaged over a few lines of the log, with its best since the warm-up.
 
     >>> watch = LossWatch(warmup=0)
     >>> [watch.see(step, loss) for step, loss in enumerate([0.5, 0.5, 0.5, 9.0, 9.0], start=1)]

@@ -1,4 +1,4 @@
-"""Where a command may write: never over its own input, and never over a file of a run."""
+"""Output files: a command never writes over its own input, nor over a file of a run."""
 
 import os
 from collections.abc import Iterable

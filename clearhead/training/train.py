@@ -11,7 +11,7 @@ import torch
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import resized
-from clearhead.text.preparing import Prepared, opened, prepare
+from clearhead.text.preparing import Prepared, open_prepared, prepare
 from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link
 from clearhead.training.claiming import (
     check_new,
@@ -147,7 +147,7 @@ def load_prepared(data: Path, folder: RunFolder) -> Prepared:
     home = data / folder.read_description()["data"]
     if not (home / "whole.json").exists():
         raise RunError(f"{home}: the token ids of this run are not there; put them back, or train a new run")
-    return opened(home)
+    return open_prepared(home)
 
 
 def checkpoint_to_resume(

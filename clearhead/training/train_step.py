@@ -38,7 +38,7 @@ class Totals(NamedTuple):
 
 @final
 class TrainState:
-    """What a step changes: a model on its device, its optimiser, and the average (EMA) of its weights."""
+    """The state that a step changes: a model on its device, its optimiser, and the average (EMA) of its weights."""
 
     def __init__(self, model: nn.Module, task: Task, optimizer: Optimizer, machine: Machine) -> None:
         self.model, self.task, self.optimizer = model, task, optimizer

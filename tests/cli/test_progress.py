@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from clearhead.cli.colours import THEME
-from clearhead.cli.progress import LiveProgress, PlainProgress, main_score, progress, scores_said, shown
+from clearhead.cli.progress import LiveProgress, PlainProgress, main_score, progress, scores_said, shorten_line
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -140,6 +140,6 @@ def test_scores_have_names_that_people_know():
 
 
 def test_a_text_is_shown_on_one_line_and_cut():
-    assert shown(" a\tb\n\x1bc ", 10) == "a b c"
-    assert shown("abcdef", 6) == "abcdef"
-    assert shown("abcdefg", 6) == "abcde…"
+    assert shorten_line(" a\tb\n\x1bc ", 10) == "a b c"
+    assert shorten_line("abcdef", 6) == "abcdef"
+    assert shorten_line("abcdefg", 6) == "abcde…"

@@ -120,7 +120,9 @@ def test_a_word_that_stands_everywhere_is_refused_before_it_is_compared(translat
 
 
 def test_kept_traces_stay_within_the_budget(translator):
-    one = Explorer(translator).made(TraceRequest(source="eins", target="1", edits=[], step=translator.step)).nbytes
+    one = (
+        Explorer(translator).make_trace(TraceRequest(source="eins", target="1", edits=[], step=translator.step)).nbytes
+    )
     explorer = Explorer(translator, Budget(memory=5 * one // 2))
     for text in ("eins", "zwei", "drei"):
         explorer.trace(Params({"source": text, "target": "1"}))

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from clearhead.errors import DataError, OptionError
 from clearhead.text import tokenizer as module
-from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, settled
+from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, stabilise
 from clearhead.text.tokenizer import BYTE_OF, Reading, Tokenizer, suggested_size
 from tests.covering import few
 
@@ -248,8 +248,8 @@ def test_fingerprints_differ_where_tokenizers_do():
 def test_settled_pieces_do_not_hang_on_the_last_digits_nor_on_the_order():
     once = [("▁a", -1.00000000001), ("▁b", -1.0), ("z", -7.0998), ("y", -7.0999), ("x", -7.1), ("▁c", -7.1)]
     again = [("▁b", -1.0), ("▁a", -0.99999999999), ("x", -7.0998), ("z", -7.0999), ("y", -7.1), ("▁c", -7.1)]
-    assert settled(once) == settled(again)
-    assert settled(once) == [("▁a", -1.0), ("▁b", -1.0), ("x", -7.1), ("y", -7.1), ("z", -7.1), ("▁c", -7.1)]
+    assert stabilise(once) == stabilise(again)
+    assert stabilise(once) == [("▁a", -1.0), ("▁b", -1.0), ("x", -7.1), ("y", -7.1), ("z", -7.1), ("▁c", -7.1)]
 
 
 @every

@@ -17,7 +17,7 @@ from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderSpec
 from clearhead.text.batches import Rows
-from clearhead.text.encoding import Corpus, Layout, chunks, label, texts, usable
+from clearhead.text.encoding import Corpus, Layout, chunks, label_of, texts_of, usable_records
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
@@ -132,9 +132,9 @@ class Classify(Task):
         truths: list[str] = []
         nats = 0.0
         started = time.perf_counter()
-        for chunk in chunks(usable(source, layout, Problems(skip=True), self.labels)):
-            rows = self.tokenizer.encode_batch([texts(source, layout, record)[0] for record in chunk])
-            found, true = self.classify(model, rows), [label(source, layout, record) for record in chunk]
+        for chunk in chunks(usable_records(source, layout, Problems(skip=True), self.labels)):
+            rows = self.tokenizer.encode_batch([texts_of(source, layout, record)[0] for record in chunk])
+            found, true = self.classify(model, rows), [label_of(source, layout, record) for record in chunk]
             outputs += [one.label for one in found]
             truths += true
             # A probability that is 0 in float64 counts as the least there is: the loss stays finite.

@@ -23,7 +23,7 @@ from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.model.transformers import Decoder
 from clearhead.text.batches import Planner, Rows, Windows
-from clearhead.text.encoding import Corpus, Layout, chunks, texts, usable
+from clearhead.text.encoding import Corpus, Layout, chunks, texts_of, usable_records
 from clearhead.text.preparing import Prepared, Tokenizing
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
@@ -344,8 +344,8 @@ class EncodedText:
     def __iter__(self) -> Iterator[tuple[list[int], bool]]:
         """Yield pieces of documents; the second value says whether the document ends with it."""
         layout, tokenizer = self.task.layout(self.task.context), self.task.tokenizer
-        for chunk in chunks(usable(self.source, layout, Problems(skip=True))):
-            written = [texts(self.source, layout, record)[0] for record in chunk]
+        for chunk in chunks(usable_records(self.source, layout, Problems(skip=True))):
+            written = [texts_of(self.source, layout, record)[0] for record in chunk]
             for record, text, ids in zip(chunk, written, tokenizer.encode_batch(written), strict=True):
                 self.n_bytes += len(text.encode())
                 self.tokens += len(ids)

@@ -17,7 +17,7 @@ from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.text.batches import Rows
-from clearhead.text.encoding import Corpus, Layout, chunks, texts, usable
+from clearhead.text.encoding import Corpus, Layout, chunks, texts_of, usable_records
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
@@ -181,8 +181,8 @@ class Translate(Task):
         outputs: list[str] = []
         references: list[str] = []
         started = time.perf_counter()
-        for chunk in chunks(usable(source, layout, Problems(skip=True))):
-            sources, targets = zip(*(texts(source, layout, record) for record in chunk), strict=True)
+        for chunk in chunks(usable_records(source, layout, Problems(skip=True))):
+            sources, targets = zip(*(texts_of(source, layout, record) for record in chunk), strict=True)
             outputs += (one_line(found[0].text) for found in self.translate(model, sources, method))
             references += targets
         speed = len(outputs) / (time.perf_counter() - started)
