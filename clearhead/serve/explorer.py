@@ -14,7 +14,7 @@ from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.facts import run_facts
 from clearhead.serve.lru_cache import LRUCache
 from clearhead.serve.params import Params
-from clearhead.serve.trace_request import WEIGHTINGS, TraceRequest, changes_of, read_edits
+from clearhead.serve.trace_request import TraceRequest, changes_of, read_edits, weightings
 from clearhead.serve.traced import Traced
 from clearhead.serve.tree import Grown, Request, grow, request_of
 from clearhead.serve.waves import positions
@@ -56,7 +56,7 @@ class Explorer:
         self.device = str(next(run.model.parameters()).device)
 
     def run_facts(self) -> dict[str, Any]:
-        return {**run_facts(self.run, self.metrics), "weightings": list(WEIGHTINGS)}
+        return {**run_facts(self.run, self.metrics), "weightings": list(weightings())}
 
     def at(self, step: int) -> Run:
         """The run with the weights of a checkpoint."""

@@ -104,6 +104,8 @@ def site_facts(site: Site) -> dict[str, Any]:
         },
         "arithmetic": {
             "kind": weighting_kind(site.weighting),
+            "rule": site.weighting.summary,
+            "blocked": site.weighting.blocked if math.isfinite(site.weighting.blocked) else None,
             "formula": site.similarity.formula,
             "prepared": site.similarity.prepared,
             "scale_reason": site.similarity.scale_reason,

@@ -11,11 +11,9 @@ from clearhead.errors import OptionError
 from clearhead.serve.params import Params
 from clearhead.tracing.edits import Change, Edit, Swap
 
-__all__ = ["WEIGHTINGS", "TraceRequest", "as_change", "changes_of", "read_edits"]
+__all__ = ["TraceRequest", "as_change", "changes_of", "read_edits", "weightings"]
 
 MOST_EDITS = 1000
-WEIGHTINGS: Mapping[str, Weighting] = {**TABLE, "kernelized": Kernelized("elu")}
-"""What can be put in a weighting's place, by name."""
 
 
 @final
@@ -76,11 +74,16 @@ def target_of(asked: Params) -> str | list[int] | None:
     return found
 
 
+def weightings() -> Mapping[str, Weighting]:
+    """Return what can be put in a weighting's place, by name."""
+    return {**TABLE, "kernelized": Kernelized("elu")}
+
+
 def as_change(one: Params) -> Change:
     """An edit of one value, or another weighting for a site."""
     if "weighting" in one.values:
         one.only("at", "weighting")
-        return Swap(at=one.text("at"), weighting=WEIGHTINGS[one.one_of("weighting", tuple(WEIGHTINGS))])
+        return Swap(at=one.text("at"), weighting=weightings()[one.one_of("weighting", tuple(weightings()))])
     one.only("at", "step", "head", "query", "key", "to", "times")
     times = one.values.get("times")
     return Edit(

@@ -146,6 +146,8 @@ export class FakeSource implements Source {
         },
         arithmetic: {
           kind: "softmax",
+          rule: "softmax(score / temperature)",
+          blocked: null,
           formula: "query · key",
           prepared: "prepared {}",
           scale_reason: "the factor of this similarity",
@@ -239,7 +241,7 @@ export class FakeSource implements Source {
   async cell(id: string, site: string, head: number, query: number, key: number): Promise<Cell> {
     const { n_query, n_key } = this.site(id, site);
     return {
-      ...cellOf(this.head(id, site, head).inputs(query), key, { n_query, n_key }),
+      ...cellOf(this.head(id, site, head).inputs(query), key, { kind: "softmax", n_query, n_key }),
       input: noise(query + 9, D_MODEL),
     };
   }
@@ -586,6 +588,7 @@ class FakeHead {
 
   inputs(query: number): RowInputs {
     return {
+      blocked: -Infinity,
       query: this.queries[query],
       keys: this.keys,
       values: this.values,

@@ -124,6 +124,8 @@ export interface Run {
   fields: string[];
   labels?: string[];
   examples: Example[];
+  /** What can be put in the place of a weighting, by name; a saved page has none. */
+  weightings?: string[];
   training: boolean;
   /** Views that would have nothing to show for this run, each with the reason. */
   absent?: Partial<Record<ViewName, string>>;
@@ -210,10 +212,18 @@ export interface SiteMeta {
   edited: boolean;
 }
 
+/** A weight is its share of the row's exponentials, or of its scores; all of it is on the best key; or it is any function
+ * of the row, of which the page knows nothing but what the part says of itself. */
+export type WeightingKind = "softmax" | "kernelized" | "argmax" | "rows";
+
 /** What the arithmetic of a site is, as the server says it. */
 export interface Arithmetic {
-  /** The form of its weighting, or of one that is any function of a row its name. */
-  kind: "softmax" | "argmax" | "kernelized" | (string & {});
+  /** How its weights are worked out, as its weighting declares it. */
+  kind: WeightingKind;
+  /** What its weighting does, in a sentence of its own without a full stop. */
+  rule: string;
+  /** What stands in place of a score where the query may not attend; null is −∞. */
+  blocked: number | null;
   /** How the score of a query and a key is made. */
   formula: string;
   /** What a query or key is called once prepared for that, "{}" standing for its name: "unit {}". */
@@ -293,7 +303,7 @@ export interface Column {
 
 /** Every number of one cell's arithmetic. */
 export interface Cell {
-  kind: "softmax" | "argmax" | "kernelized" | (string & {});
+  kind: WeightingKind;
   query: number[];
   key: number[];
   products: number[];
