@@ -7,6 +7,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clearhead.errors import ClearheadError, OptionError
+from clearhead.serve import messages
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Budget, Cost
 from clearhead.serve.contexts import context_view, occurrences
 from clearhead.serve.costs import ModelCosts
@@ -104,7 +105,7 @@ class Explorer:
     def row(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).row(asked)
 
-    def column(self, name: str, asked: Params) -> dict[str, Any]:
+    def column(self, name: str, asked: Params) -> messages.Column:
         return self.known(name).column(asked)
 
     def cell(self, name: str, asked: Params) -> dict[str, Any]:
@@ -113,16 +114,16 @@ class Explorer:
     def vectors(self, name: str, asked: Params) -> Float[Tensor, "n d"]:
         return self.known(name).vectors(asked)
 
-    def stream(self, name: str, asked: Params) -> dict[str, Any]:
+    def stream(self, name: str, asked: Params) -> messages.Stream:
         return self.known(name).stream(asked)
 
     def spaces(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).spaces(asked)
 
-    def sequence(self, name: str, asked: Params) -> dict[str, Any]:
+    def sequence(self, name: str, asked: Params) -> messages.Sequence:
         return self.known(name).sequence(asked)
 
-    def sentence(self, asked: Params) -> dict[str, Any]:
+    def sentence(self, asked: Params) -> messages.Sentence:
         """The sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
         row = asked.whole("token", below=len(TOKENS), default=TOKENS.index("creature"))
         return {"tokens": list(TOKENS), "token": row, "svg": draw_sequence(creature_exchange(row), standalone=False)}
@@ -130,7 +131,7 @@ class Explorer:
     def box(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).box(asked)
 
-    def terms(self, name: str, asked: Params) -> dict[str, Any]:
+    def terms(self, name: str, asked: Params) -> messages.BoxTerms:
         return self.known(name).terms(asked)
 
     def readings(self, name: str, asked: Params) -> dict[str, Any]:
@@ -139,7 +140,7 @@ class Explorer:
     def lens(self, name: str, asked: Params) -> dict[str, Any]:
         return self.known(name).lens(asked)
 
-    def effects(self, name: str, asked: Params) -> dict[str, Any]:
+    def effects(self, name: str, asked: Params) -> messages.Effects:
         return self.known(name).effects(asked)
 
     def context(self, asked: Params) -> dict[str, Any]:

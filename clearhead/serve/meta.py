@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from clearhead.serve import messages
 from clearhead.serve.facts import part_name
 from clearhead.serve.program import load_program
 from clearhead.serve.trace_request import TraceRequest
@@ -73,7 +74,7 @@ def filling(task: Fill, text: str, trace: Trace) -> str:
     return filled(tokenizer, text, trace.sides["encoder"].ids, values, [[one.id for one in row] for row in usable]).text
 
 
-def as_candidates(row: Sequence[Candidate]) -> list[dict[str, Any]]:
+def as_candidates(row: Sequence[Candidate]) -> list[messages.Candidate]:
     return [{"id": one.id, "text": one.text, "p": math.exp(one.log_prob)} for one in row]
 
 

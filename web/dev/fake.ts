@@ -90,6 +90,7 @@ export class FakeSource implements Source {
       name: "number-words",
       path: "runs/number-words",
       task: "translate",
+      context: 64,
       step: 300,
       steps: [50, 100, 150, 200, 250, 300],
       kind: "encoder-decoder",
@@ -136,8 +137,8 @@ export class FakeSource implements Source {
         key_side: keySide,
         similarity: "ScaledDot()",
         weighting: "Softmax()",
-        position: null,
-        mask: side === "decoder" && slot === "attention" ? "causal" : null,
+        position: "NoPosition",
+        mask: side === "decoder" && slot === "attention" ? "Causal" : "Everything",
         words: {
           similarity: "scaled dot product",
           weighting: "softmax",
@@ -494,7 +495,8 @@ export class FakeSource implements Source {
     return {
       nodes,
       best,
-      outputs: [{ text: "twenty-four thousand three hundred forty-two", score: -0.42, ids: ANSWER.map(hash16) }],
+      outputs: [{ text: "twenty-four thousand three hundred forty-two", score: -0.42, ids: ANSWER.map(hash16), ended: true }],
+      edits: [],
       source_tokens: SOURCE,
       cross: ANSWER.map((_, step) => ({
         step: step + 1,
@@ -650,7 +652,7 @@ function spec(): SideSpec["layers"][number]["attention"] {
     d_head: D,
     weighting: "Softmax()",
     similarity: "ScaledDot()",
-    position: null,
+    position: "NoPosition",
   };
 }
 

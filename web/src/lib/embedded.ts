@@ -405,7 +405,7 @@ export class EmbeddedSource implements Source {
 
   private labels(token: number): Record<string, string> {
     const row = this.saved.meta.candidates[token] ?? [];
-    return Object.fromEntries(row.map((one) => [one.id, one.text ?? ""]));
+    return Object.fromEntries(row.map((one) => [one.id, one.text]));
   }
 
   private tokensHeld(side: SideName): string {
