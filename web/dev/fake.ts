@@ -495,7 +495,9 @@ export class FakeSource implements Source {
     return {
       nodes,
       best,
-      outputs: [{ text: "twenty-four thousand three hundred forty-two", score: -0.42, ids: ANSWER.map(hash16), ended: true }],
+      outputs: [
+        { text: "twenty-four thousand three hundred forty-two", score: -0.42, ids: ANSWER.map(hash16), ended: true },
+      ],
       edits: [],
       source_tokens: SOURCE,
       cross: ANSWER.map((_, step) => ({
@@ -596,7 +598,7 @@ class FakeHead {
       values: this.values,
       scale: D ** -0.5,
       weighting: this.weighting,
-      allowed: this.keys.map((_, key) => this.site.mask !== "causal" || key <= query),
+      allowed: this.keys.map((_, key) => !this.site.arithmetic.causal || key <= query),
     };
   }
 }

@@ -37,7 +37,7 @@ function vectors(site: SiteMeta): string {
     ? " Then each {query} and each {key} is turned by its position, pair by pair, so that their product knows how far apart they stand."
     : "";
   return (
-    "Each token’s vector is mapped three times: to a {query}, what it looks for; a {key}, what it is found by; " +
+    "Each token’s vector is projected three times: to a {query}, what it looks for; a {key}, what it is found by; " +
     `a {value}, what it gives. ${where}${turned}`
   );
 }
