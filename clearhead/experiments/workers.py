@@ -123,7 +123,7 @@ def command(verb: str, job: Job) -> list[str]:
 
 
 def environment(job: Job) -> dict[str, str]:
-    """Return our environment, with this very clearhead first on the path, then the folders of the user's own modules."""
+    """Return our environment, with this clearhead first on the path, then the folders of the user's own modules."""
     paths = [str(Path(__file__).parents[2]), *map(folder_of, own_modules(job.recipe)), os.environ.get("PYTHONPATH")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, paths)))}
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.errors import OptionError
+from clearhead.serve import messages
 from clearhead.serve.params import Params
 from clearhead.tracing.names import Box, Value
 from clearhead.tracing.trace import Trace
@@ -69,7 +70,7 @@ class Boxes:
             raise OptionError(f"{value.name}: there is no head {head}; there are {len(found)}, counted from 0")
         return found[head, 0]
 
-    def terms(self, asked: Params) -> dict[str, Any]:
+    def terms(self, asked: Params) -> messages.BoxTerms:
         """Return the sum of products that one number of a linear map is."""
         name = asked.text("name")
         if name not in self.values:

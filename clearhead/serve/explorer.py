@@ -8,13 +8,14 @@ from torch import Tensor
 
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.lru_cache import LRUCache
+from clearhead.serve import messages
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Budget, Cost
 from clearhead.serve.contexts import context_view, occurrences
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.facts import run_facts
 from clearhead.serve.params import Params
-from clearhead.serve.trace_request import WEIGHTINGS, TraceRequest, changes_of, read_edits
+from clearhead.serve.trace_request import TraceRequest, changes_of, read_edits, weightings
 from clearhead.serve.traced import Traced
 from clearhead.serve.tree import Grown, grow, request_of
 from clearhead.serve.waves import positions
@@ -56,7 +57,7 @@ class Explorer:
         self.device = str(next(run.model.parameters()).device)
 
     def run_facts(self) -> dict[str, Any]:
-        return {**run_facts(self.run, self.metrics), "weightings": list(WEIGHTINGS)}
+        return {**run_facts(self.run, self.metrics), "weightings": list(weightings())}
 
     def at(self, step: int) -> Run:
         """Return the run with the weights of a checkpoint."""
@@ -104,7 +105,7 @@ class Explorer:
     def row(self, name: str, asked: Params) -> dict[str, Any]:
         return self.find_trace(name).row(asked)
 
-    def column(self, name: str, asked: Params) -> dict[str, Any]:
+    def column(self, name: str, asked: Params) -> messages.Column:
         return self.find_trace(name).column(asked)
 
     def cell(self, name: str, asked: Params) -> dict[str, Any]:
@@ -113,16 +114,16 @@ class Explorer:
     def vectors(self, name: str, asked: Params) -> Float[Tensor, "n d"]:
         return self.find_trace(name).vectors(asked)
 
-    def stream(self, name: str, asked: Params) -> dict[str, Any]:
+    def stream(self, name: str, asked: Params) -> messages.Stream:
         return self.find_trace(name).stream(asked)
 
     def spaces(self, name: str, asked: Params) -> dict[str, Any]:
         return self.find_trace(name).spaces(asked)
 
-    def sequence(self, name: str, asked: Params) -> dict[str, Any]:
+    def sequence(self, name: str, asked: Params) -> messages.Sequence:
         return self.find_trace(name).sequence(asked)
 
-    def sentence(self, asked: Params) -> dict[str, Any]:
+    def sentence(self, asked: Params) -> messages.Sentence:
         """Return the sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
         row = asked.whole("token", below=len(TOKENS), default=TOKENS.index("creature"))
         return {"tokens": list(TOKENS), "token": row, "svg": draw_sequence(creature_exchange(row), standalone=False)}
@@ -130,7 +131,7 @@ class Explorer:
     def box(self, name: str, asked: Params) -> dict[str, Any]:
         return self.find_trace(name).box(asked)
 
-    def terms(self, name: str, asked: Params) -> dict[str, Any]:
+    def terms(self, name: str, asked: Params) -> messages.BoxTerms:
         return self.find_trace(name).terms(asked)
 
     def readings(self, name: str, asked: Params) -> dict[str, Any]:
@@ -139,7 +140,7 @@ class Explorer:
     def lens(self, name: str, asked: Params) -> dict[str, Any]:
         return self.find_trace(name).lens(asked)
 
-    def effects(self, name: str, asked: Params) -> dict[str, Any]:
+    def effects(self, name: str, asked: Params) -> messages.Effects:
         return self.find_trace(name).effects(asked)
 
     def context(self, asked: Params) -> dict[str, Any]:

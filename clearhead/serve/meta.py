@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from clearhead.serve import messages
 from clearhead.serve.facts import part_name
 from clearhead.serve.program import load_program
 from clearhead.serve.trace_request import TraceRequest
@@ -49,7 +50,7 @@ def answer_of(wanted: TraceRequest, run: Run, trace: Trace, answers: Sequence[st
     return run.task.traced_answer(wanted.source, trace)
 
 
-def as_candidates(row: Sequence[Candidate]) -> list[dict[str, Any]]:
+def as_candidates(row: Sequence[Candidate]) -> list[messages.Candidate]:
     return [{"id": one.id, "text": one.text, "p": math.exp(one.log_prob)} for one in row]
 
 
@@ -80,6 +81,8 @@ def site_facts(site: Site) -> dict[str, Any]:
         },
         "arithmetic": {
             "kind": weighting_kind(site.weighting),
+            "rule": site.weighting.summary,
+            "blocked": site.weighting.blocked if math.isfinite(site.weighting.blocked) else None,
             "formula": site.similarity.formula,
             "prepared": site.similarity.prepared,
             "scale_reason": site.similarity.scale_reason,

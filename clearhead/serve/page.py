@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from clearhead.attention.weighting import Argmax, Kernelized, Sigmoid, Softmax, Sparsemax
 from clearhead.errors import OptionError, RunError
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.curves import Curves
@@ -189,16 +188,18 @@ def exact_site(site: Site) -> dict[str, Any]:
     allowed = allowed_of(site)
     bias = torch.stack([bias_of(head) for head in heads]).masked_fill(~allowed, 0)
     products = site.similarity.form in ("dot", "features")
+    arithmetic = site.weighting.page_arithmetic
     return {
         "query": floats([head.prepared[0][0, head.place] for head in heads]),
         "key": floats([head.prepared[1][0, head.place] for head in heads]),
         "value": floats([head.value for head in heads]),
         "plain": all(torch.equal(head.prepared[0][0, head.place], head.query) for head in heads),
         "scale": [head.scale for head in heads],
-        "weighting": weighting_of(site),
+        "weighting": arithmetic,
         **({"bias": floats(bias)} if bias.any() else {}),
         **({} if allowed.all() else {"allowed": bits(allowed)}),
         **({} if products else {"score": floats([head.score for head in heads])}),
+        **({} if arithmetic is not None else {"weight": floats([head.weight for head in heads])}),
         **({} if site.projected is None else {"turn": turn_of_site(site)}),
     }
 
@@ -210,37 +211,11 @@ def bias_of(head: Head) -> Float[Tensor, "query key"]:
     return bias.broadcast_to(1, call.n_heads, call.n_query, call.n_key)[0, head.place]
 
 
-def weighting_of(site: Site) -> dict[str, Any] | None:
-    """Return how the page computes weights from scores; None where it cannot."""
-    match site.weighting:
-        case Softmax() as one:
-            return {"kind": "softmax", "temperature": one.temperature}
-        case Argmax() as one:
-            return {"kind": "argmax", "ties": one.ties, "tolerance": one.tolerance}
-        case Kernelized() as one if one.amounts == "exponential":
-            return {"kind": "softmax", "temperature": one.temperature}
-        case Kernelized() as one:
-            return {"kind": "kernelized", "normalised": one.normalised}
-        case Sigmoid() as one:
-            return {"kind": "sigmoid", "offset": one.offset}
-        case Sparsemax():
-            return {"kind": "sparsemax"}
-        case _:
-            return None
-
-
-def can_be_exact(site: Site) -> bool:
-    """Return whether the page's arithmetic gives what the site gave: nothing was changed within it."""
-    return weighting_of(site) is not None and not site.is_edited
-
-
 def exact_sites(traced: Traced, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the sites that are to be exact; OptionError where one cannot be."""
     for name in names:
-        if not can_be_exact(traced.trace[name]):
-            raise OptionError(
-                f"{name}: a page cannot hold its arithmetic, which is changed or of the user's own making"
-            )
+        if traced.trace[name].is_edited:
+            raise OptionError(f"{name}: a page cannot hold its arithmetic, which an edit changed; name another site")
     return {name: exact_site(traced.trace[name]) for name in names}
 
 
@@ -250,7 +225,7 @@ def fit_sites(
     """Yield sites as long as there is room: the one of the view, then the clearest."""
     for name in sorted(found, key=lambda name: (name != view.site, -max(found[name].information))):
         site = traced.trace[name]
-        if not can_be_exact(site):
+        if site.is_edited:  # the page's arithmetic would give what the site gave without the edit
             continue
         made = exact_site(site)
         room -= len(script_json({name: made}))

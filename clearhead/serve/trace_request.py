@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -12,11 +11,9 @@ from clearhead.errors import OptionError
 from clearhead.serve.params import Params
 from clearhead.tracing.edits import Change, Edit, Swap
 
-__all__ = ["WEIGHTINGS", "TraceRequest", "as_change", "changes_of", "read_edits"]
+__all__ = ["TraceRequest", "as_change", "changes_of", "read_edits", "weightings"]
 
 MOST_EDITS = 1000
-WEIGHTINGS: Mapping[str, Weighting] = ChainMap({"kernelized": Kernelized("elu")}, TABLE)  # pyright: ignore[reportArgumentType] - it is only read
-"""What can be put in a weighting's place, by name: registered weightings of the user's own too."""
 
 
 @final
@@ -77,11 +74,16 @@ def target_of(asked: Params) -> str | list[int] | None:
     return found
 
 
+def weightings() -> Mapping[str, Weighting]:
+    """Return what can be put in a weighting's place, by name."""
+    return {**TABLE, "kernelized": Kernelized("elu")}
+
+
 def as_change(one: Params) -> Change:
     """Return an edit of one value, or a swap of a site's weighting."""
     if "weighting" in one.values:
         one.only("at", "weighting")
-        return Swap(at=one.text("at"), weighting=WEIGHTINGS[one.one_of("weighting", tuple(WEIGHTINGS))])
+        return Swap(at=one.text("at"), weighting=weightings()[one.one_of("weighting", tuple(weightings()))])
     one.only("at", "step", "head", "query", "key", "to", "times")
     times = one.values.get("times")
     return Edit(

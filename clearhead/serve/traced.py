@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from clearhead.errors import OptionError
 from clearhead.lru_cache import LRUCache
+from clearhead.serve import messages
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Budget, Cost
 from clearhead.serve.costs import FASTER, ModelCosts, row_cost, rows_cost
@@ -122,7 +123,7 @@ class Traced:
         numbers = {name: getattr(steps, name)[0].tolist() for name in ("query", *MATRICES, "context")}
         return {**numbers, "allowed": heads[0].allowed(query, query + 1)[0].tolist()}
 
-    def column(self, asked: Params) -> dict[str, Any]:
+    def column(self, asked: Params) -> messages.Column:
         heads = self.heads(asked)
         key, n = asked.whole("key", below=heads[0].site.n_key), heads[0].site.n_query
         cost = rows_cost(heads, n, kept=1) + Cost(memory=n * JSON_NUMBER)
@@ -169,7 +170,7 @@ class Traced:
         row = max(sites, key=lambda cost: cost.memory)
         self.budget.check(self.costs.box(rows) + row, "the numbers of this box", TEXT)
 
-    def terms(self, asked: Params) -> dict[str, Any]:
+    def terms(self, asked: Params) -> messages.BoxTerms:
         self.check_box()
         return self.boxes.terms(asked)
 
@@ -222,14 +223,14 @@ class Traced:
         names = self.run.task.answer_names([one.id for one in row])
         return [one._replace(text=name) for one, name in zip(row, names, strict=True)]
 
-    def effects(self, asked: Params) -> dict[str, Any]:
+    def effects(self, asked: Params) -> messages.Effects:
         site = self.site(asked)
         one = self.costs.forward(self.lengths, self.trace.changes)
         cost = Cost(cells=one.cells * (1 + site.n_heads), memory=2 * one.memory)
         self.budget.check(cost, f"running the model without each head of {site.name}", TEXT)
         return self.once(f"effects {site.name}", functools.partial(self.make_effects, site))
 
-    def make_effects(self, site: Site) -> dict[str, Any]:
+    def make_effects(self, site: Site) -> messages.Effects:
         found = effects(self.model, self.logits, site.name, site.n_heads, self.trace.changes)
         return {"effects": [{"head": one.head, "change": one.change, "kl": one.divergence} for one in found]}
 
@@ -253,7 +254,7 @@ class Traced:
         tables = {name: getattr(found, name).tolist() for name in ("embedding", "query_key", "score", "value")}
         return {"places": list(found.places), "tokens": list(found.tokens), **tables}
 
-    def sequence(self, asked: Params) -> dict[str, Any]:
+    def sequence(self, asked: Params) -> messages.Sequence:
         """Return one attention step as a sequence diagram."""
         head = self.head(asked)
         site = head.site
@@ -271,11 +272,11 @@ class Traced:
             steps,
             query if few else 0,
             scale=head.scale,
-            weighting=str(type(site.weighting).__name__).lower(),
+            weighting=site.weighting.called,
         )
         return {"svg": draw_sequence(exchange, standalone=False)}
 
-    def stream(self, asked: Params) -> dict[str, Any]:
+    def stream(self, asked: Params) -> messages.Stream:
         """Return how long each vector of the residual stream is, and how far it has turned from its embedding."""
         side = asked.one_of("side", tuple(self.trace.sides))
         names = [name for name in self.trace.stream if name.startswith(f"{side}.")]

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float
@@ -12,11 +12,12 @@ from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Argmax, Weighting
 
-__all__ = ["Cell", "Turn", "angles_of", "cell_of", "tie_mask", "turn_of", "weighting_kind"]
+__all__ = ["Cell", "Turn", "WeightingKind", "angles_of", "cell_of", "tie_mask", "turn_of", "weighting_kind"]
 
 TIED = Argmax().tolerance
-KINDS = {"exponential": "softmax", "score": "kernelized"}
-"""Names for weights that are a share of a sum; any other weighting goes by its own name."""
+WeightingKind = Literal["softmax", "kernelized", "argmax", "rows"]
+KINDS: dict[str, WeightingKind] = {"exponential": "softmax", "score": "kernelized"}
+"""How a weight that is a share of a sum is worked out."""
 
 
 @final
@@ -52,7 +53,7 @@ class Cell:
     what the row got.
     """
 
-    kind: str
+    kind: WeightingKind
     query: list[float]
     key: list[float]
     products: list[float]
@@ -121,9 +122,13 @@ def cell_of(
     )
 
 
-def weighting_kind(weighting: Weighting) -> str:
-    """Return how a weight is worked out: as a share of a sum, or by a weighting's own name."""
-    return KINDS.get(weighting.amounts, type(weighting).__name__.lower())
+def weighting_kind(weighting: Weighting) -> WeightingKind:
+    """Return how a weight is worked out: a share of a sum, all on the best key, or `rows`, any function of the row.
+
+    It is what the part declares. A user's own weighting is `rows` whatever its class is called, and is told by its
+    `summary`, its row of scores and its row of weights.
+    """
+    return KINDS.get(weighting.amounts, "argmax" if weighting.form == "argmax" else "rows")
 
 
 def turn_of(call: AttentionInputs, projected: tuple[Tensor, Tensor], places: tuple[int, int]) -> Turn:

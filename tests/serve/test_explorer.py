@@ -232,6 +232,7 @@ def test_a_site_says_its_arithmetic_and_names_its_parts_in_words(case):
         assert words["position"] in ("no positions", "rotary positions")
         assert words["mask"] in ("no mask", "causal mask", "padding mask", "causal mask and padding mask")
         assert (facts["kind"], facts["formula"]) == ("softmax", "query · key")
+        assert (facts["rule"], facts["blocked"]) == ("softmax(score / temperature)", None)
         assert facts["turns"] == own.position.turns == (words["position"] == "rotary positions")
         assert facts["causal"] == ("causal" in words["mask"])
 

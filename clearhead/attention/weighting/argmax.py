@@ -1,7 +1,7 @@
 """Argmax (hard) attention: all the weight on the best key, or shared among those that tie."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final, get_args
+from typing import Any, ClassVar, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -49,6 +49,10 @@ class Argmax(Weighting):
     @property
     def summary(self) -> str:
         return SUMMARIES[self.ties]
+
+    @property
+    def page_arithmetic(self) -> dict[str, Any]:
+        return {"kind": "argmax", "ties": self.ties, "tolerance": self.tolerance}
 
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         chosen = self.choose(masked.detach(), allowed)

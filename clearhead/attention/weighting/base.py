@@ -3,7 +3,7 @@
 import inspect
 import re
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -48,6 +48,14 @@ class Weighting(Part, ABC):
     def amounts(self) -> Amounts:
         """Say what each weight is a share of: the row's sum of `exponential`s or of `score`s; else `none`."""
         return "exponential" if self.form == "softmax" else "none"
+
+    @property
+    def page_arithmetic(self) -> dict[str, Any] | None:
+        """Return how a saved page, which has no Python, computes the weights of a row again.
+
+        It is a kind that web/src/lib/arithmetic.ts knows, with its numbers. None: the page is given the weights.
+        """
+        return None
 
     @property
     def similarity(self) -> Similarity:

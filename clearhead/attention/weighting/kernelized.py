@@ -1,7 +1,7 @@
 """Kernelized (linear) attention: weights in proportion to φ(q)·φ(k), so that keys and values can be summed first."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -58,6 +58,12 @@ class Kernelized(Weighting):
     def similarity(self) -> Similarity:
         part = self.part
         return LogFeatureDot(part) if self.normalised and isinstance(part, LogFeatures) else FeatureDot(part)
+
+    @property
+    def page_arithmetic(self) -> dict[str, Any]:
+        if self.amounts == "exponential":
+            return {"kind": "softmax", "temperature": self.temperature}
+        return {"kind": "kernelized", "normalised": self.normalised}
 
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         if self.amounts == "exponential":

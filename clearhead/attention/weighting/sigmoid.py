@@ -1,7 +1,7 @@
 """Sigmoid: each weight by itself, with no competition in the row."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -23,6 +23,10 @@ class Sigmoid(Weighting):
 
     sums_to_one: ClassVar[bool] = False
     offset: float | None = None
+
+    @property
+    def page_arithmetic(self) -> dict[str, Any]:
+        return {"kind": "sigmoid", "offset": self.offset}
 
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         return torch.sigmoid(masked + (self.fit_offset(masked, allowed) if self.offset is None else self.offset))
