@@ -20,10 +20,10 @@ def answer(
     parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer lines as the run's task does: one line out for each line in, in order.
+    """Answer lines of text with a run of any task: one line out for each line in, in order.
 
-    It serves a task of your own; translate, generate, fill and classify are the same with options of their own. A blank
-    line stays blank. What of a line the model does not read is told on stderr.
+    Use it for a task of your own. For the built-in tasks, `translate`, `generate`, `fill` and `classify` do the same
+    with more options. A blank line stays blank. A line longer than the model's context is cut, with a note on stderr.
     """
     loaded = load(run, device=device)
 

@@ -51,7 +51,7 @@ def by_axis() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def page() -> Iterator[RenderableType]:
-    yield rule("Which kernel serves which part")
+    yield rule("Which kernel computes what")
     yield prose(
         "yes: the kernel computes it, with the outputs and gradients of the reference. A letter: the kernel refuses, "
         "with an error that gives the reason below. A kernel computes a call if it can do each of its parts, except "
@@ -76,7 +76,7 @@ def reasons() -> Iterator[RenderableType]:
     for letter, why in REASONS.items():
         yield Text.assemble("  ", (letter, "refused"), f"  … {why} …")
     yield Text()
-    yield rule("Served alone, refused together")
+    yield rule("Each alone, but not together")
     for one, other, on, why in PAIRS:
         yield Text(f"  {one} + {other}, on {', '.join(names(on)) if on != '*' else 'every kernel'}:")
         yield Text.assemble(("     … ", "refused"), f"{why} …")

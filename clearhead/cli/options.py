@@ -136,7 +136,10 @@ def import_named(context: typer.Context, param: typer.CallbackParam, value: Any)
 Parts = Annotated[
     list[str] | None,
     typer.Option(
-        "--parts", metavar="MODULE", callback=import_named, help="A module with parts of your own that a run has."
+        "--parts",
+        metavar="MODULE",
+        callback=import_named,
+        help="Import your module, which has parts of the run.",
     ),
 ]
 """Named modules are imported when the command line is read: a verb has nothing more to do."""

@@ -96,14 +96,15 @@ class Sharpness:
             return f"at {self.n} tokens no query wants a key: there is nothing for a score to stand above"
         if math.isinf(self.margin):
             return f"at {self.n} tokens a query that wants a key sees no other: its weight is 1 at any scale"
-        lines = [f"at {self.n} tokens a wanted score is at least {self.margin:.4g} above the others"]
+        lines = [f"at {self.n} tokens the score of a target is at least {self.margin:.4g} above the others"]
         if self.exact:
-            lines.append(f"softmax puts {1 - self.epsilon:.4g} on what is wanted from scale {self.needed:.4g} on")
+            share = f"{1 - self.epsilon:.4g}"
+            lines.append(f"softmax puts {share} of the weight on the target from scale {self.needed:.4g} on")
         else:
             lines.append("no scale is enough: some other key scores as high, and argmax is wrong too")
         fractions = sorted({self.scale, *(self.needed * part for part in (0.25, 0.5, 1.0) if self.exact)})
-        left = ", ".join(f"{self.weight(scale):.3f} at {scale:.4g}" for scale in fractions)
-        lines.append(f"it leaves at least {left}")
+        least = ", ".join(f"{self.weight(scale):.3f} at scale {scale:.4g}" for scale in fractions)
+        lines.append(f"at least on the target: {least}")
         return "\n".join([*lines, "argmax is exact"] if self.exact else lines)
 
 
@@ -200,8 +201,8 @@ class Measured:
 
     def __str__(self) -> str:
         return (
-            f"over {self.queries} queries: {self.weight:.3f} of the weight on what is wanted, {self.least:.3f} "
-            f"at least; the best key is wanted {self.right:.1%} of the time; median margin {self.margin:.3g}"
+            f"over {self.queries} queries: {self.weight:.3f} of the weight on the target, {self.least:.3f} "
+            f"at least; the best key is a target {self.right:.1%} of the time; median margin {self.margin:.3g}"
         )
 
 

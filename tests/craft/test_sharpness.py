@@ -147,9 +147,9 @@ def test_a_design_that_cannot_be_sharp_says_so():
 
 def test_it_prints_what_it_found():
     assert str(by_position(inputs(WORDS, 10), offset=-1).sharpness(10)) == (
-        "at 10 tokens a wanted score is at least 1 above the others\n"
-        "softmax puts 0.99 on what is wanted from scale 6.792 on\n"
-        "it leaves at least 0.232 at 1, 0.378 at 1.698, 0.768 at 3.396, 0.990 at 6.792\n"
+        "at 10 tokens the score of a target is at least 1 above the others\n"
+        "softmax puts 0.99 of the weight on the target from scale 6.792 on\n"
+        "at least on the target: 0.232 at scale 1, 0.378 at scale 1.698, 0.768 at scale 3.396, 0.990 at scale 6.792\n"
         "argmax is exact"
     )
 
@@ -182,6 +182,6 @@ def test_measured_counts_queries_that_want_something():
     assert (found.queries, found.right) == (2, 0.5)
     assert found.weight == pytest.approx(sum(weights) / 2)
     assert found.least == pytest.approx(weights[1])
-    assert "best key is wanted 50.0% of the time" in str(found)
+    assert "best key is a target 50.0% of the time" in str(found)
     with pytest.raises(ch.ClearheadError, match="no query"):
         measured([(masked, masked, torch.zeros(3, 3, dtype=torch.bool))])
