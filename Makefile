@@ -30,7 +30,7 @@ help:
 	@echo "make demo       train a translator of number words in about a minute, and look into it"
 	@echo "make web        build the explorer's page (the others do so by themselves)"
 	@echo "make test       the tests of every law, in about ten minutes on two cores"
-	@echo "make test-fast  those that take no more than two seconds each, in about a minute"
+	@echo "make test-fast  those that take no more than half a second each, in about a minute"
 	@echo "make test-all   every test, whole products of choices instead of pairs, with coverage, in about an hour"
 	@echo "make attack     kill, fill, move, flip and ask for real for some seven minutes; prints what survived (SEED=1)"
 	@echo "make check      formatting, lint, types, direction of imports; of the page too"

@@ -52,7 +52,9 @@ def mark_thorough(items: Sequence[pytest.Item]) -> None:
             tests[item.parent, item.originalname].append(item)  # pyright: ignore[reportAttributeAccessIssue]
     for cases in tests.values():
         asked = cases[0].get_closest_marker("pairs").args
-        chosen = covering([case.callspec.indices for case in cases], *asked)
+        # By identity: a parameter need not be hashable, and pytest's own `indices` number the cases, not the values.
+        axes = [{name: id(value) for name, value in case.callspec.params.items()} for case in cases]
+        chosen = covering(axes, *asked)
         for place, case in enumerate(cases):
             if place not in chosen:
                 case.add_marker(pytest.mark.thorough)

@@ -49,9 +49,9 @@ def test_less_than_a_pair_is_kept_whole(found, wanted):
 class Item:
     """As much of a collected test as the choice looks at."""
 
-    def __init__(self, name, marker, **indices):
+    def __init__(self, name, marker, **params):
         self.parent, self.originalname, self.marks = "module", name, []
-        self.callspec = SimpleNamespace(indices=indices) if indices else None
+        self.callspec = SimpleNamespace(params=params) if params else None
         self.pairs = marker
 
     def get_closest_marker(self, name):
@@ -59,6 +59,25 @@ class Item:
 
     def add_marker(self, marker):
         self.marks.append(marker)
+
+
+def test_this_session_has_cases_that_are_thorough(request):
+    """As pytest collects them, and not as they are imitated below."""
+    test = "tests/test_covering.py::test_of_three_axes"
+    found = [bool(item.get_closest_marker("thorough")) for item in request.session.items if test in item.nodeid]
+    if not found:
+        pytest.skip("`-k` has left them out")
+    assert found.count(False) == 9
+    assert len(found) in (9, 18)  # `make test` has left out the others
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("one", [[1], [2], [3]])
+@pytest.mark.parametrize("two", "abc")
+@pytest.mark.parametrize("three", [3.5, None])
+def test_of_three_axes(one, two, three):
+    assert (len(one), len(two)) == (1, 1)
+    assert three in (3.5, None)
 
 
 def test_the_marker_leaves_pairs_to_make_test_and_the_rest_to_test_all():

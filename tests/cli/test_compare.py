@@ -101,6 +101,7 @@ def test_json_is_the_only_thing_on_stdout_and_holds_every_run(command, tmp_path)
     assert json.loads((tmp_path / "c/comparison.json").read_text()) == told
 
 
+@pytest.mark.slow
 def test_recall_has_a_table_by_distance(command, tmp_path):
     code, out, err = command(
         tmp_path / "c", "--probe", "recall", "--longest", 16, *SMALL, "--attention", "softmax", "--seeds", "5"

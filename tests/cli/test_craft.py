@@ -87,6 +87,7 @@ def test_the_page_of_a_program_says_what_its_heads_compare_and_carry(printed):
     assert "keys are tokens, queries tokens: any key\n    counts what is chosen into 1 / (1 + length)\n" in page
 
 
+@pytest.mark.slow
 def test_brackets_in_names_are_no_markup_and_pages_fit(printed):
     for name in PROGRAMS:
         page = printed("show", name)

@@ -91,6 +91,7 @@ def test_a_run_folder_itself_is_a_row(command, trained):
         ("run.json", "{", "is not JSON"),
     ],
 )
+@pytest.mark.slow
 def test_a_broken_folder_is_listed_as_such_beside_the_others(command, copied, file, text, said):
     broken = copied / "ended"
     (broken / file).unlink() if text is None else (broken / file).write_text(text)

@@ -161,6 +161,7 @@ def test_a_run_without_an_evaluation_is_told(tmp_path_factory, tmp_path, one_thr
 
 
 @pytest.mark.parametrize("comparison", [COPY, RECALL, replace(COPY, outcomes=COPY.outcomes[:1])])
+@pytest.mark.slow
 def test_the_picture_is_the_same_bytes_twice(comparison, tmp_path):
     for name in ("one.svg", "other.svg"):
         draw_comparison(comparison, tmp_path / name)
@@ -185,6 +186,7 @@ def test_the_panels_show_what_was_found():
     assert sorted(words) == ["argmax", "softmax"]
 
 
+@pytest.mark.slow
 def test_the_way_is_shown_by_the_main_score_where_evaluations_have_it():
     [axes] = [axes for axes in figure_of(COPY).axes if axes.get_xlabel() == "step"]
     assert axes.get_ylabel() == "exact match %"

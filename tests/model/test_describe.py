@@ -103,6 +103,7 @@ def test_operations_of_every_similarity_are_those_torch_counts(similarity, posit
 
 @pytest.mark.parametrize("features", ["elu", "relu", "softmax", "random"])
 @pytest.mark.parametrize("heads", [ch.Heads(4), ch.Heads(4, kv=2, d_value=10)], ids=["equal", "grouped"])
+@pytest.mark.slow
 def test_kernelized_attention_is_counted_in_its_linear_form(features, heads):
     spec = encoder(AttentionSpec(heads=heads, weighting=ch.weighting.Kernelized(features), kernel="chunked"))
     assert told(spec).operations == ran(spec.build())

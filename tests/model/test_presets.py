@@ -66,6 +66,7 @@ def test_the_paper_counts_by_hand(make, size):
     ("size", "published"),
     [("small", 124_439_808), ("medium", 354_823_168), ("large", 774_030_080), ("xl", 1_557_611_200)],
 )
+@pytest.mark.slow
 def test_gpt2_has_its_published_sizes(size, published):
     n_layers, d_model, n_heads, _, d_ff = presets.GPT2[size]
     config = GPT2Config(n_layer=n_layers, n_embd=d_model, n_head=n_heads, n_inner=d_ff)
@@ -203,6 +204,7 @@ def test_the_count_of_a_size_is_that_of_the_whole_model(kind, wanted, vocabulary
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_rungs_go_up_one_by_one(kind):
     for parameters_asked in (2 * 10**5, 5 * 10**6, 3 * 10**8):
         counts = [sizes.count(kind, size, 500) for size in sizes.ladder(kind, parameters_asked, 500)]

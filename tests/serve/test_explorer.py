@@ -106,6 +106,7 @@ def test_every_example_of_a_run_can_be_traced(runs, client_of):
             assert status == 200, meta
 
 
+@pytest.mark.slow
 def test_examples_come_from_the_log_then_from_the_data_then_from_the_vocabulary(runs, tmp_path):
     for name, run in runs.items():
         folder = tmp_path / name
@@ -615,6 +616,7 @@ def test_characters_never_met_are_noted(translator, client_of):
     assert any("never met in training, and read as unknown: 🙂Ω" in note for note in meta["notes"])
 
 
+@pytest.mark.slow
 def test_a_trace_that_was_let_go_is_gone_and_can_be_made_again(translator, client_of):
     client = client_of(translator)
     _, first = client.post("api/trace", {"source": "null null"})

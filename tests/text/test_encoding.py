@@ -110,6 +110,7 @@ def test_numbers_go_by_documents():
 
 
 @given(lines=st.lists(st.sampled_from([f"line {i}" for i in range(80)]), min_size=20, max_size=60))
+@pytest.mark.slow
 def test_nothing_held_out_is_learned_unless_it_is_common(folder, lines):
     encoding, train, dev = encoded(folder, Layout(texts=("text",), most=20), lined(folder, lines))
     learned, held = Counter(read(train)), Counter(read(dev))

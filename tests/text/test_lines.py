@@ -356,6 +356,7 @@ def test_of_a_line_in_parts_what_comes_before_the_bad_part_is_kept(file):
 @settings(max_examples=500)
 @given(st.lists(LINE_TEXT, min_size=1), st.sampled_from(["\n", "\r\n"]))
 @example(["\ufeffx"], "\n")
+@pytest.mark.slow
 def test_any_text_written_as_lines_comes_back(folder, written, end):
     path = folder / "written"
     path.write_bytes(b"\xef\xbb\xbf" + "".join(line + end for line in written).encode())
@@ -365,6 +366,7 @@ def test_any_text_written_as_lines_comes_back(folder, written, end):
 
 @settings(max_examples=500)
 @given(BYTES)
+@pytest.mark.slow
 def test_any_bytes_give_as_many_lines_as_they_have(folder, content):
     path, problems = folder / "bytes", Problems(skip=True)
     path.write_bytes(content)
@@ -381,6 +383,7 @@ def test_any_bytes_give_as_many_lines_as_they_have(folder, content):
 
 @settings(max_examples=500)
 @given(BYTES.map(lambda content: gzip.compress(content, mtime=0)), st.data())
+@pytest.mark.slow
 def test_gzip_files_with_any_damage_are_read_or_refused(folder, packed, data):
     path = folder / "damaged"
     place = data.draw(st.integers(0, len(packed) - 1))

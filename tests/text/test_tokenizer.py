@@ -63,6 +63,7 @@ def test_odd_text_comes_back_exactly(kind, text):
 
 @pytest.mark.parametrize("kind", ["metaspace", "unigram"])
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1), other=texts)
+@pytest.mark.slow
 def test_a_tokenizer_of_few_characters_loses_nothing(kind, text, other):
     """What it has not seen becomes bytes, even the signs it works with: the space, the escape, the digits of a byte."""
     small = Tokenizer.train(["x" + text], kind)
@@ -400,6 +401,7 @@ def test_suggested_size(n_bytes, size):
 
 
 @every
+@pytest.mark.slow
 def test_without_a_size_it_is_the_suggested_one_or_the_least(kind):
     """Texts that can be read only once, longer than the library's buffers, with more characters than suggested."""
     words = [f"w{n} {n * 7919 % 1000:b} {n:x}\n" for n in range(4000)]

@@ -67,6 +67,7 @@ def test_every_name_of_every_kind_of_model(choices):
 
 
 @pytest.mark.parametrize("choices", MODELS[4::40], ids=str)
+@pytest.mark.slow
 def test_a_few_rows_are_rows_of_the_whole(choices):
     model = build(choices)
     trace = trace_model(model, *inputs(model))

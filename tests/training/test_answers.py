@@ -25,6 +25,7 @@ def source_rows(run, n=8):
 
 
 @pytest.mark.parametrize("method", [Greedy(), Beam(width=3), Beam(width=4, n_best=2, length_penalty=0.5)])
+@pytest.mark.slow
 def test_a_translation_does_not_depend_on_its_batch(translator, method, monkeypatch):
     rows = source_rows(translator)
     together = translator.task.search(translator.model, rows, method)

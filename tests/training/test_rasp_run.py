@@ -40,6 +40,7 @@ def test_a_compiled_program_is_a_run_whose_traces_give_its_values(made, name):
 
 
 @pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if program.source_vocabulary is None])
+@pytest.mark.slow
 def test_every_program_answers_in_its_run_as_it_does_in_python(made, name):
     loaded, program, draw = made(name), PROGRAMS[name], random.Random(1)
     ids = loaded.tokenizer

@@ -45,6 +45,7 @@ def test_the_best_translations_come_best_first_and_the_first_is_the_translation(
 
 
 @pytest.mark.parametrize("method", [Greedy(), Sample(temperature=1.2, seeds=3)])
+@pytest.mark.slow
 def test_a_stream_is_what_generate_gives(documents, stretch, method):
     for run in (documents, stretch):
         for prompt in ("the cow", "", "the dog eats the plum, größer\nthe"):

@@ -170,6 +170,7 @@ POSITIONS = [
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda one: type(one).__name__)
+@pytest.mark.slow
 def test_a_document_among_others_is_as_it_is_alone(folder, position):
     """A row that packs several documents gives each token the logits it has in its document alone."""
     draw = plain_random.Random(0)

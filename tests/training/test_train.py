@@ -78,6 +78,7 @@ def test_the_run_is_the_one_that_load_gives(run):
     assert not run.model.training
 
 
+@pytest.mark.slow
 def test_token_ids_may_lie_elsewhere(home, recipe, tmp_path):
     told = []
     train(tmp_path / "one", recipe, log=told.append, data=tmp_path / "ids")
@@ -117,6 +118,7 @@ def test_a_task_that_is_none_is_refused(recipe, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_model_of_another_kind_is_refused_before_anything_is_trained(home, recipe, tmp_path):
     other = recipe_for(small_runs.stretch, home / "other").model
     with pytest.raises(OptionError, match="to translate takes an encoder-decoder; the model is a Decoder"):
@@ -126,6 +128,7 @@ def test_a_model_of_another_kind_is_refused_before_anything_is_trained(home, rec
 
 
 @pytest.mark.parametrize("kind", [small_runs.documents, small_runs.stretch, small_runs.filling, small_runs.classifying])
+@pytest.mark.slow
 def test_every_task_trains_and_answers(kind, tmp_path):
     recipe = recipe_for(kind, tmp_path / "text", budget=Budget(steps=2))
     run = train(tmp_path / "run", recipe, log=quiet)
