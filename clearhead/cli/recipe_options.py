@@ -45,6 +45,12 @@ LEAST = 100
 OWN = "or your own, module:Class"
 """What an option says that names a part."""
 
+
+def part_option(option: str, text: str) -> Any:
+    """Return an option that names a part: naming one of the user's own imports its module."""
+    return typer.Option(metavar="NAME", callback=import_named(option), help=f"{text}; {OWN}.")
+
+
 Name = str | None
 Count = int | None
 Number = float | None
@@ -93,22 +99,10 @@ class ModelOptions:
     size: Annotated[
         Name, typer.Option(metavar="COUNT", help="Or a model with about this many parameters: 300k, 10M, 1.5B.")
     ] = None
-    attention: Annotated[
-        Name,
-        typer.Option(
-            metavar="NAME",
-            callback=import_named("--attention"),
-            help=f"Kind of attention: {', '.join(defaults.ATTENTIONS)}; {OWN}.",
-        ),
-    ] = None
-    position: Annotated[
-        Name,
-        typer.Option(
-            metavar="NAME",
-            callback=import_named("--position"),
-            help=f"Positional encoding: {', '.join(defaults.POSITIONS)}; {OWN}.",
-        ),
-    ] = None
+    attention: Annotated[Name, part_option("--attention", f"Kind of attention: {', '.join(defaults.ATTENTIONS)}")] = (
+        None
+    )
+    position: Annotated[Name, part_option("--position", f"Positional encoding: {', '.join(defaults.POSITIONS)}")] = None
     heads: Annotated[
         Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
     ] = None
@@ -118,32 +112,15 @@ class ModelOptions:
     d_value: Annotated[
         Name, typer.Option(metavar="N", help="Width of a head's values.  [default: the width of its keys]")
     ] = None
-    block: Annotated[
-        Name,
-        typer.Option(
-            metavar="NAME",
-            callback=import_named("--block"),
-            help=f"Where the norm is: pre, post, none, or note: norm(FFN(a) + a); {OWN}.",
-        ),
-    ] = None
-    norm: Annotated[
-        Name,
-        typer.Option(
-            metavar="NAME",
-            callback=import_named("--norm"),
-            help=f"Kind of norm: {', '.join(options('norm'))}; {OWN}.",
-        ),
-    ] = None
+    block: Annotated[Name, part_option("--block", "Where the norm is: pre, post, none, or note: norm(FFN(a) + a)")] = (
+        None
+    )
+    norm: Annotated[Name, part_option("--norm", f"Kind of norm: {', '.join(options('norm'))}")] = None
     scale: Annotated[
         Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
     ] = None
     feed_forward: Annotated[
-        Name,
-        typer.Option(
-            metavar="NAME",
-            callback=import_named("--feed-forward"),
-            help=f"Activation: {', '.join(options('feed-forward'))}, none; {OWN}.",
-        ),
+        Name, part_option("--feed-forward", f"Activation: {', '.join(options('feed-forward'))}, none")
     ] = None
     dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
 
@@ -156,14 +133,7 @@ class OptimizerOptions:
     title: ClassVar[str] = "Optimizer"
 
     lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Peak learning rate.")] = None
-    schedule: Annotated[
-        Name,
-        typer.Option(
-            metavar="NAME",
-            callback=import_named("--schedule"),
-            help=f"Learning rate schedule: {', '.join(SCHEDULES)}; {OWN}.",
-        ),
-    ] = None
+    schedule: Annotated[Name, part_option("--schedule", f"Learning rate schedule: {', '.join(SCHEDULES)}")] = None
     warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Warm-up steps.")] = None
     smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
     r_drop: Annotated[Number, typer.Option(min=0, metavar="X", help="Weight of the R-Drop loss; 0 turns it off.")] = (
