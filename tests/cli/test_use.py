@@ -109,7 +109,7 @@ def test_a_pipe_that_pauses_gets_its_answer(monkeypatch):
     with open(read, encoding="utf-8") as stdin, open(write, "wb", buffering=0) as pipe:
         monkeypatch.setattr(sys, "stdin", stdin)
         pipe.write(b"eins\nzwei")
-        chunks = line_io.chunked("-")
+        chunks = line_io.read_chunks("-")
         assert [line.text for line in next(chunks)] == ["eins"]
         pipe.write(b"\n\ndrei\n")
         assert next(line.text for line in next(chunks)) == "zwei"

@@ -12,6 +12,7 @@ from clearhead.rasp import (
     aggregate,
     categorical,
     compile,
+    compiler,
     constant,
     indices,
     numeric,

@@ -10,6 +10,7 @@ from clearhead.rasp import (
     aggregate,
     categorical,
     compile,
+    compiler,
     constant,
     indices,
     lowering,

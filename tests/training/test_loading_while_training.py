@@ -1,5 +1,7 @@
 """A run is loaded while another process trains it, saves a checkpoint and removes the one before."""
 
+import pytest
+
 from clearhead.training import run as run_module
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
