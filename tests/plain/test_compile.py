@@ -54,7 +54,7 @@ def test_a_compiled_layer_is_one_graph_and_the_same(parts):
     ("name", "backend"),
     [
         ("linear elu", "aot_eager"),
-        ("argmax", "eager"),  # torch 2.11 could not rebuild a Call here
+        ("argmax", "eager"),  # torch 2.11 could not rebuild the inputs here
         *(
             pytest.param(name, "aot_eager", marks=pytest.mark.slow)
             for name in ch.weighting.TABLE
