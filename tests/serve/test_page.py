@@ -144,7 +144,12 @@ def again(exact, site):
         AttentionSpec(heads=Heads(4), mask=window(2)),
     ],
     ids=lambda spec: next(
-        (str(part) for part in (spec.similarity, spec.weighting, spec.position, spec.mask) if part), "softmax"
+        (
+            type(part).__name__ + ("" if type(part).__module__.startswith("clearhead") else " of a user")
+            for part in (spec.similarity, spec.weighting, spec.position, spec.mask)
+            if part
+        ),
+        "softmax",
     ),
 )
 def test_what_the_page_holds_gives_every_number_again(tokenizer, tmp_path, attention):
