@@ -17,8 +17,8 @@ class LRUCache(Generic[Name, Value]):
 
     The oldest are dropped when there are more than `most`, or when their sizes add up to more than `room`.
 
-    >>> kept = LRUCache[str, int](most=2)
-    >>> [kept.get_or_make(name, lambda: len(name)) for name in ("one", "three", "one", "seven!")]
+    >>> cache = LRUCache[str, int](most=2)
+    >>> [cache.get_or_make(name, lambda: len(name)) for name in ("one", "three", "one", "seven!")]
     [3, 5, 3, 6]
     >>> cache.get("three"), cache.get("one")
     (None, 3)

@@ -55,7 +55,7 @@ def test_every_attack_is_survived(tmp_path):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("kills", "loop.restore_training = lambda *args: None"),
+        ("kills", "loop.copy_into = lambda *args: None"),
         pytest.param("flips", "checkpoints.sha256_of_file = lambda path: '0' * 64", marks=pytest.mark.thorough),
     ],
     ids=["a resume that forgets", "weights without a checksum"],

@@ -181,7 +181,7 @@ def test_of_many_lines_that_are_cut_the_first_are_told(runs, command):
     _, out, err = command("translate", runs["translate"].folder.path, "--beam", "1", stdin=written(["eins " * 9] * 13))
     assert len(lines_of(out)) == 13
     assert [line.partition(" ")[0] for line in err.splitlines()] == [*(f"stdin:{n}:" for n in range(1, 11)), "and"]
-    assert err.splitlines()[-1] == "and so 3 more lines"
+    assert err.splitlines()[-1] == "and 3 more lines like these"
 
 
 def test_a_line_that_cannot_be_read_has_a_blank_answer_and_is_told(runs, command):

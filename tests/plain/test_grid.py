@@ -129,9 +129,9 @@ def test_a_promise_of_refusal_that_runs_is_caught(monkeypatch):
 
 
 def test_a_new_part_is_covered_without_touching_a_test(monkeypatch):
-    monkeypatch.setitem(weighting.TABLE, "tepid softmax", weighting.Softmax(temperature=1.5))
-    monkeypatch.setitem(similarity.TABLE, "halved dot", similarity.ScaledDot(0.5))
-    monkeypatch.setitem(positions.TABLE, "slow rotary", positions.Rotary(base=100.0))
+    monkeypatch.setitem(weighting.TABLE.parts, "tepid softmax", weighting.Softmax(temperature=1.5))
+    monkeypatch.setitem(similarity.TABLE.parts, "halved dot", similarity.ScaledDot(0.5))
+    monkeypatch.setitem(positions.TABLE.parts, "slow rotary", positions.Rotary(base=100.0))
     monkeypatch.setitem(masks.TABLE, "far window", lambda box: masks.window(5))
     monkeypatch.setitem(support.ROWS, "mask far window", support.ROWS["mask window"])
     found = list(grid.combinations("fused"))

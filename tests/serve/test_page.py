@@ -313,7 +313,7 @@ def test_a_page_of_the_size_of_gpt_2_and_bert_on_128_tokens_is_under_5_mb(
     tokenizer, tmp_path, template, monkeypatch, *, kind, sharpness, capsys
 ):
     """Causal or not, and with weights that are alike or differ."""
-    monkeypatch.setattr(Run, "opens", True)
+    monkeypatch.setattr(Generate, "opened", True)
     template.write_text("<html>" + "x" * 300_000 + PLACE + "</script></html>", encoding="utf-8")
     one = traced(large(kind, tokenizer, tmp_path, sharpness), TEXT if kind == "decoder" else TEXT[:126])
     [n] = {len(side.ids) for side in one.trace.sides.values()}

@@ -116,7 +116,7 @@ def test_a_part_of_the_user_s_own_cannot_be_written(tmp_path):
             for _ in range(1)
         )
     )
-    with pytest.raises(OptionError, match="Own is no part of Clearhead"):
+    with pytest.raises(OptionError, match=r"Own is not registered; put @clearhead.register above its class"):
         trace_model(built(spec), words(1)).save(tmp_path / "a.trace")
 
 

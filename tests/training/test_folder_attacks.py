@@ -648,7 +648,7 @@ def test_a_missing_field_is_named(run):
     for field in ("task", "context", "tokenizers", "files", "labels", "documents", "data", "spec"):
         content = {name: value for name, value in whole.items() if name != field}
         run.model_file.write_text(json.dumps(seal(content)))
-        with pytest.raises(RunError, match=rf"model\.json: '{field}' is missing"):
+        with pytest.raises(RunError, match=rf"model\.json: the field '{field}' is missing"):
             run.task()
 
 
@@ -756,7 +756,7 @@ def test_a_loss_that_grows_tenfold_is_told_each_time_and_once(recipe, home, tmp_
 
     monkeypatch.setattr(TrainState, "totals", grown)
     train(tmp_path / "run", wild, log=told.append, data=home / "data", watcher=watcher)
-    go_on = {"told": told.append, "data": home / "data", "watcher": watcher}
+    go_on = {"log": told.append, "data": home / "data", "watcher": watcher}
     resume(tmp_path / "run", budget=Budget(steps=30), **go_on)
     told = [line for line in told if "loss has grown" in line]
     assert told == [

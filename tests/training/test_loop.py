@@ -16,6 +16,7 @@ from clearhead.training.loop import step_seed
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
 from clearhead.training.schedules import Constant, Cosine
+from clearhead.training.tasks import Task
 from clearhead.training.train import Stopped, resume, train
 from tests.training import small_runs
 from tests.training.tiny import KEEPING, STEPS, quiet, recipe_for
@@ -111,7 +112,7 @@ def test_a_line_of_an_evaluation(recipe, go):
 @pytest.mark.usefixtures("undrawn")
 def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch):
     goals = iter([0.1, 0.9, 0.5, 0.5, 0.4, 0.3])
-    monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
+    monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
     folder = go(replace(recipe, checkpointing=Checkpointing(evaluate=2, checkpoints=2, score_records=0, samples=0)))
     assert saved(folder) == [12, 10, 4]
     lines = of_kind(read_metrics(folder.metrics), "evaluation")
@@ -122,7 +123,7 @@ def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch)
 @pytest.mark.usefixtures("undrawn")
 def test_a_score_that_is_no_number_is_never_the_best(recipe, go, monkeypatch):
     goals = iter([float("nan"), 0.2, float("nan")])
-    monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
+    monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
     folder = go(replace(recipe, checkpointing=replace(KEEPING, evaluate=4)))
     assert folder.checkpoints.all()[0].state["best"] == {"step": 8, "score": 0.2}
 
@@ -130,7 +131,7 @@ def test_a_score_that_is_no_number_is_never_the_best(recipe, go, monkeypatch):
 @pytest.mark.usefixtures("undrawn")
 def test_patience_ends_it(recipe, go, monkeypatch):
     goals = iter([0.5, 0.6, 0.6, 0.1])
-    monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
+    monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
     folder = go(
         replace(
             recipe, budget=Budget(steps=1000, patience=2), checkpointing=replace(KEEPING, evaluate=3, checkpoints=1)
@@ -144,7 +145,7 @@ def test_patience_ends_it(recipe, go, monkeypatch):
 @pytest.mark.usefixtures("undrawn")
 def test_patience_is_not_renewed_by_a_stop(recipe, go, go_on, monkeypatch):
     goals = iter([0.5, 0.4, 0.3])
-    monkeypatch.setattr(loop, "goal", lambda scores, loss: next(goals))
+    monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
 
     def watcher(line):
         if line["kind"] == "saved" and line["step"] == 6:

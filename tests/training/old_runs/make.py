@@ -102,10 +102,10 @@ def answers(run):
 
 
 def make(task, *, sliced=False):
-    train(task, recipe_of(task, sliced=sliced), told=lambda _: None)
+    train(task, recipe_of(task, sliced=sliced), log=lambda _: None)
     told = answers(load(task, device="cpu"))
     shutil.copytree(task, "resumed")
-    run = resume("resumed", budget=Budget(steps=30), told=lambda _: None)
+    run = resume("resumed", budget=Budget(steps=30), log=lambda _: None)
     told["resumed"] = answers(run)
     weights = {name: one.clone() for name, one in run.model.state_dict().items()}
     save_file(weights, f"{task}/resumed.safetensors")
