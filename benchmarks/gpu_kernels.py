@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import clearhead as ch
 from clearhead.attention.kernels import argmax_gpu, linear_gpu
-from clearhead.attention.kernels.linear_gpu import Options, Plan, Tile
+from clearhead.attention.kernels.linear_plan import Options, Plan, Tile
 
 M = ch.masks
 SUMMARY: list[tuple[str, str]] = []

@@ -22,13 +22,14 @@ from clearhead.cli.demo import corpus as number_corpus
 from clearhead.cli.demo import demo_recipe, numbers
 from clearhead.errors import ClearheadError
 from clearhead.experiments.comparing import varied
-from clearhead.experiments.comparison import BLEU, EXACT, LOSS, Measure, markdown_table, mean_of
+from clearhead.experiments.comparison import EXACT, LOSS, Measure, markdown_table, mean_of
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Aligned
 from clearhead.training.defaults import default_recipe
-from clearhead.training.metrics import finite
+from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe
 from clearhead.training.schedules import InverseSqrt
+from clearhead.training.tasks import Translate
 from clearhead.training.train import train
 
 VARIANTS: Mapping[str, Mapping[str, str]] = {
@@ -46,7 +47,7 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
 """Each beside the rest of the task's own model, which is pre-norm in the demo and post-norm in Multi30k. Both are 128
 wide with 4 heads of 32."""
 
-MEASURES: Mapping[str, tuple[Measure, ...]] = {"demo": (EXACT, LOSS), "multi30k": (BLEU, LOSS)}
+MEASURES: Mapping[str, tuple[Measure, ...]] = {"demo": (EXACT, LOSS), "multi30k": (Translate.measures[0], LOSS)}
 PARAMETERS = Measure("parameters", "parameters", digits=0)
 TITLES = {"demo": "number words", "multi30k": "Multi30k"}
 KEPT = ("bleu", "chrf", "exact_match", "loss", "parameters", "training_seconds")
@@ -123,7 +124,7 @@ def train_all(args: argparse.Namespace) -> None:
             found = one_run(made, args.runs / name, args.runs / "data" / args.work)
             line = {"task": args.work, "variant": variant, "seed": seed, "steps": made.budget.steps, **found}
             with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(finite(line), ensure_ascii=False) + "\n")
+                file.write(json.dumps(replace_nonfinite(line), ensure_ascii=False) + "\n")
             print(json.dumps(line, ensure_ascii=False), flush=True)
     print(f"{args.work}: all runs are there, after {time.perf_counter() - begun:.0f} s", flush=True)
 
@@ -149,7 +150,7 @@ def write_table(args: argparse.Namespace) -> None:
         means = {(task, measure): mean_over(own, task, measure) for task, measure in columns}
         runs = "/".join(str(sum(line["task"] == task and "failed" not in line for line in own)) for task in tasks)
         shown = [
-            "–" if mean is None else measure.shown(mean._replace(spread=None) if measure is PARAMETERS else mean)
+            "–" if mean is None else measure.shown(mean.mean, None if measure is PARAMETERS else mean.spread)
             for (_, measure), mean in means.items()
         ]
         rows.append([variant, *shown, runs])

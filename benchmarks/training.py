@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from clearhead.text.preparing import prepare
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Stream, Work
-from clearhead.training.machine import settled
+from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import task_named
 from clearhead.training.train_step import TrainState, make_stepper
 from clearhead.training.validation import Held, assess
 
@@ -103,11 +103,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     args = parser.parse_args()
     recipe = tinyshakespeare(args.data, args.steps, "cpu")
-    recipe = replace(recipe, machine=settled(replace(recipe.machine, device="cpu")))
+    recipe = replace(recipe, machine=resolve_machine(replace(recipe.machine, device="cpu")))
     with tempfile.TemporaryDirectory() as folder:
-        layout = TASKS[recipe.task].layout(recipe.batching.context)
+        layout = task_named(recipe.task).layout(recipe.batching.context)
         prepared = prepare(recipe.corpus, layout, recipe.tokenizing, Path(folder))
-        task = TASKS[recipe.task](tokenizers=prepared.tokenizers, context=CONTEXT)
+        task = task_named(recipe.task).of(prepared, CONTEXT)
         spec = task.fitted(recipe.model)
         work = Work(folder=RunFolder(Path(folder)), recipe=recipe, prepared=prepared, task=task, spec=spec)
         compare(work, args.steps)
@@ -130,7 +130,7 @@ def compare(work: Work, steps: int) -> None:
             ema_weight = recipe.optimizer.averaging.ema_weight(start + i + 1, steps)
             train_state.hold_average(ema_weight)
             stepper.step([batch], rate)
-            train_state.move_average(ema_weight)
+            train_state.update_average(ema_weight)
         marks.append(time.perf_counter())
         for other in (plain, fused):
             for batch, rate in zip(turn, rates, strict=True):
@@ -141,7 +141,7 @@ def compare(work: Work, steps: int) -> None:
                 seconds[name] += after - before
     held = Held(store=work.prepared.dev, tokens=1 << 14, score_records=0, samples=0)
     losses = {
-        "clearhead": assess(train_state.caught_up(), work.task, held).loss,
+        "clearhead": assess(train_state.averaged_model(), work.task, held).loss,
         "plain": plain.loss(work),
         "plain, fused AdamW": fused.loss(work),
     }

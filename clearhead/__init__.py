@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, stream
     from clearhead.errors import ClearheadError
     from clearhead.model import presets
+    from clearhead.registry import register
     from clearhead.taps import replacing, watching
     from clearhead.tracing import Edit, Swap, Trace
     from clearhead.training import Run, load
@@ -53,6 +54,7 @@ __all__ = [
     "positions",
     "presets",
     "rasp",
+    "register",
     "replacing",
     "score",
     "similarity",
@@ -87,6 +89,7 @@ CONTENTS = {
     "clearhead.compiling": ("compile",),
     "clearhead.decoding": ("Beam", "Greedy", "Rules", "Sample", "generate", "score", "stream"),
     "clearhead.errors": ("ClearheadError",),
+    "clearhead.registry": ("register",),
     "clearhead.taps": ("replacing", "watching"),
     "clearhead.tracing": ("Edit", "Swap", "Trace"),
     "clearhead.training": ("Run", "load"),

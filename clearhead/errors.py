@@ -1,6 +1,6 @@
-"""Every error Clearhead raises for a user's request: one family, so that `except ClearheadError` catches them all.
+"""The errors that Clearhead raises for a user's request: one family, so that `except ClearheadError` catches them all.
 
-A message says what was expected, what came, and what to do about it.
+A message says what was expected, what came, and what to do.
 """
 
 __all__ = [
@@ -19,44 +19,44 @@ __all__ = [
 
 
 class ClearheadError(Exception):
-    """The root of the family."""
+    """The base class of every error below."""
 
 
 class ShapeError(ClearheadError, ValueError):
-    """A tensor has the wrong shape, or two that belong together do not fit."""
+    """A tensor has the wrong shape, or the shapes of two tensors do not match."""
 
 
 class DtypeError(ClearheadError, ValueError):
-    """A tensor has the wrong dtype, or two that belong together differ in it."""
+    """A tensor has the wrong dtype, or the dtypes of two tensors differ."""
 
 
 class DeviceError(ClearheadError, ValueError):
-    """Tensors that belong together live on different devices."""
+    """Tensors that belong together are on different devices."""
 
 
 class OptionError(ClearheadError, ValueError):
-    """A part, a name or a number that cannot be: an unknown kernel, zero heads, a negative temperature."""
+    """An option has an unknown name or an invalid value: an unknown kernel, zero heads, a negative temperature."""
 
 
 class NotBuiltError(ClearheadError, RuntimeError):
-    """A spec whose values are learned was used before a layer built it."""
+    """A part with learned parameters was used before it was built."""
 
 
 class UnsupportedError(ClearheadError, RuntimeError):
-    """What was asked makes sense, but the named kernel cannot do it."""
+    """The request is valid, but the named kernel cannot compute it."""
 
 
 class DataError(ClearheadError, ValueError):
-    """A file of the user's that cannot be used as it is: the message names it, and the line."""
+    """A user's file cannot be used: the message names the file and the line."""
 
 
 class RunError(ClearheadError, RuntimeError):
-    """A run folder that cannot be used: in use by another process, not whole, not a run, or not writable."""
+    """A run folder cannot be used: another process uses it, it is damaged, not a run, or not writable."""
 
 
 class TraceError(ClearheadError, RuntimeError):
-    """A trace that cannot be trusted or used: what is rebuilt differs from what ran, or it is of another model."""
+    """A trace cannot be used: recomputed values differ from the recorded ones, or it belongs to another model."""
 
 
 class ProgramError(ClearheadError, ValueError):
-    """A program, or a head designed by hand, that cannot be: types that do not fit, or what no attention can do."""
+    """A RASP program or a designed head is invalid: its types do not match, or attention cannot compute it."""

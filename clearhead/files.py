@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from clearhead.errors import ClearheadError, RunError
+from clearhead.system import NO_LINK, NO_WAIT, check_no_link, open_to_flush
 
 __all__ = [
     "FORMAT",
@@ -51,8 +52,6 @@ DEEPEST = 64
 """The deepest nesting of lists and objects in JSON."""
 PARTIAL = ".partial"
 """How the name of a file ends that is not whole yet."""
-NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 @contextlib.contextmanager
@@ -85,8 +84,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def flush(path: Path) -> None:
-    """Flush a file to the disk itself. Flushing a folder makes a rename in it last."""
-    handle = os.open(path, os.O_RDONLY)
+    """Flush a file to the disk itself. Flushing a folder makes a rename in it last, where a folder can be flushed."""
+    handle = open_to_flush(path)
+    if handle is None:
+        return
     try:
         os.fsync(handle)
     finally:
@@ -123,6 +124,7 @@ def set_aside(path: Path) -> Path:
 
 def open_log(path: Path, *, new: bool = False) -> BinaryIO:
     """Open a file to append to. With `new` it must not be there yet. A link or a device raises OSError."""
+    check_no_link(path)
     handle = os.open(
         path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_EXCL if new else 0) | NO_LINK | NO_WAIT, 0o666
     )

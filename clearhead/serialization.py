@@ -10,7 +10,7 @@ import math
 import os
 import stat
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -23,9 +23,12 @@ from clearhead.files import parse_json, replacing
 
 __all__ = [
     "check_fields",
+    "check_registered",
     "check_type",
     "from_json",
     "load_tensors",
+    "name_in_files",
+    "names_in",
     "save_tensors",
     "table_of",
     "to_json",
@@ -35,7 +38,7 @@ CLASS = "is"
 Then = Mapping[str, Mapping[str, Any]]
 """By class, the fields that older files lack, and the value each had when those were written."""
 MOST_OBJECTS = 50_000
-"""More than these, some 6,000 blocks, are no model: making them would only take time."""
+"""More than these, some 6,000 blocks, are no model: building them would only take time."""
 LARGEST = 2**64
 """Integers in files are smaller than this: torch's seeds reach up to it, and nothing else so far."""
 
@@ -50,18 +53,13 @@ def table_of(classes: Iterable[type]) -> dict[str, type]:
 
 
 def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
-    """Return what `json.dumps` can write, of a dataclass of dataclasses, tuples, mappings, strings and finite numbers.
+    """Return JSON for a dataclass of dataclasses, tuples, mappings, strings and finite numbers.
 
     With `known`, a table, every class must be in it: what is written can be read by the same table.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if known is not None and known.get(type(value).__name__) is not type(value):
-            raise OptionError(
-                f"{value!r} cannot be written to a file: {type(value).__name__} is no part of Clearhead that could be "
-                "read again"
-            )
         inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return {CLASS: type(value).__name__, **to_json(inner, known)}
+        return {CLASS: known_name(value, known), **to_json(inner, known)}
     if isinstance(value, Mapping):
         return {key_of(name): to_json(inner, known) for name, inner in value.items()}
     if isinstance(value, tuple | list):
@@ -71,6 +69,30 @@ def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     raise OptionError(f"{value!r} cannot be written to a file: a run is made of specs, strings and numbers")
+
+
+def name_in_files(of: type) -> str:
+    """Return what files call a class: one of Clearhead's own by its name, a user's own by where it is imported from.
+
+    >>> name_in_files(Reader), name_in_files(Mapping)
+    ('Reader', 'collections.abc:Mapping')
+    """
+    return of.__name__ if of.__module__.partition(".")[0] == "clearhead" else f"{of.__module__}:{of.__qualname__}"
+
+
+def known_name(value: object, known: Mapping[str, type] | None) -> str:
+    """Return the name under which a table holds the class of a value; raise where it holds it under none."""
+    of = type(value)
+    if known is None or known.get(of.__name__) is of:
+        return of.__name__
+    name = name_in_files(of)
+    if known.get(name) is of:
+        return name
+    if ":" in name:
+        why = f"{of.__name__} is not registered; put @clearhead.register above its class"
+    else:
+        why = f"{of.__name__} is no part of Clearhead that could be read again"
+    raise OptionError(f"{value!r} cannot be written to a file: {why}")
 
 
 def key_of(name: object) -> str:
@@ -98,7 +120,7 @@ def from_json(
 
 
 class Reader(NamedTuple):
-    """What `make_part` needs for every part: see `from_json`."""
+    """The arguments of `from_json` that `make_part` needs for every part."""
 
     table: Mapping[str, type]
     then: Then
@@ -116,14 +138,37 @@ def make_part(value: Any, reader: Reader, where: str) -> Any:
         return fields
     name, (table, then, error) = value[CLASS], reader
     if not isinstance(name, str) or name not in table:
+        check_registered([name] if isinstance(name, str) else [], table, where, error=error)
         raise error(
             f"{where}: there is no {str(name)[:60]!r} in this version of Clearhead: was it written by a newer one?"
         )
     given = check_fields(fields, hints_of(table[name]), where, what=name, then=then.get(name), error=error)
     try:
         return table[name](**given)
-    except ClearheadError as problem:
+    except (ClearheadError, ValueError) as problem:
         raise error(f"{where}: {problem}") from None
+
+
+def check_registered(
+    names: Iterable[str], table: Mapping[str, type], where: str, *, error: type[ClearheadError] = RunError
+) -> None:
+    """Raise where one of these classes is a user's own that is not registered: no file makes its module be imported."""
+    for name in names:
+        module, colon, _ = name.partition(":")
+        if colon and name not in table:
+            raise error(
+                f"{where}: uses {name[:80]}, a part of your own that is not registered. Name its module: --parts "
+                f"{module[:60]} on the command line, parts={module[:60]!r} in load; it has @clearhead.register above "
+                "the class"
+            )
+
+
+def names_in(value: Any) -> Iterator[str]:
+    """Yield the names of the classes in what `to_json` wrote."""
+    if isinstance(value, dict):
+        yield from (name for name in [value.get(CLASS)] if isinstance(name, str))
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from names_in(inner)
 
 
 def count_objects(value: Any) -> int:
@@ -137,7 +182,7 @@ def count_objects(value: Any) -> int:
 
 
 def join(where: str, name: str) -> str:
-    """Add a field to a path. The first one follows the file's name.
+    """Add a field's name to a path. The first follows the file's name.
 
     >>> join(join("recipe.json", "optimizer"), "lr")
     'recipe.json: optimizer.lr'
@@ -215,7 +260,7 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Say whether a value is of a kind, without looking into lists and mappings."""
+    """Return whether a value is of a kind, without looking into lists and mappings."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any or hint is object:
         return True
@@ -244,7 +289,7 @@ PLAIN_NAMES = {
 
 
 def spell(hint: Any) -> str:
-    """Name a kind as someone who looks at the JSON would."""
+    """Return the name of a kind for someone who looks at the JSON."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return " or ".join(map(repr, inner))

@@ -47,7 +47,7 @@ class Tapped(nn.Module):
 
     @property
     def tapped(self) -> bool:
-        """Whether anyone watches or replaces its values."""
+        """True if anyone watches or replaces its values."""
         return bool(self.replacers or self.observers)
 
 
@@ -64,7 +64,7 @@ def watching(model: nn.Module, observe: Observe) -> Iterator[None]:
     def under(prefix: str, name: str, value: Tensor) -> None:
         observe(prefix + name, value)
 
-    with attached(model, "observers", under):
+    with attach(model, "observers", under):
         yield
 
 
@@ -91,12 +91,12 @@ def replacing(model: nn.Module, replace: Replace) -> Iterator[None]:
             )
         return new
 
-    with attached(model, "replacers", under):
+    with attach(model, "replacers", under):
         yield
 
 
 @contextlib.contextmanager
-def attached(model: nn.Module, slot: str, under: Callable[[str, str, Tensor], object]) -> Iterator[None]:
+def attach(model: nn.Module, slot: str, under: Callable[[str, str, Tensor], object]) -> Iterator[None]:
     """Add a function to the `replacers` or `observers` of every tapped module; take out that one alone at the end."""
     own = [
         (module, functools.partial(under, f"{path}." if path else ""))

@@ -1,4 +1,4 @@
-"""Makes what the guide shows and nobody writes by hand: its figures, and the page of the support promise.
+"""Draw the figures of the guide, and write the page that says which kernel computes what.
 
     python docs/figures.py            # writes them beside this file
 
@@ -35,7 +35,7 @@ STYLES = {"o-": ROLES["weight"], "s--": ROLES["query"], "^-": ROLES["value"], "v
 
 @dataclass(frozen=True)
 class ScaleData:
-    """Row by row of `widths`: the variance of the scores, and the Frobenius norm of softmax's Jacobian for 16 keys."""
+    """The variance of the scores and the Frobenius norm of softmax's Jacobian for 16 keys, for each of `widths`."""
 
     widths: tuple[int, ...]
     variance: dict[str, list[float]]
@@ -44,13 +44,13 @@ class ScaleData:
 
 
 def jacobian_norm(weight: torch.Tensor) -> torch.Tensor:
-    """The Frobenius norm of diag(w) - w wᵀ for each row w: how far the weights move when the scores do."""
+    """Return the Frobenius norm of diag(w) - w wᵀ for each row w: how far the weights move when the scores do."""
     squares, cubes = weight.square().sum(-1), weight.pow(3).sum(-1)
     return (squares - 2 * cubes + squares.square()).clamp(min=0).sqrt()
 
 
 def scale_data(widths: tuple[int, ...] = WIDTHS, rows: int = 1500) -> ScaleData:
-    """Queries and keys with entries of mean 0 and variance 1, scored without and with the scale."""
+    """Score queries and keys with entries of mean 0 and variance 1, without and with the scale."""
     data = ScaleData(widths, *({"score": [], "scaled": []} for _ in range(3)))
     draw = torch.Generator().manual_seed(0)
     for d_head in widths:
@@ -116,7 +116,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def found_on(page: str) -> dict[str, Any]:
-    """The names that the code of a page makes: its figure shows what the page finds."""
+    """Run the code of a page, and return its variables: the figure shows what the page finds."""
     text = (Path(__file__).parent / page).read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": page}
     torch.manual_seed(0)
@@ -127,13 +127,13 @@ def found_on(page: str) -> dict[str, Any]:
 
 
 def panels() -> tuple[Figure, list[Axes]]:
-    """Four drawings beside each other: two of curves, two of weights."""
+    """Return a figure of four drawings side by side: two of curves, two of weights."""
     figure = Figure(figsize=(14, 3.6), layout="constrained", facecolor="white")
     return figure, list(figure.subplots(1, 4))
 
 
 def draw_maps(found: dict[str, Any]) -> Figure:
-    """Why Q, K and V differ: how they part, what tied maps learn, and where the head looks before and after a swap."""
+    """Draw why Q, K and V differ: the maps grow apart, tied maps, and where the head looks before and after a swap."""
     figure, axes = panels()
     course = found["courses"]["same start"]
     for i, (label, colour) in enumerate(PAIR_COLOURS.items()):
@@ -146,7 +146,7 @@ def draw_maps(found: dict[str, Any]) -> Figure:
 
 
 def draw_layers(found: dict[str, Any]) -> Figure:
-    """How layers cooperate: one and two layers in training, and a head of each of the two, and the one by hand."""
+    """Draw how layers cooperate: one and two layers in training, a head of each layer, and the head made by hand."""
     figure, axes = panels()
     draw_courses(axes[0], found["courses"], "right: the next token", "Induction takes two layers")
     (before, after), by_hand = found["looks"]["trained"], found["looks"]["by hand"][1]
@@ -176,7 +176,7 @@ def finish_curves(axes: Axes, what: str, title: str) -> None:
 
 
 def draw_weights(axes: Axes, weight: torch.Tensor, title: str) -> None:
-    """A square for each cell, so that the file is a drawing and holds no picture."""
+    """Draw a square for each cell, so that the file is a drawing and holds no bitmap."""
     axes.pcolormesh(weight.detach().numpy(), cmap="Oranges", vmin=0, vmax=1, edgecolors="white", linewidth=0.3)
     axes.invert_yaxis()
     axes.set_aspect("equal")
@@ -188,26 +188,31 @@ def draw_weights(axes: Axes, weight: torch.Tensor, title: str) -> None:
 SUPPORT = """\
 # What runs where
 
-This page is written by `python docs/figures.py` from `clearhead/attention/grid/support.py`. The table there is
-written by hand: it is the promise. The grid of the tests holds every *yes* to the reference, outputs and gradients,
-and every *no* to its error.
+Attention can be computed by several kernels, and no fast one can compute every kind of attention. This page says which
+kernel can do what. You need not choose: `ch.attend` takes a kernel that can.
 
-A call has one choice on each axis. A kernel serves it if it serves each choice, unless a pair below says otherwise. The
-kernel `reference` serves everything; it is the definition. A part that is in no row, such as one of your own, is
-promised what its form is: those are the rows in parentheses.
+An example: softmax of a scaled dot product with a causal mask. Look up `scaled dot`, `softmax` and `causal` below. All
+three have *yes* under `fused`, so `fused` can compute it.
+
+The rule: a call makes one choice in each table. A kernel can compute the call if it has *yes* for each choice, unless
+[a pair](#pairs) says otherwise. The kernel `reference` is not in the tables, because it computes everything; it is the
+definition. A part of your own has no row of its own; read the row of its form, in parentheses.
+
+The tables are written by hand, in `clearhead/attention/grid/support.py`. The tests check every *yes* against the
+reference, outputs and gradients, and every *no* against its error. `python docs/figures.py` writes this page.
 
 | kernel | what it is |
 |---|---|
 {kernels}
 
-A *no* has a letter. It stands for what the error says:
+A *no* has a letter, which stands for a phrase of the error:
 
 {reasons}
 
 {axes}
 ## Pairs
 
-Each of two choices may be served, and not both together.
+These pairs are refused together, even if each of the two has a *yes*.
 
 | one | other | kernels | the error says |
 |---|---|---|---|
@@ -216,7 +221,7 @@ Each of two choices may be served, and not both together.
 
 
 def support_page() -> str:
-    """The support promise as a page."""
+    """Return the page that says which kernel computes what."""
     rows = [(*name.split(" ", 1), cells) for name, cells in ROWS.items()]
     sections = [support_axis(axis, list(parts)) for axis, parts in groupby(rows, key=lambda row: row[0])]
     return SUPPORT.format(
@@ -241,7 +246,7 @@ def support_cell(cell: str) -> str:
 
 
 def main(folder: Path) -> list[Path]:
-    """Writes everything under `folder`, and says what it wrote."""
+    """Write everything under `folder`, and return the paths."""
     figures, support = folder / "figures", folder / "support.md"
     figures.mkdir(parents=True, exist_ok=True)
     drawn = {

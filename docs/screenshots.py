@@ -1,4 +1,4 @@
-"""Pictures of the explorer's views, light and dark, as a browser shows them on the demo's run.
+"""Take pictures of the explorer's views in a browser, light and dark, on the demo's run.
 
 clearhead demo
 python docs/screenshots.py runs/demo                       # into docs/figures/explorer
@@ -57,7 +57,7 @@ def settled(page: Page, view: str) -> None:
 
 
 def small(shot: bytes) -> bytes:
-    """The picture with a palette of its own: a fifth of the size, and the eye sees none of it."""
+    """Return the picture with a palette of its own: a fifth of the size, without a visible difference."""
     made = io.BytesIO()
     Image.open(io.BytesIO(shot)).convert("RGB").quantize(COLOURS).save(made, "PNG", optimize=True)
     return made.getvalue()

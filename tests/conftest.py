@@ -1,8 +1,9 @@
-"""What holds for every test: one hypothesis profile, no display, and which tests run where.
+"""What holds for every test: hypothesis's profile, no display, and which tests run where.
 
 Nothing here may import clearhead: jaxtyping's hook must be in place before that.
 """
 
+import os
 from pathlib import Path
 
 import hypothesis
@@ -10,19 +11,24 @@ import matplotlib
 import pytest
 import torch
 
+from tests.covering import mark_thorough
+
 PLAIN = Path(__file__).parent / "plain"
+LONG_DOCTESTS = ("clearhead.attention.grid",)
+"""An example that checks a part on every kernel, for half a minute; docs/your-own-weighting.md does so too."""
 
 matplotlib.use("Agg")
 
-# `too_slow` is a timing, and two busy cores would trip it.
-hypothesis.settings.register_profile(
-    "ci",
-    derandomize=True,
-    deadline=None,
-    max_examples=40,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("ci")
+# `too_slow` is a timing, and two busy cores would trip it. `make test-all` asks for the second one.
+for name, examples in (("ci", 20), ("thorough", 60)):
+    hypothesis.settings.register_profile(
+        name,
+        derandomize=True,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -31,7 +37,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if hooked and collection_path.is_relative_to(PLAIN) else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked here
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_thorough(items)
+    for item in items:
+        if item.name in LONG_DOCTESTS:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.thorough)
     if torch.cuda.is_available():
         return
     for item in items:
@@ -54,9 +66,26 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def sketched():
+    """Runs of a few steps have a sketch for their curves: to draw them takes longer than to train. Gives what draws."""
+    from clearhead.files import write_text
+    from clearhead.training import loop
+
+    before, loop.draw_curves = loop.draw_curves, lambda lines, path, **_: write_text(path, "<svg/>")
+    yield before
+    loop.draw_curves = before
+
+
+@pytest.fixture
+def drawn(sketched, monkeypatch):
+    """For a run whose curves are looked at."""
+    monkeypatch.setattr("clearhead.training.loop.draw_curves", sketched)
+
+
 @pytest.fixture(scope="module")
 def undrawn():
-    """For runs of a few steps: drawing their curves takes longer than they do."""
+    """For runs whose folder is looked at: there is not even a sketch."""
     from clearhead.training import loop
 
     before, loop.draw_curves = loop.draw_curves, lambda *_, **__: None

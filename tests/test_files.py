@@ -112,6 +112,7 @@ def test_what_json_changes_is_changed_before_the_checksum_is_made(tmp_path):
     assert sealed["by distance"] == {"2": 0.5, "10": [1, 2]}
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_sealed_content_is_seen(tmp_path):
     path = tmp_path / "model.json"
     sealed = files.write_sealed(path, {"heads": 4, "rate": 0.5, "name": "a b"})

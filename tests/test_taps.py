@@ -63,6 +63,7 @@ def test_every_inner_value_has_its_name():
 
 
 @pytest.mark.parametrize("spec", TAPPED.values(), ids=TAPPED)
+@pytest.mark.slow
 def test_replacing_any_value_changes_the_output(spec):
     model, tokens, names = spec.build().eval().double(), words(), []
     with watching(model, lambda name, value: names.append(name)):

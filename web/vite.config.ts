@@ -19,5 +19,6 @@ export default defineConfig(({ mode }) => ({
       output: mode === "page" ? { codeSplitting: false } : {},
     },
   },
-  test: { environment: "node", include: ["src/**/*.test.ts"] },
+  resolve: mode === "test" ? { conditions: ["browser"] } : {},
+  test: { environment: "./vitest.client.ts", include: ["src/**/*.test.ts"] },
 }));

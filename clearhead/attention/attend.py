@@ -4,10 +4,11 @@ from torch import Tensor
 
 from clearhead.attention import reference
 from clearhead.attention.kernels import Choice, explain_choice, run
+from clearhead.attention.kernels.fused import attend_directly
 from clearhead.attention.masks import Mask
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
-from clearhead.attention.request import make_call
+from clearhead.attention.request import AttentionOptions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
 
@@ -31,7 +32,7 @@ def attend(
     dropout: float = 0.0,
     kernel: str = "auto",
 ) -> Tensor:
-    """The context of every query: the values, weighted by how well each key fits.
+    """Return the context of every query: the values, weighted by how well each key fits.
 
     `query` is `(batch, head, query, d_head)`, `key` and `value` `(batch, head, key, d)`; batch, then head, may be left
     out. Key and value may have fewer heads than the query, if they divide them. `similarity` defaults to the
@@ -43,16 +44,13 @@ def attend(
     >>> ch.attend(q, k, v, mask=ch.masks.causal()).shape
     torch.Size([2, 5, 3])
     """
-    call = make_call(
-        (query, key, value),
-        similarity=similarity,
-        weighting=weighting,
-        position=position,
-        mask=mask,
-        positions=(query_positions, key_positions),
-        dropout=dropout,
-    )
-    context = run(kernel, call)
+    plain = similarity is None and weighting is SOFTMAX and position is NO_POSITION and kernel in ("auto", "fused")
+    if plain and query_positions is None and key_positions is None and dropout == 0:
+        direct = attend_directly(query, key, value, mask)
+        if direct is not None:
+            return direct
+    options = AttentionOptions(similarity, weighting, position, mask, dropout, kernel)
+    context = run(kernel, options.inputs((query, key, value), (query_positions, key_positions)))
     return context if query.ndim == 4 else context.view(*query.shape[:-1], value.shape[-1])
 
 
@@ -68,7 +66,7 @@ def explain(
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
 ) -> Steps:
-    """Every step of the same attention by name: query, key, value, score, scaled, masked, weight, context.
+    """Return every step of the same attention: query, key, value, score, scaled, masked, weight, context.
 
     >>> import torch, clearhead as ch
     >>> steps = ch.explain(torch.eye(2), torch.eye(2), torch.eye(2), similarity=ch.similarity.Dot())
@@ -76,18 +74,11 @@ def explain(
     tensor([[0.7311, 0.2689],
             [0.2689, 0.7311]])
     """
-    call = make_call(
-        (query, key, value),
-        similarity=similarity,
-        weighting=weighting,
-        position=position,
-        mask=mask,
-        positions=(query_positions, key_positions),
-    )
-    made = reference.steps(call)
+    options = AttentionOptions(similarity, weighting, position, mask)
+    steps = reference.steps(options.inputs((query, key, value), (query_positions, key_positions)))
     for _ in range(4 - query.ndim):
-        made = made.without_batch()
-    return made
+        steps = steps.without_batch()
+    return steps
 
 
 def which_kernel(
@@ -104,20 +95,12 @@ def which_kernel(
     dropout: float = 0.0,
     kernel: str = "auto",
 ) -> Choice:
-    """The kernel `attend` would run for these arguments, why, and what it costs that one might not expect.
+    """Return the kernel that `attend` would run for these arguments, why, and what it costs.
 
     >>> import torch, clearhead as ch
     >>> q = torch.randn(1, 2, 5, 8)
     >>> print(ch.which_kernel(q, q, q).kernel)
     fused
     """
-    call = make_call(
-        (query, key, value),
-        similarity=similarity,
-        weighting=weighting,
-        position=position,
-        mask=mask,
-        positions=(query_positions, key_positions),
-        dropout=dropout,
-    )
-    return explain_choice(kernel, call)
+    options = AttentionOptions(similarity, weighting, position, mask, dropout, kernel)
+    return explain_choice(kernel, options.inputs((query, key, value), (query_positions, key_positions)))

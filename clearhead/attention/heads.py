@@ -18,15 +18,16 @@ from torch.nn.modules import module as torch_modules
 
 from clearhead.attention.parts import HeadShape
 from clearhead.errors import OptionError
+from clearhead.registry import kind, register
 
-__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "alike", "is_hooked", "joinable", "joined"]
+__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "alike", "is_hooked", "joinable", "map_jointly"]
 
 Source = Float[Tensor, "batch n d_model"]
 PerHead = Float[Tensor, "batch head n d"]
 
 
 class Maps(NamedTuple):
-    """What a layer owns: three maps from a source to per-head vectors, and one from the concatenated contexts."""
+    """Learned maps of a layer: three from a source to per-head vectors, and W_O from the concatenated contexts."""
 
     query: nn.Module
     key: nn.Module
@@ -34,23 +35,25 @@ class Maps(NamedTuple):
     output: nn.Module
 
 
+@kind("head layout")
 class HeadLayout(ABC):
-    """How many heads, how wide, and what each of them sees."""
+    """Number of heads, their width, and which part of the input each of them sees."""
 
     @abstractmethod
     def shape(self, d_model: int) -> HeadShape:
-        """The heads at this width; raises where they do not fit it."""
+        """Return the heads at this width; raise where they do not fit it."""
 
     @abstractmethod
     def width(self, d_model: int) -> int:
-        """How many numbers the layer gives at each position."""
+        """Return how many numbers the layer gives at each position."""
 
     @abstractmethod
     def maps(self, d_model: int) -> Maps:
-        """Fresh maps. Entries are normal with variance 1 / inputs: unit variance in, unit variance out."""
+        """Return new maps. Entries are normal with variance 1 / inputs: unit variance in, unit variance out."""
 
 
 @final
+@register
 @dataclass(frozen=True)
 class Heads(HeadLayout):
     """`count` heads that each see the whole input.
@@ -108,6 +111,7 @@ class Heads(HeadLayout):
 
 
 @final
+@register
 @dataclass(frozen=True)
 class SlicedHeads(HeadLayout):
     """`count` heads; head i sees only slice i of the input, d_model / count wide, through square maps of that width.
@@ -186,7 +190,7 @@ class WholeMap(nn.Module):
 
 
 def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
-    """Whether one product with the joined weights does what calling these maps does, so that nobody can tell.
+    """Check whether one product with the concatenated weights equals calling each of these maps.
 
     Then each is a `WholeMap` around a plain `nn.Linear`, without hooks or a forward of its own; the weights are plain
     tensors of one kind, all trained or all frozen; and all maps have a bias, or none has. It is asked for every call,
@@ -205,7 +209,7 @@ def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether calling the module does more than its class's forward: a hook is called, or a forward of its own.
+    """Check whether calling the module does more than its class's forward: hooks, or a forward of its own.
 
     (A parametrization is no hook, but shows in the type: it gives the module a class of its own.)
     """
@@ -223,7 +227,7 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def alike(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether they can be concatenated: all None, or plain tensors of one dtype and device, trained alike.
+    """Check whether tensors can be concatenated: all None, or plain, of one dtype and device, trained alike.
 
     A subclass of Tensor (a quantized or sharded weight) is not plain: it has products of its own.
     """
@@ -243,7 +247,7 @@ def alike(tensors: Sequence[Tensor | None]) -> bool:
     return True
 
 
-def joined(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]:
+def map_jointly(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]:
     """Return what each of some `joinable` maps makes of the same source, by one product."""
     weights: list[Tensor] = [one.linear.weight for one in maps]
     biases: list[Tensor] = [one.linear.bias for one in maps if one.linear.bias is not None]

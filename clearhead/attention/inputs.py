@@ -1,4 +1,4 @@
-"""One request for attention, checked: what every kernel is given, and the facts a kernel is chosen by."""
+"""`AttentionInputs`, the checked inputs of every kernel, and `KernelFacts`, by which a kernel is chosen."""
 
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from clearhead.attention.weighting import Weighting
 __all__ = ["AttentionInputs", "KernelFacts", "Visibility"]
 
 HALF = (torch.float16, torch.bfloat16)
+FLOATS = (*HALF, torch.float32, torch.float64)
 LONG = 1 << 21
 """Scores of a head from which on compiling a mask into the kernel pays: about 1,450 queries on as many keys."""
 ORDINARY = 1e15
@@ -25,7 +26,7 @@ ORDINARY = 1e15
 
 
 class KernelFacts(NamedTuple):
-    """All that the choice of a kernel may depend on."""
+    """Everything that the choice of a kernel may depend on."""
 
     similarity: str
     weighting: str
@@ -42,12 +43,12 @@ class KernelFacts(NamedTuple):
     width: int
     """The larger of d_head and d_value."""
     long: bool
-    """So many queries and keys that on a GPU a matrix of them all is worth avoiding: see `LONG`."""
+    """True if, on a GPU, an n_query x n_key matrix is worth avoiding: see `LONG`."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionInputs:
-    """Queries, keys and values as `(batch, head, n, d)`, already turned by their positions, and the parts.
+    """Queries, keys and values as `(batch, head, n, d)`, already rotated by their positions, and the parts.
 
     A dataclass and not a NamedTuple: Dynamo of torch 2.11 cannot rebuild a NamedTuple that has methods of its own.
     """
@@ -62,9 +63,9 @@ class AttentionInputs:
     given_positions: Positions | None = None
     dropout: float = 0.0
     share: Subset | None = None
-    """Of which rows and heads the tensors are, where they are not all there were."""
+    """Rows and heads that the tensors hold, where they are a subset of the whole call."""
     assume_finite: bool = False
-    """Nothing but ordinary numbers stands where nobody looks: a cache wrote all of it."""
+    """True if hidden keys and values are known to be finite, as in a KV cache, which wrote all of them."""
 
     def replace(self, **changes: Any) -> "AttentionInputs":
         """Return the call with some of its fields changed."""
@@ -96,31 +97,34 @@ class AttentionInputs:
 
     @property
     def unmasked(self) -> bool:
-        """Known without looking: every query sees a key, and every key is seen."""
+        """True if the mask's kind alone says that every query sees a key, and every key is seen."""
         kinds = self.mask.kinds
         return kinds == {"none"} or (
             kinds == {"causal"} and self.given_positions is None and self.n_query <= self.n_key
         )
 
     def facts(self) -> KernelFacts:
+        """Return the facts about this call that a kernel is chosen by; asked for every call, so in few operations."""
+        query = self.query
+        d_head, d_value = query.shape[-1], self.value.shape[-1]
         return KernelFacts(
-            similarity=self.similarity.form,
-            weighting=self.weighting.form,
-            bias=self.position.bias_kind,
-            masks=self.mask.kinds,
+            self.similarity.form,
+            self.weighting.form,
+            self.position.bias_kind,
+            self.mask.kinds,
             aligned=self.given_positions is None,
-            device=self.query.device.type,
-            dtype=self.query.dtype,
+            device=query.device.type,
+            dtype=query.dtype,
             gradients=torch.is_grad_enabled() and self.needs_gradient(),
             dropout=self.dropout > 0,
-            equal_widths=self.query.shape[-1] == self.value.shape[-1],
-            width=max(self.query.shape[-1], self.value.shape[-1]),
+            equal_widths=d_head == d_value,
+            width=max(d_head, d_value),
             long=self.is_long(),
         )
 
     def is_long(self) -> bool:
-        """Whether to compile the mask into the kernel. Traced code does not ask: its lengths must stay free."""
-        if self.query.device.type != "cuda" or torch.compiler.is_compiling():
+        """Check whether compiling the mask into the kernel pays. Traced code never asks: lengths stay free."""
+        if not self.query.is_cuda or torch.compiler.is_compiling():
             return False
         return self.n_query * self.n_key >= LONG
 
@@ -130,7 +134,7 @@ class AttentionInputs:
         return any(parameter.requires_grad for parameter in self.parameters())
 
     def parameters(self) -> list[nn.Parameter]:
-        """The learned values of the parts."""
+        """Return the learned values of the parts."""
         built = [part for part in (self.similarity, self.weighting, self.position) if isinstance(part, nn.Module)]
         return [parameter for part in built for parameter in part.parameters()]
 
@@ -138,7 +142,7 @@ class AttentionInputs:
         return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows, share=self.share)
 
     def of_row(self, row: int) -> "AttentionInputs":
-        """The call of one sequence of the batch alone."""
+        """Return the inputs of one sequence of the batch."""
         one = slice(row, row + 1)
         given = self.given_positions
         if given is not None:
@@ -149,7 +153,7 @@ class AttentionInputs:
         )
 
     def of_head(self, head: int) -> "AttentionInputs | None":
-        """The call of one head alone; None where a part of it does not say what one head has of it."""
+        """Return the inputs of one head; None where a part cannot say which of its values are that head's."""
         parts = [part.of_head(head) for part in (self.similarity, self.weighting, self.position)]
         if None in parts:
             return None
@@ -165,14 +169,14 @@ class AttentionInputs:
             share=(self.share or Subset(self.n_heads))._replace(head=head, n_head=1),
         )
 
-    def widened(self) -> "AttentionInputs":
-        """Half precision as float32, for kernels that compute step by step."""
+    def to_float32(self) -> "AttentionInputs":
+        """Convert half precision to float32, for kernels that compute step by step."""
         if self.query.dtype not in HALF:
             return self
         return self.replace(query=self.query.float(), key=self.key.float(), value=self.value.float())
 
     def with_every_head(self) -> "AttentionInputs":
-        """Each query head with a key and a value head of its own: shared ones are repeated."""
+        """Repeat shared key and value heads, so that each query head has its own."""
         group = self.n_heads // self.key.shape[1]
         if group == 1:
             return self
@@ -180,11 +184,9 @@ class AttentionInputs:
         return self.replace(key=repeat(self.key, spread, group=group), value=repeat(self.value, spread, group=group))
 
     def zero_hidden(self, sight: "Visibility") -> "AttentionInputs":
-        """Safe from whatever stands where nothing can come of it (NaN, Inf, memory nobody wrote).
+        """Zero keys, values and queries that the mask hides, so NaN or Inf there cannot reach outputs or gradients.
 
-        Keys and values no query sees, and queries that see no key, are set to 0, and so touch neither outputs nor
-        gradients. On a CPU the numbers are looked at first: ordinary ones do no harm with weights of 0, and nothing is
-        copied.
+        On a CPU the numbers are read first: with ordinary ones a weight of 0 is enough, and nothing is copied.
         """
         if self.assume_finite:
             return self
@@ -192,7 +194,7 @@ class AttentionInputs:
         return self if harmless else self.set_hidden_to_zero(sight)
 
     def set_hidden_to_zero(self, sight: "Visibility") -> "AttentionInputs":
-        """Zeros for keys and values no query sees, and for queries that see no key."""
+        """Zero the keys and values that no query sees, and the queries that see no key."""
         unseen = ~sight.keys.unsqueeze(-1)
         if unseen.shape[1] > 1:
             group = self.n_heads // self.key.shape[1]
@@ -208,7 +210,7 @@ FIELDS = tuple(field.name for field in fields(AttentionInputs))
 
 
 def ordinary(vectors: Tensor) -> bool:
-    """Whether all of it is finite, and small enough for products with it to be: one pass, and no copy."""
+    """Check that all numbers are finite and small enough for products with them to be: one pass, and no copy."""
     if vectors.numel() == 0:
         return True
     low, high = torch.aminmax(vectors.detach() if vectors.requires_grad else vectors)

@@ -1,21 +1,21 @@
 """`Attention`: the layer. Queries, keys and values from one, two or three sequences, and every part in its slot."""
 
 from collections.abc import Callable
-from typing import final
+from typing import cast, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention import reference
-from clearhead.attention.heads import HeadLayout, Heads, joinable, joined
+from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joinable, map_jointly
 from clearhead.attention.inputs import AttentionInputs
-from clearhead.attention.kernels import Choice, check_name, explain_choice, run
+from clearhead.attention.kernels import Choice, explain_choice, run
 from clearhead.attention.masks import Mask, as_mask
 from clearhead.attention.modes import autocast_enabled
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
-from clearhead.attention.request import check_dropout, check_parts, make_call
+from clearhead.attention.request import AttentionOptions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
@@ -26,7 +26,7 @@ __all__ = ["Attention", "Runner"]
 Queries = Float[Tensor, "... query d_model"]
 Keys = Float[Tensor, "... key d_model"]
 Runner = Callable[[AttentionInputs], Tensor]
-"""What runs a call: from it to the context."""
+"""Function that computes the context of a call."""
 
 
 @final
@@ -46,7 +46,7 @@ class Attention(Tapped):
     """
 
     runner: Runner | None = None
-    """Runs each call in place of the layer's kernel: tracing looks on here, and a change steps in."""
+    """Runs each call in place of the layer's kernel: tracing records here, and edits change values here."""
 
     def __init__(
         self,
@@ -66,10 +66,8 @@ class Attention(Tapped):
         layout = Heads(heads) if isinstance(heads, int) else heads
         if not isinstance(layout, HeadLayout):
             raise OptionError(f"Attention: heads must be a number, Heads(...) or SlicedHeads(...); came {heads!r}")
-        check_dropout(dropout)
-        check_name(kernel)
         weighting, position = weighting or Softmax(), position or NoPosition()
-        check_parts(similarity, weighting, position)
+        AttentionOptions(similarity, weighting, position, mask, dropout, kernel)  # raises for what does not fit
         shape = layout.shape(d_model)
         self.d_model, self.dropout, self.kernel = d_model, dropout, kernel
         self.mask = as_mask(mask)
@@ -89,14 +87,14 @@ class Attention(Tapped):
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
     ) -> Float[Tensor, "... query d_out"]:
-        """Attention from one source, from two (the second gives keys and values) or from three."""
+        """Return attention from one source, from two (the second gives keys and values) or from three."""
         sources = self.sources(query_source, key_source, value_source)
         call = self.call(sources, mask, (query_positions, key_positions), self.dropout if self.training else 0.0)
         out = self.finish(run(self.kernel, call) if self.runner is None else self.runner(call))
         return out if query_source.ndim == 3 else out.squeeze(0)
 
     def finish(self, context: Float[Tensor, "batch head query d_value"]) -> Float[Tensor, "batch query d_out"]:
-        """From the contexts of the heads to what the layer gives."""
+        """Concatenate the heads' contexts and map them by W_O, if the layer has it."""
         context = self.tap("context", context)
         concat = self.tap("concat", context.transpose(1, 2).flatten(2))
         return self.tap("out", self.output(concat))
@@ -109,7 +107,7 @@ class Attention(Tapped):
         """
         maps = self.query, self.key, self.value
         if query is key is value and torch.is_grad_enabled() and joinable(maps):
-            made = joined(maps, query)
+            made = map_jointly(maps, query)
         else:
             made = self.query(query), self.key(key), self.value(value)
         return self.tap("query", made[0]), self.tap("key", made[1]), self.tap("value", made[2])
@@ -124,7 +122,7 @@ class Attention(Tapped):
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
     ) -> Steps:
-        """Every step of what `forward` computes, without dropout; no batch axis where the source has none."""
+        """Return every step of `forward`, without dropout; no batch axis where the source has none."""
         sources = self.sources(query_source, key_source, value_source)
         made = reference.steps(self.call(sources, mask, (query_positions, key_positions), 0.0))
         return made if query_source.ndim == 3 else made.without_batch()
@@ -139,24 +137,39 @@ class Attention(Tapped):
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
     ) -> Choice:
-        """The kernel `forward` would run, and why."""
+        """Return the kernel that `forward` would run, and why."""
         sources = self.sources(query_source, key_source, value_source)
         dropout = self.dropout if self.training else 0.0
         return explain_choice(self.kernel, self.call(sources, mask, (query_positions, key_positions), dropout))
 
     @property
-    def ordered(self) -> bool:
-        """Whether positions matter to it: they turn or bias, or its mask may ask for them."""
+    def uses_positions(self) -> bool:
+        """True if positions matter: they rotate or bias, or the mask may depend on them."""
         return not isinstance(self.position, NoPosition) or bool(self.mask.kinds - {"none", "padding", "tensor"})
 
     @property
     def sums(self) -> bool:
-        """Whether keys and values may be summed before a query comes: kernelized, by a kernel that does so."""
+        """True if keys and values may be summed before a query comes: kernelized, by a kernel that does so."""
         return self.weighting.form == "kernelized" and self.kernel in ("auto", "linear", "chunked", "recurrent")
+
+    def sdpa_scale(self) -> float | None:
+        """Return the scale with which `scaled_dot_product_attention` alone computes this layer; None where it cannot.
+
+        It can for a softmax of plain dot products, with plain maps and no bias of a position.
+        """
+        fused = self.weighting.form == "softmax" and self.kernel in ("auto", "fused")
+        dot = self.similarity.form == "dot" and type(self.similarity).prepare is Similarity.prepare
+        scale = self.similarity.scale(self.shape.d_head)
+        if not (fused and dot and isinstance(scale, float) and self.position.bias_kind == "none"):
+            return None
+        if type(self) is not Attention or not joinable((self.query, self.key, self.value)):
+            return None
+        equal = cast(WholeMap, self.value).linear.weight.shape[0] == self.shape.n_kv_heads * self.shape.d_head
+        return scale / self.weighting.temperature if equal else None
 
     @property
     def last(self) -> Tensor:
-        """The last matrix: W_O, or that of the value map in a layer that stops at the concatenation."""
+        """Last matrix of the layer: W_O, or that of the value map in a layer that stops at the concatenation."""
         last = self.output.weight if isinstance(self.output, nn.Linear) else self.value.last
         assert isinstance(last, Tensor)
         return last
@@ -166,7 +179,11 @@ class Attention(Tapped):
         value = key if value is None else value
         # A quantized layer may have no parameters that are numbers: then torch itself says what does not fit.
         own = next((one for one in self.parameters() if one.is_floating_point()), None)
-        return self.checked("query", query, own), self.checked("key", key, own), self.checked("value", value, own)
+        return (
+            self.check_source("query", query, own),
+            self.check_source("key", key, own),
+            self.check_source("value", value, own),
+        )
 
     def call(
         self,
@@ -175,17 +192,12 @@ class Attention(Tapped):
         positions: tuple[Tensor | None, Tensor | None],
         dropout: float,
     ) -> AttentionInputs:
-        return make_call(
-            self.project(*sources),
-            similarity=self.similarity,
-            weighting=self.weighting,
-            position=self.position,
-            mask=self.mask if mask is None else self.mask & mask,
-            positions=positions,
-            dropout=dropout,
-        )
+        # Made for each call and not kept: a kernel, a mask or a part of a built layer may be replaced.
+        both = self.mask if mask is None else self.mask & mask
+        options = AttentionOptions(self.similarity, self.weighting, self.position, both, dropout, self.kernel)
+        return options.inputs(self.project(*sources), positions)
 
-    def checked(self, name: str, source: Tensor, own: Tensor | None) -> Tensor:
+    def check_source(self, name: str, source: Tensor, own: Tensor | None) -> Tensor:
         """Return the source as `(batch, n, d_model)`; its device and dtype must be those of the layer's parameters."""
         if not isinstance(source, Tensor):
             raise OptionError(f"{name} source must be a torch tensor; came {type(source).__name__}")

@@ -23,6 +23,7 @@ from torch import Tensor
 from clearhead.attention.modes import has_numbers
 from clearhead.attention.score_index import Positions, ScoreIndex, box, four_axes
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
+from clearhead.registry import kind, register
 
 __all__ = [
     "Mask",
@@ -48,14 +49,14 @@ class Extent(NamedTuple):
     device: torch.device
 
     def lengths(self) -> Tensor:
-        """An example of ragged lengths: the first row empty, the last full."""
+        """Return an example of ragged lengths: the first row empty, the last full."""
         return torch.linspace(0, self.n_key, max(self.batch, 2), device=self.device).long()[: self.batch]
 
     def places(self, n: int) -> Tensor:
         return torch.arange(n, device=self.device)
 
     def runs(self) -> Tensor:
-        """An example of packed documents: runs of three positions."""
+        """Return an example of packed documents: runs of three positions."""
         return self.places(self.n_key) // 3
 
 
@@ -92,6 +93,7 @@ Numbers = Tensor | ListedNumbers
 """The numbers a mask holds. A tensor stays on its owner's device, and must be on the query's."""
 
 
+@kind("mask")
 class Mask(ABC):
     """One rule, over cells."""
 
@@ -99,14 +101,14 @@ class Mask(ABC):
 
     @abstractmethod
     def allowed(self, cells: ScoreIndex) -> Tensor:
-        """True where the query may attend to the key; broadcasts to the cells."""
+        """Return True where the query may attend to the key; broadcasts to the cells."""
 
     def check(self, extent: Extent) -> None:  # noqa: B027 - most masks hold no tensors
-        """Raises where the mask's own tensors do not fit the box."""
+        """Raise where the mask's own tensors do not fit the box."""
 
     @property
     def terms(self) -> tuple["Mask", ...]:
-        """The masks whose intersection this is."""
+        """Masks whose intersection this is."""
         return (self,)
 
     @property
@@ -116,12 +118,12 @@ class Mask(ABC):
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """The classes and plain numbers it is made of: masks of one structure differ in their tensors alone."""
+        """Classes and plain numbers it is made of: masks of one structure differ in their tensors alone."""
         return (type(self),)
 
     @property
     def kinds(self) -> frozenset[str]:
-        """What kernels choose by: the kinds of the terms."""
+        """Kinds of the terms, by which kernels are chosen."""
         return frozenset([term.kind for term in self.terms])
 
     def __and__(self, other: "Mask | Tensor") -> "Mask":
@@ -357,18 +359,23 @@ class Not(Mask):
         return ~self.mask.allowed(cells)
 
 
+# Masks that hold tensors or functions belong to a call: no file holds them.
+for saved in (Everything, Causal, Window, Both, Either, Not):
+    register(saved)
+
+
 def everything() -> Mask:
-    """Every query may attend to every key."""
+    """Let every query attend to every key."""
     return Everything()
 
 
 def causal() -> Mask:
-    """No key after the query, by absolute position: two new queries on five keys see four and five of them."""
+    """Hide keys after the query, by absolute position: of five keys, two new queries see four and five."""
     return Causal()
 
 
 def window(left: int, right: int = 0) -> Mask:
-    """At most `left` positions back and `right` ahead; the query's own position is always inside."""
+    """Show at most `left` positions back and `right` ahead; the query's own position is always inside."""
     if not (is_count(left) and is_count(right)):
         raise OptionError(
             f"window: left and right count positions, 0 or more; came left={left!r}, right={right!r}. "
@@ -378,7 +385,7 @@ def window(left: int, right: int = 0) -> Mask:
 
 
 def padding(lengths: Tensor | Sequence[int]) -> Mask:
-    """Keys at positions 0 to length - 1 of each batch row; what lies outside is padding, on either side.
+    """Show the keys at positions 0 to length - 1 of each batch row; what lies outside is padding, on either side.
 
     Numbers in a list follow the query to its device, here and in the masks below; a tensor must be there already.
     """
@@ -386,7 +393,7 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
 
 
 def prefix(lengths: Tensor | Sequence[int] | int) -> Mask:
-    """Causal, except that the first `lengths` keys are seen by every query."""
+    """Hide keys after the query, except the first `lengths`, which every query sees."""
     return Prefix(row_numbers("prefix lengths", [lengths] if isinstance(lengths, int | float) else lengths))
 
 
@@ -394,7 +401,7 @@ Ids = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
 def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
-    """Only within the same document. A negative id belongs to none.
+    """Show keys of the query's own document only. A negative id belongs to none.
 
     `ids`, `(n,)` or `(batch, n)`, are read by position. For queries and keys of two sequences give the `ids` of the
     queries and the `key_ids`, each in the order of its own sequence.
@@ -409,12 +416,12 @@ def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
 
 
 def function(rule: Callable[[Tensor, Tensor], Tensor]) -> Mask:
-    """Any rule over positions: `function(lambda query, key: (query - key) % 2 == 0)`."""
+    """Show what a rule over positions says: `function(lambda query, key: (query - key) % 2 == 0)`."""
     return Function(rule)
 
 
 def tensor(table: Tensor) -> Mask:
-    """Any bool tensor that broadcasts to (batch, head, query, key); True where the query may attend."""
+    """Show what a bool tensor says that broadcasts to (batch, head, query, key): True where a query may attend."""
     if not isinstance(table, Tensor):
         raise DtypeError(f"a mask tensor must be a bool tensor; came {type(table).__name__}. Use torch.tensor(...)")
     if table.dtype != torch.bool:
@@ -430,7 +437,7 @@ def tensor(table: Tensor) -> Mask:
 
 
 def show(mask: Mask, *, batch: int = 1, n_query: int, n_key: int) -> Tensor:
-    """The mask of one head as a bool tensor `(batch, query, key)`, at the default positions."""
+    """Return the mask of one head as a bool tensor `(batch, query, key)`, at the default positions."""
     positions = Positions.aligned(n_query, n_key, torch.device("cpu"))
     mask.check(Extent(batch, 1, n_query, n_key, torch.device("cpu")))
     return mask.allowed(box(positions, batch=batch, n_heads=1)).expand(batch, 1, n_query, n_key)[:, 0]
@@ -473,7 +480,7 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
 
 
 def is_count(number: object) -> bool:
-    """Whether it is a whole number, 0 or more, of any type that counts (numpy's too); bool is none."""
+    """Check for a whole number, 0 or more, of any type that counts (numpy's too); bool is none."""
     return isinstance(number, SupportsIndex) and not isinstance(number, bool) and operator.index(number) >= 0
 
 
@@ -516,7 +523,7 @@ def numbers_on(numbers: Numbers, device: torch.device) -> Tensor:
 
 
 def at_position(numbers: Numbers, cells: ScoreIndex, position: Tensor) -> Tensor:
-    """The id at a position of each batch row; -1 outside the ids that were given."""
+    """Return the id at a position of each batch row; -1 outside the ids that were given."""
     ids = numbers_on(numbers, cells.key.device)
     inside = (position >= 0) & (position < ids.shape[-1])
     place = position.clamp(0, ids.shape[-1] - 1)
@@ -524,7 +531,7 @@ def at_position(numbers: Numbers, cells: ScoreIndex, position: Tensor) -> Tensor
 
 
 def one_run_each(ids: Tensor) -> bool:
-    """Whether each id of a row stands in one unbroken run."""
+    """Check whether each id of a row stands in one unbroken run."""
     if not has_numbers(ids):
         return False
     return all(int((row[1:] != row[:-1]).sum()) + 1 == row.unique().numel() for row in ids)

@@ -10,31 +10,31 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-__all__ = ["autocast_enabled", "can_read", "has_numbers", "outside_modes", "transformed"]
+__all__ = ["autocast_enabled", "can_read", "has_numbers", "outside_modes", "under_torch_func"]
 
 PLAIN = (Tensor, nn.Parameter)
 """A subclass may be a FakeTensor, which has a shape and no numbers."""
 
 
 def can_read(tensor: Tensor) -> bool:
-    """Whether Python may read the tensor's numbers at no cost: they are there, and on the CPU."""
+    """Check whether Python may read the tensor's numbers at no cost: they are there, and on the CPU."""
     return tensor.is_cpu and has_numbers(tensor)
 
 
 def has_numbers(tensor: Tensor) -> bool:
-    """Whether the tensor has numbers that Python may read, on a GPU by waiting for it."""
+    """Check whether the tensor has numbers that Python may read, on a GPU by waiting for it."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     return type(tensor) in PLAIN and not tensor.is_meta
 
 
-def transformed() -> bool:
-    """Whether a transform of torch.func is at work. False while compiling: Dynamo traces transforms itself."""
+def under_torch_func() -> bool:
+    """Check whether a transform of torch.func is active. False while compiling: Dynamo traces transforms itself."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def autocast_enabled(tensor: Tensor) -> bool:
-    """Whether autocast is on for the tensor's device; torch itself raises for `meta`, which has none."""
+    """Check whether autocast is on for the tensor's device; torch itself raises for `meta`, which has none."""
     return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
 
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.similarity import Scores
 
-__all__ = ["Steps", "Tap", "Weights", "mix", "steps", "untouched", "weigh"]
+__all__ = ["Steps", "Tap", "Weights", "leave_unchanged", "mix", "steps", "weigh"]
 
 Tap = Callable[[str, Tensor], Tensor]
-"""Given a step by name; what it returns goes on in its place."""
+"""Takes a step's name and value, and returns the value that goes on in its place."""
 
 
-def untouched(name: str, value: Tensor) -> Tensor:
+def leave_unchanged(name: str, value: Tensor) -> Tensor:
     return value
 
 
@@ -53,14 +53,14 @@ class Steps:
     context: Float[Tensor, "*batch_head query d_value"]
 
     def without_batch(self) -> "Steps":
-        """The steps of the only batch row."""
+        """Return the steps of the only batch row."""
         return Steps(**{field.name: getattr(self, field.name)[0] for field in fields(self)})
 
 
 def steps(call: AttentionInputs) -> Steps:
-    """All steps of a call, in float32 or better; the context in the dtype of the inputs."""
+    """Return all steps of a call, in float32 or better; the context in the dtype of the inputs."""
     dtype = call.query.dtype
-    call = call.widened().with_every_head()
+    call = call.to_float32().with_every_head()
     allowed = call.mask.allowed(call.cells())
     if not call.unmasked:
         call = call.zero_hidden(Visibility.of(allowed))
@@ -79,9 +79,9 @@ def steps(call: AttentionInputs) -> Steps:
 
 
 def weigh(
-    call: AttentionInputs, query: Tensor, key: Tensor, rows: slice | None = None, tap: Tap = untouched
+    call: AttentionInputs, query: Tensor, key: Tensor, rows: slice | None = None, tap: Tap = leave_unchanged
 ) -> Weights:
-    """The weights of a block of rows, from prepared queries (of that block) and keys; each step as `tap` has it."""
+    """Return the weights of a block of rows, from its prepared queries and keys; `tap` may replace each step."""
     cells = call.cells(rows)
     allowed = tap("allowed", call.mask.allowed(cells))
     score = tap("score", call.similarity.score(query, key))
@@ -93,6 +93,6 @@ def weigh(
 
 
 def mix(call: AttentionInputs, weight: Scores, value: Tensor) -> Float[Tensor, "batch head query d_value"]:
-    """The weighted sum of the values, the weights thinned by dropout if there is any."""
+    """Return the weighted sum of the values, after dropout on the weights if there is any."""
     weight = torch.dropout(weight, call.dropout, train=call.dropout > 0)
     return einsum(weight, value, "batch head query key, batch head key d -> batch head query d")

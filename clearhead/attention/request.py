@@ -1,11 +1,14 @@
-"""From a user's arguments to a checked `AttentionInputs`: every wrong request is told here, before any arithmetic."""
+"""`AttentionOptions`: from a user's arguments to checked `AttentionInputs`; every wrong one raises here."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import UnionType
+from typing import final
 
-import torch
 from torch import Tensor, nn
 
-from clearhead.attention.inputs import AttentionInputs
+from clearhead.attention.inputs import FLOATS, AttentionInputs
+from clearhead.attention.kernels import check_name
 from clearhead.attention.masks import Mask, as_mask, check_whole
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import EmbeddedPosition, Position
@@ -14,65 +17,72 @@ from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 
-__all__ = ["make_call"]
+__all__ = ["AttentionOptions"]
 
 SIMILARITY = Similarity | None
 FEATURE_FORMS = ("features", "log features")
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def make_call(
-    tensors: tuple[Tensor, Tensor, Tensor],
-    *,
-    similarity: Similarity | None,
-    weighting: Weighting,
-    position: Position,
-    mask: Mask | Tensor | None,
-    positions: tuple[Tensor | None, Tensor | None],
-    dropout: float = 0.0,
-) -> AttentionInputs:
-    check_tensors(*tensors)
-    check_parts(similarity, weighting, position)
-    check_dropout(dropout)
-    query, key, value = (four_axes(tensor) for tensor in tensors)
-    check_fit((query, key, value), tensors)
-    given = given_positions(query, key, positions)
-    if position.turns:
-        where = given or Positions.aligned(query.shape[2], key.shape[2], query.device)
-        query, key = position.turn(query, where.query), position.turn(key, where.key)
-    call = AttentionInputs(
-        query=query,
-        key=key,
-        value=value,
-        similarity=weighting.similarity if similarity is None else similarity,
-        weighting=weighting,
-        position=position,
-        mask=as_mask(mask),
-        given_positions=given,
-        dropout=dropout,
-    )
-    if type(call.mask).check is not Mask.check:
-        call.mask.check(call.extent)
-    check_made_for("similarity", call.similarity, call)
-    check_made_for("position", position, call)
-    return call
+# Compared by identity, since torch 2.11's compiler hashes such an object before its fields are set.
+@final
+@dataclass(frozen=True, eq=False)
+class AttentionOptions:
+    """The parts of one attention and how to run it, checked when it is made.
+
+    `attend`, `explain`, `which_kernel` and the layer each make one, and get from it the `inputs` of a kernel.
+    """
+
+    similarity: Similarity | None
+    """None: the weighting's own."""
+    weighting: Weighting
+    position: Position
+    mask: Mask | Tensor | None
+    dropout: float = 0.0
+    kernel: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_parts(self.similarity, self.weighting, self.position)
+        check_dropout(self.dropout)
+        check_name(self.kernel)
+
+    def inputs(
+        self, tensors: tuple[Tensor, Tensor, Tensor], positions: tuple[Tensor | None, Tensor | None] = (None, None)
+    ) -> AttentionInputs:
+        """Return what a kernel is given, after checking the tensors, the positions and the mask against each other."""
+        check_tensors(*tensors)
+        query, key, value = tensors
+        if query.ndim != 4:
+            query, key, value = four_axes(query), four_axes(key), four_axes(value)
+        given = given_positions(query, key, positions)
+        position = self.position
+        if position.turns:
+            where = given or Positions.aligned(query.shape[2], key.shape[2], query.device)
+            query, key = position.turn(query, where.query), position.turn(key, where.key)
+        weighting, mask = self.weighting, as_mask(self.mask)
+        similarity = weighting.similarity if self.similarity is None else self.similarity
+        inputs = AttentionInputs(query, key, value, similarity, weighting, position, mask, given, self.dropout)
+        if type(mask).check is not Mask.check:
+            mask.check(inputs.extent)
+        check_made_for("similarity", similarity, inputs)
+        check_made_for("position", position, inputs)
+        return inputs
 
 
-def check_made_for(name: str, part: Part, call: AttentionInputs) -> None:
-    """A part with values of its own must have been built for these heads, on this device."""
+def check_made_for(name: str, part: Part, inputs: AttentionInputs) -> None:
+    """Check that a part with learned values was built for these heads, on this device."""
     if not isinstance(part, nn.Module):
         return
     for what, made, here in (
-        ("heads", part.made_for.n_heads, call.n_heads),
-        ("numbers in a head", part.made_for.d_head, call.query.shape[-1]),
+        ("heads", part.made_for.n_heads, inputs.n_heads),
+        ("numbers in a head", part.made_for.d_head, inputs.query.shape[-1]),
     ):
         if made not in (None, here):
             raise ShapeError(
                 f"{name}: this {type(part).__name__} was built for {made} {what}, and there are {here}; build it anew"
             )
     own = next(part.parameters(), None)
-    if own is not None and own.device != call.query.device:
-        raise DeviceError(f"{name} is on {own.device} and query on {call.query.device}; move one of them")
+    if own is not None and own.device != inputs.query.device:
+        raise DeviceError(f"{name} is on {own.device} and query on {inputs.query.device}; move one of them")
 
 
 def check_dropout(dropout: float) -> None:
@@ -81,38 +91,38 @@ def check_dropout(dropout: float) -> None:
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Each by itself and beside the query; how they fit together is `misfit`'s."""
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
+    """Check each tensor by itself, beside the query, and that the three shapes fit together."""
+    named = (("query", query), ("key", key), ("value", value))
+    for name, tensor in named:
         if not isinstance(tensor, Tensor):
             raise OptionError(f"{name} must be a torch tensor; came {type(tensor).__name__}")
-        if not 2 <= tensor.ndim <= 4:
+    ndim, dtype, device, shapes = query.ndim, query.dtype, query.device, []  # a tensor's attributes are slow to read
+    for name, tensor in named:
+        shape, own = tuple(tensor.shape), tensor.dtype
+        if not 2 <= len(shape) <= 4:
             raise ShapeError(
-                f"{name}: expected (batch, head, n, d), or that without batch, or without both; "
-                f"came {tuple(tensor.shape)}"
+                f"{name}: expected (batch, head, n, d), or that without batch, or without both; came {shape}"
             )
-        if tensor.ndim != query.ndim:
-            raise ShapeError(f"{name} has {tensor.ndim} axes and query {query.ndim}; give all three the same axes")
-        if tensor.dtype not in FLOATS:
-            raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64; came {tensor.dtype}")
-        if tensor.dtype != query.dtype:
-            raise DtypeError(f"{name} is {tensor.dtype} and query {query.dtype}; convert one of them")
-        if tensor.device != query.device:
-            raise DeviceError(f"{name} is on {tensor.device} and query on {query.device}; move one of them")
-        if 0 in tensor.shape[-3:]:
+        if len(shape) != ndim:
+            raise ShapeError(f"{name} has {len(shape)} axes and query {ndim}; give all three the same axes")
+        if own not in FLOATS:
+            raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64; came {own}")
+        if own != dtype:
+            raise DtypeError(f"{name} is {own} and query {dtype}; convert one of them")
+        if tensor.device != device:
+            raise DeviceError(f"{name} is on {tensor.device} and query on {device}; move one of them")
+        if 0 in shape[-3:]:
             raise ShapeError(
-                f"{name}: an axis is empty, {tuple(tensor.shape)}; attention needs at least one of each "
-                "(only the batch may be empty)"
+                f"{name}: an axis is empty, {shape}; attention needs at least one of each (only the batch may be empty)"
             )
-
-
-def check_fit(whole: tuple[Tensor, Tensor, Tensor], given: tuple[Tensor, Tensor, Tensor]) -> None:
-    problem = misfit(*(tensor.shape for tensor in whole))
+        shapes.append(shape)
+    problem = misfit(*((1, 1, *shape)[-4:] for shape in shapes))
     if problem is not None:
-        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(("query", "key", "value"), given, strict=True))
-        raise ShapeError(f"{problem}: {shapes}")
+        raise ShapeError(f"{problem}: query {shapes[0]}, key {shapes[1]}, value {shapes[2]}")
 
 
-def misfit(query: torch.Size, key: torch.Size, value: torch.Size) -> str | None:
+def misfit(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> str | None:
+    """Say why shapes `(batch, head, n, d)` do not fit together; None where they do."""
     if not query[0] == key[0] == value[0]:
         return "the batch sizes must be the same"
     if key[1] != value[1]:
@@ -168,17 +178,18 @@ def check_kernelized(similarity: Similarity | None, position: Position) -> None:
 
 
 def given_positions(query: Tensor, key: Tensor, positions: tuple[Tensor | None, Tensor | None]) -> Positions | None:
-    """The positions a user gave, the other side's default beside them; None if both are the default."""
+    """Return the positions a user gave, the other side's default beside them; None if both are the default."""
     if positions[0] is None and positions[1] is None:
         return None
     default = Positions.aligned(query.shape[2], key.shape[2], query.device)
     return Positions(
-        query=checked("query_positions", positions[0], default.query, query),
-        key=checked("key_positions", positions[1], default.key, query),
+        query=check_positions("query_positions", positions[0], default.query, query),
+        key=check_positions("key_positions", positions[1], default.key, query),
     )
 
 
-def checked(name: str, given: Tensor | None, default: Tensor, query: Tensor) -> Tensor:
+def check_positions(name: str, given: Tensor | None, default: Tensor, query: Tensor) -> Tensor:
+    """Return the positions given, as int64, after checking them; the default where none were given."""
     if given is None:
         return default
     batch, n = query.shape[0], default.shape[0]

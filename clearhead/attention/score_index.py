@@ -1,4 +1,4 @@
-"""Where in the (batch, head, query, key) box something is: the one argument of every mask and every bias.
+"""Indices of scores in the (batch, head, query, key) box: the one argument of every mask and every bias.
 
 A rule such as "the key is not after the query" is written once, over a `ScoreIndex`, and serves all scores at a time
 (the reference), a block of rows (the block-wise kernels), a diagonal, or a single score under `vmap` (flex): the index
@@ -27,7 +27,7 @@ class Positions:
 
     @staticmethod
     def aligned(n_query: int, n_key: int, device: torch.device) -> "Positions":
-        """Keys from 0; queries aligned to the last keys, so that new queries on a cache need nothing more."""
+        """Return keys from 0 and queries aligned to the last of them: right for new queries on a KV cache too."""
         return Positions(
             query=torch.arange(n_key - n_query, n_key, device=device), key=torch.arange(n_key, device=device)
         )
@@ -49,11 +49,11 @@ class ScoreIndex:
     n_heads: int
 
     def row(self, values: Tensor) -> Tensor:
-        """Reads one value a batch row, `(batch,)`; a single value `(1,)` serves every row."""
+        """Read one value a batch row, `(batch,)`; a single value `(1,)` serves every row."""
         return read_at(values, self.batch)
 
     def lookup(self, table: Tensor) -> Tensor:
-        """Reads a `(batch or 1, head or 1, query or 1, key or 1)` tensor."""
+        """Read a `(batch or 1, head or 1, query or 1, key or 1)` tensor."""
         return read_at(table, self.batch, self.head, self.query_index, self.key_index)
 
 
@@ -61,7 +61,7 @@ class Subset(NamedTuple):
     """Which rows of a batch and which heads are held, where not all of them are; `None` for a size: all from there."""
 
     n_heads: int
-    """How many heads there are in the whole."""
+    """Number of heads in the whole call."""
     batch: int = 0
     n_batch: int | None = None
     head: int = 0
@@ -73,7 +73,7 @@ class Subset(NamedTuple):
         return values[self.batch : self.batch + self.n_batch]
 
     def of(self, table: Tensor) -> Tensor:
-        """Its part of a `(batch or 1, head or 1, ...)` tensor."""
+        """Return this subset's part of a `(batch or 1, head or 1, ...)` tensor."""
         table = self.of_batch(table)
         if self.n_head is None or table.shape[1] == 1:
             return table
@@ -98,7 +98,7 @@ class Box(ScoreIndex):
 def box(
     positions: Positions, *, batch: int, n_heads: int, rows: slice | None = None, share: Subset | None = None
 ) -> Box:
-    """The cells of the whole box, or of a block of its query rows; or of a share, of this size, of a larger one.
+    """Return the cells of the whole box or of a block of its query rows; or of a subset of a larger box.
 
     All rows are None and not `slice(None)`: torch 2.11 cannot compile a function whose default argument is a slice.
     """
@@ -121,11 +121,11 @@ def box(
 
 
 def read_at(table: Tensor, *index: Tensor) -> Tensor:
-    """`table[index]`, where an axis of length 1 serves every index."""
+    """Return `table[index]`, where an axis of length 1 serves every index."""
     places = [i if size > 1 else torch.zeros_like(i) for i, size in zip(index, table.shape, strict=True)]
     return table[tuple(places)]
 
 
 def four_axes(tensor: Tensor) -> Tensor:
-    """The tensor as `(batch, head, query, key or d)`: axes that were left out are 1."""
+    """Return the tensor as `(batch, head, query, key or d)`: axes that were left out are 1."""
     return tensor if tensor.ndim == 4 else tensor.view(*[1] * (4 - tensor.ndim), *tensor.shape)

@@ -15,6 +15,7 @@ pairs. Most are a dot product of prepared vectors (`form = "dot"`), which is wha
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.errors import NotBuiltError, OptionError
+from clearhead.registry import Examples, kind, register
 
 __all__ = ["Additive", "Cosine", "Dot", "ScaledDot", "Similarity"]
 
@@ -33,6 +35,7 @@ Keys = Float[Tensor, "batch head key d_head"]
 Scores = Float[Tensor, "batch head query key"]
 
 
+@kind("similarity")
 class Similarity(Part, ABC):
     """Scores from prepared queries and keys; both have the same number of heads."""
 
@@ -40,9 +43,9 @@ class Similarity(Part, ABC):
     """`dot`: a dot product of what `prepare` returns. `features`: that, and never negative. `log features`: the
     logarithm of such a product, of features that `prepare` returns as logarithms. Else `pairwise`."""
     formula: ClassVar[str] = "a score of the pair"
-    """How the score is made, for a reader."""
+    """Formula of the score, for a reader."""
     prepared: ClassVar[str] = "prepared {}"
-    """What a query or key is called after `prepare`."""
+    """Name of a query or key after `prepare`."""
     scale_reason: ClassVar[str] = "the factor of this similarity"
     """Why `scale` is what it is, where it is not 1/√d_head."""
 
@@ -52,23 +55,23 @@ class Similarity(Part, ABC):
         return "plain"
 
     def build(self, shape: HeadShape) -> "Similarity":
-        """The part with values of its own, for one layer; itself if it has none."""
+        """Return the part with learned values of its own, for one layer; itself if it has none."""
         return self
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """What each vector needs once, before it meets the others."""
+        """Return queries and keys after what each vector needs once, before any pair is scored."""
         return query, key
 
     @abstractmethod
     def score(self, query: Tensor, key: Tensor) -> Scores:
-        """One number for each pair of prepared vectors."""
+        """Return one number for each pair of prepared vectors."""
 
     def scale(self, d_head: int) -> float | Tensor:
-        """What the score is multiplied by: `scaled = score * scale`."""
+        """Return the factor of the score: `scaled = score * scale`."""
         return 1.0
 
     def cost(self, d_head: int) -> int:
-        """Numbers held for each pair while scoring: how block-wise kernels size their blocks."""
+        """Return the numbers held for each pair while scoring: block-wise kernels size their blocks by it."""
         return 1
 
 
@@ -207,7 +210,7 @@ class LearnedAdditive(nn.Module, Similarity):
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Vectors of length 1, and zero where they were zero (with a finite gradient there).
+    """Return vectors of length 1, and zero where they were zero (with a finite gradient there).
 
     Each is divided by its greatest entry first: the squares of a length of 1e19 or 1e-23 are no float32. That entry is
     a constant to the gradient, since the result does not depend on it.
@@ -219,10 +222,10 @@ def unit(vectors: Tensor) -> Tensor:
     return vectors / length.masked_fill(zero, 1)
 
 
-TABLE: dict[str, Similarity] = {
-    "dot": Dot(),
-    "scaled dot": ScaledDot(),
-    "cosine": Cosine(),
-    "additive": Additive(),
-}
-"""Every similarity by name: the command line and the test grid read it."""
+register(Dot, examples={"dot": Dot()})
+register(ScaledDot, examples={"scaled dot": ScaledDot()})
+register(Cosine, option="cosine", examples={"cosine": Cosine()})
+register(Additive, examples={"additive": Additive()})
+
+TABLE: Mapping[str, Similarity] = Examples("similarity")
+"""Every similarity by name, those that users register too: the command line and the test grid read it."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clearhead.cli.options import Sectioned, grouped
+from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import escape_controls
 from clearhead.errors import ClearheadError
 
@@ -22,21 +22,22 @@ FAILED, ASKED_WRONGLY, INTERRUPTED = 1, 2, 130
 OUT_OF_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc", re.IGNORECASE)
 
 VERBS = {
-    "demo": "Train a small translator on the spot, and look into it.",
-    "steps": "Show attention in four steps, with the real numbers.",
-    "describe": "List what a model is made of, by part.",
-    "kernels": "List which kernel serves which part of attention.",
+    "demo": "Train a small translator in a minute, and show where it looks.",
+    "steps": "Show attention in four steps, with every number.",
+    "describe": "Count parameters, FLOPs and memory of a model, by part.",
+    "kernels": "List which kernel can compute which kind of attention.",
     "train": "Train a model on your text.",
-    "compare": "Train several models on one budget, into one table.",
+    "compare": "Train several models at one budget, and compare them.",
     "runs": "List run folders and their scores.",
-    "look": "Look into a run in the browser.",
-    "trace": "Trace a text's way through a run, with every number.",
-    "craft": "Compile programs into attention.",
-    "translate": "Translate lines with a run.",
+    "look": "Open a trained model in the browser.",
+    "trace": "Show what a model does with a text, head by head.",
+    "craft": "Compile RASP programs into Transformers.",
+    "translate": "Translate lines of text.",
     "generate": "Continue a prompt.",
-    "fill": "Fill the blanks of lines.",
-    "classify": "Label lines with a run.",
-    "evaluate": "Score a run on your files.",
+    "fill": "Fill the blanks in lines of text.",
+    "classify": "Label lines of text.",
+    "answer": "Answer lines of text with a run of any task.",
+    "evaluate": "Score a trained model on your files.",
 }
 """Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""
 SECTIONED = ("train", "compare", "generate", "evaluate")
@@ -81,7 +82,7 @@ def load_verb(name: str) -> Any:
     verb = getattr(module, name)
     sectioned = name in SECTIONED
     made.command(epilog=module.EXAMPLES, short_help=VERBS[name], cls=Sectioned if sectioned else None)(
-        grouped(verb) if sectioned else verb
+        flatten_groups(verb) if sectioned else verb
     )
     command = typer.main.get_command(made)
     command.name = name
@@ -117,11 +118,15 @@ def installed(package: str) -> str:
 @app.callback()
 def clearhead(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="With any verb: show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error (with any command).")] = False,
 ) -> None:
-    """The Transformer, whole: build it, train it, run it, and see every number inside it."""
+    """Build, train and run Transformers, and see every number inside them.
+
+    A run is a folder with a trained model and all that belongs to it: `clearhead train` and `clearhead demo` write one,
+    and the other commands take its path.
+    """
 
 
 def main(args: Sequence[str] | None = None) -> None:

@@ -45,12 +45,12 @@ class Drawing:
 
     @property
     def left(self) -> float:
-        """Where the map begins: right of the names of queries."""
+        """Return where the map begins: right of the names of queries."""
         return EDGE + widest(self.queries) + 8
 
     @property
     def top(self) -> float:
-        """Where it begins: below the names of keys."""
+        """Return where it begins: below the names of keys."""
         return TITLE + widest(self.keys) + 16
 
     @property
@@ -59,7 +59,7 @@ class Drawing:
 
     @property
     def arcs(self) -> float:
-        """Where the arcs begin."""
+        """Return where the arcs begin."""
         return self.right + GAP + widest(self.queries)
 
     @property
@@ -69,20 +69,20 @@ class Drawing:
         return max(across, said), self.top + CELL * max(len(self.queries), len(self.keys)) + EDGE
 
     def row(self, place: int) -> float:
-        """The middle of a row, of the map and of the names beside the arcs."""
+        """Return the middle of a row, of the map and of the names beside the arcs."""
         return self.top + CELL * (place + 0.5)
 
     def column(self, place: int) -> float:
         return self.left + CELL * (place + 0.5)
 
     def seen(self) -> Iterator[tuple[int, int, float]]:
-        """The weights that are drawn, by query and key."""
+        """Return the weights that are drawn, by query and key."""
         for query, key in (self.weight >= SEEN).nonzero().tolist():
             yield query, key, self.weight[query, key].item()
 
 
 def drawing(one: Drawing) -> str:
-    """The whole file. Always the same for the same weights."""
+    """Return the whole file, always the same for the same weights."""
     width, height = one.size
     told = f"{one.title}. {one.said}"
     return "\n".join(
@@ -141,7 +141,7 @@ def widest(names: Sequence[str]) -> float:
 
 
 def clean(text: str) -> str:
-    """Escaped, and without what XML cannot hold."""
+    """Escape a text, and remove what XML cannot hold."""
     return escape(UNFIT.sub("\N{REPLACEMENT CHARACTER}", text))
 
 

@@ -31,7 +31,7 @@ Weights = Float[Tensor, "query key"]
 
 
 def attention_map(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> Iterator[Text]:
-    """The map in lines of 80 columns at most; names too long for that are cut."""
+    """Return the map in lines of 80 columns at most; names too long for that are cut."""
     if weight.shape != (len(queries), len(keys)):
         raise ShapeError(
             f"weight: expected a row for each of {len(queries)} queries and a column for each of {len(keys)} keys; "
@@ -39,7 +39,7 @@ def attention_map(queries: Sequence[str], keys: Sequence[str], weight: Weights) 
         )
     names = [cut(readable(query), LONGEST) for query in queries]
     label = MARGIN + max(map(len, names))
-    widths = fitted([len(readable(key)) for key in keys], WIDTH - label - MOST)
+    widths = fit_widths([len(readable(key)) for key in keys], WIDTH - label - MOST)
     heads = (f" {cut(readable(key), width):^{width}}" for key, width in zip(keys, widths, strict=True))
     yield Text.assemble(" " * label, *((head, "key") for head in heads), (f" {'most':>{MOST - 1}}", "quiet"))
     for name, row in zip(names, weight.tolist(), strict=True):
@@ -49,7 +49,7 @@ def attention_map(queries: Sequence[str], keys: Sequence[str], weight: Weights) 
 
 
 def pooled_map(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> Iterator[Text]:
-    """The map of any length: one that is too large has the largest of several weights in each of its places."""
+    """Return the map of any length: one that is too large has the largest of several weights in each of its places."""
     if len(queries) <= ROWS and len(keys) <= COLUMNS:
         yield from attention_map(queries, keys, weight)
         return
@@ -65,14 +65,14 @@ def pooled_map(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> 
 
 
 def legend() -> Text:
-    """What the shades stand for."""
+    """Return what the shades stand for."""
     shown = [(f"{character * 2} {least:g}", "weight") for least, character in reversed(SHADES) if least]
     parts = [part for one in shown for part in ("   ", one)]
     return Text.assemble(("  weight from", "quiet"), *parts)
 
 
-def fitted(lengths: Sequence[int], room: int) -> list[int]:
-    """The widths of columns that fit into this room with a space before each: the widest give way."""
+def fit_widths(lengths: Sequence[int], room: int) -> list[int]:
+    """Return the widths of columns that fit into this room with a space before each: the widest give way."""
     widths = [max(length, 4) for length in lengths]
     while sum(widths) + len(widths) > room:
         widest = max(range(len(widths)), key=widths.__getitem__)
@@ -91,7 +91,7 @@ def cut(text: str, width: int) -> str:
 
 
 def readable(piece: str) -> str:
-    """A piece without the sign for the space before it."""
+    """Return a piece without the sign for the space before it."""
     return piece.removeprefix("▁") or piece
 
 
@@ -104,7 +104,7 @@ class Swap(NamedTuple):
 
 
 def swap(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> Swap | None:
-    """The clearest swap of words in a map, where both look there with half their weight or more; None without one.
+    """Return the clearest swap of words in a map, where both look there with half their weight or more; else None.
 
     Of those that are as clear, it is the one of the nearest words.
     """

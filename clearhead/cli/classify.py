@@ -1,12 +1,11 @@
 """`clearhead classify`: a run gives each line its label."""
 
-import math
 from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells, lengths_of
-from clearhead.training.answers import Class
+from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells
+from clearhead.cli.options import Parts
 from clearhead.training.run import load
 from clearhead.training.tasks import Classify
 
@@ -24,35 +23,26 @@ def classify(
     file: File = "-",
     *,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="After the label: every label and its probability, with tabs.")
+        bool, typer.Option("--probabilities", help="Add every label and its probability, separated by tabs.")
     ] = False,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Label lines: one label out for each line in, in order.
+    """Label lines of text: one label out for each line in, in order.
 
-    A blank line stays blank. Of a line longer than the model's context the beginning is read, which is told on stderr.
+    A blank line stays blank. Of a line longer than the model's context only the beginning is read, with a note on
+    stderr.
     """
     loaded = load(run, device=device)
     task = loaded.asked(Classify)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Found]:
-        return [as_found(one) for one in loaded.classify(texts)]
+        return task.answer(loaded.model, texts)
 
     def as_text(found: Found) -> str:
         ranked = [f"{cell(name)}\t{share:.6f}" for name, share in found["probabilities"].items()]
         return "\t".join([cell(found["output"]), *ranked]) if probabilities else cells([found["output"]])
 
-    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.context - 1, lengths=lengths_of(loaded))
+    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
     answer_lines(loaded, file, lines)
-
-
-def as_found(one: Class) -> Found:
-    """The likeliest label first."""
-    ranked = dict(sorted(one.probabilities.items(), key=lambda pair: -pair[1]))
-    return {
-        "output": one.label,
-        "score": math.log(one.probability),
-        "probability": one.probability,
-        "probabilities": ranked,
-    }

@@ -1,6 +1,7 @@
 """`clearhead compare`: models that differ in a part, with the same budget, data and seeds; a table and a plot."""
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from clearhead.cli.options import flag, given, one_of, wrong
-from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, overridden
+from clearhead.cli.options import Parts, flag, given_flags, import_named, one_of, wrong
+from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, chosen_task, overridden
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
 from clearhead.cli.train import row
@@ -22,9 +23,9 @@ from clearhead.experiments.comparing import compare as comparison_of
 from clearhead.experiments.comparison import Comparison
 from clearhead.experiments.probes import PROBES, probe_recipe
 from clearhead.model.sizes import parse_count
-from clearhead.training.defaults import ATTENTIONS, POSITIONS
+from clearhead.training.defaults import ABSENT, KINDS, choose
 from clearhead.training.recipe import Recipe
-from clearhead.training.variants import BLOCKS, FEED_FORWARDS, HEADS, PARTS, parse_scale, parse_whole
+from clearhead.training.variants import HEADS, PARTS, parse_scale, parse_whole
 
 __all__ = ["EXAMPLES", "compare"]
 
@@ -54,37 +55,43 @@ def dashed(name: str) -> str:
 class ComparingOptions:
     """What is compared, and on what."""
 
-    title: ClassVar[str] = "Comparison (--attention, --position, --size, --heads, … are lists with commas)"
+    title: ClassVar[str] = "Comparison (--attention, --position, --size, --heads, … take lists: a,b,c)"
 
     variant: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PART=VALUE",
-            help=f"Several times, instead of lists: another model, by {', '.join(map(dashed, LISTS))}; or {BASE}.",
+            callback=import_named("--variant"),
+            help="One model, by its differences from the base; repeat it, instead of lists: "
+            f"{', '.join(map(dashed, LISTS))}; or {BASE}.",
         ),
     ] = None
     probe: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"A task that is made up, instead of --task and files: {', '.join(PROBES)}."),
+        typer.Option(
+            metavar="NAME", help=f"Train on a synthetic task, instead of --task and files: {', '.join(PROBES)}."
+        ),
     ] = None
     longest: Annotated[
-        int | None, typer.Option(min=8, metavar="N", help="probe: its longest sequence, or farthest key, in tokens.")
+        int | None, typer.Option(min=8, metavar="N", help="probe: longest sequence, or farthest key, in tokens.")
     ] = None
-    seeds: Annotated[str, typer.Option(metavar="1,2", help="A run of each arm for each.")] = "1,2,3"
-    parallel: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything, every run, as one JSON object.")] = False
+    seeds: Annotated[str, typer.Option(metavar="1,2", help="Train each model once with each seed.")] = "1,2,3"
+    parallel: Annotated[int, typer.Option(min=1, metavar="N", help="How many runs to train at once.")] = 1
+    as_json: Annotated[bool, typer.Option("--json", help="Print all results as one JSON object.")] = False
 
 
 def compare(
-    folder: Annotated[str, typer.Argument(help="Where the runs and the table go.", metavar="FOLDER")],
+    folder: Annotated[str, typer.Argument(help="Folder for the runs, the table and the plot.", metavar="FOLDER")],
     comparing: ComparingOptions,
     choices: Choices,
+    *,
+    parts: Parts = None,
 ) -> None:
-    """Compare models that differ in a part: the same budget, data and seeds.
+    """Train models that differ in one part or more, and compare them in one table and one plot.
 
-    Give --attention, --position, --size, --heads, … lists: every combination is a row of the table. Or give --variant
-    several times: every variant is a row, and differs from the base model in what it names. Every run is an ordinary
-    run folder in FOLDER, and the same command goes on where it was stopped.
+    All have the same budget, data and seeds. Give --attention, --position, --size, --heads, … a list: every combination
+    is a row of the table. Or give --variant several times: every variant is a row. Each run is an ordinary run folder
+    in FOLDER. If the command is stopped, run it again: it continues.
     """
     home = Path(folder)
     seeds = numbers(comparing.seeds)
@@ -113,7 +120,9 @@ def numbers(text: str) -> list[int]:
 
 
 def split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    """Return the items of a list with commas; those inside parentheses belong to an item, as in mine:TopK(a=1,b=2)."""
+    parts = re.split(r",(?![^(]*\))", text)
+    return [part.strip() for part in parts if part.strip()]
 
 
 def variants_of(texts: Sequence[str], choices: Choices) -> list[dict[str, str]]:
@@ -149,7 +158,7 @@ def variant_of(text: str) -> dict[str, str]:
 
 
 def lists_of(choices: Choices) -> dict[str, list[str]]:
-    """What varies. A name that does not exist is told here."""
+    """Return what varies. BadParameter for a name that does not exist."""
     found = {name: list(dict.fromkeys(split(getattr(choices.model, name) or ""))) for name in LISTS}
     lists = {name: values for name, values in found.items() if values}
     if not lists:
@@ -164,13 +173,12 @@ def lists_of(choices: Choices) -> dict[str, list[str]]:
 
 def check_values(lists: Mapping[str, Sequence[str]]) -> None:
     """Raise for a value that no model could have; one that only this model cannot have makes its arm impossible."""
-    known = {"attention": ATTENTIONS, "position": POSITIONS, "heads": HEADS, "block": BLOCKS}
-    for name, values in {**known, "feed_forward": FEED_FORWARDS}.items():
-        for value in lists.get(name, ()):
-            one_of(flag(name), value, dict[str, None].fromkeys(values))
+    for value in lists.get("heads", ()):
+        one_of("--heads", value, dict.fromkeys(HEADS))
+    named = {name: functools.partial(choose, name) for name in KINDS}
     numbers = {name: functools.partial(parse_whole, name) for name in ("value_rank", "d_value")}
-    for name, parse in {"size": parse_count, "scale": parse_scale, **numbers}.items():
-        for value in lists.get(name, ()):
+    for name, parse in {"size": parse_count, "scale": parse_scale, **numbers, **named}.items():
+        for value in (value for value in lists.get(name, ()) if not (name in ABSENT and value == "none")):
             try:
                 parse(value)
             except OptionError as error:
@@ -178,7 +186,7 @@ def check_values(lists: Mapping[str, Sequence[str]]) -> None:
 
 
 def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Mapping[str, str]], Recipe]:
-    """Makes the recipe of an arm from what it varies. What is wrong with all of them is told here."""
+    """Return what makes the recipe of an arm from what it varies; raise for what is wrong with all of them."""
     if choices.machine.seed is not None:
         raise wrong("--seed", "a comparison has several: give --seeds")
     as_machine(choices.machine)
@@ -186,16 +194,16 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
     if comparing.probe is not None:
         make = probe_maker(home, comparing, choices)
     elif choices.task is None:
-        raise wrong("--task", f"is missing: say what the models shall learn, or give --probe {', '.join(PROBES)}")
+        raise wrong("--task", f"is missing: say what to learn, or give --probe {', '.join(PROBES)}")
     elif comparing.longest is not None:
         raise wrong("--longest", "is for probes; the longest row of your text is --context")
     else:
-        check_text(choices.task, choices.text)
+        check_text(chosen_task(choices.task), choices.text)
         choices = replace(choices, text=with_spooled(choices.text, home / "data"))
 
     def made(choice: Mapping[str, str]) -> Recipe:
         try:
-            return make(varied(choices, choice))
+            return make(arm_choices(choices, choice))
         except typer.BadParameter as error:
             # Where a model cannot be, the arm is not possible, and the others are.
             if isinstance(error.__cause__, OptionError):
@@ -205,8 +213,8 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
     return made
 
 
-def varied(choices: Choices, choice: Mapping[str, str]) -> Choices:
-    """The choices of one arm. Unless patience is asked for there is none: the budget is the same for all."""
+def arm_choices(choices: Choices, choice: Mapping[str, str]) -> Choices:
+    """Return the choices of one arm. Patience is off unless it is asked for: the budget is the same for all."""
     patience = choices.budget.patience or 0
     model = replace(choices.model, **choice)
     return replace(choices, model=model, budget=replace(choices.budget, patience=patience))
@@ -214,7 +222,7 @@ def varied(choices: Choices, choice: Mapping[str, str]) -> Choices:
 
 def probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Choices], Recipe]:
     probe = one_of("--probe", comparing.probe or "", PROBES)
-    if others := given(Choices(task=choices.task, text=choices.text)):
+    if others := given_flags(Choices(task=choices.task, text=choices.text)):
         raise wrong("--probe", f"brings its own task and text: leave out {', '.join(others)}")
     amount = probe.amount(comparing.longest)
     context = choices.batches.context
@@ -225,12 +233,12 @@ def probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Ca
 
 
 def page(found: Comparison) -> Iterator[RenderableType]:
-    """The tables, what to know beside them, and where everything is."""
+    """Return the tables, what to know beside them, and where everything is."""
     yield rule(found.folder)
-    yield aligned(*found.table())
+    yield align_table(*found.table())
     if found.distances:
         yield Text()
-        yield aligned(*found.distance_table())
+        yield align_table(*found.distance_table())
     yield Text()
     for note in found.notes():
         yield prose(escape(note), style="quiet")
@@ -239,8 +247,8 @@ def page(found: Comparison) -> Iterator[RenderableType]:
     yield Text()
 
 
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
-    """A table: names to the left, numbers to the right; a row that is wider than the page is not wrapped."""
+def align_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
+    """Return a table: names to the left, numbers to the right; a row that is wider than the page is not wrapped."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [Text(style="title"), *(Text() for _ in rows)]
     for line, cells in zip(lines, (head, *rows), strict=True):

@@ -1,4 +1,4 @@
-"""`clearhead craft`: programs compiled into attention: a list, how one works, what it answers, a look into it."""
+"""`clearhead craft`: RASP programs compiled into attention: list them, see how one works, run it, look into it."""
 
 import contextlib
 import sys
@@ -12,15 +12,17 @@ import typer
 from typer.core import TyperGroup
 
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
-from clearhead.cli.craft_program import Ask, Changes, asked, example_of, in_words, located, tokens_of
-from clearhead.cli.options import above_zero, wrong
+from clearhead.cli.craft_program import Ask, Changes, errors_with_line, find_program, in_words, tokens_of
+from clearhead.cli.options import above_zero, find_by_name, wrong
 from clearhead.cli.screen import show, show_json
-from clearhead.cli.steps import chosen
 from clearhead.errors import ProgramError
 
 __all__ = ["ABOUT", "EXAMPLES", "app"]
 
-ABOUT = "Programs compiled into attention: list them, see how one works, run it, look into it."
+ABOUT = """Compile RASP programs into Transformers, and run them.
+
+RASP is a small language for what attention can do. Its compiler, like Tracr, writes every weight of an ordinary model.
+List the programs, see how one works, run it, or look into it."""
 EXAMPLES = """\b
 Examples:
   clearhead craft list
@@ -53,7 +55,7 @@ ASKED_WRONGLY = 2
 
 
 class Verbs(TyperGroup):
-    """Verbs of which one must be named: without it, the help is shown, and it was asked wrongly."""
+    """A group of verbs that shows its help, with the exit code of a wrong command, where none is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args:
@@ -65,27 +67,31 @@ class Verbs(TyperGroup):
 app = typer.Typer(cls=Verbs, add_completion=False, rich_markup_mode=None)
 
 ProgramName = Annotated[
-    str, typer.Argument(help="A name of the list, or file.py:NAME, which runs that file.", metavar="PROGRAM")
+    str, typer.Argument(help="A name from `craft list`, or file.py:NAME, which runs that file.", metavar="PROGRAM")
 ]
 Vocabulary = Annotated[
-    str | None, typer.Option(help="The tokens: characters, or words with spaces between.", metavar="TEXT")
+    str | None, typer.Option(help="The tokens: characters, or words separated by spaces.", metavar="TEXT")
 ]
-SourceVocabulary = Annotated[str | None, typer.Option(help="The same for what it reads as source.", metavar="TEXT")]
-Length = Annotated[int | None, typer.Option(min=1, help="The most tokens a text may have.", metavar="N")]
-Causal = Annotated[bool, typer.Option("--causal", help="As a decoder, which does not look ahead.")]
+SourceVocabulary = Annotated[
+    str | None, typer.Option(help="The tokens of the source, of an encoder-decoder.", metavar="TEXT")
+]
+Length = Annotated[int | None, typer.Option(min=1, help="Longest text, in tokens.", metavar="N")]
+Causal = Annotated[bool, typer.Option("--causal", help="Compile a decoder, which does not look ahead.")]
 WeightingName = Annotated[
     str,
     typer.Option(
-        help="From scores to weights, argmax-average is exact; softmax, sparsemax … bring an error.", metavar="NAME"
+        help="What turns scores into weights: argmax-average is exact; softmax, sparsemax … are not.", metavar="NAME"
     ),
 ]
-Sharpness = Annotated[float, typer.Option(help="What scores are multiplied by.", metavar="X", callback=above_zero)]
+Sharpness = Annotated[
+    float, typer.Option(help="Multiply scores by X: larger is closer to exact.", metavar="X", callback=above_zero)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-@app.command("list", epilog=LIST_EXAMPLES, short_help="The programs there are, and what each costs.")
+@app.command("list", epilog=LIST_EXAMPLES, short_help="List the programs, and what each costs.")
 def list_programs(as_json: AsJson = False) -> None:
-    """List the programs there are: what each is for, and how many layers, heads and directions it takes."""
+    """List the programs: what each computes, and how many layers, heads and dimensions it takes."""
     from clearhead.cli.craft_show import as_list, list_page
 
     if as_json:
@@ -94,7 +100,7 @@ def list_programs(as_json: AsJson = False) -> None:
         show(*list_page())
 
 
-@app.command("show", epilog=SHOW_EXAMPLES, short_help="How a program becomes attention, in words.")
+@app.command("show", epilog=SHOW_EXAMPLES, short_help="Show what a program is compiled into.")
 def show_program(
     program: ProgramName,
     *,
@@ -104,16 +110,16 @@ def show_program(
     causal: Causal = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a program is compiled into: its cost, the directions of the residual stream, and every head.
+    """Show what a program is compiled into: its size, the directions of the residual stream, and every head.
 
     A program of your own is a sequence, or a rasp.Program, in a Python file. The file is run, so run only what you
-    trust. For a sequence alone say --vocabulary and --length; its tokens are text.
+    trust. A sequence also needs --vocabulary and --length.
     """
     from clearhead.cli.craft_show import as_object, show_page
 
     changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
-    ask = asked(program, changes)
-    with located(ask.file):
+    ask = find_program(program, changes)
+    with errors_with_line(ask.file):
         plan = ask.plan()
         if as_json:
             show_json(as_object(ask, plan))
@@ -121,15 +127,15 @@ def show_program(
             show(*show_page(ask, plan))
 
 
-@app.command("run", epilog=RUN_EXAMPLES, short_help="A compiled program on a text, beside its meaning.")
+@app.command("run", epilog=RUN_EXAMPLES, short_help="Run a compiled program on a text.")
 def run_program(
     program: ProgramName,
     text: Annotated[
         list[str] | None,
-        typer.Argument(help="Characters or words; the program's example unless given.", metavar="[TEXT]..."),
+        typer.Argument(help="Characters or words; without it, the program's example.", metavar="[TEXT]..."),
     ] = None,
     *,
-    source: Annotated[str | None, typer.Option(help="What an encoder-decoder reads.", metavar="TEXT")] = None,
+    source: Annotated[str | None, typer.Option(help="The text that an encoder-decoder reads.", metavar="TEXT")] = None,
     weighting: WeightingName = AVERAGING,
     sharpness: Sharpness = 1.0,
     vocabulary: Vocabulary = None,
@@ -138,15 +144,15 @@ def run_program(
     causal: Causal = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compile a program, run the model on a text, and put what the interpreter says beside it.
+    """Compile a program, run the model on a text, and compare it with the interpreter.
 
-    With argmax-average the two must be equal, and where they are not it is an error. Another weighting is shown with
-    the error it brings. A file of your own is run: see `clearhead craft show --help`.
+    With argmax-average the two must be equal; a difference is an error. With another weighting the size of the
+    difference is printed. A file of your own is run: see `clearhead craft show --help`.
     """
     from clearhead.cli.craft_run import as_object, compare, run_page
 
     changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
-    ask = weighted(asked(program, changes), weighting, sharpness)
+    ask = with_weighting(find_program(program, changes), weighting, sharpness)
     found = compare(ask, *texts_of(ask, " ".join(text or []), source))
     if as_json:
         show_json(as_object(found))
@@ -160,37 +166,42 @@ def run_program(
         )
 
 
-@app.command("look", epilog=LOOK_EXAMPLES, short_help="Look into a compiled program in the browser.")
+@app.command("look", epilog=LOOK_EXAMPLES, short_help="Open a compiled program in the browser.")
 def look_at_program(
     program: ProgramName,
     *,
     folder: Annotated[
-        Path | None, typer.Option(help="Keep the run here; else it goes when the page is closed.", metavar="RUN")
+        Path | None,
+        typer.Option(help="Keep the run in this folder; without it, it is deleted at the end.", metavar="RUN"),
     ] = None,
     weighting: WeightingName = AVERAGING,
     sharpness: Sharpness = 1.0,
     vocabulary: Vocabulary = None,
     length: Length = None,
     causal: Causal = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.", metavar="N")] = 0,
-    host: Annotated[str, typer.Option(help="Where to listen: this machine alone unless given.", metavar="NAME")] = (
-        "127.0.0.1"
-    ),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")
+    ] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
+    ] = ("127.0.0.1"),
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
 ) -> None:
-    """Write a compiled program as a run folder, and look into it in the browser: Ctrl-C ends it.
+    """Write a compiled program as a run folder, and open it in the browser. Ctrl-C stops it.
 
-    It is a run like any other: `clearhead trace RUN 'a b c'` and the rest work on it. Its tokens are words, with spaces
-    between them. A file of your own is run: see `clearhead craft show --help`.
+    The run works with the other commands: `clearhead trace RUN 'a b c'`. Its tokens are words separated by spaces. A
+    file of your own is run: see `clearhead craft show --help`.
     """
-    from clearhead.cli.craft_folder import write_run
     from clearhead.cli.look import look
+    from clearhead.training.rasp_run import compile_to_run
 
-    ask = weighted(asked(program, Changes(vocabulary=vocabulary, length=length, causal=causal)), weighting, sharpness)
+    ask = with_weighting(
+        find_program(program, Changes(vocabulary=vocabulary, length=length, causal=causal)), weighting, sharpness
+    )
     with place_for(ask, folder) as path:
-        with located(ask.file):
-            write_run(ask, path)
-        print(f"The run is {path}; its text is words: {in_words(example_of(ask.program))}", file=sys.stderr)
+        with errors_with_line(ask.file):
+            compile_to_run(ask.program, path, weighting=ask.weighting, sharpness=ask.sharpness)
+        print(f"The run is {path}; its text is words: {in_words(ask.program.usable_example())}", file=sys.stderr)
         look(str(path), port=port, host=host, no_open=no_open, device="cpu")
 
 
@@ -203,17 +214,17 @@ def place_for(ask: Ask, folder: Path | None) -> Iterator[Path]:
             yield Path(place) / ask.program.name
 
 
-def weighted(ask: Ask, weighting: str, sharpness: float) -> Ask:
-    _, part = chosen("--weighting", weighting, WEIGHTINGS)
+def with_weighting(ask: Ask, weighting: str, sharpness: float) -> Ask:
+    _, part = find_by_name("--weighting", weighting, WEIGHTINGS)
     return replace(ask, weighting=part, sharpness=sharpness)
 
 
 def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list[Any], list[Any] | None]:
-    """The text and the source as tokens; the program's example where there is none."""
+    """Return the text and the source as tokens; the program's example where there is none."""
     program = ask.program
     if program.source_vocabulary is None and source is not None:
         raise wrong("--source", f"{program.name} reads no source")
-    tokens = tokens_of(text, program.vocabulary, "TEXT") if text.strip() else example_of(program)
+    tokens = tokens_of(text, program.vocabulary, "TEXT") if text.strip() else program.usable_example()
     if program.source_vocabulary is None:
         return tokens, None
     if source is not None:

@@ -1,4 +1,4 @@
-"""Which program a `clearhead craft` verb is asked for: one by name, or one of the user's own file."""
+"""Find the RASP program that a `clearhead craft` verb is given: by its name, or in the user's own file."""
 
 import contextlib
 import importlib.util
@@ -17,16 +17,15 @@ from clearhead.rasp import PROGRAMS, Plan, Program, run
 from clearhead.rasp.compiler import AVERAGING
 from clearhead.rasp.language import Sequence as Output
 
-__all__ = ["Ask", "Changes", "asked", "example_of", "in_words", "located", "tokens_of"]
+__all__ = ["Ask", "Changes", "errors_with_line", "find_program", "in_words", "tokens_of"]
 
-SHOWN_TOKENS = 4
 OWN_MODULE = "clearhead_own_program"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What is said of a program on the command line, None where nothing is."""
+    """The options of the command line that change a program; None where one is not given."""
 
     vocabulary: str | None = None
     source_vocabulary: str | None = None
@@ -46,26 +45,26 @@ class Ask:
 
     @property
     def exact(self) -> bool:
-        """Whether the model must equal the interpreter."""
+        """Return whether the model must equal the interpreter."""
         return self.weighting == AVERAGING
 
     def plan(self) -> Plan:
         return self.program.plan(weighting=self.weighting, sharpness=self.sharpness)
 
 
-def asked(name: str, changes: Changes) -> Ask:
-    """The program of this name, or of `file.py:name`, changed as asked."""
+def find_program(name: str, changes: Changes) -> Ask:
+    """Return the program of this name, or of `file.py:name`, changed as the options say."""
     if name in PROGRAMS:
-        return Ask(program=changed(PROGRAMS[name], changes))
+        return Ask(program=apply_changes(PROGRAMS[name], changes))
     path, colon, inside = name.rpartition(":")
     if colon and path.endswith(".py"):
-        return own(Path(path), inside, changes)
+        return program_from_file(Path(path), inside, changes)
     if name.endswith(".py"):
         raise wrong("PROGRAM", f"which program of {name}? Write {name}:NAME, a name that the file gives a sequence")
     raise wrong("PROGRAM", f"there is no {name!r}. There are: {', '.join(PROGRAMS)}; or a file of yours, file.py:NAME")
 
 
-def changed(program: Program, changes: Changes) -> Program:
+def apply_changes(program: Program, changes: Changes) -> Program:
     source = program.source_vocabulary
     return replace(
         program,
@@ -76,12 +75,12 @@ def changed(program: Program, changes: Changes) -> Program:
     )
 
 
-def own(path: Path, name: str, changes: Changes) -> Ask:
-    """A program of the user's file, which is run for it."""
-    module = loaded(path)
+def program_from_file(path: Path, name: str, changes: Changes) -> Ask:
+    """Return a program of the user's file, which is run for it."""
+    module = load_file(path)
     found = getattr(module, name, None)
     if isinstance(found, Program):
-        return Ask(program=changed(found, changes), file=path)
+        return Ask(program=apply_changes(found, changes), file=path)
     if not isinstance(found, Output):
         there = [key for key, value in vars(module).items() if isinstance(value, Program) or is_own(value)]
         kind = "nothing" if found is None else f"a {type(found).__name__}"
@@ -98,16 +97,16 @@ def own(path: Path, name: str, changes: Changes) -> Ask:
         vocabulary=(),
         plain=lambda *texts: run(found, *texts),
     )
-    return Ask(program=changed(made, changes), file=path)
+    return Ask(program=apply_changes(made, changes), file=path)
 
 
 def is_own(value: object) -> bool:
-    """A sequence that is made of others: `tokens` and `indices` are what every file imports."""
+    """Return whether a value is a sequence made of others: `tokens` and `indices` are what every file imports."""
     return isinstance(value, Output) and any(True for _ in value.inputs())
 
 
-def loaded(path: Path) -> ModuleType:
-    """The user's file, run as a module; it finds what lies beside it."""
+def load_file(path: Path) -> ModuleType:
+    """Run the user's file as a module; it finds what lies beside it."""
     if not path.is_file():
         raise wrong("PROGRAM", f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(OWN_MODULE, path)
@@ -117,7 +116,7 @@ def loaded(path: Path) -> ModuleType:
     sys.modules[OWN_MODULE] = module
     sys.path.insert(0, str(path.parent.resolve()))
     try:
-        with located(path):
+        with errors_with_line(path):
             spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent.resolve()))
@@ -125,8 +124,8 @@ def loaded(path: Path) -> ModuleType:
 
 
 @contextlib.contextmanager
-def located(path: Path | None) -> Iterator[None]:
-    """Within it, an error that came from the user's file is told with its line."""
+def errors_with_line(path: Path | None) -> Iterator[None]:
+    """Add the line of the user's file to an error that came from it."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -139,7 +138,7 @@ def located(path: Path | None) -> Iterator[None]:
 
 
 def place_in(path: Path, error: BaseException) -> str | None:
-    """The last line of the file that the error passed through, or else the one that it was raised for."""
+    """Return the last line of the file that the error passed through, or else the line that it was raised for."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == path.resolve():
         return f"{path}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -150,7 +149,7 @@ def place_in(path: Path, error: BaseException) -> str | None:
 
 
 def symbols(written: str) -> tuple[str, ...]:
-    """Tokens as they are typed: words with spaces between them, or single characters."""
+    """Split tokens as they are typed: words with spaces between them, or single characters."""
     found = written.split() if " " in written.strip() else list(written.strip())
     if not found:
         raise wrong("--vocabulary", "there is no token in it; write abc, or words with spaces between them")
@@ -158,7 +157,7 @@ def symbols(written: str) -> tuple[str, ...]:
 
 
 def tokens_of(written: str, vocabulary: Sequence[Any], option: str) -> list[Any]:
-    """A text as tokens: its words if they are all tokens, else its characters."""
+    """Split a text into tokens: its words if they are all tokens, else its characters."""
     known = {str(token): token for token in vocabulary}
     words = written.split()
     for pieces in (words, list("".join(words))):
@@ -169,12 +168,5 @@ def tokens_of(written: str, vocabulary: Sequence[Any], option: str) -> list[Any]
 
 
 def in_words(values: Sequence[Any]) -> str:
-    """Values with spaces between them; a dash for nothing."""
+    """Join values with spaces between them; a dash for nothing."""
     return " ".join("–" if value is None else str(value) for value in values)
-
-
-def example_of(program: Program) -> list[Any]:
-    """The program's example, if it is one of its tokens and length; else a few tokens."""
-    known = set(map(str, program.vocabulary))
-    fits = program.example and len(program.example) <= program.length and {*map(str, program.example)} <= known
-    return list(program.example) if fits else list(program.vocabulary[: min(SHOWN_TOKENS, program.length)])

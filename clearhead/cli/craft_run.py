@@ -1,4 +1,4 @@
-"""What `clearhead craft run` does: a compiled program beside its interpreter, place by place."""
+"""Run a compiled RASP program beside its interpreter, and print both place by place, for `clearhead craft run`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from rich.console import RenderableType
 from rich.text import Text
 
-from clearhead.cli.craft_program import Ask, in_words, located
+from clearhead.cli.craft_program import Ask, errors_with_line, in_words
 from clearhead.cli.craft_show import line
 from clearhead.cli.screen import number, rule
 from clearhead.decoding.generating import eval_mode
@@ -38,15 +38,15 @@ class Compared:
 
     @property
     def differ(self) -> list[int]:
-        """The places at which they are not the same."""
+        """Return the places at which they are not the same."""
         pairs = enumerate(zip(self.answers, self.wanted, strict=True))
         return [place for place, (answer, wanted) in pairs if not equal(answer, wanted)]
 
 
 def compare(ask: Ask, text: list[Any], source: list[Any] | None) -> Compared:
-    """Compiles the program, and gives it and the interpreter the same text."""
+    """Compile the program, and give it and the interpreter the same text."""
     texts = [text] if source is None else [text, source]
-    with located(ask.file):
+    with errors_with_line(ask.file):
         if not ask.program.fits(*texts):
             raise OptionError(f"{ask.program.name} is not for {in_words(text)!r}: it is {ask.program.about}")
         plan = ask.plan()
@@ -68,7 +68,7 @@ def compare(ask: Ask, text: list[Any], source: list[Any] | None) -> Compared:
 
 
 def error_of(crafted: CompiledModel, logits: torch.Tensor, wanted: Sequence[Any]) -> float:
-    """How far what the model says is from 1 for the right answer and 0 for the others; of numbers, from the number."""
+    """Return the largest error of the logits: from 1 for the right answer and 0 for the others, or from the number."""
     said = logits[:, [crafted.ids[str(answer)] for answer in crafted.answers]].double()
     if crafted.numeric:
         right = torch.tensor(wanted, dtype=torch.float64).unsqueeze(1)
@@ -89,15 +89,15 @@ def as_object(found: Compared) -> dict[str, Any]:
         "cost": found.cost,
         "source": None if found.source is None else list(map(str, found.source)),
         "tokens": list(map(str, found.text)),
-        "answers": list(map(plainly, found.answers)),
-        "interpreter": list(map(plainly, found.wanted)),
+        "answers": list(map(as_json_value, found.answers)),
+        "interpreter": list(map(as_json_value, found.wanted)),
         "equal": not found.differ,
         "largest_error": found.error,
     }
 
 
-def plainly(value: Any) -> Any:
-    """A value as JSON has it: what it has no form for is written out."""
+def as_json_value(value: Any) -> Any:
+    """Return a value that JSON can hold: one that it cannot is written out."""
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
@@ -113,20 +113,20 @@ def run_page(found: Compared) -> Iterator[RenderableType]:
         cells = "".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         yield Text(f"  {cells}" + ("differs" if place in found.differ else ""), style="title" if place < 0 else "")
     yield Text()
-    yield line(said(found))
+    yield line(verdict_of(found))
 
 
 def columns(found: Compared) -> list[list[str]]:
-    return [[shown(value) for value in column] for column in (found.text, found.answers, found.wanted)]
+    return [[show_value(value) for value in column] for column in (found.text, found.answers, found.wanted)]
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     if value is None:
         return NOTHING
     return number(value, 4) if isinstance(value, float) else str(value)
 
 
-def said(found: Compared) -> str:
+def verdict_of(found: Compared) -> str:
     places = counted(len(found.text), "place")
     if found.differ:
         verdict = f"They differ at {len(found.differ)} of {places}."

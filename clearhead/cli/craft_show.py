@@ -1,4 +1,4 @@
-"""What `clearhead craft list` and `clearhead craft show` print: programs, and what one is compiled into, in words."""
+"""The pages of `clearhead craft list` and `clearhead craft show`: RASP programs, and what one is compiled into."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from clearhead.cli.craft_program import Ask, example_of, in_words
+from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.screen import prose, rule
 from clearhead.rasp import PROGRAMS, Plan, Program
 from clearhead.rasp.compiler import counted
@@ -30,7 +30,7 @@ def as_list() -> list[dict[str, Any]]:
 
 
 def facts(program: Program, plan: Plan) -> dict[str, Any]:
-    """A program and its cost."""
+    """Return a program and its cost."""
     return {
         "name": program.name,
         "about": program.about,
@@ -66,7 +66,7 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
         yield line(f"tokens of the source: {' '.join(map(str, program.source_vocabulary))}")
     answers = "a number" if plan.result.numeric else join_shortened(map(str, plan.answers), 12)
     yield line(f"length: 1 to {program.length}; answers: {answers}")
-    yield line(f"for example: {in_words(example_of(program))}")
+    yield line(f"for example: {in_words(program.usable_example())}")
     yield line(f"cost: {plan}")
     yield Text()
     yield rule("The residual stream")
@@ -76,7 +76,7 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
     for name, level in layers_of(plan):
         yield Text()
         yield rule(name)
-        yield from told_level(level)
+        yield from level_page(level)
 
 
 def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
@@ -88,21 +88,21 @@ def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
     return {
         **facts(ask.program, plan),
         "answers": answers,
-        "example": list(map(str, example_of(ask.program))),
+        "example": list(map(str, ask.program.usable_example())),
         "directions": plan.directions.names,
         "each_layer": layers,
     }
 
 
 def layers_of(plan: Plan) -> Iterator[tuple[str, Level]]:
-    """Every layer with its name, in the order in which they run."""
+    """Return every layer with its name, in the order in which they run."""
     both = "source" in plan.levels
     for side, name in (("source", "encoder layer"), ("target", "decoder layer" if both else "layer")):
         yield from ((f"{name} {number}", level) for number, level in enumerate(plan.levels.get(side, ())))
 
 
 def line(text: str, indent: int = 2) -> RenderableType:
-    """A line as it is, brackets and all: none of it is markup."""
+    """Return a line as it is, brackets and all: none of it is markup."""
     return Padding(Text(text), (0, 2, 0, indent))
 
 
@@ -110,7 +110,7 @@ def values_of(space: Space) -> str:
     return "a number" if space.numeric else join_shortened(map(str, space.values), 16)
 
 
-def told_level(level: Level) -> Iterator[RenderableType]:
+def level_page(level: Level) -> Iterator[RenderableType]:
     for number, head in enumerate(describe_heads(level)):
         yield line(f"head {number}" + (", which looks into the source" if head["cross"] else ""))
         for one in head["compares"]:

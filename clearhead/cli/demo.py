@@ -53,7 +53,7 @@ MOST_THREADS = 4
 
 
 def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
-    """Everything that decides how the demo learns. The evaluations on the way only show; nothing is chosen by them."""
+    """Return the demo's recipe. Its evaluations on the way only show; nothing is selected by them."""
     return Recipe(
         task="translate",
         corpus=corpus,
@@ -69,24 +69,23 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
 
 
 def demo(
-    folder: Annotated[str, typer.Option(help="The run folder.", metavar="RUN")] = "runs/demo",
-    again: Annotated[bool, typer.Option("--again", help="Train anew, in place of the demo that is there.")] = False,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help=f"Of all random numbers; {USUAL_SEED} unless given.", metavar="N")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is shown as one JSON object.")] = False,
+    folder: Annotated[str, typer.Option(help="Where to write the run folder.", metavar="RUN")] = "runs/demo",
+    again: Annotated[bool, typer.Option("--again", help="Delete the demo that is there, and train again.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help=f"Random seed.  [default: {USUAL_SEED}]", metavar="N")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
-    """Train a small Transformer from German to English number words, and see what it learned.
+    """Train a small Transformer to translate number words, German to English.
 
-    About a minute on two cores. Then: how many numbers never seen it gets right, some of them, and the attention with
-    which it swaps tens and units. The run that it leaves is like any other: translate with it, look into it, go on.
+    It takes about a minute on two cores. Then it prints how many held-out numbers are right, some examples, and the
+    attention that swaps tens and units: "vierundzwanzig" is "four-and-twenty". The trained model is an ordinary run
+    folder: translate with it, or look into it.
     """
     home = RunFolder(Path(folder))
     if again:
         remove(home)
     used = claim(home, seed)
     before = finished(home)
-    run = load(home.path, device="cpu") if before else trained(home, used)
+    run = load(home.path, device="cpu") if before else train_demo(home, used)
     shown = look(run, evaluation(home), asked=ASKED, mapped=MAPPED)
     file = browser_page(shown)
     if as_json:
@@ -96,7 +95,7 @@ def demo(
 
 
 def browser_page(shown: Shown) -> Path | None:
-    """Writes the page for a browser; None where it is not built. The demo goes on without."""
+    """Write the page for a browser; None where it is not built. The demo goes on without."""
     if not is_built():
         return None
     file = page_file(shown.run)
@@ -106,38 +105,38 @@ def browser_page(shown: Shown) -> Path | None:
 
 
 def remove(folder: RunFolder) -> None:
-    """Removes a demo that is there; a folder that is something else is left alone, and told."""
+    """Remove a demo that is there; refuse a folder that is something else."""
     if not folder.path.exists():
         return
     if marked_seed(folder) is None:
         raise RunError(f"{folder.path}: the demo did not make this folder, and does not remove it; choose another one")
-    with folder.locked():
+    with folder.lock():
         shutil.rmtree(folder.path)
 
 
 def claim(folder: RunFolder, seed: int | None) -> int:
-    """The seed of the demo that is there, or of one that may now be made there."""
+    """Return the seed of the demo that is there, or claim the folder for a new one."""
     there = marked_seed(folder)
     if there is not None:
         if seed not in (None, there):
-            raise wrong("--seed", f"{folder.path} was trained with seed {there}; --again trains anew, with {seed}")
+            raise wrong("--seed", f"{folder.path} was trained with seed {there}; --again trains a new one, with {seed}")
         return there
     if folder.path.exists() and any(not is_beginning(path.name) for path in folder.path.iterdir()):
         raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --folder")
     chosen = USUAL_SEED if seed is None else seed
-    with folder.locked():
+    with folder.lock():
         claim_folder(folder)
         folder.write_own(folder.path / MARKER, {"made_by": "clearhead demo", "seed": chosen})
     return chosen
 
 
 def is_beginning(name: str) -> bool:
-    """Whether a demo that was killed before it had written its marker may have left this."""
+    """Return whether a demo that was killed before it had written its marker may have left this."""
     return name in (LOCK, "run.json") or name.endswith(PARTIAL)
 
 
 def marked_seed(folder: RunFolder) -> int | None:
-    """The seed that a folder of the demo's is marked with; None for any other folder."""
+    """Return the seed that a folder of the demo's is marked with; None for any other folder."""
     marker = folder.path / MARKER
     if not marker.exists():
         return None
@@ -154,8 +153,8 @@ def finished(folder: RunFolder) -> bool:
     return bool(saved and saved[0].state["finished"])
 
 
-def trained(folder: RunFolder, seed: int) -> Run:
-    """Trains the demo, or goes on where it was stopped; shown as it happens."""
+def train_demo(folder: RunFolder, seed: int) -> Run:
+    """Train the demo, or resume it, and show it as it happens."""
     with progress() as shown:
         if folder.exists():
             return training.resume(folder.path, watcher=shown, log=shown.log)
@@ -170,12 +169,12 @@ def numbers(seed: int) -> Numbers:
 
 
 def corpus(drawn: Numbers, folder: Path) -> Corpus:
-    """The numbers in words, written to files."""
+    """Write the numbers in words to files."""
     return Corpus(train=write_pairs(drawn.train, folder, "train"), dev=write_pairs(drawn.held_out, folder, "held-out"))
 
 
 def evaluation(folder: RunFolder) -> dict[str, Any]:
-    """What evaluation.json says of the held-out numbers, under the names that the demo promises as well."""
+    """Return what evaluation.json says of the held-out numbers, under the names that the demo promises as well."""
     found = folder.read_evaluation()
     if "n" not in found:
         found = folder.write_own(folder.evaluation, found | {"n": found["records"], "steps": found["step"]})

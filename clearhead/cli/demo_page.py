@@ -74,7 +74,7 @@ class Shown:
 
     @property
     def html(self) -> str:
-        """The page for a browser: the last of the translations, with every number."""
+        """Return the page for a browser: the last of the translations, with every number."""
         traced = self.looks[-1].traced
         return page_of(traced, survey(traced.trace), view=self.view).text
 
@@ -83,15 +83,15 @@ def page_file(run: Run) -> Path:
     return run.folder.path / "attention.html"
 
 
-NO_PAGE = "no page for a browser: `make web` builds what it is made of"
+NO_PAGE = "the page for a browser is not built: run `make web`"
 HOW_TO_READ = (
-    "A row is a piece of the English output, a column a piece of the German input; the row's weights, which add up to "
-    "1, say where the model looked when it wrote that piece."
+    "A row is a token of the English output, a column a token of the German input. The weights of a row sum to 1, and "
+    "say where the model looked when it wrote that token."
 )
 
 
 def look(run: Run, evaluation: Mapping[str, Any], *, asked: Sequence[int], mapped: Sequence[int]) -> Shown:
-    """Translates the numbers that are asked about, and looks into the translations of those that are mapped."""
+    """Translate the numbers that are asked about, and look into the translations of those that are mapped."""
     sources = [german(number) for number in asked]
     outputs = run.translate(sources, beam=1)
     looks = tuple(look_into(run, german(number)) for number in mapped)
@@ -115,7 +115,7 @@ def look_into(run: Run, text: str) -> Look:
 
 
 def view_of_the_swap(looks: Sequence[Look]) -> View:
-    """The clearest of the views that show a swap in each translation; of all of them where none does."""
+    """Return the clearest of the views that show a swap in each translation; of all of them where none does."""
     crossing = [layer.cross for layer in looks[0].trace.decoder if layer.cross is not None]
     weights = {view: [view.of(one.trace) for one in looks] for view in views(crossing)}
     swapping = [view for view, maps in weights.items() if all(map(swap_of, looks, maps))]
@@ -127,10 +127,10 @@ def swap_of(one: Look, weight: Weights) -> Swap | None:
 
 
 def page(shown: Shown, file: Path | None, *, earlier: bool) -> Page:
-    """The whole page. `file` is the one for a browser, if it was written; `earlier`: the run was there already."""
+    """Return the whole page. `file` is the one for a browser, if it was written; `earlier`: the run was there."""
     yield rule(TITLE)
     if earlier:
-        yield prose("Trained earlier, and used again; [chosen]clearhead demo --again[/] trains anew.")
+        yield prose("Trained earlier, and used again; [chosen]clearhead demo --again[/] trains a new one.")
     yield prose(score_said(shown.evaluation), style="chosen")
     yield prose(size_said(shown.evaluation), style="quiet")
     yield Text()
@@ -140,7 +140,7 @@ def page(shown: Shown, file: Path | None, *, earlier: bool) -> Page:
     yield Text()
     yield rule("Where it looked")
     yield prose(HOW_TO_READ)
-    yield prose(f"Shown is {view_name(shown.view)}: of all views, the one in which the swap is clearest.")
+    yield prose(f"Shown is {view_name(shown.view)}, where the swap is clearest.")
     for one in shown.looks:
         yield from mapped(one, shown.view)
     yield Text()
@@ -172,20 +172,20 @@ def view_name(view: View) -> str:
 def translated(one: Translation) -> Page:
     mark = ("✓", "value") if one.right else ("✗", "refused")
     yield Text.assemble("  ", mark, f" {one.number:>{NUMBER},}  ", (one.source, "key"))
-    yield indented(one.output, "query")
+    yield indent(one.output, "query")
     if not one.right:
-        yield indented(f"wanted: {one.reference}", "quiet")
+        yield indent(f"wanted: {one.reference}", "quiet")
 
 
-def indented(text: str, style: str) -> RenderableType:
-    """Below the German words; what is too long for a line goes on there."""
+def indent(text: str, style: str) -> RenderableType:
+    """Indent a text below the German words; what is too long for a line goes on there."""
     return Padding(Text(text, style), (0, 0, 0, NUMBER + 6))
 
 
 def mapped(one: Look, view: View) -> Page:
     weight = view.of(one.trace)
     yield Text()
-    yield Text.assemble("  ", (joined(one.source), "key"), " → ", (joined(one.target), "query"))
+    yield Text.assemble("  ", (join_pieces(one.source), "key"), " → ", (join_pieces(one.target), "query"))
     yield Text()
     yield from attention_map(one.target, one.source, weight)
     yield Text()
@@ -200,8 +200,8 @@ def mapped(one: Look, view: View) -> Page:
     )
 
 
-def joined(pieces: Sequence[str]) -> str:
-    """The text of pieces, but for the end token."""
+def join_pieces(pieces: Sequence[str]) -> str:
+    """Join pieces into a text, but for the end token."""
     return "".join(pieces[:-1]).replace("▁", " ").strip()
 
 
@@ -224,7 +224,7 @@ def ways_on(shown: Shown, file: Path | None) -> Page:
 
 
 def as_object(shown: Shown, file: Path | None) -> dict[str, Any]:
-    """The same for a program; `head` counts from 0, and null is the mean."""
+    """Return the same for a program; `head` counts from 0, and null is the mean."""
     return {
         "path": str(shown.run.folder.path),
         "page": None if file is None else str(file),

@@ -44,33 +44,35 @@ def describe(
     model: Annotated[
         str,
         typer.Argument(
-            help=f"A preset (tiny, base, big, gpt2, bert-large, llama-1b, …); with --size: {', '.join(KINDS)}.",
+            help=f"A preset (tiny, base, big, gpt2, bert-large, llama-1b, …), or with --size: {', '.join(KINDS)}.",
             metavar="MODEL",
         ),
     ],
     *,
     size: Annotated[
         str | None,
-        typer.Option(help="How many parameters a model of that kind shall have: 300k, 10M, 1.5B.", metavar="COUNT"),
+        typer.Option(help="Choose a model with about this many parameters: 300k, 10M, 1.5B.", metavar="COUNT"),
     ] = None,
     vocabulary: Annotated[
         int | None,
-        typer.Option(min=1, help=f"How many tokens there are; the preset's, or {VOCABULARY:,}.", metavar="N"),
+        typer.Option(min=1, help=f"Size of the vocabulary.  [default: the preset's, or {VOCABULARY:,}]", metavar="N"),
     ] = None,
     source: Annotated[
-        int | None, typer.Option(min=1, help=f"Tokens an encoder reads; {LENGTH} unless given.", metavar="N")
+        int | None,
+        typer.Option(min=1, help=f"Length of the encoder's input, in tokens.  [default: {LENGTH}]", metavar="N"),
     ] = None,
     target: Annotated[
-        int | None, typer.Option(min=1, help=f"Tokens a decoder writes; {LENGTH} unless given.", metavar="N")
+        int | None,
+        typer.Option(min=1, help=f"Length of the decoder's output, in tokens.  [default: {LENGTH}]", metavar="N"),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences at a time.", metavar="N")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size, in sequences.", metavar="N")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """What a model is made of: parameters, operations and memory, by part.
+    """Count the parameters, FLOPs and memory of a model, by part.
 
-    Nothing is built, so the largest model takes no longer than the smallest.
+    The model is not built, so a large one takes no longer than a small one.
     """
-    spec = chosen(model, size, vocabulary)
+    spec = find_spec(model, size, vocabulary)
     check_lengths(model, spec, source, target)
     made = describe_model(spec, batch=batch, source=source or LENGTH, target=target or LENGTH)
     if as_json:
@@ -79,8 +81,8 @@ def describe(
         show(*page(model, spec, made))
 
 
-def chosen(model: str, size: str | None, vocabulary: int | None) -> Spec:
-    """The spec that was asked for by name, or by kind and size."""
+def find_spec(model: str, size: str | None, vocabulary: int | None) -> Spec:
+    """Return the spec that was asked for by name, or by kind and size."""
     if model not in KINDS and model not in PRESETS:
         there = f"{', '.join(PRESETS)}; and, with --size, {', '.join(KINDS)}"
         raise typer.BadParameter(f"there is no {model!r}. There are: {there}", param_hint="MODEL")
@@ -105,7 +107,7 @@ def check_lengths(model: str, spec: Spec, source: int | None, target: int | None
 
 
 def as_object(model: str, spec: Spec, made: Description) -> dict[str, Any]:
-    """All of it for a program. The numbers of a section and its parts are those of all its blocks together."""
+    """Return all of it as JSON. The numbers of a section and its parts are those of all its blocks together."""
     return {
         "model": model,
         **shape(spec),
@@ -142,7 +144,7 @@ def part_object(part: Part, count: int) -> dict[str, Any]:
 
 
 def shape(spec: Spec) -> dict[str, Any]:
-    """The numbers a model is known by."""
+    """Return the numbers a model is known by."""
     match spec:
         case EncoderDecoderSpec(encoder=encoder, decoder=decoder):
             kind, stacks, one = "encoder-decoder", [encoder, decoder], decoder
@@ -168,7 +170,7 @@ def page(model: str, spec: Spec, made: Description) -> Iterator[RenderableType]:
     )
     yield Text()
     yield Text.assemble(
-        (f"  {'':<{NAME}}{'parameters':>{NUMBER}}{'':>{SHARE}}{'operations':>{NUMBER}}{'':>{SHARE}}", "quiet")
+        (f"  {'':<{NAME}}{'parameters':>{NUMBER}}{'':>{SHARE}}{'FLOPs':>{NUMBER}}{'':>{SHARE}}", "quiet")
     )
     for section in made.sections:
         yield from section_rows(section, made)
@@ -209,8 +211,7 @@ def notes(made: Description) -> Iterator[RenderableType]:
     if made.frozen:
         yield prose(f"{made.frozen:,} parameters are frozen, {made.trainable:,} are trained.")
     yield prose(
-        "Operations are those of the matrix products, a multiply-add counted as two; of scores only those that the "
-        "mask allows."
+        "FLOPs: those of the matrix products, two for a multiply-add. Scores that the mask hides are not counted."
     )
     yield Text()
     yield Text.assemble((f"  {'memory':<{NAME}}", "title"), *((f"{name:>{NUMBER}}", "quiet") for name in DTYPES))
@@ -222,7 +223,7 @@ def notes(made: Description) -> Iterator[RenderableType]:
 
 
 def sharing(made: Description) -> dict[str, list[str]]:
-    """The parameters that sections share with sections before, and which do."""
+    """Return the parameters that sections share with sections before, and which do."""
     found: dict[str, list[str]] = {}
     for section in made.sections:
         for path in dict.fromkeys(path for part in section.parts for path in part.shares):
@@ -236,7 +237,7 @@ def percent(number: int, whole: int) -> str:
 
 
 def short(number: int) -> str:
-    """Three digits and a power of a thousand: 1.23 G; small numbers as they are."""
+    """Write a number as three digits and a power of a thousand: 1.23 G; small numbers as they are."""
     if number < 1000:
         return f"{number} "
     value, prefix = float(number), 0

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import given, wrong
+from clearhead.cli.options import Parts, given_flags, wrong
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import (
     TITLE,
@@ -33,6 +33,7 @@ from clearhead.training.evaluation import Evaluating
 from clearhead.training.evaluation import evaluate as evaluate_run
 from clearhead.training.run import load
 from clearhead.training.scores import TOKENIZERS
+from clearhead.training.tasks import TASKS
 
 __all__ = ["EXAMPLES", "HeldOut", "Scoring", "evaluate"]
 
@@ -43,14 +44,6 @@ Examples:
   clearhead evaluate runs/shakespeare --text test.txt --stride 64
   clearhead evaluate runs/reviews --table test.tsv --columns text,label --json"""
 
-FOR = {
-    "--beam": "translate",
-    "--length-penalty": "translate",
-    "--tokenize": "translate",
-    "--lower": "translate",
-    "--stride": "generate",
-}
-"""The task that each of these options is for."""
 TITLES = {
     "bleu": "BLEU",
     "chrf": "chrF",
@@ -67,6 +60,7 @@ COUNTS = {
     "tokens": "tokens",
     "bytes": "bytes",
     "blanks": "blanks",
+    "places": "places that asked",
     "cut": "cut, too long",
     "unknown": "unknown tokens",
     "sentences_per_second": "sentences a second",
@@ -103,16 +97,18 @@ class Scoring:
 
     title: ClassVar[str] = "Scores"
 
-    beam: Annotated[int, typer.Option(min=1, help="translate: hypotheses kept; 1 is greedy.", metavar="N")] = 5
-    length_penalty: Annotated[float, typer.Option(help="translate: more favours long outputs.", metavar="X")] = 1.0
+    beam: Annotated[int, typer.Option(min=1, help="translate: beam width; 1 is greedy decoding.", metavar="N")] = 5
+    length_penalty: Annotated[float, typer.Option(help="translate: above 1 favours long outputs.", metavar="X")] = 1.0
     tokenize: Annotated[
         str, typer.Option(help=f"translate: how BLEU splits words: {', '.join(TOKENIZERS)}.", metavar="NAME")
     ] = "13a"
-    lower: Annotated[bool, typer.Option("--lower", help="translate: BLEU and chrF blind to case.")] = False
+    lower: Annotated[bool, typer.Option("--lower", help="translate: ignore case in BLEU and chrF.")] = False
     stride: Annotated[
         int | None,
         typer.Option(
-            min=1, help="generate: new tokens of each window; the fewer, the more each sees.", metavar="TOKENS"
+            min=1,
+            help="generate: slide the window by this many tokens; fewer is slower, with more context for each.",
+            metavar="TOKENS",
         ),
     ] = None
 
@@ -123,23 +119,26 @@ def evaluate(
     text: HeldOut,
     scoring: Scoring,
     output: Annotated[
-        str | None, typer.Option(help="Write the translations or labels to this file, a line each.", metavar="FILE")
+        str | None, typer.Option(help="Write the translations or labels to this file, one per line.", metavar="FILE")
     ] = None,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """How good a run is on text that it has not seen.
+    """Score a trained model on text that it has not seen.
 
-    BLEU, chrF and exact match of translations; perplexity and bits per byte of text; accuracy of blanks; accuracy and
-    F1 of classes.
+    Translations: BLEU, chrF and exact match. Text: perplexity and bits per byte. Blanks: accuracy. Classes: accuracy
+    and F1.
     """
     loaded = load(run, device=device)
-    task = loaded.task.name
+    task = type(loaded.task)
     options = as_text_options(text)
     check_text(task, options)
-    for flag in given(scoring):
-        if FOR[flag] != task:
-            raise wrong(flag, f"is for {FOR[flag]}, and {run} was trained to {task}")
+    for flag in given_flags(scoring):
+        name = flag.removeprefix("--").replace("-", "_")
+        if name not in task.options:
+            others = " or ".join(one.name for one in TASKS.values() if name in one.options)
+            raise wrong(flag, f"is for {others}, and {run} was trained to {task.name}")
     how = chosen(scoring, skip_bad=text.skip_bad)
     with tempfile.TemporaryDirectory() as folder:
         source = as_corpus(task, with_spooled(options, Path(folder))).train
@@ -147,7 +146,7 @@ def evaluate(
     if as_json:
         show_json(found)
     else:
-        show(*page(found))
+        show(*page(found, TITLES | {one.key: one.name for one in task.measures if one.key not in TITLES}))
 
 
 def as_text_options(text: HeldOut) -> TextOptions:
@@ -177,10 +176,10 @@ def chosen(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
         raise wrong("--tokenize", str(error)) from error
 
 
-def page(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+def page(found: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[RenderableType]:
     yield rule(f"{found['run']}, step {found['step']:,}")
     yield Text()
-    for name, title in TITLES.items():
+    for name, title in titles.items():
         if name in found:
             yield Text.assemble(f"  {title:<{NAME}}", (as_number(found[name]), "chosen"))
     if "bleu_signature" in found:

@@ -14,8 +14,8 @@ from torch import Tensor
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Weighting
 from clearhead.cli.colours import heat
+from clearhead.cli.demonstration import Demonstration
 from clearhead.cli.screen import WIDTH, bar, number, plain, prose, rule
-from clearhead.cli.steps import Demonstration
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS
 
 __all__ = ["page"]
@@ -38,7 +38,7 @@ Amount = tuple[str, Callable[[float], float]]
 
 
 def page(shown: Demonstration, row: int) -> Page:
-    """The whole page, following the token of one row."""
+    """Yield the whole page, following the token of one row."""
     yield from heading(shown, row)
     yield from inputs(shown, row)
     yield from scores(shown, row)
@@ -84,11 +84,11 @@ def inputs(shown: Demonstration, row: int) -> Page:
     picks = " + ".join(f"{plain(shown.embedding[row, j].item())}·{FEATURES[j]}" for j in present)
     yield prose(f"[chosen]{TOKENS[row]}[/] is {picks}, so x W picks those rows of each map:")
     yield Text()
-    yield from (mapped(shown, role, row, present) for role in ROLES)
+    yield from (map_rows(shown, role, row, present) for role in ROLES)
 
 
 def three_vectors(steps: Steps, row: int) -> Page:
-    """Query, key and value of every token, side by side."""
+    """Yield query, key and value of every token, side by side."""
     yield Text.assemble(" " * LABEL, *((f" {role} ".center(20, "─").center(23), role) for role in ROLES))
     yield Text.assemble(" " * LABEL, *gapped([names(KINDS), names(KINDS), names(MEANINGS)]))
     for i, word in words():
@@ -96,8 +96,8 @@ def three_vectors(steps: Steps, row: int) -> Page:
         yield Text.assemble(label(word, "", chosen=i == row), *gapped(vectors))
 
 
-def mapped(shown: Demonstration, role: str, row: int, present: Sequence[int]) -> Text:
-    """A vector written out as the rows of its map that the embedding picks."""
+def map_rows(shown: Demonstration, role: str, row: int, present: Sequence[int]) -> Text:
+    """Write a vector out as the rows of its map that the embedding picks."""
     rows = getattr(shown.layer, role)(torch.eye(len(FEATURES)).unsqueeze(0))[0, 0]
     terms = [f"{plain(shown.embedding[row, j].item())}·{FEATURES[j]} {bracket(rows[j])}" for j in present]
     made = bracket(getattr(shown.steps, role)[row])
@@ -131,13 +131,13 @@ def scores(shown: Demonstration, row: int) -> Page:
 
 
 def products(query: Sequence[float], key: Sequence[float]) -> list[tuple[str, str]]:
-    """The products of two vectors' entries, written out; those that are 0 in quiet."""
+    """Write out the products of two vectors' entries; those that are 0 in quiet."""
     pairs = zip(query, key, strict=True)
     return [(f"{plain(q)}·{plain(k)}", "" if q * k else "quiet") for q, k in pairs]
 
 
 def columns_that_fit(widths: Sequence[int], room: int) -> list[int | None]:
-    """Which terms of a sum there is room for: all, or the first few and the last, with None between them."""
+    """Return the terms of a sum there is room for: all, or the first few and the last, with None between them."""
     last = len(widths) - 1
     for kept in range(last, 0, -1):
         columns = [*range(kept), *([] if kept == last else [None]), last]
@@ -173,7 +173,7 @@ def mask_said(shown: Demonstration) -> str:
 
 
 def shares(shown: Demonstration, row: int) -> Page:
-    """From the scores of one row to its weights, key by key, with the share written out where the weight is one."""
+    """Yield the way from the scores of one row to its weights, key by key, with the share written out."""
     columns = {name: getattr(shown.steps, name)[row].tolist() for name in ("score", "scaled", "masked")}
     weight = shown.steps.weight[row].tolist()
     written = {}
@@ -225,11 +225,11 @@ def weighted_sum(shown: Demonstration, row: int) -> Page:
         numbers = vector(shown.steps.context[i], "context", digits=3, width=7)
         yield Text.assemble(label(word, "query", chosen=i == row), *numbers)
     yield Text()
-    yield from gathered(shown, row)
+    yield from gathered_vector(shown, row)
 
 
 def sum_written_out(steps: Steps, row: int) -> Page:
-    """Weight times value, row by row, and the context below, as one adds up on paper."""
+    """Yield weight times value, row by row, and the context below, as one adds up on paper."""
     yield Text.assemble(
         label(TOKENS[row], "query", chosen=True),
         (f"{'weight':>7}   ", "weight"),
@@ -252,8 +252,8 @@ def sum_written_out(steps: Steps, row: int) -> Page:
     yield Text.assemble((f"{'context':>40} = ", "context"), *total, (" ◀┘", "context"))
 
 
-def gathered(shown: Demonstration, row: int) -> Page:
-    """What the token has become, with its context added to its embedding."""
+def gathered_vector(shown: Demonstration, row: int) -> Page:
+    """Yield what the token has become, with its context added to its embedding."""
     sums = shown.embedding[row, len(KINDS) :] + shown.steps.context[row]
     said = ", ".join(f"{name} {number(x)}" for name, x in zip(MEANINGS, sums.tolist(), strict=True))
     yield prose(
@@ -270,7 +270,7 @@ def one_call(shown: Demonstration) -> Page:
         f"[chosen]{shown.choice.kernel}[/]: {shown.choice.reason}. Largest difference from the steps above: "
         f"[chosen]{f'{difference:.1e}' if difference else '0, bit for bit'}[/].",
     )
-    yield prose("Go on:  clearhead steps --token sleeps   --mask causal   --weighting argmax", style="quiet")
+    yield prose("Try:  clearhead steps --token sleeps   --mask causal   --weighting argmax", style="quiet")
     yield Text()
 
 
@@ -283,7 +283,7 @@ def step(title: str, *said: str) -> Page:
 
 
 def table(name: str, matrix: Tensor, row: int) -> Page:
-    """Queries down, keys across."""
+    """Yield a table, queries down and keys across."""
     yield header(name)
     for i, word in words():
         cells = ((f"{number(x):>{CELL}}", "chosen" if i == row else "") for x in matrix[i].tolist())
@@ -291,7 +291,7 @@ def table(name: str, matrix: Tensor, row: int) -> Page:
 
 
 def heat_table(name: str, matrix: Tensor, row: int, allowed: Tensor) -> Page:
-    """The same on a ground that is the darker the larger the number, and none where a query may not attend."""
+    """Yield the same on a ground that is the darker the larger the number, and none where a query may not attend."""
     yield header(name)
     most = max(1.0, matrix.max().item())
     for i, word in words():

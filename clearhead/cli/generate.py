@@ -17,15 +17,14 @@ from clearhead.cli.line_io import (
     answer_lines,
     as_line,
     cells,
-    lengths_of,
 )
-from clearhead.cli.options import flag, wrong
+from clearhead.cli.options import Parts, flag, wrong
 from clearhead.cli.screen import write, write_output
 from clearhead.decoding import Greedy, Sample
 from clearhead.text.problems import Place
-from clearhead.training.answers import window
 from clearhead.training.run import Run, load
 from clearhead.training.tasks import Generate
+from clearhead.training.tasks.generate import window
 
 __all__ = ["EXAMPLES", "Writing", "generate"]
 
@@ -43,24 +42,25 @@ BETWEEN = "---\n"
 class Writing:
     """How text is written."""
 
-    title: ClassVar[str] = "Writing"
+    title: ClassVar[str] = "Sampling"
 
-    tokens: Annotated[int, typer.Option(min=1, help="How many new tokens at most.", metavar="N")] = 200
+    tokens: Annotated[int, typer.Option(min=1, help="Most new tokens.", metavar="N")] = 200
     count: Annotated[
-        int, typer.Option(min=1, help="How many continuations of each; of a line, with tabs between.", metavar="N")
+        int, typer.Option(min=1, help="Continuations of each prompt; for lines, separated by tabs.", metavar="N")
     ] = 1
     temperature: Annotated[
-        float | None, typer.Option(help="Below 1 likely tokens become likelier; 0.8 unless given.", metavar="X")
+        float | None, typer.Option(help="Below 1 favours likely tokens.  [default: 0.8]", metavar="X")
     ] = None
-    top_k: Annotated[int | None, typer.Option(help="Only the K likeliest tokens.", metavar="K")] = None
-    top_p: Annotated[float | None, typer.Option(help="Only the fewest whose probabilities reach P.", metavar="P")] = (
-        None
-    )
+    top_k: Annotated[int | None, typer.Option(help="Sample from the K likeliest tokens.", metavar="K")] = None
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the fewest tokens whose probabilities sum to P.", metavar="P")
+    ] = None
     min_p: Annotated[
-        float | None, typer.Option(help="Only those with P times the likeliest's probability.", metavar="P")
+        float | None,
+        typer.Option(help="Sample from tokens with at least P times the highest probability.", metavar="P"),
     ] = None
-    greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest token each time.")] = False
-    seed: Annotated[int, typer.Option(help="The same seed, the same text.", metavar="N")] = 0
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token each time.")] = False
+    seed: Annotated[int, typer.Option(help="Random seed: the same seed gives the same text.", metavar="N")] = 0
 
     def method(self, numbers: list[int]) -> Greedy | Sample:
         """For `count` continuations of each of these lines; every one draws from its own seed."""
@@ -79,17 +79,18 @@ def generate(
     file: File = "-",
     *,
     prompt: Annotated[
-        str | None, typer.Option(help="Go on from this, instead of from lines; '' is a beginning.", metavar="TEXT")
+        str | None, typer.Option(help="Continue this text, instead of lines; '' starts from nothing.", metavar="TEXT")
     ] = None,
     how: Writing,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on from a prompt, token by token; or from each line of a file, one line out for each line in.
+    """Continue a prompt; or continue each line of a file, one line out for each line in.
 
-    With --prompt the text is printed as it is, after the prompt. Of a line, only what follows it is printed, with its
-    ends of line as spaces. A blank line stays blank. Of a line longer than the model's context the end is read, which
-    is told on stderr.
+    With --prompt, the prompt and its continuation are printed as they are written. With lines, only the continuation is
+    printed, with its line breaks as spaces, and a blank line stays blank. Of a line longer than the model's context
+    only the end is read, with a note on stderr.
     """
     if prompt is not None and file != "-":
         raise wrong("--prompt", f"is instead of a file, and there is {file}: leave one of them out")
@@ -106,7 +107,7 @@ def generate(
         as_text=lambda found: cells([one["output"] for one in found.get("samples", [found])]),
         as_json=as_json,
         reads=reads,
-        lengths=lengths_of(loaded),
+        lengths=task.count_tokens,
         unread="the beginning",
     )
     if prompt is None:

@@ -25,7 +25,11 @@ PART = 22
 def kernels(
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object.")] = False,
 ) -> None:
-    """Which kernel serves which part of attention, and why not where it does not."""
+    """List which kernel can compute which kind of attention, and why where it cannot.
+
+    A kernel is one way to compute attention. A part is one of its choices: the similarity, the weighting, the mask, the
+    position, the heads.
+    """
     if as_json:
         show_json(as_object())
     else:
@@ -38,7 +42,7 @@ def as_object() -> dict[str, Any]:
 
 
 def by_axis() -> dict[str, dict[str, dict[str, str]]]:
-    """`{axis: {part: {kernel: "yes" or the letter of a reason}}}`."""
+    """Return `{axis: {part: {kernel: "yes" or the letter of a reason}}}`."""
     table: dict[str, dict[str, dict[str, str]]] = {}
     for name, cells in ROWS.items():
         axis, part = name.split(" ", 1)
@@ -47,11 +51,12 @@ def by_axis() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def page() -> Iterator[RenderableType]:
-    yield rule("Which kernel serves which part")
+    yield rule("Which kernel computes what")
     yield prose(
-        "yes: served, and equal to the reference in outputs and gradients. A letter: refused, with an error that gives "
-        "the reason below. A call is served if each of its parts is, but for the pairs at the end. A part of your own "
-        "is promised what its form is: the names in parentheses. The reference serves everything."
+        "yes: the kernel computes it, with the outputs and gradients of the reference. A letter: the kernel refuses, "
+        "with an error that gives the reason below. A kernel computes a call if it can do each of its parts, except "
+        "for the pairs at the end. For a part of your own, read the row of its form: the names in parentheses. The "
+        "reference computes everything."
     )
     for axis, parts in by_axis().items():
         yield Text()
@@ -71,7 +76,7 @@ def reasons() -> Iterator[RenderableType]:
     for letter, why in REASONS.items():
         yield Text.assemble("  ", (letter, "refused"), f"  … {why} …")
     yield Text()
-    yield rule("Served alone, refused together")
+    yield rule("Each alone, but not together")
     for one, other, on, why in PAIRS:
         yield Text(f"  {one} + {other}, on {', '.join(names(on)) if on != '*' else 'every kernel'}:")
         yield Text.assemble(("     … ", "refused"), f"{why} …")
@@ -79,5 +84,5 @@ def reasons() -> Iterator[RenderableType]:
 
 
 def names(on: str) -> list[str]:
-    """The kernels a pair is refused on; a star stands for every one."""
+    """Return the kernels a pair is refused on; a star stands for every one."""
     return list(KERNEL_NAMES) if on == "*" else on.split()

@@ -1,6 +1,6 @@
-"""Lines in, lines out: what the verbs that use a run share.
+"""Lines in, lines out: shared by the verbs that use a run.
 
-Every line gets one line for an answer, in order, a blank one for a blank one. What was odd about a line is told on
+Every line gets one line for an answer, in order, a blank one for a blank one. What was odd about a line is reported on
 stderr, and is never a reason to stop.
 """
 
@@ -33,32 +33,33 @@ __all__ = [
     "as_line",
     "cell",
     "cells",
-    "lengths_of",
 ]
 
 STDIN = "-"
 CHUNK = 256
 """Lines that are answered together; fewer where no more are waiting."""
 SHOWN, SHOWN_UNSEEN = 10, 50
-"""Of how many odd lines, and of how many characters, it is told which."""
+"""The most odd lines, and the most characters, that are listed."""
 
-RunPath = Annotated[str, typer.Argument(help="A run folder, as `clearhead train` leaves it.", metavar="RUN")]
+RunPath = Annotated[str, typer.Argument(help="A run folder, written by `clearhead train`.", metavar="RUN")]
 File = Annotated[
-    str, typer.Argument(help="A text file, gzipped or not; stdin unless given.", metavar="FILE", show_default=False)
+    str, typer.Argument(help="A text file, may be gzipped; without it, stdin.", metavar="FILE", show_default=False)
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1; auto is a GPU if there is one.", metavar="NAME")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.", metavar="NAME")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 Found = dict[str, Any]
-"""What was found for a line: `output`, and what else JSON tells."""
+"""The answer to a line: `output`, and what else JSON holds."""
 Answer = Callable[[list[str], list[int]], list[Found]]
-"""From the lines that are not blank, and their numbers counted from 0."""
+"""A function from the lines that are not blank, and their numbers counted from 0, to answers."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """How the lines of a verb are answered, written and counted: `reads` is how many tokens of one the model sees."""
+    """A verb's way to answer, print and measure lines: `reads` is how many tokens of a line the model sees."""
 
     answer: Answer
     as_text: Callable[[Found], str]
@@ -77,19 +78,19 @@ class Given(NamedTuple):
 
 
 def answer_lines(run: Run, file: str, how: Lines) -> None:
-    """Answers every line of the file, a chunk at a time: a file may be larger than memory, and a pipe may pause."""
+    """Answer every line of the file, a chunk at a time: a file may be larger than memory, and a pipe may pause."""
     notes = Notes(run, how)
     if file == STDIN and sys.stdin is not None and sys.stdin.isatty():
         print("Type a line and press Enter; Ctrl-D ends.", file=sys.stderr)
     first = 0
-    for chunk in chunked(file):
-        write_output("".join(f"{line}\n" for line in answered([line.text for line in chunk], first, how)))
+    for chunk in read_chunks(file):
+        write_output("".join(f"{line}\n" for line in answers_to([line.text for line in chunk], first, how)))
         notes.look(chunk)
         first += len(chunk)
     notes.tell()
 
 
-def answered(texts: Sequence[str | None], first: int, how: Lines) -> Iterator[str]:
+def answers_to(texts: Sequence[str | None], first: int, how: Lines) -> Iterator[str]:
     said = {i: text for i, text in enumerate(texts) if text is not None and text.strip()}
     found = dict(zip(said, how.answer([*said.values()], [first + i for i in said]), strict=True)) if said else {}
     for i, text in enumerate(texts):
@@ -98,26 +99,21 @@ def answered(texts: Sequence[str | None], first: int, how: Lines) -> Iterator[st
 
 
 def as_line(found: Found) -> str:
-    """One JSON object on a line."""
+    """Return a JSON object on one line."""
     return json.dumps(found, ensure_ascii=False, allow_nan=False)
 
 
 def cell(text: str) -> str:
-    """A text as one of several on a line."""
+    """Return a text as one of several on a line."""
     return one_line(text).replace("\t", " ")
 
 
 def cells(texts: Sequence[str]) -> str:
-    """One text as it is, several with tabs between them."""
+    """Return one text as it is, several with tabs between them."""
     return one_line(texts[0]) if len(texts) == 1 else "\t".join(map(cell, texts))
 
 
-def lengths_of(run: Run) -> Callable[[Sequence[str]], list[int]]:
-    """How many tokens lines have."""
-    return lambda texts: [len(row) for row in run.tokenizer.encode_batch(list(texts))]
-
-
-def chunked(file: str) -> Iterator[list[Given]]:
+def read_chunks(file: str) -> Iterator[list[Given]]:
     chunk: list[Given] = []
     for line in lines_of(file):
         chunk.append(line)
@@ -139,7 +135,7 @@ def lines_of(file: str) -> Iterator[Given]:
 
 
 def nothing_waits() -> bool:
-    """Whether whoever writes to stdin has paused, and may be waiting for answers."""
+    """Return whether whoever writes to stdin has paused, and may be waiting for answers."""
     try:
         return not select.select([sys.stdin.fileno()], [], [], 0)[0]
     except (OSError, ValueError):  # not a file of the system's, so nobody waits
@@ -149,7 +145,7 @@ def nothing_waits() -> bool:
 @final
 @dataclass
 class Notes:
-    """What is told on stderr: lines that cannot be read or were cut as they come, characters never seen at the end."""
+    """Notes on stderr: lines that cannot be read or were cut, as they come; characters never seen, at the end."""
 
     run: Run
     how: Lines
@@ -157,7 +153,7 @@ class Notes:
     unseen: dict[str, None] = field(default_factory=dict)
 
     def look(self, lines: Sequence[Given]) -> None:
-        """Tells of lines that cannot be read or are too long, and remembers what the model has never seen."""
+        """Report lines that cannot be read or are too long, and remember what the model has never seen."""
         for line in lines:
             if line.text is None:
                 self.tell_of(line.place, f"the line cannot be read ({line.why}), so its answer is blank")
@@ -180,9 +176,9 @@ class Notes:
             print(escape_controls(f"{place}: {what}"), file=sys.stderr)
 
     def tell(self) -> None:
-        """The rest, once all lines are answered."""
+        """Report the rest, once all lines are answered."""
         if self.odd > SHOWN:
-            print(f"and so {self.odd - SHOWN:,} more lines", file=sys.stderr)
+            print(f"and {self.odd - SHOWN:,} more lines like these", file=sys.stderr)
         if self.unseen:
             kind = "word" if self.run.tokenizer.kind == "word" else "character"
             many = f"{len(self.unseen):,} {kind}s were" if len(self.unseen) > 1 else f"1 {kind} was"
@@ -193,5 +189,5 @@ class Notes:
 
 
 def visible(text: str) -> str:
-    """Escaped where it cannot be printed."""
+    """Return a text, escaped where it cannot be printed."""
     return "".join(one if one.isprintable() and one != " " else ascii(one)[1:-1] for one in text)

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.line_io import Device, RunPath
+from clearhead.cli.options import Parts
 from clearhead.cli.screen import write
 from clearhead.training.run import load
 
@@ -37,16 +38,19 @@ REDIRECT = """<!doctype html>
 def look(
     run: RunPath,
     *,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.", metavar="N")] = 0,
-    host: Annotated[str, typer.Option(help="Where to listen: this machine alone unless given.", metavar="NAME")] = (
-        "127.0.0.1"
-    ),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")
+    ] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
+    ] = ("127.0.0.1"),
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
     device: Device = "auto",
+    parts: Parts = None,
 ) -> None:
-    """Look into a run in the browser: every layer, head and number of what it makes of your text.
+    """Open a trained model in the browser: type a text, and see every layer, head and number.
 
-    The page is served on this machine, with a random token in its address; it needs no network. Ctrl-C ends it.
+    The page is served from this machine and needs no network. Its address holds a random token. Ctrl-C stops it.
     """
     from clearhead.serve.explorer import Explorer
     from clearhead.serve.server import Server, check_page
@@ -55,7 +59,7 @@ def look(
     check_page()
     server = Server(Explorer(loaded), host=host, port=port)
     if host not in LOOPBACK:
-        print(f"Whoever knows the address can reach this from the network: it listens on {host}.", file=sys.stderr)
+        print(f"Listening on {host}: anyone on the network who has the address can open this page.", file=sys.stderr)
     write(f"{server.place.address}\n")
     if no_open or not has_screen():
         server.run()
@@ -67,7 +71,7 @@ def look(
 
 @contextlib.contextmanager
 def redirect_page(address: str) -> Iterator[Path]:
-    """Yield a page that leads to the address, which only this user can read; it is removed at the end.
+    """Yield a page that leads to the address, and that only this user can read; it is removed at the end.
 
     A browser's command line can be read by every user of a machine, and the address holds the token. `kill` ends the
     process as an exit does, so that the page is removed then too.
@@ -84,6 +88,6 @@ def redirect_page(address: str) -> Iterator[Path]:
 
 
 def has_screen() -> bool:
-    """Whether a browser would have a window. Without a screen, one might open in this very terminal, and keep it."""
+    """Return whether a browser would have a window. Without a screen, it might open in this very terminal."""
     shown = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in shown)

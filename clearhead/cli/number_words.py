@@ -38,7 +38,7 @@ class Numbers:
 
 
 def draw(seed: int, *, train: int = 20_000, held_out: int = 1_000, apart: Collection[int] = ()) -> Numbers:
-    """Draws numbers below a million: the held-out ones evenly, of those to train on more that are small or round.
+    """Draw numbers below a million: the held-out ones evenly, of those to train on more that are small or round.
 
     None of those `apart` is trained on. The same seed draws the same.
 
@@ -63,7 +63,7 @@ def draw(seed: int, *, train: int = 20_000, held_out: int = 1_000, apart: Collec
 
 
 def german(number: int) -> str:
-    """The number in German words.
+    """Return the number in German words.
 
     >>> german(24), german(67_000)
     ('vierundzwanzig', 'siebenundsechzigtausend')
@@ -74,7 +74,7 @@ def german(number: int) -> str:
 
 
 def english(number: int) -> str:
-    """The number in English words.
+    """Return the number in English words.
 
     >>> english(24), english(67_024)
     ('twenty-four', 'sixty-seven thousand and twenty-four')
@@ -85,7 +85,7 @@ def english(number: int) -> str:
 
 
 def write_pairs(numbers: Sequence[int], folder: Path, name: str) -> Aligned:
-    """Writes the two aligned files `name`.de and `name`.en, a number a line, as a user would have them."""
+    """Write the two aligned files `name`.de and `name`.en, a number a line, as a user would have them."""
     folder.mkdir(parents=True, exist_ok=True)
     source, target = folder / f"{name}.de", folder / f"{name}.en"
     for path, say in ((source, german), (target, english)):

@@ -1,11 +1,13 @@
-"""Options in groups: a verb with many of them takes a few dataclasses, whose fields are the options.
+"""Options in groups: a verb with many options takes a few dataclasses, whose fields are the options.
 
-A field is `Annotated` with its typer.Option, and its default says that it was not given. A dataclass may hold others.
+A field is `Annotated` with its typer.Option, and its default means that it was not given. A dataclass may hold others.
 """
 
 import copy
 import functools
 import inspect
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter
@@ -14,22 +16,34 @@ from typing import Annotated, Any, TypeGuard, TypeVar, get_args
 import typer
 from typer.core import TyperCommand
 
-__all__ = ["Sectioned", "above_zero", "flag", "given", "grouped", "one_of", "share", "wrong"]
+__all__ = [
+    "Parts",
+    "Sectioned",
+    "above_zero",
+    "find_by_name",
+    "flag",
+    "flatten_groups",
+    "given_flags",
+    "import_named",
+    "one_of",
+    "share",
+    "wrong",
+]
 
 Chosen = TypeVar("Chosen")
 
 
-def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb as typer takes it: every parameter that is a dataclass is replaced by the options in it."""
+def flatten_groups(verb: Callable[..., None]) -> Callable[..., None]:
+    """Return the verb as typer takes it: every parameter that is a dataclass is replaced by the options in it."""
     parameters = inspect.signature(verb).parameters.values()
     groups = {one.name: one.annotation for one in parameters if is_group(one.annotation)}
 
     @functools.wraps(verb)
     def flat(**options: Any) -> None:
         alone = {one.name: options[one.name] for one in parameters if one.name not in groups}
-        verb(**alone, **{name: put_together(group, options) for name, group in groups.items()})
+        verb(**alone, **{name: build_group(group, options) for name, group in groups.items()})
 
-    taken = [part for one in parameters for part in (taken_apart(groups[one.name]) if one.name in groups else [one])]
+    taken = [part for one in parameters for part in (options_in(groups[one.name]) if one.name in groups else [one])]
     flat.__dict__["__signature__"] = inspect.Signature(taken)
     return flat
 
@@ -38,11 +52,11 @@ def is_group(annotation: object) -> TypeGuard[type]:
     return isinstance(annotation, type) and is_dataclass(annotation)
 
 
-def taken_apart(group: type) -> Iterator[Parameter]:
-    """A parameter for each option in a group and the groups in it; the group's `title` heads them in the help."""
+def options_in(group: type) -> Iterator[Parameter]:
+    """Yield a parameter for each option in a group and the groups in it; the group's `title` heads them in the help."""
     for field in fields(group):
         if is_group(field.type):
-            yield from taken_apart(field.type)
+            yield from options_in(field.type)
         else:
             kind, option = get_args(field.type)
             headed = copy.copy(option)
@@ -52,29 +66,29 @@ def taken_apart(group: type) -> Iterator[Parameter]:
             )
 
 
-def put_together(group: type, options: Mapping[str, Any]) -> Any:
+def build_group(group: type, options: Mapping[str, Any]) -> Any:
     inner = {
-        field.name: put_together(field.type, options) if is_group(field.type) else options[field.name]
+        field.name: build_group(field.type, options) if is_group(field.type) else options[field.name]
         for field in fields(group)
     }
     return group(**inner)
 
 
-def given(group: object) -> list[str]:
-    """The flags that differ from their defaults, in a group and those in it."""
+def given_flags(group: object) -> list[str]:
+    """Return the flags that differ from their defaults, in a group and those in it."""
     assert is_dataclass(group)
     found: list[str] = []
     for field in fields(group):
         value = getattr(group, field.name)
         if is_dataclass(value):
-            found += given(value)
+            found += given_flags(value)
         elif field.default is not MISSING and value != field.default:
             found.append(flag(field.name))
     return found
 
 
 def flag(name: str) -> str:
-    """How a field is typed: micro_batch_tokens is --micro-batch-tokens."""
+    """Return how a field is typed: micro_batch_tokens is --micro-batch-tokens."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -94,26 +108,72 @@ class Sectioned(TyperCommand):
 
 
 def wrong(option: str, message: str) -> typer.BadParameter:
-    """The error of an option that cannot be."""
+    """Return the error of an option that cannot be."""
     return typer.BadParameter(message, param_hint=option)
 
 
+NAMED = re.compile(r"(?:^|[=,])\s*([A-Za-z_][\w.]*):")
+"""The module of a part that an option names as module:Class, alone or in a list."""
+
+
+def import_named(option: str) -> Callable[[Any], Any]:
+    """For an option that names parts: import the modules of those of the user's own when the command line is read.
+
+    The folder that the command is given in is searched first, but only for these modules.
+    """
+
+    def checked(value: Any) -> Any:
+        from clearhead.errors import ClearheadError
+        from clearhead.registry import import_parts
+
+        texts = [value] if isinstance(value, str) else value or []
+        modules = texts if option == "--parts" else [module for text in texts for module in NAMED.findall(text)]
+        try:
+            import_parts(list(modules), folder=os.getcwd())
+        except ClearheadError as error:
+            raise wrong(option, str(error).removeprefix("parts: ")) from error
+        return value
+
+    return checked
+
+
+Parts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--parts",
+        metavar="MODULE",
+        callback=import_named("--parts"),
+        help="Import your module, which has parts of the run.",
+    ),
+]
+"""Named modules are imported when the command line is read: a verb has nothing more to do."""
+
+
 def one_of(option: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
-    """What a name stands for."""
+    """Return what a name stands for; an error of the option where there is no such name."""
     if name not in table:
         raise wrong(option, f"there is no {name!r}. There are: {', '.join(table)}")
     return table[name]
 
 
+def find_by_name(option: str, name: str, table: Mapping[str, Chosen]) -> tuple[str, Chosen]:
+    """Return a name as the table has it, and what it stands for. A hyphen may stand for a space."""
+    known = name if name in table else name.replace("-", " ")
+    if known not in table:
+        there = ", ".join(word.replace(" ", "-") for word in table)
+        raise wrong(option, f"there is no {name!r}. There are: {there}")
+    return known, table[known]
+
+
 def above_zero(value: float | None) -> float | None:
-    """For an option: a number above 0."""
+    """Check an option: a number above 0."""
     if value is not None and not value > 0:
         raise typer.BadParameter(f"it must be above 0; came {value:g}")
     return value
 
 
 def share(value: float | None) -> float | None:
-    """For an option: a share from 0 to 1, 1 left out."""
+    """Check an option: a share from 0 to 1, 1 left out."""
     if value is not None and not 0 <= value < 1:
         raise typer.BadParameter(f"it must be 0 or more, and less than 1; came {value:g}")
     return value

@@ -1,4 +1,4 @@
-"""What is seen while a model trains: one live display on a terminal, plain lines anywhere else. All of it on stderr."""
+"""Progress of a training run: a live display on a terminal, plain lines anywhere else. All of it on stderr."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from clearhead.cli.colours import THEME
 from clearhead.cli.screen import SafeConsole, bar
-from clearhead.training.curves import FAMILIES, Measure
+from clearhead.plots.curves import FAMILIES, Measure
 
 __all__ = [
     "SCORES",
@@ -21,10 +21,11 @@ __all__ = [
     "PlainProgress",
     "Progress",
     "duration",
+    "keep_on_one_line",
     "main_score",
+    "own_scores",
     "progress",
     "scores_said",
-    "unwrapped",
 ]
 
 BAR, INPUT, OUTPUT = 30, 28, 36
@@ -37,7 +38,7 @@ Line = Mapping[str, Any]
 
 
 class Progress(ABC):
-    """A watcher: called with every line of metrics.jsonl, and with what else happens."""
+    """A watcher: called with every line of metrics.jsonl, and when a checkpoint was saved."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -58,7 +59,7 @@ class Progress(ABC):
                 self.saved(line)
 
     def log(self, text: str) -> None:
-        """A sentence for the user, as it comes."""
+        """Print a message for the user as it comes."""
         self.console.print(Text(text), soft_wrap=True)
 
     @abstractmethod
@@ -72,7 +73,7 @@ class Progress(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leaves the terminal as it should be, however training ended."""
+        """Leave the terminal as it should be, however training ended."""
 
 
 @final
@@ -95,10 +96,10 @@ class PlainProgress(Progress):
             self.log(text.plain)
 
     def saved(self, line: Line) -> None:
-        """Goes without saying: it is on time, and nobody waits for it."""
+        """Print nothing: a save is on time, and nobody waits for it."""
 
     def close(self) -> None:
-        """Lines need no ending."""
+        """Do nothing: lines need no ending."""
 
 
 @final
@@ -139,12 +140,12 @@ class LiveProgress(Progress):
         total = self.line.get("total")
         shown = "" if total is None else bar(self.line["step"] / total, BAR)
         ahead = [(f"  {shown:<{BAR}}", "weight")] if shown else []
-        yield self.cut(Text.assemble(*ahead, "  ".join(["", f"step {steps_said(self.line)}", *left(self.line)])))
+        yield self.truncate(Text.assemble(*ahead, "  ".join(["", f"step {steps_said(self.line)}", *left(self.line)])))
         facts = [f"loss {self.line['loss']:.4f}", self.dev, *pace(self.line), self.kept]
-        yield self.cut(Text("  " + "  ".join(filter(None, facts)), style="quiet"))
+        yield self.truncate(Text("  " + "  ".join(filter(None, facts)), style="quiet"))
 
-    def cut(self, text: Text) -> Text:
-        """Never wider than the terminal: a line that wraps could not be taken back."""
+    def truncate(self, text: Text) -> Text:
+        """Cut a text to the terminal's width: a line that wraps could not be taken back."""
         text.truncate(self.console.width, overflow="ellipsis")
         return text
 
@@ -155,7 +156,7 @@ class LiveProgress(Progress):
 
 
 def progress() -> Progress:
-    """What suits where stderr goes."""
+    """Return the progress display that suits where stderr goes."""
     console = SafeConsole(
         file=sys.stderr, theme=THEME, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto"
     )
@@ -167,18 +168,19 @@ def steps_said(line: Line) -> str:
 
 
 def pace(line: Line) -> list[str]:
-    return [f"{line['tokens_per_second']:,} tokens/s", f"{line['memory_mb']:,} MB"]
+    memory = [f"{line['memory_mb']:,} MB"] if line["memory_mb"] else []  # 0: the system does not say
+    return [f"{line['tokens_per_second']:,} tokens/s", *memory]
 
 
 def left(line: Line) -> list[str]:
-    """How long it will take from here, at the speed so far; nothing where the end is not known."""
+    """Return the time left at the speed so far; nothing where the end is not known."""
     if "total" not in line or not line["step"]:
         return []
     return [f"{duration(max(0, line['total'] - line['step']) * line['seconds'] / line['step'])} left"]
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Return seconds as hours, minutes and seconds.
 
     >>> duration(65.0), duration(3700.4)
     ('1:05', '1:01:40')
@@ -189,7 +191,7 @@ def duration(seconds: float) -> str:
 
 
 def scores_said(scores: Mapping[str, Any]) -> list[str]:
-    """The scores that people know, each with its name, the main one first."""
+    """Return the scores that people know, each with its name, the main one first."""
     said = []
     for measure in SCORES:
         value = scores.get(measure.key)
@@ -199,38 +201,52 @@ def scores_said(scores: Mapping[str, Any]) -> list[str]:
     return said
 
 
+def own_scores(scores: Mapping[str, Any]) -> list[str]:
+    """Return the scores that only a task of the user's own has, by their keys.
+
+    >>> own_scores({"accuracy": 0.9, "span_f1": 0.75})
+    ['span f1 0.75']
+    """
+    known = {measure.key for measure in SCORES}
+    own = {key: value for key, value in scores.items() if key not in known and isinstance(value, int | float)}
+    return [f"{key.replace('_', ' ')} {value:.4g}" for key, value in own.items()]
+
+
 def main_score(scores: Mapping[str, Any]) -> str:
     return next(iter(scores_said(scores)), "")
 
 
 def evaluation_page(line: Line) -> Iterator[Text]:
-    """One line of scores, and one for each sample."""
-    facts = "  ".join([f"loss {line['loss']:.4f}", *scores_said(line["scores"])])
+    """Yield a line of scores, and a line for each sample."""
+    facts = "  ".join([f"loss {line['loss']:.4f}", *scores_said(line["scores"]), *own_scores(line["scores"])])
     best = ("  best so far", "chosen") if line.get("best") else ""
     yield Text.assemble((f"dev at step {line['step']:,}", "title"), f"  {facts}", best)
     for sample in line.get("samples", ()):
         yield Text.assemble(
-            f"  {shown(sample['input'], INPUT)} ", ("→", "quiet"), f" {shown(sample['output'], OUTPUT)}", wanted(sample)
+            f"  {shorten_line(sample['input'], INPUT)} ",
+            ("→", "quiet"),
+            f" {shorten_line(sample['output'], OUTPUT)}",
+            expected_text(sample),
         )
 
 
-def wanted(sample: Mapping[str, str]) -> tuple[str, str]:
-    """What should have come out, where that is known and it did not."""
+def expected_text(sample: Mapping[str, str]) -> tuple[str, str]:
+    """Return the reference of a sample, where it is known and the output differs."""
     reference = sample.get("reference")
     if reference is None or reference == sample["output"]:
         return ("", "")
-    return (f"  (wanted: {shown(reference, OUTPUT)})", "quiet")
+    return (f"  (wanted: {shorten_line(reference, OUTPUT)})", "quiet")
 
 
-def shown(text: str, width: int) -> str:
-    """A text on one line, cut to so many characters, with nothing in it that a terminal obeys."""
+def shorten_line(text: str, width: int) -> str:
+    """Return a text on one line, cut to `width` characters, with nothing in it that a terminal obeys."""
     line = "".join(character if character.isprintable() else " " for character in text)
     line = " ".join(line.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
-def unwrapped(text: Text) -> RenderableType:
-    """A row that stays one, however wide it is."""
+def keep_on_one_line(text: Text) -> RenderableType:
+    """Return a row that stays on one line, however wide it is."""
     text.no_wrap, text.overflow = True, "ignore"
     # Alone it would be joined to the end of its line, as a text that may be wrapped.
     return Group(text)

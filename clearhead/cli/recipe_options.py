@@ -9,21 +9,23 @@ import torch
 import typer
 
 from clearhead.attention.positions import Learned
-from clearhead.cli.options import above_zero, flag, one_of, share, wrong
+from clearhead.cli.options import above_zero, flag, import_named, one_of, share, wrong
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
+from clearhead.devices import choose_device
 from clearhead.errors import ClearheadError, OptionError
-from clearhead.model.sizes import PRESETS, Spec, named, parse_count, sized
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
+from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
+from clearhead.registry import options, parse
 from clearhead.text.kinds import KINDS, SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.tokenizer import Tokenizer, suggested_size
 from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
-from clearhead.training.machine import chosen_device
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
-from clearhead.training.schedules import SCHEDULES
-from clearhead.training.tasks import TASKS
+from clearhead.training.schedules import SCHEDULES, Schedule
+from clearhead.training.tasks import TASKS, Task, task_named
+from clearhead.training.tasks.base import with_article
 
 __all__ = [
     "BudgetOptions",
@@ -31,21 +33,23 @@ __all__ = [
     "MachineOptions",
     "as_machine",
     "as_recipe",
+    "chosen_task",
     "new_budget",
     "new_machine",
     "overridden",
 ]
 
-MODELS = {
-    "translate": ("encoder-decoder", EncoderDecoderSpec),
-    "generate": ("decoder", DecoderSpec),
-    "fill": ("encoder", EncoderSpec),
-    "classify": ("encoder", EncoderSpec),
-}
-"""The kind of model each task takes."""
 EVALUATIONS = 20
 """How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
 LEAST = 100
+OWN = "or your own, module:Class"
+"""What an option says that names a part."""
+
+
+def part_option(option: str, text: str) -> Any:
+    """Return an option that names a part: naming one of the user's own imports its module."""
+    return typer.Option(metavar="NAME", callback=import_named(option), help=f"{text}; {OWN}.")
+
 
 Name = str | None
 Count = int | None
@@ -60,21 +64,26 @@ class TokenizerOptions:
     title: ClassVar[str] = "Tokeniser"
 
     tokenizer: Annotated[
-        Name, typer.Option(metavar="KIND", help=f"{', '.join(KINDS)}; or the path of a tokenizer.json.")
+        Name,
+        typer.Option(metavar="KIND", help=f"Kind of tokeniser: {', '.join(KINDS)}; or the path of a tokenizer.json."),
     ] = None
     vocabulary: Annotated[
-        Count, typer.Option(min=1, metavar="N", help="How many tokens; chosen from the text unless given.")
+        Count, typer.Option(min=1, metavar="N", help="Size of the vocabulary.  [default: chosen from the text]")
     ] = None
     separate_tokenizers: Annotated[
-        bool, typer.Option("--separate-tokenizers", help="translate: one for each side, instead of one for both.")
+        bool,
+        typer.Option("--separate-tokenizers", help="translate: one tokeniser per language, instead of one for both."),
     ] = False
-    lower: Annotated[bool | None, typer.Option("--lower/--no-lower", help="Make all text lower-case, or not.")] = None
+    lower: Annotated[bool | None, typer.Option("--lower/--no-lower", help="Lower-case all text, or not.")] = None
     vectors: Annotated[
-        Name, typer.Option(metavar="FILE", help="Start from word vectors, as word2vec's or GloVe's text has them.")
+        Name,
+        typer.Option(
+            metavar="FILE", help="Start from pre-trained word vectors, in the text format of word2vec or GloVe."
+        ),
     ] = None
-    freeze_vectors: Annotated[
-        bool, typer.Option("--freeze-vectors", help="vectors: leave the whole token table as it starts.")
-    ] = False
+    freeze_vectors: Annotated[bool, typer.Option("--freeze-vectors", help="vectors: do not train the embeddings.")] = (
+        False
+    )
 
 
 @final
@@ -87,26 +96,33 @@ class ModelOptions:
     preset: Annotated[
         Name, typer.Option(metavar="NAME", help="A model by name: tiny, base, gpt2, bert, … (clearhead describe).")
     ] = None
-    size: Annotated[Name, typer.Option(metavar="COUNT", help="Or by its parameters: 300k, 10M, 1.5B.")] = None
-    attention: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.ATTENTIONS)}.")] = None
-    position: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(defaults.POSITIONS)}.")] = None
+    size: Annotated[
+        Name, typer.Option(metavar="COUNT", help="Or a model with about this many parameters: 300k, 10M, 1.5B.")
+    ] = None
+    attention: Annotated[Name, part_option("--attention", f"Kind of attention: {', '.join(defaults.ATTENTIONS)}")] = (
+        None
+    )
+    position: Annotated[Name, part_option("--position", f"Positional encoding: {', '.join(defaults.POSITIONS)}")] = None
     heads: Annotated[
         Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
     ] = None
     value_rank: Annotated[
-        Name, typer.Option(metavar="N", help="Values by two maps, d_model to N to d_value, in each head.")
+        Name, typer.Option(metavar="N", help="Low-rank values: d_model to N to d_value, in each head.")
     ] = None
     d_value: Annotated[
-        Name, typer.Option(metavar="N", help="The width of a head's values; that of its keys unless given.")
+        Name, typer.Option(metavar="N", help="Width of a head's values.  [default: the width of its keys]")
     ] = None
-    block: Annotated[
-        Name, typer.Option(metavar="NAME", help="Where the norm is: pre, post, note (norm(FFN(a) + a)), none.")
-    ] = None
+    block: Annotated[Name, part_option("--block", "Where the norm is: pre, post, none, or note: norm(FFN(a) + a)")] = (
+        None
+    )
+    norm: Annotated[Name, part_option("--norm", f"Kind of norm: {', '.join(options('norm'))}")] = None
     scale: Annotated[
         Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
     ] = None
-    feed_forward: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(variants.FEED_FORWARDS)}.")] = None
-    dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="From 0 to 1.")] = None
+    feed_forward: Annotated[
+        Name, part_option("--feed-forward", f"Activation: {', '.join(options('feed-forward'))}, none")
+    ] = None
+    dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
 
 
 @final
@@ -116,14 +132,20 @@ class OptimizerOptions:
 
     title: ClassVar[str] = "Optimizer"
 
-    lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="The highest learning rate.")] = None
-    schedule: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(SCHEDULES)}.")] = None
-    warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Over how many steps the rate rises.")] = None
+    lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Peak learning rate.")] = None
+    schedule: Annotated[Name, part_option("--schedule", f"Learning rate schedule: {', '.join(SCHEDULES)}")] = None
+    warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Warm-up steps.")] = None
     smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
-    r_drop: Annotated[Number, typer.Option(min=0, metavar="X", help="R-Drop's weight; 0 for none.")] = None
-    clip: Annotated[Number, typer.Option(min=0, metavar="X", help="The largest gradient norm; 0 for any.")] = None
-    weight_decay: Annotated[Number, typer.Option(min=0, metavar="X", help="AdamW's.")] = None
-    average: Annotated[Name, typer.Option(metavar="NAME", help=f"Of the weights: {', '.join(AVERAGES)}.")] = None
+    r_drop: Annotated[Number, typer.Option(min=0, metavar="X", help="Weight of the R-Drop loss; 0 turns it off.")] = (
+        None
+    )
+    clip: Annotated[Number, typer.Option(min=0, metavar="X", help="Clip the gradient norm to X; 0 turns it off.")] = (
+        None
+    )
+    weight_decay: Annotated[Number, typer.Option(min=0, metavar="X", help="Weight decay of AdamW.")] = None
+    average: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Average the weights over steps: {', '.join(AVERAGES)}.")
+    ] = None
 
 
 @final
@@ -133,11 +155,12 @@ class BatchOptions:
 
     title: ClassVar[str] = "Batches"
 
-    tokens: Annotated[Count, typer.Option(min=1, metavar="N", help="Tokens a step, about.")] = None
+    tokens: Annotated[Count, typer.Option(min=1, metavar="N", help="Batch size: tokens per step, about.")] = None
     micro_batch_tokens: Annotated[
-        Count, typer.Option(min=1, metavar="N", help="Tokens a pass; a step of more takes several.")
+        Count,
+        typer.Option(min=1, metavar="N", help="Gradient accumulation: tokens per pass; a step sums several passes."),
     ] = None
-    context: Annotated[Count, typer.Option(min=8, metavar="N", help="The longest row, in tokens.")] = None
+    context: Annotated[Count, typer.Option(min=8, metavar="N", help="Context length, in tokens.")] = None
 
 
 @final
@@ -145,13 +168,16 @@ class BatchOptions:
 class BudgetOptions:
     """When it ends. One of steps, minutes and epochs."""
 
-    title: ClassVar[str] = "Budget (one of steps, minutes, epochs)"
+    title: ClassVar[str] = "Budget (how long to train: give one of steps, minutes, epochs)"
 
-    steps: Annotated[Count, typer.Option(min=1, metavar="N", help="Steps in all.")] = None
-    minutes: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Minutes of training.")] = None
-    epochs: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Times through the text.")] = None
+    steps: Annotated[Count, typer.Option(min=1, metavar="N", help="Train for N steps.")] = None
+    minutes: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Train for X minutes.")] = None
+    epochs: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Train for X epochs.")] = None
     patience: Annotated[
-        Count, typer.Option(min=0, metavar="N", help="Evaluations in a row without gain that end it; 0: never.")
+        Count,
+        typer.Option(
+            min=0, metavar="N", help="Early stopping: end after N evaluations without improvement; 0 turns it off."
+        ),
     ] = None
 
 
@@ -162,11 +188,15 @@ class CheckpointingOptions:
 
     title: ClassVar[str] = "Checkpointing"
 
-    evaluate_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Score held-out text.")] = None
-    save_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Save; at evaluations anyway.")] = None
-    log_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Write a line of metrics.")] = None
-    keep: Annotated[Count, typer.Option(min=1, metavar="N", help="How many checkpoints stay, beside the best.")] = None
-    select: Annotated[Name, typer.Option(metavar="NAME", help="Which one is used: best or last.")] = None
+    evaluate_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Evaluate on the validation set.")] = (
+        None
+    )
+    save_every: Annotated[
+        Count, typer.Option(min=1, metavar="STEPS", help="Save a checkpoint, besides those at evaluations.")
+    ] = None
+    log_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Log metrics.")] = None
+    keep: Annotated[Count, typer.Option(min=1, metavar="N", help="Keep the N newest checkpoints, and the best.")] = None
+    select: Annotated[Name, typer.Option(metavar="NAME", help="Which checkpoint to use: best or last.")] = None
 
 
 @final
@@ -176,14 +206,16 @@ class MachineOptions:
 
     title: ClassVar[str] = "Machine"
 
-    device: Annotated[Name, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1.")] = None
-    precision: Annotated[Name, typer.Option(metavar="NAME", help=f"{', '.join(get_args(Precision))}.")] = None
-    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="With torch.compile, or not.")] = None
-    deterministic: Annotated[bool, typer.Option("--deterministic", help="The same bits each time on a GPU too.")] = (
-        False
-    )
-    threads: Annotated[Count, typer.Option(min=1, metavar="N", help="Threads of the CPU.")] = None
-    seed: Annotated[Count, typer.Option(min=0, metavar="N", help="Of all random numbers; 1 unless given.")] = None
+    device: Annotated[Name, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda, cuda:1.")] = None
+    precision: Annotated[
+        Name, typer.Option(metavar="NAME", help=f"Numbers in training: {', '.join(get_args(Precision))}.")
+    ] = None
+    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile, or not.")] = None
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Reproduce a run bit for bit, also on a GPU.")
+    ] = False
+    threads: Annotated[Count, typer.Option(min=1, metavar="N", help="CPU threads.")] = None
+    seed: Annotated[Count, typer.Option(min=0, metavar="N", help="Random seed.  [default: 1]")] = None
 
 
 @final
@@ -191,7 +223,14 @@ class MachineOptions:
 class Choices:
     """Everything about a run that can be chosen. What is not given is left to the defaults."""
 
-    task: Annotated[Name, typer.Option(metavar="NAME", help=f"What it shall learn: {', '.join(TASKS)}.")] = None
+    task: Annotated[
+        Name,
+        typer.Option(
+            metavar="NAME",
+            callback=import_named("--task"),
+            help=f"What to learn: {', '.join(TASKS)}; or your own, module:Class.",
+        ),
+    ] = None
     text: TextOptions = field(default_factory=TextOptions)
     tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -202,21 +241,29 @@ class Choices:
     machine: MachineOptions = field(default_factory=MachineOptions)
 
 
+def chosen_task(name: str) -> type[Task]:
+    """Return the task that `--task` names."""
+    try:
+        return task_named(name)
+    except OptionError as error:
+        raise wrong("--task", str(error).removeprefix("task: ")) from error
+
+
 def as_recipe(choices: Choices) -> Recipe:
     """The recipe that was asked for. What cannot be is told before any text is read."""
     if choices.task is None:
-        raise wrong("--task", f"is missing: say what the model shall learn: {', '.join(TASKS)}")
-    one_of("--task", choices.task, TASKS)
-    check_text(choices.task, choices.text)
+        raise wrong("--task", f"is missing: say what to learn: {', '.join(TASKS)}")
+    task = chosen_task(choices.task)
+    check_text(task, choices.text)
     machine = as_machine(choices.machine)
-    default = defaults.default_recipe(choices.task, as_corpus(choices.task, choices.text), machine)
+    default = defaults.default_recipe(choices.task, as_corpus(task, choices.text), machine)
     seed = default.seed if choices.machine.seed is None else choices.machine.seed
     return replace(overridden(choices, default), seed=seed)
 
 
 def overridden(choices: Choices, default: Recipe) -> Recipe:
     """A recipe with what was given in place of its own; text, machine and seed are left alone."""
-    tokenizing = as_tokenizing(default.task, choices.tokenizer, default.tokenizing)
+    tokenizing = as_tokenizing(choices.tokenizer, default)
     batching = as_batching(choices.batches, default.batching)
     budget = new_budget(choices.budget, default.budget) or default.budget
     chosen = replace(default, tokenizing=tokenizing, batching=batching)
@@ -245,7 +292,7 @@ def present(options: Mapping[str, Any]) -> dict[str, Any]:
 def as_machine(options: MachineOptions) -> Machine:
     one_of("--precision", options.precision or "auto", dict.fromkeys(get_args(Precision)))
     try:
-        chosen_device(options.device or "auto")
+        choose_device(options.device or "auto")
     except OptionError as error:
         raise wrong("--device", str(error).removeprefix("device: ")) from error
     return new_machine(options, Machine())
@@ -258,9 +305,10 @@ def new_machine(options: MachineOptions, old: Machine) -> Machine:
     return replace(old, **changed, deterministic=options.deterministic or old.deterministic)
 
 
-def as_tokenizing(task: str, options: TokenizerOptions, default: Tokenizing) -> Tokenizing:
-    if options.separate_tokenizers and task != "translate":
-        raise wrong("--separate-tokenizers", f"is for translate, which has two sides; {task} has one")
+def as_tokenizing(options: TokenizerOptions, recipe: Recipe) -> Tokenizing:
+    task, default = task_named(recipe.task), recipe.tokenizing
+    if options.separate_tokenizers and len(task.layout(recipe.batching.context).texts) < 2:
+        raise wrong("--separate-tokenizers", f"is for translate, which has two sides; {task.name} has one")
     shared = default.shared and not options.separate_tokenizers
     if options.vectors is not None and options.tokenizer in KINDS and options.tokenizer != "word":
         raise wrong("--vectors", f"they are of words: leave out --tokenizer {options.tokenizer}, or choose word")
@@ -333,9 +381,6 @@ def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
 
 def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
     """Return the model with other parts. Whether they go together is found out by building it of nothing."""
-    for option, known in (("attention", tuple(defaults.ATTENTIONS)), ("position", defaults.POSITIONS)):
-        if option in parts:
-            one_of(flag(option), parts[option], dict[str, None].fromkeys(known))
     for name in variants.PARTS:
         if name in parts:
             try:
@@ -351,16 +396,15 @@ def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
 
 
 def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
-    kind, made_of = MODELS[recipe.task]
+    task = task_named(recipe.task)
     if options.preset is not None:
         one_of("--preset", options.preset, PRESETS)
         spec = named(options.preset, defaults.PLACEHOLDER)
-        if not isinstance(spec, made_of):
-            one = f"{'an' if kind.startswith('e') else 'a'} {kind}"
-            raise wrong("--preset", f"{recipe.task} takes {one}, and {options.preset} is none")
+        if kind_of(spec) != task.family:
+            raise wrong("--preset", f"{task.name} takes {with_article(task.family)}, and {options.preset} is none")
     elif options.size is not None:
         try:
-            spec = sized(kind, parse_count(options.size), likely_vocabulary(recipe))
+            spec = sized(task.family, parse_count(options.size), likely_vocabulary(recipe))
         except OptionError as error:
             raise wrong("--size", str(error)) from error
     else:
@@ -407,16 +451,28 @@ def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget
     if options.warmup is None and budget.steps is not None and default.budget.steps is not None:
         warmup = round(warmup * min(1.0, budget.steps / default.budget.steps))
     if options.schedule is not None:
-        named = one_of("--schedule", options.schedule, SCHEDULES)
-        schedule = schedule if isinstance(schedule, named) else named()
+        schedule = as_schedule(options.schedule, schedule, warmup)
+    else:
+        schedule = replace(schedule, warmup=warmup)
     return replace(
         usual,
         **present({name: getattr(options, name) for name in ("smoothing", "r_drop", "weight_decay")}),
         lr=options.lr or rate,
-        schedule=replace(schedule, warmup=warmup),
+        schedule=schedule,
         clip=usual.clip if options.clip is None else options.clip or None,
         averaging=usual.averaging if type(average) is type(usual.averaging) else average,
     )
+
+
+def as_schedule(text: str, usual: Schedule, warmup: int) -> Schedule:
+    """Return the schedule that is named, with this warm-up unless its text says another."""
+    try:
+        chosen = parse(text, "schedule")
+        if isinstance(usual, chosen.cls) and not chosen.fields:
+            return replace(usual, warmup=warmup)
+        return chosen.make(warmup=warmup)
+    except OptionError as error:
+        raise wrong("--schedule", str(error)) from error
 
 
 def as_batching(options: BatchOptions, default: Batching) -> Batching:

@@ -1,4 +1,4 @@
-"""`clearhead runs`: the run folders there are, how far each has come, and how good it is."""
+"""`clearhead runs`: list run folders, how far each has come, and its scores."""
 
 import os
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from clearhead.cli.options import wrong
-from clearhead.cli.progress import SCORES, main_score, unwrapped
+from clearhead.cli.options import Parts, wrong
+from clearhead.cli.progress import SCORES, keep_on_one_line, main_score
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.errors import ClearheadError
 from clearhead.model.describe import describe
@@ -20,7 +20,7 @@ from clearhead.model.spec_json import counts_in
 from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import finite, read_metrics
+from clearhead.training.metrics import read_metrics, replace_nonfinite
 
 __all__ = ["EXAMPLES", "Found", "runs"]
 
@@ -30,13 +30,13 @@ Examples:
   clearhead runs experiments --json"""
 
 LONGEST = 500
-"""Characters of a problem that are shown."""
+"""The most characters of a problem that are shown."""
 MOST_BLOCKS = 500
-"""Blocks of a model whose parameters are counted: more take too long for a list."""
+"""The most blocks of a model whose parameters are counted: more take too long for a list."""
 DEPTH = 2
-"""How many folders below the one given a run may lie."""
+"""How many folders below the given one a run may be."""
 MARKS = ("recipe.json", "model.json", "metrics.jsonl", "checkpoints")
-"""A folder that holds one of these is, or was to be, a run."""
+"""Names that mark a folder as a run, or the beginning of one."""
 HEAD = ("run", "task", "steps", "score", "loss", "size", "disk", "date")
 RIGHT = {"steps", "loss", "size", "disk"}
 
@@ -44,7 +44,7 @@ RIGHT = {"steps", "loss", "size", "disk"}
 @final
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """One run folder. Of one that is broken, `problem` says why, and the rest is what could be read."""
+    """A run folder. Of a broken one, `problem` says why, and the rest is what could be read."""
 
     name: str
     path: str
@@ -60,22 +60,26 @@ class Found:
 
 
 def runs(
-    folder: Annotated[str, typer.Argument(help="Where to look, two folders deep.", metavar="FOLDER")] = "runs",
+    folder: Annotated[str, typer.Argument(help="Folder to search, two levels deep.", metavar="FOLDER")] = "runs",
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as one JSON object.")] = False,
 ) -> None:
-    """List run folders: task, steps, score, loss, parameters, size on disk, date."""
+    """List run folders and their scores.
+
+    Each line has the task, steps, score, loss, parameters, size on disk and date of a run.
+    """
     home = Path(folder)
     if not home.is_dir():
         raise wrong("FOLDER", f"there is no folder {folder!r}. Train a run: clearhead train --help")
     found = [look_into(path, home) for path in run_folders(home)]
     if as_json:
-        show_json(finite({"folder": folder, "runs": [asdict(one) for one in found]}))
+        show_json(replace_nonfinite({"folder": folder, "runs": [asdict(one) for one in found]}))
     else:
         show(*page(folder, found))
 
 
 def run_folders(home: Path, depth: int = DEPTH) -> list[Path]:
-    """Return the folder itself if it is a run, else those in it and below, by name; none lies inside a run."""
+    """Return the folder itself if it is a run, else those in it and below, by name; none is inside a run."""
     if any(os.path.lexists(home / mark) for mark in MARKS):
         return [home]
     if not depth:
@@ -92,7 +96,7 @@ def look_into(path: Path, home: Path) -> Found:
     name = path.name if path == home else str(path.relative_to(home))
     always: dict[str, Any] = {"name": name, "path": str(path)}
     try:
-        always |= {"disk_bytes": size_of(path), "changed": changed(path)}
+        always |= {"disk_bytes": size_of(path), "changed": last_changed(path)}
         return Found(**always, **read(RunFolder(path)))
     except ClearheadError as error:
         said = str(error)
@@ -141,7 +145,7 @@ def evaluation_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def size_of(path: Path) -> int:
-    """The bytes of all files in a folder; one that goes away meanwhile has none."""
+    """Return the bytes of all files in a folder; a file that goes away meanwhile has none."""
     total = 0
     for inside, _, names in os.walk(path):
         for name in names:
@@ -152,8 +156,8 @@ def size_of(path: Path) -> int:
     return total
 
 
-def changed(path: Path) -> str:
-    """When something was last written, in UTC."""
+def last_changed(path: Path) -> str:
+    """Return when something was last written, in UTC."""
     marks = (path / mark for mark in ("evaluation.json", *MARKS))
     times = [os.lstat(mark).st_mtime for mark in marks if os.path.lexists(mark)]
     return datetime.fromtimestamp(max(times, default=path.stat().st_mtime), UTC).isoformat(timespec="seconds")
@@ -162,59 +166,59 @@ def changed(path: Path) -> str:
 def page(folder: str, found: list[Found]) -> Iterator[RenderableType]:
     yield rule(f"Runs in {folder}")
     if not found:
-        yield prose("There is none yet. To train one:  clearhead train --help")
+        yield prose("There is none yet. Train one:  clearhead train --help")
     whole = [cells(one) for one in found if one.problem is None]
     widths = [max(map(len, column)) for column in zip(HEAD, *whole, strict=True)]
     if whole:
-        yield laid_out(HEAD, widths, "title")
+        yield table_row(HEAD, widths, "title")
     for one in found:
-        yield laid_out(cells(one), widths) if one.problem is None else broken(one)
+        yield table_row(cells(one), widths) if one.problem is None else broken_row(one)
     if any(not one.finished for one in found if one.problem is None):
         yield Text()
-        yield prose("… not finished. To go on:  clearhead train RUN --resume", style="quiet")
+        yield prose("… not finished. Continue it:  clearhead train RUN --resume", style="quiet")
     yield Text()
 
 
 def cells(one: Found) -> tuple[str, ...]:
     steps = f"{one.steps:,}" + ("" if one.finished else "…")
     loss = "–" if one.loss is None else f"{one.loss:.4f}"
-    parameters = "–" if one.parameters is None else counted(one.parameters)
+    parameters = "–" if one.parameters is None else short_count(one.parameters)
     score = main_score(one.scores) or "–"
     return one.name, one.task or "", steps, score, loss, parameters, in_bytes(one.disk_bytes), one.changed[:10]
 
 
-def laid_out(values: tuple[str, ...], widths: list[int], style: str = "") -> RenderableType:
+def table_row(values: tuple[str, ...], widths: list[int], style: str = "") -> RenderableType:
     aligned = (
         f"{value:>{width}}" if name in RIGHT else f"{value:<{width}}"
         for name, value, width in zip(HEAD, values, widths, strict=True)
     )
-    return unwrapped(Text("  " + "  ".join(aligned).rstrip(), style=style))
+    return keep_on_one_line(Text("  " + "  ".join(aligned).rstrip(), style=style))
 
 
-def broken(one: Found) -> RenderableType:
-    return unwrapped(Text.assemble(f"  {one.name}  ", ("broken", "refused"), f"  {one.problem}"))
+def broken_row(one: Found) -> RenderableType:
+    return keep_on_one_line(Text.assemble(f"  {one.name}  ", ("broken", "refused"), f"  {one.problem}"))
 
 
-def counted(count: int) -> str:
-    """A number of parameters as people say it.
+def short_count(count: int) -> str:
+    """Return a number of parameters in its short form.
 
-    >>> counted(980), counted(1_894_400), counted(124_439_808)
+    >>> short_count(980), short_count(1_894_400), short_count(124_439_808)
     ('980', '1.9M', '124M')
     """
-    return "".join(scaled(count, ("", "k", "M", "B", "T")))
+    return "".join(scale_units(count, ("", "k", "M", "B", "T")))
 
 
 def in_bytes(count: int) -> str:
-    """A size on disk.
+    """Return a size on disk with its unit.
 
     >>> in_bytes(12), in_bytes(1_234_567)
     ('12 B', '1.2 MB')
     """
-    return " ".join(scaled(count, ("B", "kB", "MB", "GB", "TB")))
+    return " ".join(scale_units(count, ("B", "kB", "MB", "GB", "TB")))
 
 
-def scaled(count: int, units: tuple[str, ...]) -> tuple[str, str]:
-    """A count in the greatest of the units, each a thousand times the last, that leaves 1 or more."""
+def scale_units(count: int, units: tuple[str, ...]) -> tuple[str, str]:
+    """Return a count in the largest of the units, each a thousand times the last, that leaves 1 or more."""
     power = min(len(units) - 1, max(0, len(f"{count:,}".split(",")) - 1))
     value = count / 1000**power
     return (f"{value:.1f}" if power and value < 10 else f"{value:.0f}"), units[power]

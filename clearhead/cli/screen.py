@@ -1,4 +1,4 @@
-"""What verbs print with: pages of 80 columns, coloured on a terminal and plain anywhere else."""
+"""Printing: pages of 80 columns, coloured on a terminal and plain anywhere else."""
 
 import json
 import os
@@ -33,11 +33,11 @@ WIDTH = 80
 EIGHTHS = " ▏▎▍▌▋▊▉"
 CLOSED_PIPE = 128 + 13
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that steer a terminal, but for tab and line end: a label or a run's name may hold them."""
+"""Control characters, except tab and line end: a label or a run's name may hold them."""
 
 
 def escape_controls(text: str) -> str:
-    """Write control characters as what they are, so that a terminal shows them and does not obey them.
+    """Escape control characters, so that a terminal shows them and does not obey them.
 
     >>> escape_controls("red\\x1b[31m")
     'red\\\\x1b[31m'
@@ -46,7 +46,7 @@ def escape_controls(text: str) -> str:
 
 
 class SafeConsole(Console):
-    """A console whose own styles reach the terminal, and whose texts cannot."""
+    """A console whose own styles reach the terminal, while control characters in texts are escaped."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -68,17 +68,17 @@ def show(*page: RenderableType) -> None:
 
 
 def show_json(answer: object) -> None:
-    """Prints one JSON object, strictly: there is no NaN or Infinity in it."""
+    """Print one JSON object, strictly: there is no NaN or Infinity in it."""
     write(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_output(text: str) -> None:
-    """Write what a model or a file said: as it is to a file or a pipe, with controls escaped on a terminal."""
+    """Write a model's or a file's text: as it is to a file or a pipe, with controls escaped on a terminal."""
     write(escape_controls(text) if sys.stdout.isatty() else text)
 
 
 def write(text: str) -> None:
-    """To stdout. A reader that has gone away (`| head -1`) is no error of ours, and ends the program quietly."""
+    """Write to stdout. A reader that has gone away (`| head -1`) is no error, and ends the program quietly."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -88,27 +88,27 @@ def write(text: str) -> None:
 
 
 def rule(title: str) -> Text:
-    """A line across the page with a title on it."""
+    """Return a line across the page with a title on it."""
     head = f"━━ {title} "
     return Text.assemble((head, "title"), ("━" * (WIDTH - len(head)), "quiet"))
 
 
 def prose(markup: str, style: str = "") -> RenderableType:
-    """Sentences, wrapped and indented; the roles are written as tags: `the [query]query[/]`."""
+    """Return sentences, wrapped and indented; the roles are written as tags: `the [query]query[/]`."""
     return Padding(Text.from_markup(markup, style=style), (0, 2))
 
 
 def number(x: float, digits: int = 2) -> str:
-    """A number to be set flush right; an exact zero is a bare 0."""
+    """Return a number to be aligned right; an exact zero is a bare 0."""
     return "0" if x == 0 else f"{x:.{digits}f}".replace("-", "−")
 
 
 def plain(x: float) -> str:
-    """A number within a sum of products: 6, 0.5, 0.964."""
+    """Return a number within a sum of products: 6, 0.5, 0.964."""
     return f"{x:.3g}".replace("-", "−")
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of `width` columns for 1, to an eighth of a column."""
+    """Return a bar of `width` columns for 1, to an eighth of a column."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()

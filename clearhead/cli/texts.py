@@ -7,90 +7,86 @@ from typing import Annotated, ClassVar, cast, final, get_args
 
 import typer
 
-from clearhead.cli.options import flag, given, one_of, wrong
+from clearhead.cli.options import flag, given_flags, one_of, wrong
 from clearhead.text.encoding import Corpus
-from clearhead.text.lines import spooled
+from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Form, Source, Table, Unit
+from clearhead.training.tasks import Task
 
-__all__ = ["FIELDS", "TextOptions", "as_corpus", "check_text", "with_spooled"]
+__all__ = ["TextOptions", "as_corpus", "check_text", "with_spooled"]
 
 Files = list[str] | None
 STDIN = "-"
 
-FIELDS = {
-    "translate": ("source", "target"),
-    "generate": ("text",),
-    "fill": ("text",),
-    "classify": ("text", "label"),
-}
-"""What the records of each task hold; the names of a table's columns unless others are given."""
-WAYS = {
-    "translate": ("source", "table"),
-    "generate": ("text", "table"),
-    "fill": ("text", "table"),
-    "classify": ("table",),
-}
-"""How text can be given for each task, by the option that says so."""
 TOGETHER = {
     "source": ("source", "target", "dev_source", "dev_target"),
     "table": ("table", "columns", "form", "dev"),
     "text": ("text", "documents", "dev"),
 }
-"""What goes with each of these options; `skip_bad` goes with all."""
+"""The options that go with each of these; `skip_bad` goes with all."""
 SHOWN = {"source": "--source with --target", "table": "--table", "text": "--text"}
-UNIT: dict[str, Unit] = {"generate": "file", "fill": "line"}
-"""What a document is: a file is one stretch to go on with, and blanks are filled within a line."""
 
-
-SourceFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: lines to translate from.")]
-TargetFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: their translations, line by line.")]
+SourceFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: the source text, one sentence per line.")]
+TargetFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: the translations, line by line.")]
 TableFiles = Annotated[
-    Files, typer.Option(metavar="FILE", help="Any task: TSV or CSV with a header, or JSON lines; or a folder.")
+    Files,
+    typer.Option(
+        metavar="FILE", help="Any task: a TSV, CSV or JSON-lines file with named columns, or a folder of them."
+    ),
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(metavar="A,B", help="The table's columns: source,target or text,label or text unless given; or 1,2."),
+    typer.Option(
+        metavar="A,B",
+        help="The table's columns, by name or number (1,2).  [default: source,target or text,label or text]",
+    ),
 ]
 FormName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The table's form: tsv, csv, jsonl; by its name unless given.")
+    str | None, typer.Option(metavar="NAME", help="The table's format: tsv, csv, jsonl.  [default: by the file's name]")
 ]
 TextFiles = Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")]
 DocumentUnit = Annotated[
-    str | None, typer.Option(metavar="UNIT", help="A document is a line or a file: generate file, fill line.")
+    str | None,
+    typer.Option(metavar="UNIT", help="What one document is: line or file.  [default: file to generate, line to fill]"),
 ]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out lines that cannot be used.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip lines that cannot be used.")]
 TITLE = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """Where the text is. Options for files may be given again and again."""
+    """The options for the user's text. Options for files may be repeated."""
 
     title: ClassVar[str] = TITLE
 
     source: SourceFiles = None
     target: TargetFiles = None
-    dev_source: Annotated[Files, typer.Option(metavar="FILE", help="Held-out lines to translate from.")] = None
-    dev_target: Annotated[Files, typer.Option(metavar="FILE", help="Their translations.")] = None
+    dev_source: Annotated[Files, typer.Option(metavar="FILE", help="The validation set: source text.")] = None
+    dev_target: Annotated[Files, typer.Option(metavar="FILE", help="The validation set: translations.")] = None
     table: TableFiles = None
     columns: Columns = None
     form: FormName = None
     text: TextFiles = None
     documents: DocumentUnit = None
     dev: Annotated[
-        Files, typer.Option(metavar="FILE", help="Held-out text in the same form; else a twentieth of it all.")
+        Files,
+        typer.Option(
+            metavar="FILE", help="The validation set, in the same format.  [default: 1 record in 20 of the text]"
+        ),
     ] = None
     skip_bad: SkipBad = False
 
 
-def check_text(task: str, options: TextOptions) -> None:
+def check_text(task: type[Task], options: TextOptions) -> None:
     """Raises where the options cannot be for this task, or do not go together. Nothing is read."""
     way = way_of(task, options)
-    for name in given(replace(options, skip_bad=False)):
+    for name in given_flags(replace(options, skip_bad=False)):
         if name not in map(flag, TOGETHER[way]):
-            others = [SHOWN[other] for other in WAYS[task] if name in map(flag, TOGETHER[other])]
-            raise wrong(name, f"goes with {' or '.join(others)}" if others else f"is not for {task} from {SHOWN[way]}")
+            others = [SHOWN[other] for other in task.ways if name in map(flag, TOGETHER[other])]
+            raise wrong(
+                name, f"goes with {' or '.join(others)}" if others else f"is not for {task.name} from {SHOWN[way]}"
+            )
     for one, other in (("source", "target"), ("dev_source", "dev_target")):
         if bool(getattr(options, one)) != bool(getattr(options, other)):
             missing, there = (other, one) if getattr(options, one) else (one, other)
@@ -99,51 +95,49 @@ def check_text(task: str, options: TextOptions) -> None:
     check_stdin(options)
 
 
-def way_of(task: str, options: TextOptions) -> str:
+def way_of(task: type[Task], options: TextOptions) -> str:
     """How the text is given: `source`, `table` or `text`."""
     asked = {"source": options.source or options.target, "table": options.table, "text": options.text}
     ways = [way for way, files in asked.items() if files]
-    takes = " or ".join(SHOWN[way] for way in WAYS[task])
+    takes = " or ".join(SHOWN[way] for way in task.ways)
     for way in ways:
-        if way not in WAYS[task]:
-            raise wrong(flag(way), f"{task} takes {takes}")
+        if way not in task.ways:
+            raise wrong(flag(way), f"{task.name} takes {takes}")
     if len(ways) != 1:
         came = f"not {' and '.join(SHOWN[way] for way in ways)} together" if ways else "which is missing"
-        raise wrong(flag(WAYS[task][0]), f"{task} takes {takes}, {came}")
+        raise wrong(flag(task.ways[0]), f"{task.name} takes {takes}, {came}")
     return ways[0]
 
 
-def check_table(task: str, options: TextOptions) -> None:
-    if options.columns is not None and len(columns_of(task, options)) != len(FIELDS[task]):
+def check_table(task: type[Task], options: TextOptions) -> None:
+    if options.columns is not None and len(columns_of(task, options)) != len(task.fields()):
         raise wrong(
-            "--columns", f"{task} takes {len(FIELDS[task])}, for {', '.join(FIELDS[task])}; came {options.columns!r}"
+            "--columns",
+            f"{task.name} takes {len(task.fields())}, for {', '.join(task.fields())}; came {options.columns!r}",
         )
     one_of("--form", options.form or "auto", dict.fromkeys(get_args(Form)))
     one_of("--documents", options.documents or "line", dict.fromkeys(get_args(Unit)))
 
 
 def check_stdin(options: TextOptions) -> None:
-    if sum(files.count(STDIN) for files in every_list(options)) > 1:
+    lists = [value for field in fields(options) if isinstance(value := getattr(options, field.name), list)]
+    if sum(files.count(STDIN) for files in lists) > 1:
         raise wrong(STDIN, "stdin can be read only once")
     if STDIN in [*(options.table or ()), *(options.dev or ())] and options.table and options.form is None:
         raise wrong("--form", "a table from stdin has no name to tell its form by: give tsv, csv or jsonl")
 
 
-def every_list(options: TextOptions) -> list[list[str]]:
-    return [value for field in fields(options) if isinstance(value := getattr(options, field.name), list)]
-
-
 def with_spooled(options: TextOptions, folder: Path) -> TextOptions:
-    """The same with stdin and pipes copied into the folder, to be read as often as it takes."""
+    """Return the options with stdin and pipes copied into the folder, to be read as often as it takes."""
 
-    def kept(files: Files) -> Files:
-        return [spooled(path, folder) for path in files] if files else files
+    def spool_all(files: Files) -> Files:
+        return [spool(path, folder) for path in files] if files else files
 
     names = ("source", "target", "dev_source", "dev_target", "table", "text", "dev")
-    return replace(options, **{name: kept(getattr(options, name)) for name in names})
+    return replace(options, **{name: spool_all(getattr(options, name)) for name in names})
 
 
-def as_corpus(task: str, options: TextOptions) -> Corpus:
+def as_corpus(task: type[Task], options: TextOptions) -> Corpus:
     """The corpus that is meant, once `check_text` has passed."""
     way = way_of(task, options)
     make = MAKERS[way]
@@ -156,25 +150,25 @@ def as_corpus(task: str, options: TextOptions) -> Corpus:
     )
 
 
-def aligned(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
+def aligned(task: type[Task], options: TextOptions, files: Sequence[Files]) -> Source:
     source, target = files
     return Aligned(source=tuple(source or ()), target=tuple(target or ()))
 
 
-def table(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
+def table(task: type[Task], options: TextOptions, files: Sequence[Files]) -> Source:
     form = cast(Form, options.form or "auto")
-    return Table(paths=tuple(files[0] or ()), columns=columns_of(task, options), fields=FIELDS[task], form=form)
+    return Table(paths=tuple(files[0] or ()), columns=columns_of(task, options), fields=task.fields(), form=form)
 
 
-def documents(task: str, options: TextOptions, files: Sequence[Files]) -> Source:
-    return Documents(paths=tuple(files[0] or ()), unit=cast(Unit, options.documents or UNIT[task]))
+def documents(task: type[Task], options: TextOptions, files: Sequence[Files]) -> Source:
+    return Documents(paths=tuple(files[0] or ()), unit=cast(Unit, options.documents or task.unit))
 
 
-def columns_of(task: str, options: TextOptions) -> tuple[str, ...]:
-    return FIELDS[task] if options.columns is None else tuple(name.strip() for name in options.columns.split(","))
+def columns_of(task: type[Task], options: TextOptions) -> tuple[str, ...]:
+    return task.fields() if options.columns is None else tuple(name.strip() for name in options.columns.split(","))
 
 
-MAKERS: dict[str, Callable[[str, TextOptions, Sequence[Files]], Source]] = {
+MAKERS: dict[str, Callable[[type[Task], TextOptions, Sequence[Files]], Source]] = {
     "source": aligned,
     "table": table,
     "text": documents,

@@ -1,4 +1,4 @@
-"""`clearhead trace`: a text's way through a run: in the terminal, as JSON, as a drawing, as one page for a browser."""
+"""`clearhead trace`: trace a text through a run: in the terminal, as JSON, as a drawing, as a page for a browser."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,10 +8,10 @@ import typer
 
 from clearhead.cli.attention_drawing import drawing
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import wrong
+from clearhead.cli.options import Parts, wrong
 from clearhead.cli.screen import show, show_json
 from clearhead.cli.trace_object import as_object
-from clearhead.cli.trace_page import Looked, Written, as_drawing, page, told
+from clearhead.cli.trace_page import SurveyedTrace, WrittenFile, as_drawing, describe_files, page
 from clearhead.decoding import Beam
 from clearhead.files import write_text
 from clearhead.serve.page import page_of
@@ -37,34 +37,37 @@ MEAN = "mean"
 
 def trace(
     run: RunPath,
-    text: Annotated[str, typer.Argument(help="What the model reads.", metavar="TEXT")],
+    text: Annotated[str, typer.Argument(help="The text the model reads.", metavar="TEXT")],
     *,
     target: Annotated[
-        str | None, typer.Option(help="What it writes; its own greedy output unless given.", metavar="TEXT")
+        str | None, typer.Option(help="The output to trace; without it, the model's own greedy output.", metavar="TEXT")
     ] = None,
     beam: Annotated[
-        int | None, typer.Option(min=1, help="Trace what a beam of N writes, as it writes it.", metavar="N")
+        int | None, typer.Option(min=1, help="Trace the output of beam search with N beams, step by step.", metavar="N")
     ] = None,
     site: Annotated[
-        str | None, typer.Option(help="The attention to show: decoder.1.cross, encoder.0.attention …", metavar="NAME")
+        str | None,
+        typer.Option(help="The attention layer to show: decoder.1.cross, encoder.0.attention …", metavar="NAME"),
     ] = None,
-    head: Annotated[str | None, typer.Option(help="Of that site: a head, from 0, or mean.", metavar="N")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="The head of that layer, counted from 0, or mean.", metavar="N")
+    ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write one page for a browser, which needs nothing else.", metavar="FILE")
+        Path | None, typer.Option(help="Write one HTML page that opens without a network.", metavar="FILE")
     ] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write the head as a drawing.", metavar="FILE")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the head as an SVG drawing.", metavar="FILE")] = None,
     layers: Annotated[
         str | None,
-        typer.Option(
-            help="In the page, with every number: layers or sites; what 5 MB hold unless given.", metavar="0,5"
-        ),
+        typer.Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", metavar="0,5"),
     ] = None,
     device: Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with the weights.")] = False,
+    parts: Parts = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object, weights too.")] = False,
 ) -> None:
-    """Trace a text through a run: its tokens, every attention and head, and where the clearest head looks.
+    """Show what a model does with a text: tokens, attention layers, heads, and where the clearest head looks.
 
-    The model runs with its own fast kernels; weights are rebuilt from what passed, and held to what the kernels gave.
+    The model runs with its fast kernels. The weights are computed afterwards from the recorded queries and keys, and
+    the result is checked against what the kernels returned.
     """
     if html is not None and html == svg:
         raise wrong("--svg", f"{svg} is also where --html goes; name another file")
@@ -76,24 +79,24 @@ def trace(
     made = tracing.trace(loaded, text, target, method=method)
     exact = None if layers is None else sites_of(made, layers)
     looked = look(loaded, TraceRequest(source=text, target=target, edits=[], step=loaded.step), made, site, head)
-    files = written(looked, html=html, svg=svg, exact=exact)
+    files = write_files(looked, html=html, svg=svg, exact=exact)
     if as_json:
         show_json(as_object(looked, files, site=site, head=head))
     else:
-        show(*(told(looked, files) if files else page(looked)))
+        show(*(describe_files(looked, files) if files else page(looked)))
 
 
-def look(run: Run, wanted: TraceRequest, made: Trace, site: str | None, head: str | None) -> Looked:
-    """Checks what is to be shown before every head is looked at, which takes a while for a long text."""
-    among = chosen_site(made, site, head)
-    chosen = None if head is None else chosen_head(made, site or "", head)
+def look(run: Run, wanted: TraceRequest, made: Trace, site: str | None, head: str | None) -> SurveyedTrace:
+    """Check what is to be shown before every head is surveyed, which takes a while for a long text."""
+    among = select_sites(made, site, head)
+    chosen = None if head is None else select_head(made, site or "", head)
     found = survey(made)
     view = clearest({name: found[name] for name in among}) if head is None else View(among[0], chosen)
-    return Looked(traced=Traced(wanted, run, made), found=found, view=view)
+    return SurveyedTrace(traced=Traced(wanted, run, made), found=found, view=view)
 
 
-def chosen_site(made: Trace, site: str | None, head: str | None) -> list[str]:
-    """The sites that one is shown of: the one that is asked for, else those that look into the source, else all."""
+def select_sites(made: Trace, site: str | None, head: str | None) -> list[str]:
+    """Return the sites to choose a head from: the one asked for, else cross-attentions, else all."""
     if site is None:
         if head is not None:
             raise wrong("--head", f"a head of which attention? Say --site too: {', '.join(made.sites)}")
@@ -103,8 +106,8 @@ def chosen_site(made: Trace, site: str | None, head: str | None) -> list[str]:
     return [site]
 
 
-def chosen_head(made: Trace, site: str, head: str) -> int | None:
-    """None for the mean."""
+def select_head(made: Trace, site: str, head: str) -> int | None:
+    """Return the index of a head, None for the mean."""
     n_heads = made[site].n_heads
     if head == MEAN:
         return None
@@ -114,7 +117,7 @@ def chosen_head(made: Trace, site: str, head: str) -> int | None:
 
 
 def sites_of(made: Trace, layers: str) -> list[str]:
-    """The sites of these layers, numbers or names with commas between them."""
+    """Return the sites of these layers, numbers or names with commas between them."""
     found: list[str] = []
     for one in (part.strip() for part in layers.split(",")):
         here = [name for name, site in made.sites.items() if one in (name, str(site.layer))]
@@ -127,19 +130,19 @@ def sites_of(made: Trace, layers: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def written(
-    looked: Looked, *, html: Path | None, svg: Path | None, exact: Sequence[str] | None
-) -> Mapping[str, Written]:
-    """The files that were asked for, each written beside and renamed."""
-    files: dict[str, Written] = {}
+def write_files(
+    looked: SurveyedTrace, *, html: Path | None, svg: Path | None, exact: Sequence[str] | None
+) -> Mapping[str, WrittenFile]:
+    """Write the files that were asked for, each atomically."""
+    files: dict[str, WrittenFile] = {}
     if svg is not None:
-        files["svg"] = put(svg, drawing(as_drawing(looked)))
+        files["svg"] = write_file(svg, drawing(as_drawing(looked)))
     if html is not None:
         made = page_of(looked.traced, looked.found, view=looked.view, exact=exact)
-        files["html"] = put(html, made.text, exact=made.exact)
+        files["html"] = write_file(html, made.text, exact=made.exact)
     return files
 
 
-def put(path: Path, text: str, exact: Sequence[str] | None = None) -> Written:
+def write_file(path: Path, text: str, exact: Sequence[str] | None = None) -> WrittenFile:
     write_text(path, text)
-    return Written(path=path, size=path.stat().st_size, exact=exact)
+    return WrittenFile(path=path, size=path.stat().st_size, exact=exact)

@@ -1,23 +1,25 @@
-"""What `clearhead trace --json` prints: what the terminal shows, and the weights at full precision."""
+"""The JSON of `clearhead trace --json`: what the terminal shows, and the weights at full precision."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from clearhead.attention.reference import Steps
-from clearhead.cli.trace_page import Looked, Written
+from clearhead.cli.trace_page import SurveyedTrace, WrittenFile
 from clearhead.tracing.site import Head
-from clearhead.training.metrics import finite
+from clearhead.training.metrics import replace_nonfinite
 
 __all__ = ["as_object"]
 
 MOST_NUMBERS = 100_000
-"""Weights that are given where nobody says which: a few MB of text."""
+"""The most weights that are given where nobody says which: a few MB of text."""
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
 
 
-def as_object(looked: Looked, files: Mapping[str, Written], *, site: str | None, head: str | None) -> dict[str, Any]:
-    """All of it for a program; heads count from 0, the mean is null, and so is -inf."""
+def as_object(
+    looked: SurveyedTrace, files: Mapping[str, WrittenFile], *, site: str | None, head: str | None
+) -> dict[str, Any]:
+    """Return the whole trace for a program; heads count from 0, the mean is null, and so is -inf."""
     meta = looked.traced.meta()
     heads, limited = given_weights(looked, site, head)
     return {
@@ -33,16 +35,16 @@ def as_object(looked: Looked, files: Mapping[str, Written], *, site: str | None,
     }
 
 
-def shown_steps(looked: Looked) -> dict[str, Any]:
-    """Every step of the head that is shown; of a mean the weights, which is all it has."""
+def shown_steps(looked: SurveyedTrace) -> dict[str, Any]:
+    """Return every step of the head that is shown; of a mean the weights, which is all it has."""
     if looked.view.head is None:
         return {"weight": looked.weight.tolist()}
     steps: Steps = looked.site.head[looked.view.head].rows()
-    return {name: finite(getattr(steps, name).tolist()) for name in STEPS}
+    return {name: replace_nonfinite(getattr(steps, name).tolist()) for name in STEPS}
 
 
-def given_weights(looked: Looked, site: str | None, head: str | None) -> tuple[list[Head], str | None]:
-    """The heads whose weights are given: those asked for, or all of them if they are not too many."""
+def given_weights(looked: SurveyedTrace, site: str | None, head: str | None) -> tuple[list[Head], str | None]:
+    """Return the heads whose weights are given: those asked for, or all of them if they are not too many."""
     sites = [looked.trace[site]] if site else list(looked.trace.sites.values())
     heads = [one for each in sites for one in each.head]
     if head is not None:

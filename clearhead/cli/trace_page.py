@@ -1,4 +1,4 @@
-"""What `clearhead trace` shows: the tokens, every attention with its heads, one head's map, and how near it all is."""
+"""The page of `clearhead trace`: the tokens, every attention with its heads, one head's map, and the differences."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,34 +17,28 @@ from clearhead.cli.screen import number, rule
 from clearhead.serve.traced import Traced
 from clearhead.tracing.head_metrics import Readings, read_head
 from clearhead.tracing.site import Site
-from clearhead.tracing.survey import Surveyed, View
+from clearhead.tracing.survey import SiteSurvey, View
 from clearhead.tracing.trace import Trace
 
-__all__ = ["Looked", "Written", "as_drawing", "page", "told"]
+__all__ = ["SurveyedTrace", "WrittenFile", "as_drawing", "describe_files", "page"]
 
 BARS = "▁▂▃▄▅▆▇█"
 SHOWN = 3
-"""Candidates of the last place that are shown."""
+"""The number of candidates of the last place that are shown."""
 MOST_TOKENS = 200
-"""Of a side, in the terminal."""
+"""The most tokens of a side in the terminal."""
 KERNEL = 9
 """Columns of a kernel's name."""
 HABIT = 0.5
-"""From which share of its weight on a head is said to have a habit."""
+"""The share of its weight from which a head is said to have a habit."""
 INDENT, INDENT_FILE = (0, 2, 0, 4), (0, 2, 0, 8)
-ANSWERS = {
-    "translate": "what it would write next",
-    "generate": "what it would write next",
-    "classify": "what it takes the text for",
-    "fill": "at the last place",
-}
-BITS = "Bars: how many bits the query tells of the key that is looked at, of as many as there could be."
-CROSSING = "A row is the token that was read → the one written from it, a column a token of the source"
+BITS = "Bar height: how much knowing the query tells you about the key, as a share of the maximum."
+CROSSING = "A row is the token read → the token written next, a column a token of the source"
 
 Page = Iterator[RenderableType]
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """A file that was written; of a page, the sites that it has every number of."""
 
     path: Path
@@ -54,11 +48,11 @@ class Written(NamedTuple):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Looked:
-    """A trace, what a survey of it found, and the view that is shown."""
+class SurveyedTrace:
+    """A trace, the survey of it, and the view that is shown."""
 
     traced: Traced
-    found: Mapping[str, Surveyed]
+    found: Mapping[str, SiteSurvey]
     view: View
 
     @property
@@ -82,7 +76,7 @@ class Looked:
 
     @property
     def queries(self) -> list[str]:
-        """The names of rows: the token that a query is of and, where it looks into a source, what was written from it.
+        """Return the names of rows: the query's token and, in cross-attention, the token that was decoded from it.
 
         Of the last one that is what the model would go on with.
         """
@@ -99,20 +93,20 @@ class Looked:
         return [readable(token) for token in self.trace.sides[side].tokens]
 
 
-def page(looked: Looked) -> Page:
-    """The picture for the terminal."""
-    yield rule(f"{looked.trace.task}: {len(looked.trace.sites)} attentions")
+def page(looked: SurveyedTrace) -> Page:
+    """Yield the page for the terminal."""
+    yield rule(f"{looked.trace.task}: {len(looked.trace.sites)} attention layers")
     yield from tokens_of(looked.trace)
-    yield from answered(looked.trace)
+    yield from answer_page(looked)
     yield Text()
-    yield rule("Every attention, a bar for each head")
+    yield rule("Every attention layer, a bar for each head")
     yield from overview(looked)
     yield Text()
     yield rule(looked.name)
     yield from pooled_map(looked.queries, looked.keys, looked.weight)
     yield Text()
     yield legend()
-    yield from said_of(looked)
+    yield from describe_view(looked)
     yield Text()
 
 
@@ -120,7 +114,7 @@ def tokens_of(trace: Trace) -> Page:
     for name, side in trace.sides.items():
         shown = side.tokens[:MOST_TOKENS]
         more = f"… {len(side.tokens) - MOST_TOKENS:,} more" if len(side.tokens) > MOST_TOKENS else ""
-        role = "query" if name == trace.answering else "key"
+        role = "query" if name == trace.answer_side else "key"
         pieces = [part for token in shown for part in ((readable(token), role), "  ")]
         yield Text.assemble((f"  {name}", "chosen"), (f" · {len(side.tokens):,} tokens", "quiet"))
         yield Padding(Text.assemble(*pieces, (more, "quiet")), INDENT)
@@ -128,18 +122,19 @@ def tokens_of(trace: Trace) -> Page:
         yield Padding(Text(f"{note[0].upper()}{note[1:]}.", "quiet"), (0, 2))
 
 
-def answered(trace: Trace) -> Page:
-    """What the model would say at its last place, with the probabilities."""
+def answer_page(looked: SurveyedTrace) -> Page:
+    """Yield the model's answer at its last place, with the probabilities."""
+    trace = looked.trace
     if not trace.candidates:
         return
-    yield Text.assemble(("  answer", "chosen"), (" · " + ANSWERS.get(trace.task, "at the last place"), "quiet"))
+    yield Text.assemble(("  answer", "chosen"), (f" · {looked.traced.run.task.answered}", "quiet"))
     best = trace.candidates[-1][:SHOWN]
     pieces = [f"{readable(one.text)} {100 * math.exp(one.log_prob):.1f} %   " for one in best]
     yield Padding(Text("".join(pieces), "context"), INDENT)
 
 
-def overview(looked: Looked) -> Page:
-    """A line for each attention, and how near it all is to what the kernels gave."""
+def overview(looked: SurveyedTrace) -> Page:
+    """Yield a line for each attention, and how near all of it is to what the kernels gave."""
     wide = max(map(len, looked.found))
     heads = max(len("heads"), *(site.n_heads for site in looked.trace.sites.values()))
     head = f"  {'':<{wide}}  {'kernel':<{KERNEL}}  {'heads':<{heads}}  {'clearest':<8}  looks"
@@ -150,7 +145,7 @@ def overview(looked: Looked) -> Page:
     yield Padding(Text(equal_said(looked), "quiet"), (0, 2))
 
 
-def line_of(looked: Looked, site: Site, wide: int, heads: int) -> Text:
+def line_of(looked: SurveyedTrace, site: Site, wide: int, heads: int) -> Text:
     bits = looked.found[site.name].information
     best = max(range(len(bits)), key=bits.__getitem__)
     most = math.log2(max(2, min(site.n_query, site.n_key)))
@@ -167,12 +162,12 @@ def line_of(looked: Looked, site: Site, wide: int, heads: int) -> Text:
 
 
 def tokens_for(trace: Trace, site: Site) -> list[int] | None:
-    """The ids of the sequence that looks at itself; None where it looks into another."""
+    """Return the ids of a sequence that attends to itself; None in cross-attention."""
     return None if site.slot == "cross" else trace.sides[site.side].ids
 
 
 def where(read: Readings) -> str:
-    """The strongest habit of a head, if it has one; else how spread it is."""
+    """Return the strongest habit of a head, if it has one; else its entropy."""
     habits = {"previous token": read.previous, "same token": read.same, "induction": read.induction}
     named = {name: share for name, share in habits.items() if share is not None}
     name = max(named, key=named.__getitem__, default=None)
@@ -181,16 +176,16 @@ def where(read: Readings) -> str:
     return f"entropy {read.entropy:.1f} bits"
 
 
-def equal_said(looked: Looked) -> str:
-    """That what is rebuilt is what the kernels gave. It was held to that, row by row, and would have been an error."""
+def equal_said(looked: SurveyedTrace) -> str:
+    """Return the sentence that what is rebuilt equals what the kernels gave. It was checked, row by row."""
     worst = max(looked.found.values(), key=lambda one: one.off / one.tolerance)
     return (
-        "The kernels ran as they always do; what is shown was rebuilt from what passed, and gives their contexts: "
+        "Weights are computed again from the recorded queries and keys; they give the contexts that the kernels gave: "
         f"largest difference {worst.off:.1e}, tolerance {worst.tolerance:.1e}."
     )
 
 
-def said_of(looked: Looked) -> Page:
+def describe_view(looked: SurveyedTrace) -> Page:
     site = looked.site
     rows = CROSSING if site.slot == "cross" else "A row is a query, a column a key"
     yield Padding(Text(f"{rows}; the weights of a row are where it looks."), (0, 2))
@@ -212,8 +207,8 @@ def share(x: float | None) -> str | None:
     return None if x is None else number(x)
 
 
-def told(looked: Looked, files: Mapping[str, Written]) -> Page:
-    """What was written, where no more was asked for."""
+def describe_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> Page:
+    """Yield what was written, where no more was asked for."""
     for kind, file in files.items():
         line = Text.assemble((f"  {kind:<6}", "quiet"), f"{file.path}  {size_said(file.size)}")
         yield Group(Text.assemble(line, no_wrap=True, overflow="ignore"))
@@ -230,8 +225,8 @@ def size_said(size: int) -> str:
     return f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
-def as_drawing(looked: Looked) -> Drawing:
-    """The view, as it is drawn."""
+def as_drawing(looked: SurveyedTrace) -> Drawing:
+    """Return the view as a drawing."""
     site = looked.site
     off = looked.found[site.name]
     return Drawing(

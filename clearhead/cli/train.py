@@ -1,4 +1,4 @@
-"""`clearhead train`: from text files to a trained model in one command, and on from where it was stopped."""
+"""`clearhead train`: from text files to a trained model in one command; and resume it where it was stopped."""
 
 import importlib.util
 import shlex
@@ -13,8 +13,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.options import given, wrong
-from clearhead.cli.progress import Progress, duration, progress, scores_said, unwrapped
+from clearhead.cli.options import Parts, given_flags, wrong
+from clearhead.cli.progress import Progress, duration, keep_on_one_line, own_scores, progress, scores_said
 from clearhead.cli.recipe_options import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
@@ -22,7 +22,7 @@ from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
-from clearhead.training.recipe import Recipe
+from clearhead.training.recipe import CLASSES, Recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.tensorboard import TensorBoard
 
@@ -40,65 +40,64 @@ Examples:
   zcat big.gz | clearhead train runs/big --task generate --text -
   clearhead train runs/de-en --resume"""
 
-NEXT = {
-    "translate": (
-        "echo 'a line of the source' | clearhead translate {run}",
-        "clearhead evaluate {run} --source TEST --target TEST",
-    ),
-    "generate": ("clearhead generate {run} --prompt 'A beginning'", "clearhead evaluate {run} --text TEST"),
-    "fill": ("echo 'a line with a <mask> in it' | clearhead fill {run}", "clearhead evaluate {run} --text TEST"),
-    "classify": ("echo 'a line of text' | clearhead classify {run}", "clearhead evaluate {run} --table TEST"),
-}
-"""What to try with a model of each task."""
 COLUMN = 14
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ways:
-    """What is done with the recipe."""
+    """Options for what to do with the recipe."""
 
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run: as it was, or with another budget, --lr or machine.")
+        bool, typer.Option("--resume", help="Continue a stopped run. A new budget, --lr or machine may be given.")
     ] = False
     checkpoints: Annotated[
-        str | None, typer.Option("--checkpoints", metavar="FOLDER", help="Keep them there, on another disk perhaps.")
+        str | None,
+        typer.Option(
+            "--checkpoints", metavar="FOLDER", help="Write checkpoints to this folder, for example on another disk."
+        ),
     ] = None
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard too.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the recipe as JSON, and leave.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print the evaluation as one JSON object.")] = False
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the recipe as JSON, and exit without training.")] = (
+        False
+    )
+    as_json: Annotated[bool, typer.Option("--json", help="Print the final evaluation as one JSON object.")] = False
 
 
 def train(
-    run: Annotated[str, typer.Argument(help="The run folder: a new one, or with --resume an old one.", metavar="RUN")],
+    run: Annotated[
+        str, typer.Argument(help="The run folder to write: a new one, or with --resume an existing one.", metavar="RUN")
+    ],
     choices: Choices,
     ways: Ways,
+    *,
+    parts: Parts = None,
 ) -> None:
     """Train a model on your text: translate, generate, fill blanks, or classify.
 
-    Name the files and nothing else: tokeniser, model, schedule and length are chosen for the text and the machine, and
-    every choice can be overridden. All that comes of it is in the run folder.
+    Only --task and the files are needed. Tokeniser, model, schedule and length of training are chosen for your text and
+    your machine; every option below overrides one choice. Everything is written to the run folder.
     """
     folder = RunFolder(Path(run))
     if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
-    recipe = resumed(folder, choices) if ways.resume else as_recipe(choices)
+    recipe = recipe_to_resume(folder, choices) if ways.resume else as_recipe(choices)
     if ways.dry_run:
-        show_json(to_json(recipe))
+        show_json(to_json(recipe, CLASSES))
         return
     with ExitStack() as stack:
         shown = stack.enter_context(progress())
         board = stack.enter_context(Board(folder.path / "tensorboard")) if ways.tensorboard else None
-        watcher = both(shown, board)
+        watcher = watch_both(shown, board)
         if ways.resume:
             done = go_on(folder, recipe, ways, watcher, shown)
         else:
             done = begin(folder, choices, ways, watcher, shown)
-    tell(done, as_json=ways.as_json)
+    print_result(done, as_json=ways.as_json)
 
 
-def resumed(folder: RunFolder, choices: Choices) -> Recipe:
-    """Return the recipe of a run that is there, with another budget, rate or machine if one was given.
+def recipe_to_resume(folder: RunFolder, choices: Choices) -> Recipe:
+    """Return the recipe of an existing run, with another budget, rate or machine if one was given.
 
     Anything else would make it another run, and is refused.
     """
@@ -108,7 +107,7 @@ def resumed(folder: RunFolder, choices: Choices) -> Recipe:
         optimizer=replace(choices.optimizer, lr=None),
         machine=MachineOptions(seed=choices.machine.seed),
     )
-    if others := given(same):
+    if others := given_flags(same):
         listed = ", ".join(others)
         raise wrong("--resume", f"goes on with what the run was begun with: leave out {listed}")
     recipe = folder.recipe()
@@ -123,7 +122,7 @@ def resumed(folder: RunFolder, choices: Choices) -> Recipe:
 def begin(folder: RunFolder, choices: Choices, ways: Ways, watcher: Watcher, shown: Progress) -> Run:
     """Train a new run. What comes through a pipe is copied into its folder first."""
     check_new(folder)
-    with folder.locked():
+    with folder.lock():
         claim(folder)
         kept = replace(choices, text=with_spooled(choices.text, folder.data))
     return training.train(folder.path, as_recipe(kept), watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
@@ -163,7 +162,7 @@ class Board:
         self.writer.write(line)
 
 
-def both(shown: Progress, board: Board | None) -> Watcher:
+def watch_both(shown: Progress, board: Board | None) -> Watcher:
     def watcher(line: Mapping[str, Any]) -> None:
         shown(line)
         if board is not None:
@@ -172,7 +171,7 @@ def both(shown: Progress, board: Board | None) -> Watcher:
     return watcher
 
 
-def tell(run: Run, *, as_json: bool) -> None:
+def print_result(run: Run, *, as_json: bool) -> None:
     evaluation = run.folder.read_evaluation()
     if as_json:
         show_json({"path": str(run.folder.path), "task": run.task.name, "evaluation": evaluation})
@@ -181,11 +180,12 @@ def tell(run: Run, *, as_json: bool) -> None:
 
 
 def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """The scores, where everything is, and what to do next."""
+    """Yield the scores, where everything is, and what to do next."""
     path = run.folder.path
     yield rule(str(path))
     loss = evaluation["loss"]
-    parts = ["loss no number" if loss is None else f"loss {loss:.4f}", *scores_said(evaluation)]
+    own = {one.key: evaluation.get(one.key) for one in run.task.measures if one.key != "loss"}
+    parts = ["loss NaN" if loss is None else f"loss {loss:.4f}", *scores_said(evaluation), *own_scores(own)]
     yield prose(f"[chosen]{'   '.join(parts)}[/]")
     yield prose(
         f"{evaluation['parameters']:,} parameters, {duration(evaluation['training_seconds'])} of training; the weights "
@@ -201,8 +201,8 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
     ):
         yield row(name, str(where))
     yield Text()
-    quoted = shlex.quote(str(path))
-    use, evaluate = NEXT[run.task.name]
+    quoted = shlex.join([str(path), *(word for name in own_modules(run.folder.recipe()) for word in ("--parts", name))])
+    use, evaluate = run.task.usage()
     yield row("try", use.format(run=quoted))
     yield row("", evaluate.format(run=quoted))
     yield row("", f"clearhead train {quoted} --resume --steps {2 * run.folder.checkpoints.all()[0].step}")
@@ -210,5 +210,5 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def row(name: str, value: str) -> RenderableType:
-    """Paths and commands stay on one line, to be copied."""
-    return unwrapped(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value))
+    """Return a row that stays on one line, so that its path or command can be copied."""
+    return keep_on_one_line(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value))

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells, lengths_of
-from clearhead.cli.options import wrong
+from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells
+from clearhead.cli.options import Parts, wrong
 from clearhead.training.run import load
 from clearhead.training.tasks import Translate
 
@@ -22,19 +22,21 @@ def translate(
     run: RunPath,
     file: File = "-",
     *,
-    beam: Annotated[int, typer.Option(min=1, help="How many hypotheses are kept; 1 is greedy.", metavar="N")] = 5,
-    n_best: Annotated[
-        int, typer.Option(min=1, help="How many translations to give, with tabs between them.", metavar="N")
-    ] = 1,
+    beam: Annotated[int, typer.Option(min=1, help="Beam width; 1 is greedy decoding.", metavar="N")] = 5,
+    n_best: Annotated[int, typer.Option(min=1, help="Translations per line, separated by tabs.", metavar="N")] = 1,
     length_penalty: Annotated[
-        float, typer.Option(help="0 ranks by log-probability, 1 by its mean; more favours long ones.", metavar="X")
+        float,
+        typer.Option(
+            help="0 ranks by log-probability, 1 by its mean per token; more favours long outputs.", metavar="X"
+        ),
     ] = 1.0,
     device: Device = "auto",
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Translate lines: one line out for each line in, in order.
+    """Translate lines of text: one line out for each line in, in order.
 
-    A blank line stays blank. A line longer than the model's context is cut, and told on stderr.
+    A blank line stays blank. A line longer than the model's context is cut, with a note on stderr.
     """
     if n_best > beam:
         raise wrong("--n-best", f"it cannot be more than the beam, {beam}: widen that too")
@@ -51,5 +53,5 @@ def translate(
     def as_text(found: Found) -> str:
         return cells([one["output"] for one in found.get("n_best", [found])])
 
-    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.context - 1, lengths=lengths_of(loaded))
+    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
     answer_lines(loaded, file, lines)

@@ -8,22 +8,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.attention.heads import Heads
-from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Learned
-from clearhead.attention.similarity import Dot
 from clearhead.attention.weighting import Weighting
-from clearhead.craft.design import Design
+from clearhead.craft.design import Design, attention_spec, write_layer
 from clearhead.craft.inputs import Inputs
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import NoNorm
-from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.blocks import BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import Plain, ReLU
 from clearhead.model.outputs import Blanks, NextToken, ToVocabulary
 from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderSpec
 
-__all__ = ["Units", "layer", "model_of", "write_head"]
+__all__ = ["Units", "model_of"]
 
 
 @final
@@ -36,61 +33,6 @@ class Units:
     down: Float[Tensor, "d_ff d_model"]
 
 
-def layer(*designs: Design, weighting: Weighting | None = None) -> Attention:
-    """An ordinary attention with a head for each design, as they are: q·k without a factor, and no bias."""
-    spec = attention_spec(designs, weighting)
-    made = spec.build(designs[0].inputs.d_model)
-    write_layer(made, designs)
-    return made
-
-
-def attention_spec(designs: Sequence[Design], weighting: Weighting | None) -> AttentionSpec:
-    if not designs:
-        raise OptionError("a layer needs at least one design")
-    first = designs[0]
-    for design in designs:
-        if design.inputs is not first.inputs:
-            raise OptionError("designs of one layer read one input; make them from the same inputs")
-        if design.mask.structure != first.mask.structure:
-            raise OptionError("a layer has one mask; give the designs the same one, by .seeing(mask)")
-        if design.w_v is None:
-            raise OptionError(f"{design.name} carries nothing; say what and where to, by .carrying(what, to)")
-    heads = Heads(
-        len(designs),
-        d_head=max(design.d_head for design in designs),
-        d_value=max(design.w_v.shape[1] for design in designs if design.w_v is not None),
-    )
-    return AttentionSpec(heads=heads, similarity=Dot(), weighting=weighting, mask=first.mask)
-
-
-@torch.no_grad()
-def write_layer(made: Attention, designs: Sequence[Design]) -> None:
-    for number, design in enumerate(designs):
-        write_head(made, number, design, scale=design.scale)
-
-
-@torch.no_grad()
-def write_head(made: Attention, head: int, design: Design, *, scale: float) -> dict[str, tuple[slice, slice]]:
-    """Puts a design into a head, with zeros where the head is wider; gives back where it wrote, by parameter."""
-    maps = {"query": design.w_q * scale, "key": design.w_k}
-    if design.w_v is not None and design.w_o is not None:
-        maps |= {"value": design.w_v, "output": design.w_o.T}
-    everywhere, written = slice(None), {}
-    for name, matrix in maps.items():
-        weight = made.output.weight if name == "output" else getattr(made, name).linear.weight
-        assert isinstance(weight, Tensor)
-        width = (weight.shape[1] if name == "output" else weight.shape[0]) // made.shape.n_heads
-        own = slice(head * width, (head + 1) * width)
-        padded = torch.zeros(weight.shape[0] if name == "output" else weight.shape[1], width)
-        padded[:, : matrix.shape[1]] = matrix
-        path, region = (
-            (f"{name}.weight", (everywhere, own)) if name == "output" else (f"{name}.linear.weight", (own, everywhere))
-        )
-        weight[region] = (padded if name == "output" else padded.T).to(weight)
-        written[path] = region
-    return written
-
-
 def model_of(
     *layers: Design | Sequence[Design],
     answer: str = "token",
@@ -98,7 +40,7 @@ def model_of(
     weighting: Weighting | None = None,
     units: Mapping[int, Units] | None = None,
 ) -> Decoder | Encoder:
-    """A model whose layers have these heads: blocks without norms, so what they write stays where it was put.
+    """Return a model whose layers have these heads: blocks without norms, so what they write stays where it was put.
 
     It is a decoder, or an encoder where it is not causal; its answer at each place is the token that block `answer`
     holds there. `units` are networks, by the number of the layer they come after.
@@ -120,7 +62,7 @@ def model_of(
         )
         for number, designs in enumerate(stacked)
     )
-    model = built(read, blocks, causal=causal)
+    model = build_model(read, blocks, causal=causal)
     write_model(model, read, answer)
     for number, (block, designs) in enumerate(zip(model.stack.blocks, stacked, strict=True)):
         write_layer(block.attention, designs)
@@ -129,7 +71,7 @@ def model_of(
     return model.eval()
 
 
-def built(read: Inputs, blocks: tuple[BlockSpec, ...], *, causal: bool) -> Decoder | Encoder:
+def build_model(read: Inputs, blocks: tuple[BlockSpec, ...], *, causal: bool) -> Decoder | Encoder:
     position = None if read.length is None else Learned(read.length)
     embedding = Embedding(position=position, scaled=False)
     size = {"vocabulary": len(read["token"].labels), "d_model": read.d_model, "blocks": blocks, "embedding": embedding}

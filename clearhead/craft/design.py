@@ -1,7 +1,7 @@
 """`Design`: a head made by hand. Its four maps, what it asks for, and how sharp it is."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -10,15 +10,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clearhead.attention import masks
+from clearhead.attention.heads import Heads
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
 from clearhead.attention.reference import Steps
+from clearhead.attention.similarity import Dot
 from clearhead.attention.weighting import Weighting
 from clearhead.craft.inputs import Inputs, Tokens
 from clearhead.craft.sharpness import Case, Sharpness, check_epsilon, hardest
 from clearhead.errors import OptionError, ShapeError
+from clearhead.model.blocks import AttentionSpec
 
-__all__ = ["Design", "Params"]
+__all__ = ["Design", "Params", "attention_spec", "layer", "write_head", "write_layer"]
 
 Labels = Int[Tensor, "n"]
 
@@ -43,7 +46,7 @@ class Params:
         return asked if self.places is None else asked + self.places(len(key))
 
     def wanted(self, query: Labels, key: Labels, allowed: Bool[Tensor, "query key"]) -> Bool[Tensor, "query key"]:
-        """Which keys are wanted among those that are allowed."""
+        """Return which keys are wanted among those that are allowed."""
         asked = self.table(query, key).masked_fill(~allowed, -math.inf)
         best = asked.amax(-1, keepdim=True)
         return (asked >= best - 1e-9) & (best > 1e-9) & allowed
@@ -81,25 +84,25 @@ class Design:
         return self.w_q.shape[1]
 
     def scaled(self, scale: float) -> "Design":
-        """The same at another scale: larger is sharper."""
+        """Return the same head at another scale: larger is sharper."""
         return replace(self, scale=float(scale))
 
     def sharpened(self, n: int, epsilon: float = 0.01) -> "Design":
-        """The same at the scale that puts 1 - ε on what is wanted, at this length."""
+        """Return the same head at the scale that puts 1 - ε on what is wanted, at this length."""
         needed = self.sharpness(n, epsilon).needed
         if math.isinf(needed):
             raise OptionError(f"{self.name}: no scale is enough at {n} tokens; look at its sharpness({n})")
         return self.scaled(max(needed, 1e-3))
 
     def seeing(self, mask: Mask) -> "Design":
-        """The same under a mask."""
+        """Return the same head under a mask."""
         return replace(self, mask=mask)
 
     def named(self, name: str) -> "Design":
         return replace(self, name=name)
 
     def carrying(self, what: str | Tensor, to: str | Tensor) -> "Design":
-        """The same, carrying a block of the input into another as wide; or by matrices W_V and W_O."""
+        """Return the same head, carrying a block of the input into another as wide; or by matrices W_V and W_O."""
         w_v = self.taking(what) if isinstance(what, str) else what.float()
         w_o = self.taking(to).T if isinstance(to, str) else to.float()
         d_model = self.inputs.d_model
@@ -111,18 +114,16 @@ class Design:
         return replace(self, w_v=w_v, w_o=w_o)
 
     def taking(self, name: str) -> Float[Tensor, "d_model width"]:
-        """The map that takes the directions of a block as they are."""
+        """Return the map that takes the directions of a block as they are."""
         block = self.inputs[name]
         return torch.eye(self.inputs.d_model)[:, block.at]
 
     def layer(self, weighting: Weighting | None = None) -> Attention:
-        """An ordinary attention of one head with these weights; softmax unless another weighting is given."""
-        from clearhead.craft.building import layer
-
+        """Return an ordinary attention of one head with these weights; softmax unless another weighting is given."""
         return layer(self, weighting=weighting)
 
     def explain(self, tokens: Tokens, weighting: Weighting | None = None, **others: Tokens) -> Steps:
-        """Every step of it on a text: one head, no batch."""
+        """Return every step of the head on a text: one head, no batch."""
         x = self.inputs.vectors(tokens, **others)
         with torch.no_grad():
             return self.layer(weighting).explain(x)
@@ -130,11 +131,11 @@ class Design:
     def weights(
         self, tokens: Tokens, weighting: Weighting | None = None, **others: Tokens
     ) -> Float[Tensor, "query key"]:
-        """Its weights on a text. `others` are the labels in further blocks of the inputs, where it reads them."""
+        """Return its weights on a text. `others` are the labels in further blocks of the inputs that it reads."""
         return self.explain(tokens, weighting, **others).weight[0]
 
     def wanted(self, tokens: Tokens, **others: Tokens) -> Bool[Tensor, "query key"]:
-        """Which keys each query wants."""
+        """Return which keys each query wants."""
         n = len(self.inputs["token"].ids(tokens))
         rows = {"token": tokens, **others}
         query, key = (self.inputs[block].ids(rows[block]) for block in (self.asked.query, self.asked.key))
@@ -144,7 +145,7 @@ class Design:
         return masks.show(self.mask, n_query=n, n_key=n)[0]
 
     def sharpness(self, n: int, epsilon: float = 0.01) -> Sharpness:
-        """How sharp it is on any text of n tokens."""
+        """Return how sharp the head is on any text of n tokens."""
         check_epsilon(epsilon)
         self.inputs.check_length(n)
         found: dict[tuple[int, int], float] = {}
@@ -156,7 +157,7 @@ class Design:
         return Sharpness(n=n, scale=self.scale, epsilon=epsilon, cases=cases)
 
     def cells(self, row: int, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a query at this row, whatever its label, and every place with every label: asked, scored, possible."""
+        """Return, for a query of each label in this row and a key of each at each place: asked, score, allowed."""
         n = len(allowed)
         query, key = self.labels(self.asked.query), self.labels(self.asked.key)
         at = torch.zeros(n, self.inputs.d_model)
@@ -175,6 +176,61 @@ class Design:
         return asked, real, may
 
     def labels(self, block: str) -> Float[Tensor, "label d_model"]:
-        """The vectors of a block's labels; of one of them where labels do not count."""
+        """Return the vectors of a block's labels; only the first where labels do not count."""
         vectors = self.inputs.spread(block)
         return vectors if self.asked.content is not None else vectors[:1]
+
+
+def layer(*designs: Design, weighting: Weighting | None = None) -> Attention:
+    """Return an ordinary attention with a head for each design, as they are: q·k without a factor, and no bias."""
+    spec = attention_spec(designs, weighting)
+    made = spec.build(designs[0].inputs.d_model)
+    write_layer(made, designs)
+    return made
+
+
+def attention_spec(designs: Sequence[Design], weighting: Weighting | None) -> AttentionSpec:
+    if not designs:
+        raise OptionError("a layer needs at least one design")
+    first = designs[0]
+    for design in designs:
+        if design.inputs is not first.inputs:
+            raise OptionError("designs of one layer read one input; make them from the same inputs")
+        if design.mask.structure != first.mask.structure:
+            raise OptionError("a layer has one mask; give the designs the same one, by .seeing(mask)")
+        if design.w_v is None:
+            raise OptionError(f"{design.name} carries nothing; say what and where to, by .carrying(what, to)")
+    heads = Heads(
+        len(designs),
+        d_head=max(design.d_head for design in designs),
+        d_value=max(design.w_v.shape[1] for design in designs if design.w_v is not None),
+    )
+    return AttentionSpec(heads=heads, similarity=Dot(), weighting=weighting, mask=first.mask)
+
+
+@torch.no_grad()
+def write_layer(made: Attention, designs: Sequence[Design]) -> None:
+    for number, design in enumerate(designs):
+        write_head(made, number, design, scale=design.scale)
+
+
+@torch.no_grad()
+def write_head(made: Attention, head: int, design: Design, *, scale: float) -> dict[str, tuple[slice, slice]]:
+    """Write a design into a head, with zeros where the head is wider; return where it wrote, by parameter."""
+    maps = {"query": design.w_q * scale, "key": design.w_k}
+    if design.w_v is not None and design.w_o is not None:
+        maps |= {"value": design.w_v, "output": design.w_o.T}
+    everywhere, written = slice(None), {}
+    for name, matrix in maps.items():
+        weight = made.output.weight if name == "output" else getattr(made, name).linear.weight
+        assert isinstance(weight, Tensor)
+        width = (weight.shape[1] if name == "output" else weight.shape[0]) // made.shape.n_heads
+        own = slice(head * width, (head + 1) * width)
+        padded = torch.zeros(weight.shape[0] if name == "output" else weight.shape[1], width)
+        padded[:, : matrix.shape[1]] = matrix
+        path, region = (
+            (f"{name}.weight", (everywhere, own)) if name == "output" else (f"{name}.linear.weight", (own, everywhere))
+        )
+        weight[region] = (padded if name == "output" else padded.T).to(weight)
+        written[path] = region
+    return written

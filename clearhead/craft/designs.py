@@ -37,7 +37,7 @@ def by_content(
     key: str = "token",
     scale: float = 1.0,
 ) -> Design:
-    """A head that looks for what a key says, wherever it stands; keys that say the same are attended together.
+    """Return a head that looks for what a key says, wherever it stands, and attends equally to keys that say the same.
 
     `asks`: for each label of a query the labels it looks for, or a number for every pair by a function or a table.
     `keys` are what the labels of keys say, one row each: orthogonal unless given. `queries` are what is asked: by
@@ -68,7 +68,7 @@ def key_vectors(keys: Tensor | None, count: int) -> Float[Tensor, "label d_head"
 
 
 def query_vectors(queries: Tensor | None, table: Tensor, said: Tensor) -> Float[Tensor, "label d_head"]:
-    """What was given, or the sum of the keys looked for, each so long that its score with itself is what was asked."""
+    """Return the query vectors: those given, or the sum of the keys looked for, each scaled to the score asked."""
     asking = table @ (said / said.pow(2).sum(-1, keepdim=True)) if queries is None else queries.float()
     if asking.shape != (len(table), said.shape[1]):
         raise ShapeError(
@@ -107,7 +107,7 @@ def by_position(
     scores: Callable[[int, int], float] | None = None,
     scale: float = 1.0,
 ) -> Design:
-    """A head that looks at a place: `offset` from the query's, the `absolute` one, or what `function(i, n)` says.
+    """Return a head that looks at a place: `offset` from the query's, an `absolute` one, or what `function(i, n)` says.
 
     n is the inputs' length, which a head cannot know to be less. `scores(i, j)` gives a number for every pair of
     places instead. On one-hot positions all of it is exact. On waves an offset is the rotation that shifts by it, and a
@@ -137,7 +137,7 @@ def by_position(
 def place_queries(
     read: Inputs, table: Tensor, offset: int | None, absolute: int | None
 ) -> Float[Tensor, "d_model width"]:
-    """W_Q: from an input to the vector of the place it asks for, so long that its score there is 1."""
+    """Return W_Q: from an input to the vector of the place it asks for, scaled so that its score there is 1."""
     block = read["position"]
     norm = block.vectors.pow(2).sum(-1).mean()
     if absolute is not None:
@@ -166,7 +166,7 @@ def places_table(
     function: Callable[[int, int], int | Sequence[int] | None] | None,
     scores: Callable[[int, int], float] | None,
 ) -> Float[Tensor, "query key"]:
-    """What is asked of each place by each."""
+    """Return what each place asks of each place."""
     places = range(length)
     if scores is not None:
         return torch.tensor([[float(scores(i, j)) for j in places] for i in places], dtype=torch.float64)
@@ -180,7 +180,7 @@ def places_table(
 
 
 def combine(*designs: Design, weights: Sequence[float] | None = None) -> Design:
-    """One head that asks for all of it at once: the scores are added, each design's times its scale and its weight.
+    """Return a head that asks for all of it at once: scores are added, each design's times its scale and its weight.
 
     It carries what the first one carries.
     """

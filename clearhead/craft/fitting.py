@@ -20,7 +20,7 @@ from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError
 from clearhead.tracing.names import Names, sides_of
 
-__all__ = ["fit_content", "fit_position", "reaching"]
+__all__ = ["fit_content", "fit_position", "vectors_reaching"]
 
 RIDGE = 1e-4
 SCALES = [2.0 ** (step / 2) for step in range(-4, 21)]
@@ -29,7 +29,7 @@ Texts = Int[Tensor, "batch _"]
 
 
 def own_texts(model: nn.Module, at: str, tokens: tuple[Tensor, ...]) -> Texts:
-    """The tokens whose vectors reach this attention."""
+    """Return the tokens whose vectors reach this attention."""
     names = Names(model)
     names.check_site(at)
     if at.endswith(".cross"):
@@ -47,8 +47,8 @@ def side_of(at: str) -> str:
     return at.partition(".")[0]
 
 
-def reaching(model: nn.Module, *tokens: Texts, at: str) -> Float[Tensor, "batch n d_model"]:
-    """The vectors that reach an attention when these texts go through the model: after its norm, if it has one."""
+def vectors_reaching(model: nn.Module, *tokens: Texts, at: str) -> Float[Tensor, "batch n d_model"]:
+    """Return the vectors that reach an attention when these texts go through the model: after its norm, if any."""
     own_texts(model, at, tokens)
     found: list[Tensor] = []
     layer = Names(model).sites[at]
@@ -64,7 +64,7 @@ def reaching(model: nn.Module, *tokens: Texts, at: str) -> Float[Tensor, "batch 
 def fit_position(
     model: nn.Module, *tokens: Texts, at: str, offset: int | None = None, absolute: int | None = None
 ) -> Design:
-    """A head that looks `offset` places on, or at the `absolute` place, for this attention of this model.
+    """Return a head that looks `offset` places on, or at the `absolute` place, for this attention of this model.
 
     Where positions are in the stream, keys become waves of their places and queries the waves of the place they want.
     Where the attention turns queries and keys (rotary), both are the same everywhere but for the turn of the offset.
@@ -76,24 +76,24 @@ def fit_position(
     target = torch.full_like(places, absolute or 0) if offset is None else places + offset
     codes = turned_codes(layer, offset) if layer.position.turns else wave_codes(layer, places, target)
     asked = Params(places=lambda n: place_pairs(n, offset, absolute))
-    return fitted(model, tokens, at, codes=codes, asked=asked, name=place_name(offset, absolute))
+    return fit_maps(model, tokens, at, codes=codes, asked=asked, name=place_name(offset, absolute))
 
 
 def fit_content(model: nn.Module, *tokens: Texts, at: str) -> Design:
-    """A head that looks at tokens equal to the query's own, itself included, for this attention of this model."""
+    """Return a head that looks at tokens equal to the query's, itself included, for this attention of this model."""
     own = own_texts(model, at, tokens).cpu()
     d_head = Names(model).sites[at].shape.d_head
     vocabulary = sides_of(model)[side_of(at)][1].spec.vocabulary
     table = apart(vocabulary, d_head)
     asked = Params(content=lambda one, other: (one.unsqueeze(1) == other).double())
-    return fitted(model, tokens, at, codes=(table[own], table[own]), asked=asked, name="same token")
+    return fit_maps(model, tokens, at, codes=(table[own], table[own]), asked=asked, name="same token")
 
 
-def fitted(
+def fit_maps(
     model: nn.Module, tokens: tuple[Texts, ...], at: str, *, codes: tuple[Tensor, Tensor], asked: Params, name: str
 ) -> Design:
-    """The maps that come nearest to these codes of queries and keys, at the scale that does best on the texts."""
-    x = reaching(model, *tokens, at=at)
+    """Return the maps nearest to these codes of queries and keys, at the scale that does best on the texts."""
+    x = vectors_reaching(model, *tokens, at=at)
     layer = Names(model).sites[at]
     query, key = codes
     made = Design(
@@ -108,7 +108,7 @@ def fitted(
 
 
 def nearest(x: Float[Tensor, "batch n d_model"], code: Tensor) -> Float[Tensor, "d_model d_head"]:
-    """The map of least squares from vectors to codes, held a little towards 0."""
+    """Return the least-squares map from vectors to codes, with a little ridge towards 0."""
     flat = x.flatten(0, 1).double()
     goal = code.expand(x.shape[0], x.shape[1], -1).flatten(0, 1).double()
     square = flat.T @ flat
@@ -117,7 +117,7 @@ def nearest(x: Float[Tensor, "batch n d_model"], code: Tensor) -> Float[Tensor, 
 
 
 def wave_codes(layer: Attention, places: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Waves of the wanted place and of the own one; the slowest takes the whole text for a turn."""
+    """Return waves of the wanted place and of the own one; the slowest takes the whole text for one turn."""
     width = layer.shape.d_head // 2 * 2
     if width < 2:
         raise OptionError("a place is told by waves, in pairs: this head has one number, and needs two or more")
@@ -140,7 +140,7 @@ def place_pairs(n: int, offset: int | None, absolute: int | None) -> Float[Tenso
 
 
 def apart(count: int, width: int, rounds: int = 50) -> Float[Tensor, "label width"]:
-    """Unit vectors that stand as far apart as a few rounds of pushing get them; at right angles where there is room."""
+    """Return unit vectors pushed as far apart as a few rounds get them; at right angles where there is room."""
     if count <= width:
         return torch.eye(width)[:count]
     generator = torch.Generator().manual_seed(0)
@@ -154,7 +154,7 @@ def apart(count: int, width: int, rounds: int = 50) -> Float[Tensor, "label widt
 
 
 def best_scale(layer: Attention, design: Design, x: Tensor, own: Texts) -> float:
-    """The scale that puts most weight on what is wanted, in the mean over the queries of the texts."""
+    """Return the scale that puts most weight on what is wanted, in the mean over the queries of the texts."""
     scored: list[tuple[Tensor, Tensor]] = []
     allowed = design.allowed(own.shape[1])
     for vectors, ids in zip(x, own.cpu(), strict=True):

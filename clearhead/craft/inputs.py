@@ -43,12 +43,12 @@ class Block:
 
     @property
     def at(self) -> slice:
-        """Its directions."""
+        """Return where its directions lie in the input."""
         return slice(self.first, self.first + self.width)
 
     @property
     def directions(self) -> list[str]:
-        """What they are called."""
+        """Return the names of its directions."""
         if self.waves is None:
             return [f"{self.name}:{label}" for label in self.labels]
         pairs = [(wave, pair) for pair in range(self.width // 2) for wave in ("sin", "cos")]
@@ -56,7 +56,7 @@ class Block:
         return [f"{self.name}:{wave} {pair}" for wave, pair in order]
 
     def ids(self, labels: Tokens) -> Int[Tensor, "n"]:
-        """The numbers of these labels."""
+        """Return the numbers of these labels."""
         if isinstance(labels, Tensor) or all(isinstance(label, int) for label in labels):
             found = torch.as_tensor(labels).long().flatten()
             if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < len(self.labels):
@@ -68,7 +68,7 @@ class Block:
         return torch.tensor([self.labels.index(str(label)) for label in labels], dtype=torch.long)
 
     def turn(self, offset: int) -> Float[Tensor, "width width"] | None:
-        """The rotation that takes the vector of any position to that `offset` further on; None if there is none."""
+        """Return the rotation from the vector of any position to that `offset` further on; None if there is none."""
         if self.waves is None:
             return None
         turned = torch.zeros(self.width, self.width, dtype=torch.float64)
@@ -80,7 +80,7 @@ class Block:
         return turned.float()
 
     def pair(self, number: int) -> tuple[int, int]:
-        """Where a sine and its cosine stand."""
+        """Return where a sine and its cosine stand."""
         assert self.waves is not None
         interleaved = self.waves.layout == "interleaved"
         return (2 * number, 2 * number + 1) if interleaved else (number, number + self.width // 2)
@@ -96,12 +96,12 @@ class Inputs:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of every direction."""
+        """Return the name of every direction."""
         return tuple(name for block in self.blocks.values() for name in block.directions)
 
     @property
     def length(self) -> int | None:
-        """How many positions there are; None where the input holds none."""
+        """Return how many positions there are; None where the input holds none."""
         return len(self.blocks["position"].labels) if "position" in self.blocks else None
 
     def __getitem__(self, name: str) -> Block:
@@ -111,14 +111,14 @@ class Inputs:
         return self.blocks[name]
 
     def spread(self, name: str) -> Float[Tensor, "label d_model"]:
-        """The vectors of a block's labels, as wide as the input."""
+        """Return the vectors of a block's labels, as wide as the input."""
         block = self[name]
         wide = torch.zeros(len(block.labels), self.d_model)
         wide[:, block.at] = block.vectors
         return wide
 
     def reading(self, name: str) -> Float[Tensor, "d_model label"]:
-        """The map from an input to the one-hot of its label in a block."""
+        """Return the map from an input to the one-hot of its label in a block."""
         block = self[name]
         if block.waves is not None:
             raise OptionError(f"the labels of {name!r} are not one-hot, so no map tells them apart; use one-hot ones")
@@ -126,11 +126,11 @@ class Inputs:
 
     @property
     def constant(self) -> Float[Tensor, "d_model"]:
-        """A direction along which every input is 1: the sum of a one-hot block that is always filled."""
+        """Return a direction along which every input is 1: the sum of a one-hot block that is always filled."""
         return self.spread("token").sum(0)
 
     def vectors(self, tokens: Tokens, **others: Tokens) -> Float[Tensor, "n d_model"]:
-        """The input for a text. `others` fills blocks besides token and position: a label for each place."""
+        """Return the input for a text. `others` fills blocks besides token and position: a label for each place."""
         ids = self["token"].ids(tokens)
         n = len(ids)
         self.check_length(n)
@@ -156,7 +156,7 @@ def inputs(
     waves: int | None = None,
     room: Mapping[str, Sequence[str]] | None = None,
 ) -> Inputs:
-    """An input with a direction for each token and each of `length` positions.
+    """Return inputs with a direction for each token and each of `length` positions.
 
     `waves`: positions as sines and cosines in so many directions, as `positions.Sinusoidal` makes them, in place of
     one-hot ones. `room`: further blocks, by name with their labels, that are empty until a head writes into them.
@@ -171,11 +171,11 @@ def inputs(
             blocks["position"] = positions(length, waves)
     if length is None and waves is not None:
         raise OptionError("inputs: waves are for positions; say how many there are by length")
-    return placed(blocks)
+    return place_blocks(blocks)
 
 
-def placed(blocks: Mapping[str, Block]) -> Inputs:
-    """The blocks one after another."""
+def place_blocks(blocks: Mapping[str, Block]) -> Inputs:
+    """Place the blocks one after another."""
     made, first = {}, 0
     for name, block in blocks.items():
         made[name] = Block(name=name, labels=block.labels, first=first, vectors=block.vectors, waves=block.waves)

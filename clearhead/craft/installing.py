@@ -27,10 +27,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from clearhead.attention.heads import WholeMap
 from clearhead.attention.layer import Attention
 from clearhead.attention.similarity import Dot, ScaledDot
-from clearhead.craft.building import write_head
-from clearhead.craft.design import Design
+from clearhead.craft.design import Design, write_head
 from clearhead.craft.fitting import own_texts
-from clearhead.craft.sharpness import Measured, measured
+from clearhead.craft.sharpness import Measured, measure_sharpness
 from clearhead.errors import OptionError
 from clearhead.tracing.names import Names
 from clearhead.tracing.trace import trace_model
@@ -58,7 +57,7 @@ class Installed:
         return f"{self.design.name} in head {self.head} of {self.at}; it {kept}"
 
     def measure(self, *tokens: Int[Tensor, "batch _"]) -> Measured:
-        """How sharp it is on texts: each goes through the model, and its head is read from a trace."""
+        """Measure how sharp the head is on texts: each goes through the model, and its head is read from a trace."""
         own = own_texts(self.model, self.at, tokens).cpu()
         texts = []
         for row in range(len(own)):
@@ -66,16 +65,16 @@ class Installed:
             masked = head.masked.cpu()
             wanted = self.design.asked.wanted(own[row], own[row], masked > -math.inf)
             texts.append((masked, head.weight.cpu(), wanted))
-        return measured(texts)
+        return measure_sharpness(texts)
 
     def release(self) -> None:
-        """Lets the head learn from here on."""
+        """Let the head learn from here on."""
         if self.frozen is not None:
             self.frozen.release()
 
 
 def install(model: nn.Module, design: Design, *, at: str, head: int, frozen: bool = True) -> Installed:
-    """Puts a design into a head: its slices of W_Q and W_K, and of W_V and W_O if the design says what it carries.
+    """Write a design into a head: its slices of W_Q and W_K, and of W_V and W_O if the design says what it carries.
 
     `frozen` keeps those numbers as they are while the rest is trained, by any optimiser of torch and with weight decay,
     until `release()` or another design takes its place. The layer's factor (1/√d_head) is made up for in W_Q.
@@ -95,7 +94,7 @@ def install(model: nn.Module, design: Design, *, at: str, head: int, frozen: boo
 
 
 def factor(layer: Attention) -> float:
-    """What the layer multiplies scores by."""
+    """Return what the layer multiplies scores by."""
     scale = layer.similarity.scale(layer.shape.d_head)
     assert isinstance(scale, float)
     return scale
@@ -131,7 +130,7 @@ def check_fits(layer: Attention, design: Design, at: str, head: int) -> None:
 
 @torch.no_grad()
 def clear_biases(layer: Attention, head: int, written: Mapping[str, Region]) -> dict[str, Region]:
-    """Sets the biases of what was written to 0, and says where; W_O's is of all heads, and stays."""
+    """Set the biases of what was written to 0, and return where; W_O's is of all heads, and stays."""
     cleared: dict[str, Region] = {}
     for name in ("query", "key", "value"):
         linear = getattr(layer, name).linear
@@ -168,7 +167,7 @@ class Frozen:
 
 
 def without(region: Region) -> Callable[[Tensor], Tensor]:
-    """Puts zeros into a region of a gradient."""
+    """Return a gradient with zeros in a region."""
 
     def hook(gradient: Tensor) -> Tensor:
         kept = gradient.clone()

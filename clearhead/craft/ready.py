@@ -47,8 +47,8 @@ LEFT_OVER = 0.001
 OPENING, CLOSING = "(", ")"
 
 
-def finished(design: Design, name: str) -> Design:
-    """At its scale, carrying the token into the room there is for it."""
+def finish_head(design: Design, name: str) -> Design:
+    """Return a head at its scale, carrying the token into the room there is for it."""
     length = design.inputs.length
     assert length is not None
     to = "found" if "found" in design.inputs.blocks else "token"
@@ -62,68 +62,68 @@ def positioned(read: Inputs) -> Inputs:
 
 
 def previous_token(read: Inputs) -> Design:
-    """Looks at the token before. The first has none: it looks at all alike, or at itself where it sees no more."""
+    """Return a head that looks at the token before. The first looks at all alike, or at itself if causally masked."""
     return tokens_back(read, 1).named("previous token")
 
 
 def tokens_back(read: Inputs, count: int) -> Design:
-    """Looks at the token `count` places back; the first ones, that have none there, look at all alike."""
+    """Return a head that looks `count` places back; the first tokens, which have none there, look at all alike."""
     if not 0 <= count < (positioned(read).length or 0):
         raise OptionError(f"tokens_back: count must be from 0 to {(read.length or 0) - 1} here; came {count}")
-    return finished(by_position(read, offset=-count), f"{count} back")
+    return finish_head(by_position(read, offset=-count), f"{count} back")
 
 
 def first_token(read: Inputs) -> Design:
-    """Looks at the first token."""
-    return finished(by_position(positioned(read), absolute=0), "first token")
+    """Return a head that looks at the first token."""
+    return finish_head(by_position(positioned(read), absolute=0), "first token")
 
 
 def same_token(read: Inputs) -> Design:
-    """Looks at the query's own token wherever else it stands: the same content, and not the same place.
+    """Return a head that looks at the query's own token wherever else it stands: the same content at another place.
 
     A token that stands nowhere else looks at all alike.
     """
     same = by_content(read, lambda one, other: one == other)
     elsewhere = by_position(positioned(read), offset=0)
-    return finished(combine(same, elsewhere, weights=(1.0, -1.0)), "same token")
+    return finish_head(combine(same, elsewhere, weights=(1.0, -1.0)), "same token")
 
 
 def induction_inputs(vocabulary: Sequence[str], length: int) -> Inputs:
-    """Inputs with room for the token before, and for what induction finds."""
+    """Return inputs with room for the token before, and for what induction finds."""
     return inputs(vocabulary, length, room={"before": vocabulary, "found": vocabulary})
 
 
 def induction(read: Inputs) -> tuple[Design, Design]:
-    """Looks at what followed the query's token earlier: a head for each of two layers.
+    """Return the induction heads, one for each of two layers: they look at what followed the query's token earlier.
 
     The first writes the token before each place into the block `before` there; the first place has none, and its mask
     leaves it empty. The second looks for places whose `before` is the query's own token, and carries what stands there.
     """
     before = previous_token(read).carrying("token", to="before").seeing(masks.causal() & ~masks.window(0))
     match = by_content(read, lambda one, other: one == other, query="token", key="before").seeing(masks.causal())
-    return before, finished(match, "induction")
+    return before, finish_head(match, "induction")
 
 
 def induction_model(vocabulary: Sequence[str], length: int, *, weighting: Weighting | None = None) -> Decoder:
-    """Two layers that answer with what followed the last token, where it stood before."""
+    """Return a model of two layers that answers with what followed the last token, where it stood before."""
     model = model_of(*induction(induction_inputs(vocabulary, length)), answer="found", weighting=weighting)
     assert isinstance(model, Decoder)
     return model
 
 
 def bracket_levels(length: int) -> list[str]:
-    """A bracket with its depth, outside it: what a closing bracket and the one it closes have in common."""
+    """Return each bracket with the depth outside it: what a closing bracket and the one it closes share."""
     return [f"{bracket} {depth}" for bracket in (OPENING, CLOSING) for depth in range(-length, length)]
 
 
 def bracket_inputs(length: int) -> Inputs:
-    """Inputs of brackets, with room for their balance so far, for their depth, and for what is found."""
+    """Return inputs of brackets, with room for their balance so far, for their depth, and for what is found."""
     room = {"balance": ["mean"], "level": bracket_levels(length), "found": [OPENING, CLOSING]}
     return inputs([OPENING, CLOSING], length, room=room)
 
 
 def matching_bracket(read: Inputs) -> Design:
-    """A closing bracket looks at the one it closes; all else, and one that closes nothing, at itself.
+    """Return a head by which a closing bracket looks at the one it closes, and all else at itself.
 
     One head cannot count. Its inputs must hold each bracket's depth in the block `level`; `bracket_model` has a layer
     that puts it there. Among opening brackets of the same depth the latest is meant, so a key also says how late it is:
@@ -136,11 +136,11 @@ def matching_bracket(read: Inputs) -> Design:
         raise OptionError("matching_bracket: the block `level` must have the labels of bracket_levels(length)")
     match = by_content(read, asks, query="level", key="level").seeing(masks.causal())
     latest = by_position(read, scores=lambda _, key: (key + 1 - length) / length).seeing(masks.causal())
-    return finished(combine(match, latest), "matching bracket")
+    return finish_head(combine(match, latest), "matching bracket")
 
 
 def bracket_model(length: int, *, weighting: Weighting | None = None) -> Decoder:
-    """Two layers: a head that averages what opens and closes so far, units that make it a depth, and the match."""
+    """Return two layers: a head averages what opens and closes so far, units turn it into a depth, a head matches."""
     read = bracket_inputs(length)
     model = model_of(
         balance(read),
@@ -154,14 +154,14 @@ def bracket_model(length: int, *, weighting: Weighting | None = None) -> Decoder
 
 
 def balance(read: Inputs) -> Design:
-    """Looks at everything so far alike, and carries +1 for what opens and -1 for what closes: depth over length."""
+    """Return a head that looks at everything so far alike, carrying +1 for what opens and -1 for what closes."""
     sign = read.reading("token") @ torch.tensor([[1.0], [-1.0]])
     every = by_content(read, {}).seeing(masks.causal()).named("balance")
     return every.carrying(sign, to=read.reading("balance").T)
 
 
 def depth_units(read: Inputs) -> Units:
-    """Three units for each place, bracket and depth: together 1 where all of them are met, and 0 elsewhere.
+    """Return three units for each place, bracket and depth: together 1 where all of them are met, and 0 elsewhere.
 
     The mean balance times the place is the depth after the bracket, a whole number; max(0, d - 1) - 2 max(0, d) +
     max(0, d + 1) is 1 where d is 0. A unit that is not at its place, or not at its bracket, is pushed below 0.
@@ -181,7 +181,7 @@ def depth_units(read: Inputs) -> Units:
 
 
 def unit(read: Inputs, place: int, bracket: str, length: int) -> tuple[Tensor, float]:
-    """What reads the depth at a place and a bracket, and how far it is pushed down elsewhere."""
+    """Return what reads the depth at a place and a bracket, and how far it is pushed down elsewhere."""
     push = 4.0 * length
     at = read.spread("position")[place] + read.spread("token")[[OPENING, CLOSING].index(bracket)]
     return read.spread("balance")[0] * (place + 1) + push * at, 2 * push

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from clearhead.errors import OptionError
 
-__all__ = ["Case", "Measured", "Sharpness", "check_epsilon", "hardest", "least_scale", "measured", "scale_for"]
+__all__ = ["Case", "Measured", "Sharpness", "check_epsilon", "hardest", "least_scale", "measure_sharpness", "scale_for"]
 
 FINE = 1e-9
 """What is asked for is compared to so many parts of one."""
@@ -33,7 +33,7 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def scale_for(*, margin: float, wanted: int, unwanted: int, epsilon: float) -> float:
-    """The scale at which softmax puts 1 - ε on the wanted keys, if all others are `margin` below; inf if none does."""
+    """Return the scale at which softmax puts 1 - ε on the wanted keys, all others `margin` below; inf if none does."""
     check_epsilon(epsilon)
     odds = unwanted * (1 - epsilon) / (wanted * epsilon)
     if odds <= 1:
@@ -49,7 +49,7 @@ class Case(NamedTuple):
     unwanted: int
 
     def weight(self, scale: float) -> float:
-        """What softmax leaves at least on the wanted keys."""
+        """Return what softmax leaves at least on the wanted keys."""
         exponent = -scale * self.margin
         if exponent > 700:  # math.exp goes no further
             return 0.0 if self.unwanted else 1.0
@@ -69,12 +69,12 @@ class Sharpness:
 
     @property
     def margin(self) -> float:
-        """The least a wanted score is above the best of the others, at scale 1; inf where there are no others."""
+        """Return the least difference of a wanted score and the best of the others, at scale 1; inf without others."""
         return min((case.margin for case in self.cases if case.unwanted), default=math.inf)
 
     @property
     def needed(self) -> float:
-        """The scale at which softmax puts 1 - ε on what is wanted; inf where no scale does."""
+        """Return the scale at which softmax puts 1 - ε on what is wanted; inf where no scale does."""
         return self.needed_for(self.epsilon)
 
     def needed_for(self, epsilon: float) -> float:
@@ -83,11 +83,11 @@ class Sharpness:
 
     @property
     def exact(self) -> bool:
-        """Whether argmax finds what is wanted, every time; False where nothing is wanted, and nothing can be found."""
+        """Return whether argmax finds what is wanted, every time; False where nothing is wanted."""
         return bool(self.cases) and self.margin > 0
 
     def weight(self, scale: float | None = None) -> float:
-        """What softmax leaves at least on the wanted keys, at the design's own scale or another."""
+        """Return what softmax leaves at least on the wanted keys, at the design's own scale or another."""
         chosen = self.scale if scale is None else scale
         return min((case.weight(chosen) for case in self.cases), default=1.0)
 
@@ -96,14 +96,15 @@ class Sharpness:
             return f"at {self.n} tokens no query wants a key: there is nothing for a score to stand above"
         if math.isinf(self.margin):
             return f"at {self.n} tokens a query that wants a key sees no other: its weight is 1 at any scale"
-        lines = [f"at {self.n} tokens a wanted score is at least {self.margin:.4g} above the others"]
+        lines = [f"at {self.n} tokens the score of a target is at least {self.margin:.4g} above the others"]
         if self.exact:
-            lines.append(f"softmax puts {1 - self.epsilon:.4g} on what is wanted from scale {self.needed:.4g} on")
+            share = f"{1 - self.epsilon:.4g}"
+            lines.append(f"softmax puts {share} of the weight on the target from scale {self.needed:.4g} on")
         else:
             lines.append("no scale is enough: some other key scores as high, and argmax is wrong too")
         fractions = sorted({self.scale, *(self.needed * part for part in (0.25, 0.5, 1.0) if self.exact)})
-        left = ", ".join(f"{self.weight(scale):.3f} at {scale:.4g}" for scale in fractions)
-        lines.append(f"it leaves at least {left}")
+        least = ", ".join(f"{self.weight(scale):.3f} at scale {scale:.4g}" for scale in fractions)
+        lines.append(f"at least on the target: {least}")
         return "\n".join([*lines, "argmax is exact"] if self.exact else lines)
 
 
@@ -112,7 +113,7 @@ def hardest(
     real: Float[Tensor, "query key label"],
     may: Bool[Tensor, "query key label"],
 ) -> Mapping[tuple[int, int], float]:
-    """The least margin of every query over all texts, by how many keys are wanted and how many are not.
+    """Return the least margin of every query over all texts, by how many keys are wanted and how many are not.
 
     A key is a place and the label that stands there; `may` says which can. What is wanted is what is asked for most
     among the keys of a text, if that is above 0.
@@ -129,7 +130,7 @@ def hardest(
 
 
 def at_level(asked: Tensor, real: Tensor, may: Tensor, level: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a key asked for this much is the most there is: its margin, how many others are asked less, keys seen.
+    """Return, where a key asked for this much is the best: its margin, how many others are asked less, keys seen.
 
     Every place but the wanted one holds the label that scores best among those asked for less, where there is such a
     label. A place whose every label is asked for more leaves no text in which this level is the most.
@@ -148,7 +149,7 @@ def at_level(asked: Tensor, real: Tensor, may: Tensor, level: float) -> tuple[Te
 
 
 def excluding(values: Rows) -> Rows:
-    """For each key the highest value among the other keys; -inf where there is no other."""
+    """Return for each key the highest value among the other keys; -inf where there is no other."""
     if values.shape[1] == 1:
         return torch.full_like(values, -math.inf)
     top, where = values.topk(2, -1)
@@ -157,13 +158,13 @@ def excluding(values: Rows) -> Rows:
 
 
 def weight_on(scores: Rows, wanted: Bool[Tensor, "query key"], scale: float) -> Float[Tensor, "wanting"]:
-    """What softmax at this scale puts on the wanted keys, of each query that has one."""
+    """Return the weight that softmax at this scale puts on the wanted keys, of each query that has one."""
     rows = wanted.any(-1)
     return (torch.softmax(scores[rows].double() * scale, -1) * wanted[rows]).sum(-1)
 
 
 def least_scale(scores: Rows, wanted: Bool[Tensor, "query key"], *, epsilon: float = 0.01) -> float:
-    """The least scale at which softmax itself puts 1 - ε on the wanted keys of these rows, found by halving.
+    """Return the least scale at which softmax puts 1 - ε on the wanted keys of these rows, found by bisection.
 
     Blocked keys have a score of -inf. inf where no scale up to 2^40 does.
     """
@@ -200,13 +201,13 @@ class Measured:
 
     def __str__(self) -> str:
         return (
-            f"over {self.queries} queries: {self.weight:.3f} of the weight on what is wanted, {self.least:.3f} "
-            f"at least; the best key is wanted {self.right:.1%} of the time; median margin {self.margin:.3g}"
+            f"over {self.queries} queries: {self.weight:.3f} of the weight on the target, {self.least:.3f} "
+            f"at least; the best key is a target {self.right:.1%} of the time; median margin {self.margin:.3g}"
         )
 
 
-def measured(texts: Iterable[tuple[Rows, Rows, Bool[Tensor, "query key"]]]) -> Measured:
-    """From the masked scores, the weights and the wanted keys of each text."""
+def measure_sharpness(texts: Iterable[tuple[Rows, Rows, Bool[Tensor, "query key"]]]) -> Measured:
+    """Measure sharpness from the masked scores, the weights and the wanted keys of each text."""
     weights, margins = [], []
     for masked, weight, wanted in texts:
         rows = wanted.any(-1)

@@ -10,7 +10,8 @@ from torch import Tensor
 from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
 from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.session import Session
-from clearhead.decoding.topk import shown_to, top
+from clearhead.decoding.topk import top, top_candidates
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 
 __all__ = ["Beam", "Considered", "beam_search"]
@@ -59,19 +60,19 @@ class Sentence:
     ended: list[Hypothesis] = field(default_factory=list)
 
     def so_far(self, rules: Rules) -> list[list[int]]:
-        """The tokens of every beam, if the rules ask for them."""
+        """Return the tokens of every beam, if the rules ask for them."""
         if not rules.look_back:
             return [[]] * len(self.live)
         return [[*self.prompt, *(node.token for node in last.path())] for last in self.live]
 
     def finish(self, node: Node, length: int, method: Beam, *, ended: bool) -> None:
-        """One more output; of more than `width` the worst is let go."""
+        """Add a finished output; of more than `width` the worst is dropped."""
         self.ended.append(node.hypothesis(method.score(node.total, length), ended=ended))
         self.ended.sort(key=lambda made: made.score, reverse=True)
         del self.ended[method.width :]
 
     def done(self, length: int, method: Beam, rules: Rules) -> bool:
-        """Whether nothing that goes on can matter, at this length."""
+        """Check whether no live beam can change the result, at this length."""
         if not self.live or length == rules.max_new:
             return True
         if len(self.ended) < method.width:
@@ -91,7 +92,7 @@ class Found:
     tokens: list[int]
     shown: list[Candidates]
 
-    def ranked(self) -> Iterator[tuple[float, int, int]]:
+    def best_first(self) -> Iterator[tuple[float, int, int]]:
         return zip(self.totals, self.beams, self.tokens, strict=True)
 
 
@@ -105,7 +106,7 @@ class Considered(NamedTuple):
 
 
 Watcher = Callable[[Considered], None]
-"""Told of every step, and changes nothing."""
+"""Called with every step; it changes nothing."""
 
 
 def beam_search(
@@ -117,7 +118,7 @@ def beam_search(
     *,
     watcher: Watcher | None = None,
 ) -> list[list[Hypothesis]]:
-    """Hypotheses of every sentence, the best first. Sentences that are done leave the session."""
+    """Return hypotheses of every sentence, the best first. Sentences that are done leave the session."""
     search = Search(session, method, rules, candidates, watcher)
     every = [Sentence(list(prompt)) for prompt in prompts]
     sentences = every
@@ -143,23 +144,24 @@ class Search:
     watcher: Watcher | None = None
 
     def continuations(self, sentences: Sequence[Sentence], n_new: int) -> list[Found]:
-        """The best of every sentence: enough that `width` of them go on, even if as many as can do end."""
+        """Return the best continuations of every sentence: enough that `width` go on, however many end."""
         keep = max(2, 1 + len(self.rules.end)) * self.method.width
         so_far = [row for sentence in sentences for row in sentence.so_far(self.rules)]
         log_probs = self.session.log_probs(self.rules, so_far)
-        shown = shown_to(log_probs, self.candidates)
+        shown = top_candidates(log_probs, self.candidates)
         values, tokens = top(self.rules.forbid(log_probs, n_new, so_far), keep)
         totals = [[node.total for node in sentence.live] for sentence in sentences]
-        before = torch.tensor(totals, dtype=torch.float64, device=values.device)
-        return found_in(values.double(), tokens, before, keep, shown)
+        wide = widest_float(values.device)
+        before = torch.tensor(totals, dtype=wide, device=values.device)
+        return found_in(values.to(wide), tokens, before, keep, shown)
 
     def advance(self, sentence: Sentence, found: Found, length: int) -> list[int]:
-        """Ends what ends, keeps the best of the rest, and tells which beam each of them goes on from.
+        """Finish beams that end, keep the best of the rest, and return which beam each of them continues.
 
         Only what is among the `width` best may end: the others are there in case those all end.
         """
         width, live, origins = self.method.width, [], []
-        for rank, (total, beam, token) in enumerate(found.ranked()):
+        for rank, (total, beam, token) in enumerate(found.best_first()):
             if total == FORBIDDEN or (rank >= width and len(live) == width):
                 break
             node = Node(sentence.live[beam], token, total, found.shown[beam])
@@ -177,13 +179,13 @@ class Search:
         return origins
 
     def stop_short(self, sentence: Sentence, length: int) -> None:
-        """Nothing more is allowed: what there is stays as it is."""
+        """Finish every live beam as it is: the rules allow no token."""
         for node in sentence.live:
             if node.total > FORBIDDEN:
                 sentence.finish(node, length, self.method, ended=False)
 
     def go_on(self, sentences: Sequence[Sentence], origins: Sequence[list[int]], stays: list[int]) -> None:
-        """Moves the session to the beams that go on. A sentence with fewer than another is filled up with dead ones."""
+        """Move the session to the live beams. A sentence with fewer than another is filled up with dead ones."""
         n_before = len(self.session.logits) // len(sentences)
         n_beams = max(len(sentences[i].live) for i in stays)
         rows: list[int] = []
@@ -198,7 +200,7 @@ class Search:
 
 
 def found_in(log_probs: Tensor, tokens: Tensor, before: Tensor, keep: int, shown: list[Candidates]) -> list[Found]:
-    """The best of each sentence, among the best of each of its beams; `before` sums what led to each beam."""
+    """Return the best of each sentence, among the best of each beam; `before` is each beam's log-probability."""
     n_sentences, n_beams = before.shape
     totals = (log_probs.view(n_sentences, n_beams, -1) + before.unsqueeze(-1)).flatten(1)
     best, place = totals.topk(min(keep, totals.shape[1]), -1)

@@ -1,4 +1,4 @@
-"""KV caches: what attention keeps of the tokens so far, so that a new one costs one position and not all of them.
+"""KV caches: keys and values of the tokens so far, so that a new token costs one position and not all of them.
 
 Each class keeps something else: every key and value (`Growing`), those in the window (`Sliding`), their sum in
 kernelized attention (`Summed`); and for cross-attention the encoder's, made once (`Fixed`, `FixedSum`). Each is a
@@ -8,26 +8,29 @@ Rows are sentences times beams. Prompts are padded on the left, so that all rows
 from each row's first token, and padding has positions below 0.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
+from clearhead.attention.heads import WholeMap
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import KERNELS, run
 from clearhead.attention.kernels.chunked import by_heads, in_chunks
-from clearhead.attention.kernels.linear import State, hide, kernelized, mapped
+from clearhead.attention.kernels.linear import State, hide, kernelized, map_features
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask, Table, Window, everything
 from clearhead.attention.positions import Position
 from clearhead.attention.score_index import Positions
 from clearhead.model.blocks import Stack
-from clearhead.model.kv_source import KVSources
+from clearhead.model.fast_step import FastStep, join_linears, linear_step
+from clearhead.model.kv_source import KVSource, KVSources
 
 __all__ = ["Cache", "Caches", "Clock", "Source"]
 
@@ -52,14 +55,14 @@ class Clock:
         self.n, self.new, self.known = self.n + self.new, new, {}
 
     def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        """What is made of the positions, once a step for all layers."""
+        """Return what `make` computes from the positions, once a step for all layers."""
         if name not in self.known:
             self.known[name] = make()
         return self.known[name]
 
     @property
     def keys(self) -> Tensor:
-        """The positions of all columns, `(n,)` or `(row, n)`."""
+        """Positions of all columns, `(n,)` or `(row, n)`."""
         return self.once("keys", self.all_positions)
 
     def all_positions(self) -> Tensor:
@@ -68,25 +71,25 @@ class Clock:
 
     @property
     def positions(self) -> Tensor:
-        """Those of the new columns."""
+        """Positions of the new columns."""
         return self.keys[..., self.n :]
 
     @property
     def real(self) -> Table | None:
-        """True at what is not padding; None where there is none."""
+        """Mask of what is not padding; None where there is no padding."""
         return None if self.pads is None else self.once("real", lambda: Table((self.keys >= 0)[:, None, None, :]))
 
     @property
     def padding(self) -> Bool[Tensor, "row n"] | None:
-        """True at the new columns that are padding; None where none of them can be: it comes before the first token."""
+        """True at new columns that are padding; None after the first step, since padding comes before the tokens."""
         return None if self.pads is None or self.n else self.once("padding", lambda: self.positions < 0)
 
-    def turned(self, position: Position, vectors: PerHead) -> PerHead:
-        """New queries or keys as their positions turn them."""
+    def turn(self, position: Position, vectors: PerHead) -> PerHead:
+        """Return new queries or keys rotated by their positions."""
         if not position.turns:
             return vectors
         width = vectors.shape[-1]
-        return position.turned(vectors, self.once((position, width), lambda: position.angles(self.positions, width)))
+        return position.turn_by(vectors, self.once((position, width), lambda: position.angles(self.positions, width)))
 
     @property
     def total(self) -> int:
@@ -105,7 +108,7 @@ class Source:
     lengths: Int[Tensor, "sentence"] | None
 
     def padding(self) -> Bool[Tensor, "sentence n"] | None:
-        """True at what does not count; None where all of it does."""
+        """Return True at padding; None where there is none."""
         if self.lengths is None:
             return None
         return torch.arange(self.vectors.shape[1], device=self.vectors.device) >= self.lengths.unsqueeze(1)
@@ -115,30 +118,26 @@ class Source:
         return None if padding is None else Table(~padding[:, None, None, :])
 
 
-class Cache(ABC):
-    """What one attention slot keeps; calling it adds what is new, and attends."""
+class Cache(KVSource):
+    """KV cache of one attention layer; calling it adds the new keys and values, and attends."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
     @abstractmethod
-    def __call__(self, layer: Attention, x: Float[Tensor, "row new d_model"]) -> Tensor:
-        """What the layer gives for the new vectors."""
-
-    @abstractmethod
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None) -> None:
-        """Goes on with these of the rows, some perhaps several times; of these sentences (None: of all)."""
+        """Keep these rows, some perhaps several times, of these sentences (None: of all)."""
 
     @abstractmethod
     def tensors(self) -> list[Tensor]:
-        """All it holds: what decoding costs in memory."""
+        """Return all tensors it holds: what decoding costs in memory."""
 
-    def projected(self, layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the new vectors, turned by their positions; zeros for what is padding."""
+    def project_new(self, layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of the new vectors, rotated by their positions; zeros for padding."""
         query, key, value = layer.project(x, x, x)
-        turned = self.clock.turned
-        query, key = turned(layer.position, query), turned(layer.position, key)
-        return query, zeroed(key, self.clock.padding), zeroed(value, self.clock.padding)
+        turn = self.clock.turn
+        query, key = turn(layer.position, query), turn(layer.position, key)
+        return query, zero_padding(key, self.clock.padding), zero_padding(value, self.clock.padding)
 
 
 @final
@@ -151,14 +150,39 @@ class Growing(Cache):
         self.spare: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        query, key, value = self.projected(layer, x)
+        query, key, value = self.project_new(layer, x)
         self.write(key, value)
         filled = slice(self.clock.total)
         seen = self.keys[:, :, filled], self.values[:, :, filled]
-        return layer.finish(attended(layer, self.call(layer, query, *seen)))
+        return layer.finish(attend_cached(layer, self.call(layer, query, *seen)))
+
+    def fast_step(self, layer: Attention) -> FastStep:
+        """Return one product for query, key and value and one call of torch's kernel, where that is all there is."""
+        scale = layer.sdpa_scale()
+        if scale is None or layer.mask.kinds != {"causal"}:
+            return super().fast_step(layer)
+        heads, clock, position = layer.shape, self.clock, layer.position
+        maps = [cast(WholeMap, part).linear for part in (layer.query, layer.key, layer.value)]
+        project, widths = join_linears(maps), [part.weight.shape[0] for part in maps]
+        output, grouped = linear_step(layer.output), heads.n_heads != heads.n_kv_heads
+
+        def step(x: Tensor) -> Tensor:
+            rows = x.shape[0]
+            parts = torch.split_with_sizes(project(x), widths, 1)
+            query, key, value = (part.view(rows, -1, 1, heads.d_head) for part in parts)
+            if position.turns:
+                query, key = clock.turn(position, query), clock.turn(position, key)
+            self.write(key, value)
+            keys, values = self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
+            real = clock.real
+            mask = None if real is None else real.table
+            context = F.scaled_dot_product_attention(query, keys, values, mask, scale=scale, enable_gqa=grouped)
+            return output(context.reshape(rows, -1))
+
+        return step
 
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
-        """By their place in the cache the keys are in order: positions are given only where something asks for them."""
+        """Return the inputs of the kernel. Keys are in order in the cache, so positions are given only where needed."""
         clock, mask = self.clock, layer.mask
         positions = None
         if clock.real is not None:
@@ -170,19 +194,19 @@ class Growing(Cache):
     def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
         if self.clock.total > (self.keys.shape[2] if self.keys.ndim == 4 else 0):
             columns = max(self.clock.total, min(max(2 * self.clock.n, FIRST_COLUMNS), self.clock.limit))
-            self.keys, self.values = self.grown(self.keys, key, columns), self.grown(self.values, value, columns)
+            self.keys, self.values = self.grow(self.keys, key, columns), self.grow(self.values, value, columns)
         new = slice(self.clock.n, self.clock.total)
         self.keys[:, :, new] = key
         self.values[:, :, new] = value
 
-    def grown(self, kept: Tensor, like: PerHead, columns: int) -> Tensor:
+    def grow(self, kept: Tensor, like: PerHead, columns: int) -> Tensor:
         made = like.new_zeros(*like.shape[:2], columns, like.shape[3])
         if self.clock.n:
             made[:, :, : self.clock.n] = kept[:, :, : self.clock.n]
         return made
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
-        """Into memory of the same shape that was used before, if the number of rows stays: the two take turns."""
+        """Copy the rows into spare memory of the same shape, if their number stays: the two take turns."""
         if self.spare is None or self.spare[0].shape != (len(rows), *self.keys.shape[1:]):
             self.spare = (
                 self.keys.new_empty(len(rows), *self.keys.shape[1:]),
@@ -208,15 +232,15 @@ class Sliding(Cache):
         self.kept: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        query, key, value = self.projected(layer, x)
+        query, key, value = self.project_new(layer, x)
         if self.kept is not None:
             key, value = torch.cat([self.kept[0], key], 2), torch.cat([self.kept[1], value], 2)
         first = max(0, key.shape[2] - self.left)
         self.kept = key[:, :, first:].clone(), value[:, :, first:].clone()
-        return layer.finish(attended(layer, self.call(layer, query, key, value)))
+        return layer.finish(attend_cached(layer, self.call(layer, query, key, value)))
 
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
-        """A single new query sees all that is kept, unless the mask asks for more than a window."""
+        """Return the inputs of the kernel. One new query sees all that is kept, if the mask is a window."""
         clock, mask = self.clock, layer.mask
         columns = slice(clock.total - key.shape[2], None)
         plain = clock.new == 1 and mask.kinds <= {"causal", "window"}
@@ -244,12 +268,13 @@ class Summed(Cache):
         self.state: State | None = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        call = call_of(layer, self.projected(layer, x), layer.mask)
-        made = without(mapped(call.widened().with_every_head()), self.clock.padding)  # again, since φ(0) need not be 0
-        return layer.finish(self.context(made).to(x.dtype))
+        call = call_of(layer, self.project_new(layer, x), layer.mask)
+        features = map_features(call.to_float32().with_every_head())
+        # Padding was zeroed before the map, and is again after it, since φ(0) need not be 0.
+        return layer.finish(self.context(hide_padding(features, self.clock.padding)).to(x.dtype))
 
     def context(self, call: AttentionInputs) -> Tensor:
-        """The whole prompt in chunks; what comes after it one position at a time."""
+        """Return the context: of the whole prompt in chunks, of what comes after it one position at a time."""
         if self.state is None:
             self.state = State.before(call).add(call.key, call.value)
             if call.n_query > 1:
@@ -278,26 +303,26 @@ class FromSource(Cache):
         self.source: Source | None = source
 
     def queries(self, layer: Attention, x: Tensor, n_sentences: int) -> Tensor:
-        query = self.clock.turned(layer.position, layer.tap("query", layer.query(x)))
+        query = self.clock.turn(layer.position, layer.tap("query", layer.query(x)))
         if len(query) == n_sentences:
             return query
         return rearrange(query, "(sentence beam) head n d -> sentence head (beam n) d", sentence=n_sentences)
 
-    def finished(self, layer: Attention, context: Tensor, n_rows: int) -> Tensor:
+    def finish_beams(self, layer: Attention, context: Tensor, n_rows: int) -> Tensor:
         beams = n_rows // context.shape[0]
         if beams == 1:
             return layer.finish(context)
         return layer.finish(rearrange(context, "sentence head (beam n) d -> (sentence beam) head n d", beam=beams))
 
     def first(self, layer: Attention) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source, zeros for its padding; it is then let go."""
+        """Return keys and values of the source, zeros for its padding; then drop the source."""
         assert self.source is not None
         vectors, padding = self.source.vectors, self.source.padding()
         places = torch.arange(vectors.shape[1], device=vectors.device)
         self.source = None
         key, value = layer.tap("key", layer.key(vectors)), layer.tap("value", layer.value(vectors))
         key = layer.position.turn(key, places)
-        return zeroed(key, padding), zeroed(value, padding)
+        return zero_padding(key, padding), zero_padding(value, padding)
 
 
 @final
@@ -315,11 +340,31 @@ class Fixed(FromSource):
         query = self.queries(layer, x, len(self.keys))
         mask = layer.mask if self.real is None else layer.mask & self.real
         call = call_of(layer, (query, self.keys, self.values), mask, self.positions(layer, query.shape[2]))
-        return self.finished(layer, attended(layer, call), len(x))
+        return self.finish_beams(layer, attend_cached(layer, call), len(x))
+
+    def fast_step(self, layer: Attention) -> FastStep:
+        """Return one product for the queries and one call of torch's kernel, where that is all there is."""
+        scale = layer.sdpa_scale()
+        if scale is None or layer.mask.kinds != {"none"} or layer.uses_positions:
+            return super().fast_step(layer)
+        heads, grouped = layer.shape, layer.shape.n_heads != layer.shape.n_kv_heads
+        project, output = linear_step(cast(WholeMap, layer.query).linear), linear_step(layer.output)
+
+        def step(x: Tensor) -> Tensor:
+            if self.source is not None:
+                self.keys, self.values = self.first(layer)
+            query = project(x).view(self.keys.shape[0], -1, heads.n_heads, heads.d_head).transpose(1, 2)
+            mask = None if self.real is None else self.real.table
+            context = F.scaled_dot_product_attention(
+                query, self.keys, self.values, mask, scale=scale, enable_gqa=grouped
+            )
+            return output(context.transpose(1, 2).reshape(x.shape[0], -1))
+
+        return step
 
     def positions(self, layer: Attention, n_query: int) -> Positions | None:
-        """Of target and source, each counted from 0, where the layer asks for them."""
-        if not layer.ordered:
+        """Return positions of target and source, each counted from 0, where the layer uses them."""
+        if not layer.uses_positions:
             return None
         n_sentences, n_key = len(self.keys), self.keys.shape[2]
         rows = n_sentences * n_query // self.clock.new
@@ -345,19 +390,21 @@ class FixedSum(FromSource):
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         if self.source is not None:
-            self.state = self.summed(layer)
+            self.state = self.sum_source(layer)
         assert self.state is not None
         query = self.queries(layer, x, len(self.state.total))
-        call = mapped(call_of(layer, (query, query, query), layer.mask).widened())
+        call = map_features(call_of(layer, (query, query, query), layer.mask).to_float32())
         context = self.state.read(call.query, kernelized(call)).to(x.dtype)
-        return self.finished(layer, context, len(x))
+        return self.finish_beams(layer, context, len(x))
 
-    def summed(self, layer: Attention) -> State:
+    def sum_source(self, layer: Attention) -> State:
         assert self.source is not None
         padding = self.source.padding()
         key, value = self.first(layer)
         query = key.new_zeros(len(key), layer.shape.n_heads, 1, key.shape[-1])
-        call = without(mapped(call_of(layer, (query, key, value), layer.mask).widened().with_every_head()), padding)
+        call = hide_padding(
+            map_features(call_of(layer, (query, key, value), layer.mask).to_float32().with_every_head()), padding
+        )
         return State.before(call).add(call.key, call.value)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -390,7 +437,7 @@ class Caches:
         self.clock.select(rows)
 
     def bytes(self) -> int:
-        """What they hold."""
+        """Return the bytes of all caches."""
         return sum(made.untyped_storage().nbytes() for cache in self for made in cache.tensors())
 
 
@@ -405,19 +452,21 @@ def cross_cache(layer: Attention, clock: Clock, source: Source) -> Cache:
     return FixedSum(clock, source) if layer.sums and layer.mask.kinds == {"none"} else Fixed(clock, source)
 
 
-def attended(layer: Attention, call: AttentionInputs) -> Tensor:
-    """By the layer's kernel. One asked for by name may serve whole texts, but not a few queries on a cache; then by
-    the one that `auto` picks."""
+def attend_cached(layer: Attention, call: AttentionInputs) -> Tensor:
+    """Return the context by the layer's kernel, or by the one `auto` picks.
+
+    A kernel asked for by name may serve whole texts, but not a few queries on a cache.
+    """
     serves = layer.kernel == "auto" or KERNELS[layer.kernel].refusal(call.facts()) is None
     return run(layer.kernel if serves else "auto", call)
 
 
-def zeroed(vectors: PerHead, padding: Bool[Tensor, "row n"] | None) -> PerHead:
-    """Zeros where there is padding, whatever stands there."""
+def zero_padding(vectors: PerHead, padding: Bool[Tensor, "row n"] | None) -> PerHead:
+    """Zero the vectors at padding, even where they are NaN."""
     return vectors if padding is None else vectors.masked_fill(padding[:, None, :, None], 0)
 
 
-def without(call: AttentionInputs, padding: Bool[Tensor, "row n"] | None) -> AttentionInputs:
+def hide_padding(call: AttentionInputs, padding: Bool[Tensor, "row n"] | None) -> AttentionInputs:
     """Return a mapped call in which the features of padding are 0."""
     return call if padding is None else hide(call, padding[:, None, :, None])
 
@@ -425,7 +474,7 @@ def without(call: AttentionInputs, padding: Bool[Tensor, "row n"] | None) -> Att
 def call_of(
     layer: Attention, vectors: tuple[Tensor, Tensor, Tensor], mask: Mask, positions: Positions | None = None
 ) -> AttentionInputs:
-    """A call that needs no checking: every tensor in it was made here."""
+    """Return inputs of a kernel without checks: every tensor in them was made here."""
     query, key, value = vectors
     return AttentionInputs(
         query=query,

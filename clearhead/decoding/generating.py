@@ -22,8 +22,8 @@ from clearhead.decoding.request import (
 )
 from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.sampling import Chooser, Greedy
-from clearhead.decoding.session import Session, open_session, right_padded
-from clearhead.decoding.topk import shown_to
+from clearhead.decoding.session import Session, open_session, pad_right
+from clearhead.decoding.topk import top_candidates
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 
@@ -49,7 +49,7 @@ def generate(
     prefix: Rows | None = None,
     candidates: int = 0,
 ) -> list[list[Hypothesis]]:
-    """What the model writes: for each input its hypotheses, the best first (one, but for a beam's n-best).
+    """Return for each input the model's hypotheses, the best first (one, but for a beam's n-best).
 
     A decoder goes on from `inputs`. An encoder-decoder translates them, going on from `prefix`: a start token, and what
     else the output shall begin with. Inputs may differ in length. `candidates`: how many likeliest tokens to give for
@@ -66,14 +66,14 @@ def generate(
     """
     if not isinstance(method, Chooser | Beam):
         raise OptionError(f"method: expected Greedy(), Sample() or Beam(), made and not the class; came {method!r}")
-    request = checked(model, inputs, prefix, rules, candidates)
+    request = check_request(model, inputs, prefix, rules, candidates)
     if not request.inputs:
         return []
     if isinstance(method, Beam):
         with eval_mode(model):
             session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
             return beam_search(session, request.prompts, method, rules, candidates)
-    return collect(written(request, method, rules, candidates), len(request.inputs))
+    return collect(stream_tokens(request, method, rules, candidates), len(request.inputs))
 
 
 def stream(
@@ -85,17 +85,17 @@ def stream(
     prefix: Rows | None = None,
     candidates: int = 0,
 ) -> Iterator[Token]:
-    """The same, token by token, as soon as each is chosen. The model is in eval mode until the last has come."""
+    """Yield the same tokens as soon as each is chosen. The model is in eval mode until the last has come."""
     if isinstance(method, Beam):
         raise OptionError("a beam may change its mind until the end: stream Greedy() or Sample(), or use generate")
     if not isinstance(method, Chooser):
         raise OptionError(f"method: expected Greedy() or Sample(), made and not the class; came {method!r}")
-    request = checked(model, inputs, prefix, rules, candidates)
+    request = check_request(model, inputs, prefix, rules, candidates)
     method.draws(len(request.inputs))  # raises here, and not at the first token
-    return written(request, method, rules, candidates) if request.inputs else iter(())
+    return stream_tokens(request, method, rules, candidates) if request.inputs else iter(())
 
 
-def checked(model: Model, inputs: Rows, prefix: Rows | None, rules: Rules, candidates: int) -> Request:
+def check_request(model: Model, inputs: Rows, prefix: Rows | None, rules: Rules, candidates: int) -> Request:
     request = make_request(model, inputs, prefix, rules.max_new)
     check_rules(rules, request.decoder.spec.vocabulary)
     if candidates < 0:
@@ -104,7 +104,7 @@ def checked(model: Model, inputs: Rows, prefix: Rows | None, rules: Rules, candi
 
 
 @torch.inference_mode()
-def written(request: Request, method: Chooser, rules: Rules, candidates: int) -> Iterator[Token]:
+def stream_tokens(request: Request, method: Chooser, rules: Rules, candidates: int) -> Iterator[Token]:
     with eval_mode(request.model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
         yield from decode_on(session, request.prompts, method, rules, candidates)
@@ -135,9 +135,9 @@ class Rowwise:
         self.chosen = torch.empty(0)
 
     def step(self, n_new: int) -> list[Token]:
-        """The next token of every row that is still there."""
+        """Return the next token of every live row."""
         log_probs = self.session.log_probs(self.rules, self.so_far)
-        shown = shown_to(log_probs, self.candidates)
+        shown = top_candidates(log_probs, self.candidates)
         self.rules.forbid(log_probs, n_new, self.so_far)
         self.chosen = self.method.choose(log_probs, self.draws)
         own = log_probs.gather(-1, self.chosen.unsqueeze(-1)).squeeze(-1)
@@ -184,14 +184,14 @@ def collect(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
 
 
 class Score(NamedTuple):
-    """What a model thinks of an output: the log-probability of each token, and their sum."""
+    """Log-probability of each token of an output, and their sum."""
 
     log_probs: tuple[float, ...]
     total: float
 
 
 def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = None) -> list[Score]:
-    """The log-probability of every token of given outputs, after their inputs (and prefix)."""
+    """Return the log-probability of every token of given outputs, after their inputs (and prefix)."""
     given = token_rows("outputs", outputs)
     request = make_request(model, inputs, prefix, 1)
     check_ids("outputs", given, request.decoder.spec.vocabulary)
@@ -211,8 +211,8 @@ def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = No
 
 
 def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "row n"]:
-    """At each place the log-probability of the token that comes next."""
-    tokens, _ = right_padded(rows, request.decoder.embedding.table.device)
+    """Return at each position the log-probability of the next token."""
+    tokens, _ = pad_right(rows, request.decoder.embedding.table.device)
     shown, wanted = tokens[:, :-1], tokens[:, 1:]
     logits = logits_of(request, shown)
     wide = torch.promote_types(logits.dtype, torch.float32)
@@ -222,13 +222,13 @@ def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "ro
 def logits_of(request: Request, tokens: Int[Tensor, "row n"]) -> Tensor:
     if isinstance(request.model, Decoder):
         return request.model(tokens)
-    source, lengths = right_padded(request.inputs, tokens.device)
+    source, lengths = pad_right(request.inputs, tokens.device)
     return request.model(source, tokens, source_lengths=lengths)
 
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inference and eval mode; every module goes back to the mode it was in."""
+    """Switch to inference and eval mode; every module then goes back to the mode it was in."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

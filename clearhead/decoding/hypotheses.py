@@ -1,4 +1,4 @@
-"""What decoding gives: hypotheses, and the tree of nodes a beam grows them on."""
+"""Results of decoding: hypotheses, and the tree of nodes that beam search builds."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, final
@@ -33,7 +33,7 @@ class Node(NamedTuple):
     candidates: Candidates = ()
 
     def path(self) -> "list[Node]":
-        """The nodes from the first new token to this one."""
+        """Return the nodes from the first new token to this one."""
         nodes, node = [], self
         while node.parent is not None:
             nodes.append(node)

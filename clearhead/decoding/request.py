@@ -1,4 +1,4 @@
-"""From a user's arguments to checked lists of token ids: every wrong request is told here, before any arithmetic."""
+"""From a user's arguments to checked lists of token ids; every wrong request raises here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ Model = Decoder | EncoderDecoder
 Rows = Sequence[Sequence[int]] | Tensor
 """Token ids, a row for each sequence; rows may differ in length."""
 EVERY_ROW = object()
-"""Stands for no wrong row: one that is None is wrong."""
+"""Sentinel for "every row is right": None would be a wrong row."""
 
 
 @final
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a model. `inputs` go to the encoder, if there is one; outputs go on from `prompts`."""
+    """Checked arguments of a decoding. `inputs` go to the encoder, if there is one; outputs go on from `prompts`."""
 
     model: Model
     inputs: list[list[int]]
@@ -36,7 +36,7 @@ class Request:
 
 
 def make_request(model: Model, inputs: Rows, prefix: Rows | None, n_new: int) -> Request:
-    """Checked, for outputs of at most `n_new` tokens."""
+    """Return the request, after checking it for outputs of at most `n_new` tokens."""
     check_model(model)
     decoder = model if isinstance(model, Decoder) else model.decoder
     rows = token_rows("inputs", inputs)
@@ -110,7 +110,7 @@ def check_rules(rules: Rules, vocabulary: int) -> None:
 
 
 def check_length(name: str, rows: list[list[int]], embedding: TokenEmbedding, n_new: int) -> None:
-    """The last new token is never read, so it needs no position."""
+    """Check that the positions suffice. The last new token is never read, so it needs none."""
     there = None if embedding.position is None else embedding.position.length
     if there is None or not rows:
         return

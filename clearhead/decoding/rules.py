@@ -20,7 +20,7 @@ FORBIDDEN = float("-inf")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What holds for an output whichever way its tokens are chosen.
+    """Constraints on an output, whichever way its tokens are chosen.
 
     `max_new` and `min_new` count new tokens, the end token among them; `end` are the tokens that end it.
     `no_repeat` n forbids that any n tokens in a row come twice (prompt included); `repetition_penalty` above 1 makes
@@ -47,11 +47,11 @@ class Rules:
 
     @property
     def look_back(self) -> bool:
-        """Whether they ask for the tokens so far."""
+        """True if the rules depend on the tokens so far."""
         return self.no_repeat > 0 or self.repetition_penalty != 1
 
-    def penalised(self, logits: Logits, so_far: Sequence[Sequence[int]]) -> Logits:
-        """The logits with tokens that have been there made less likely."""
+    def penalise(self, logits: Logits, so_far: Sequence[Sequence[int]]) -> Logits:
+        """Return the logits with tokens that have occurred made less likely."""
         if self.repetition_penalty == 1:
             return logits
         logits = logits.clone()
@@ -62,7 +62,7 @@ class Rules:
         return logits
 
     def forbid(self, logits: Logits, n_new: int, so_far: Sequence[Sequence[int]]) -> Logits:
-        """Writes -inf at what may not come next, `n_new` new tokens being there already, and returns the logits."""
+        """Write -inf at tokens that may not come next, after `n_new` new ones, and return the logits."""
         if n_new + 1 < self.min_new and self.end:
             logits.index_fill_(1, torch.tensor(self.end, device=logits.device), FORBIDDEN)
         if self.no_repeat:
@@ -72,12 +72,12 @@ class Rules:
 
 
 def is_id(token: object) -> bool:
-    """Whether it is a whole number."""
+    """Check for a whole number."""
     return isinstance(token, int) and not isinstance(token, bool)
 
 
 def followers(tokens: Sequence[int], n: int) -> set[int]:
-    """The tokens that would complete n in a row that are there already."""
+    """Return the tokens that would repeat an n-gram."""
     start = tuple(tokens[len(tokens) - n + 1 :])
     runs = range(len(tokens) - n + 1)
     return {tokens[first + n - 1] for first in runs if tuple(tokens[first : first + n - 1]) == start}

@@ -22,11 +22,11 @@ class Chooser(ABC):
 
     @abstractmethod
     def draws(self, count: int) -> list[torch.Generator]:
-        """The random numbers of each of so many sequences; empty where none are drawn."""
+        """Return a random number generator for each of so many sequences; empty where none are drawn."""
 
     @abstractmethod
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
-        """The next token of every row; log-probabilities are logits too."""
+        """Return the next token of every row; log-probabilities are logits too."""
 
 
 @final
@@ -87,7 +87,7 @@ class Sample(Chooser):
         return tokens.gather(-1, place.minimum(last)).squeeze(-1)
 
     def remaining(self, logits: Logits) -> tuple[Float[Tensor, "row left"], Int[Tensor, "row left"]]:
-        """Logits and tokens, the likeliest first, -inf where they are cut."""
+        """Return logits and tokens, the likeliest first, -inf where top-k or top-p cut them."""
         if self.top_k is None or self.top_k >= logits.shape[-1]:
             values, tokens = logits.sort(dim=-1, descending=True, stable=True)
         else:

@@ -7,20 +7,21 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clearhead.attention.masks import Extent
+from clearhead.attention.modes import autocast_enabled
 from clearhead.decoding.caches import Caches, Clock, Source
-from clearhead.decoding.fast_step import Step, lean_stack, observed
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.cpu_matmul import FEW
+from clearhead.model.fast_step import FastStep, is_observed
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
-__all__ = ["Session", "open_session", "right_padded"]
+__all__ = ["Session", "open_session", "pad_right"]
 
 Logits = Float[Tensor, "row vocabulary"]
 FOREVER = 1 << 30
 MUCH = 1 << 20
-"""Logits from which on they are written into the same memory each time: fresh pages would take longer to come."""
+"""From this many logits on they are written into the same memory each step: fresh pages would take longer."""
 
 
 class Session:
@@ -44,26 +45,34 @@ class Session:
         padding = torch.tensor(pads, device=self.device) if any(pads) else None
         self.caches = Caches(decoder.stack, source, Clock(padding, self.device, longest + n_new))
         check_masks(decoder, len(prompts), longest + n_new - 1 if n_new < FOREVER else longest)
-        self.lean = lean_stack(decoder, self.caches)
-        self.logits = self.step(tokens, self.lean) if self.lean and longest == 1 else self.read(tokens)
+        self.fast_step = self.find_fast_step()
+        fast = self.fast_step if longest == 1 else None
+        self.logits = self.read(tokens) if fast is None else self.step(tokens, fast)
 
     def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
-        """The logits after one more token in every row; good until the next."""
+        """Return the logits after one more token in every row; valid until the next call."""
         new = tokens.unsqueeze(1)
-        self.logits = self.step(new, self.lean) if self.lean else self.read(new)
+        self.logits = self.read(new) if self.fast_step is None else self.step(new, self.fast_step)
         return self.logits
 
     def read(self, tokens: Int[Tensor, "row new"]) -> Logits:
-        """Through the model's forward."""
-        states = self.decoder.stack(self.embedded(tokens), self.caches.reads)
+        """Return the logits after new tokens, by the model's forward."""
+        states = self.decoder.stack(self.embed(tokens), self.caches.reads)
         return self.decoder.output(states[:, -1:])[:, 0]
 
-    def step(self, tokens: Int[Tensor, "row 1"], lean: Step) -> Logits:
-        """The same for one new token, by the short way."""
-        return self.logits_of(lean(self.embedded(tokens).squeeze(1)))
+    def find_fast_step(self) -> FastStep | None:
+        """Return the stack's fast step; None for a model that is watched, hooked or autocast: its forward must run."""
+        decoder = self.decoder
+        if autocast_enabled(decoder.embedding.table) or any(map(is_observed, decoder.modules())):
+            return None
+        return decoder.stack.fast_step(self.caches.reads)
+
+    def step(self, tokens: Int[Tensor, "row 1"], fast_step: FastStep) -> Logits:
+        """Return the logits after one new token in every row, by the fast step."""
+        return self.logits_of(fast_step(self.embed(tokens).squeeze(1)))
 
     def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
-        """By the model's output; of many rows, into memory that is used again."""
+        """Return logits by the model's output; of many rows, in memory that is used again."""
         output, rows = self.decoder.output, len(states)
         table = bare_table(output)
         if table is None or rows <= FEW or rows * len(table) < MUCH:
@@ -72,18 +81,18 @@ class Session:
             self.room = states.new_empty(rows, len(table))
         return torch.mm(states, table.T, out=self.room[:rows])
 
-    def embedded(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
+    def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
         clock = self.caches.clock
         clock.advance(tokens.shape[1])
         positions = None if clock.pads is None else clock.positions.clamp(min=0)
         return self.decoder.embedding(tokens, positions=positions, start=clock.n)
 
     def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Logits:
-        """Log-probabilities of the next token, after the rules' penalty; good until the next step asks for its own."""
-        return self.kept.of(rules.penalised(self.logits, so_far))
+        """Return log-probabilities of the next token, after the rules' penalty; valid until the next step."""
+        return self.kept.of(rules.penalise(self.logits, so_far))
 
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None = None) -> None:
-        """Goes on with these of the rows, in this order; some may come several times. `sentences`: those that stay.
+        """Keep these rows, in this order; some may come several times. `sentences`: those that stay.
 
         The logits are still those of all rows, until the session is extended.
         """
@@ -91,7 +100,7 @@ class Session:
 
 
 def check_masks(decoder: Decoder, rows: int, columns: int) -> None:
-    """A layer's own mask must fit all that is written, for any number of rows and any length on the way."""
+    """Check that each layer's own mask fits every length that decoding will reach, for any number of rows."""
     device = decoder.embedding.table.device
     for block in decoder.stack.blocks:
         for batch, n in ((rows, columns), (1, max(1, columns - 1))):
@@ -99,8 +108,8 @@ def check_masks(decoder: Decoder, rows: int, columns: int) -> None:
 
 
 def bare_table(output: nn.Module) -> Tensor | None:
-    """The table of an output that is nothing but one, and that nobody watches."""
-    if not isinstance(output, ToVocabulary) or observed(output):
+    """Return the table of an output that is nothing but a table, and that nobody watches; else None."""
+    if not isinstance(output, ToVocabulary) or is_observed(output):
         return None
     return output.table if output.transform is None and output.bias is None else None
 
@@ -112,18 +121,16 @@ def open_session(
     n_new: int = FOREVER,
     make: Callable[[Decoder, Sequence[Sequence[int]], Source | None, int], Session] = Session,
 ) -> Session:
-    """A session on prompts, or, for an encoder-decoder, on prompts beside their encoded inputs."""
+    """Return a session on prompts, or, for an encoder-decoder, on prompts beside their encoded inputs."""
     if isinstance(model, Decoder):
         return make(model, prompts, None, n_new)
-    tokens, lengths = right_padded(inputs, model.decoder.embedding.table.device)
+    tokens, lengths = pad_right(inputs, model.decoder.embedding.table.device)
     ragged = None if bool((lengths == tokens.shape[1]).all()) else lengths
     return make(model.decoder, prompts, Source(model.encoder(tokens, lengths=ragged), ragged), n_new)
 
 
-def right_padded(
-    rows: Sequence[Sequence[int]], device: torch.device
-) -> tuple[Int[Tensor, "row n"], Int[Tensor, "row"]]:
-    """Token ids as one tensor, zeros after the end of each row, and the lengths."""
+def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Tensor, "row n"], Int[Tensor, "row"]]:
+    """Return token ids as one tensor, zeros after the end of each row, and the lengths."""
     longest = max(len(row) for row in rows)
     tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
     return tokens, torch.tensor([len(row) for row in rows], device=device)

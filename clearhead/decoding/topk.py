@@ -6,7 +6,7 @@ from torch import Tensor
 
 from clearhead.decoding.hypotheses import Candidates
 
-__all__ = ["LogProbs", "best", "shown_to", "top"]
+__all__ = ["LogProbs", "best", "top", "top_candidates"]
 
 GROUP = 64
 """Neighbours looked at together: the k largest of a row lie in the k groups whose maxima are largest."""
@@ -15,7 +15,7 @@ SMALL = 1 << 16
 
 
 def top(values: Float[Tensor, "row vocabulary"], k: int) -> tuple[Float[Tensor, "row k"], Int[Tensor, "row k"]]:
-    """The k largest of each row and where they stand, the largest first; all of them if there are fewer."""
+    """Return the k largest of each row and their indices, the largest first; all of them if there are fewer."""
     n = values.shape[-1]
     k = min(k, n)
     whole = n - n % GROUP
@@ -49,15 +49,15 @@ class LogProbs:
 
 
 def best(values: Float[Tensor, "row vocabulary"]) -> tuple[Float[Tensor, "row"], Int[Tensor, "row"]]:
-    """The largest of each row and where it stands."""
+    """Return the largest of each row and its index."""
     if values.numel() < SMALL:
         return values.max(-1)
     found, place = top(values, 1)
     return found.squeeze(-1), place.squeeze(-1)
 
 
-def shown_to(log_probs: Float[Tensor, "row vocabulary"], count: int) -> list[Candidates]:
-    """The likeliest tokens of every row and their log-probabilities."""
+def top_candidates(log_probs: Float[Tensor, "row vocabulary"], count: int) -> list[Candidates]:
+    """Return the likeliest tokens of every row and their log-probabilities."""
     if not count:
         return [()] * len(log_probs)
     values, tokens = top(log_probs, count)

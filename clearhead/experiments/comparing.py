@@ -8,6 +8,7 @@ compare("runs/kinds", arms, seeds=(1, 2, 3))
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from clearhead.experiments.comparison_plot import draw_comparison
 from clearhead.experiments.workers import JOB, RECALL, Job, begin, prepare_text, read_job, run_all
 from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.training.recipe import Recipe, changes
+from clearhead.training.tasks import Generate
 from clearhead.training.variants import with_parts
 
 __all__ = ["BASE", "Arm", "compare", "grid", "one_by_one", "varied"]
@@ -56,10 +58,13 @@ def grid(lists: Mapping[str, Sequence[str]], make: Callable[[Choice], Recipe]) -
 def label(option: str, value: str) -> str:
     """Return how a value is called in the name of an arm: alone where it says what it is of, else with its option.
 
-    >>> label("attention", "cosine"), label("value_rank", "8")
-    ('cosine', 'value-rank=8')
+    It is part of a folder's name, so a part of the user's own is written with a point and without quotes.
+
+    >>> label("attention", "cosine"), label("value_rank", "8"), label("attention", "mine:TopK(count=2, ties='all')")
+    ('cosine', 'value-rank=8', 'mine.TopK(count=2,ties=all)')
     """
-    return value if option in TELLING else f"{option.replace('_', '-')}={value}"
+    plain = re.sub(r"[^\w.,=()+-]", "", value.replace(":", "."))
+    return plain if option in TELLING else f"{option.replace('_', '-')}={plain}"
 
 
 def one_by_one(variants: Sequence[Choice], make: Callable[[Choice], Recipe]) -> list[Arm | Impossible]:
@@ -92,7 +97,7 @@ def compare(
     parallel: int = 1,
     log: Log = print,
 ) -> Comparison:
-    """Trains every arm with every seed, `parallel` runs at a time, and writes what came of it into the folder.
+    """Train every arm with every seed, `parallel` runs at a time, and write what came of it into the folder.
 
     Runs that are there already are not made again, and one that was stopped in the middle goes on from there. `probe`
     is the name of the probe that the arms learn, if it is one (`probe_recipe` makes their recipe). A run that fails is
@@ -126,7 +131,7 @@ def compare(
 
 
 def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], probe: str | None) -> list[Job]:
-    """A job for each arm and seed: all arms with the first seed, then all with the next."""
+    """Return a job for each arm and seed: all arms with the first seed, then all with the next."""
     possible = [arm for arm in arms if isinstance(arm, Arm)]
     names = [arm.name for arm in possible]
     if not possible or not seeds:
@@ -148,14 +153,14 @@ def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], 
 
 
 def held_out(recipe: Recipe) -> str:
-    """The file of texts that recall is asked for."""
-    if recipe.task != "generate" or recipe.corpus.dev is None:
+    """Return the file of texts that recall is asked for."""
+    if recipe.task != Generate.name or recipe.corpus.dev is None:
         raise OptionError(f"recall is asked of a model that generates, in held-out texts; came one to {recipe.task}")
     return recipe.corpus.dev.files[0]
 
 
 def is_done(job: Job) -> bool:
-    """Whether the run is there and has ended; raises where it was begun in another way than now."""
+    """Return whether the run is there and has ended; raise RunError where it was begun in another way than now."""
     path = job.folder.path / JOB
     if path.exists() and (other := changes(read_job(path).recipe, job.recipe)):
         raise RunError(
@@ -174,13 +179,13 @@ def outcome(job: Job, problem: str | None) -> Outcome | Failure:
 
 
 def budget_of(jobs: Sequence[Job]) -> dict[str, int | float]:
-    """The limit that was given: steps, minutes or epochs."""
+    """Return the limit that was given: steps, minutes or epochs."""
     budget = jobs[0].recipe.budget
     return {name: value for name, value in vars(budget).items() if value is not None and name != "patience"}
 
 
 def write_comparison(comparison: Comparison, home: Path) -> None:
-    """comparison.json, comparison.md and, where there is something to draw, comparison.svg."""
+    """Write comparison.json, comparison.md and, where there is something to draw, comparison.svg."""
     told = json.dumps(comparison.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
     with os_errors_as_run_errors(home):
         write_text(home / "comparison.json", told + "\n")

@@ -7,33 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from clearhead.text.store import Store
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import finite, read_metrics
+from clearhead.training.metrics import read_metrics, replace_nonfinite
+from clearhead.training.tasks import task_named
+from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
 
 __all__ = ["Comparison", "Failure", "Impossible", "Mean", "Measure", "Outcome", "Row", "outcome_of"]
 
 Number = int | float
-
-
-class Measure(NamedTuple):
-    """A number of a run by its key, and how it is shown: times a factor, with so many digits."""
-
-    key: str
-    name: str
-    factor: float = 1.0
-    digits: int = 1
-
-    def shown(self, mean: "Mean") -> str:
-        """The mean and, of two or more runs, the spread around it.
-
-        >>> Measure("exact_match", "exact match %", 100).shown(mean_of([0.97, 0.99]))
-        '98.0 ± 1.4'
-        """
-        if math.isnan(mean.mean):
-            return "–"
-        said = f"{self.factor * mean.mean:,.{self.digits}f}"
-        return said if mean.spread is None else f"{said} ± {self.factor * mean.spread:,.{self.digits}f}"
 
 
 class Mean(NamedTuple):
@@ -46,20 +27,13 @@ class Mean(NamedTuple):
     runs: int
 
 
-BLEU, CHRF = Measure("bleu", "BLEU"), Measure("chrf", "chrF")
 EXACT = Measure("exact_match", "exact match %", 100)
-ACCURACY = Measure("accuracy", "accuracy %", 100)
-LOSS, BITS = Measure("loss", "dev loss", digits=3), Measure("bits_per_byte", "bits/byte", digits=3)
-QUALITY: dict[str, tuple[Measure, ...]] = {
-    "translate": (BLEU, CHRF, EXACT, LOSS),
-    "generate": (LOSS, BITS),
-    "fill": (ACCURACY, LOSS),
-    "classify": (ACCURACY, LOSS),
+OF_PROBES: dict[str, tuple[Measure, ...]] = {
     "copy": (EXACT, LOSS),
     "sort": (EXACT, LOSS),
     "recall": (ACCURACY, LOSS),
 }
-"""What tells how good a model is, by task or by probe, the main one first."""
+"""What tells how good a model is that learned a probe, the main one first. A task says so itself (`Task.measures`)."""
 SPEED = Measure("tokens_per_second", "tokens/s", digits=0)
 COST = (
     SPEED,
@@ -67,8 +41,6 @@ COST = (
     Measure("parameters", "parameters", digits=0),
     Measure("steps", "steps", digits=0),
 )
-
-KNOWN = tuple(dict.fromkeys((*(one for some in QUALITY.values() for one in some), *COST)))
 
 
 @final
@@ -134,16 +106,16 @@ class Comparison:
 
     @property
     def quality(self) -> tuple[Measure, ...]:
-        return QUALITY[self.probe or self.task]
+        return task_named(self.task).measures if self.probe is None else OF_PROBES[self.probe]
 
     @property
     def main(self) -> Measure:
-        """The measure that decides."""
+        """Return the measure that decides."""
         return self.quality[0]
 
     @property
     def rows(self) -> list[Row]:
-        """The arms that have a run, in the order in which they were given."""
+        """Return the arms that have a run, in the order in which they were given."""
         arms = dict.fromkeys(one.arm for one in self.outcomes)
         return [row_of(arm, [one for one in self.outcomes if one.arm == arm], self.columns) for arm in arms]
 
@@ -156,28 +128,32 @@ class Comparison:
         return sorted({distance for one in self.outcomes for distance in one.by_distance or {}})
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """The head and the rows, as text: quality with its spread, cost without."""
+        """Return the head and the rows, as text: quality with its spread, cost without."""
         head = ["", *(column.name for column in self.columns), "runs"]
         return head, [[row.arm, *self.cells(row), str(row.runs)] for row in self.rows]
 
     def cells(self, row: Row) -> list[str]:
         numbers = row.numbers
-        cost = [measure.shown(numbers[measure.key]._replace(spread=None)) for measure in COST]
-        return [*(measure.shown(numbers[measure.key]) for measure in self.quality), *cost]
+        cost = [measure.shown(numbers[measure.key].mean) for measure in COST]
+        quality = ((measure, numbers[measure.key]) for measure in self.quality)
+        return [*(measure.shown(found.mean, found.spread) for measure, found in quality), *cost]
 
     def distance_table(self) -> tuple[list[str], list[list[str]]]:
-        """Accuracy in per cent by the tokens to the key."""
+        """Return the accuracy in per cent by the tokens to the key."""
         head = ["accuracy % at", *map(str, self.distances)]
         return head, [
             [
                 row.arm,
-                *(ACCURACY.shown(row.by_distance[one]) if one in row.by_distance else "–" for one in self.distances),
+                *(
+                    ACCURACY.shown(found.mean, found.spread) if (found := row.by_distance.get(one)) else "–"
+                    for one in self.distances
+                ),
             ]
             for row in self.rows
         ]
 
     def notes(self) -> Iterator[str]:
-        """What a reader must know beside the table."""
+        """Return what a reader must know beside the table."""
         if any(row.runs > 1 for row in self.rows):
             yield "mean ± sample standard deviation over the seeds"
         if self.parallel > 1:
@@ -188,7 +164,7 @@ class Comparison:
             yield f"{arm.arm} is not possible: {arm.why}"
 
     def markdown(self) -> str:
-        """The tables and every run, for a page."""
+        """Return the tables and every run as a page of Markdown."""
         parts = [
             f"# {self.probe or self.task}: {', '.join(f'{value:g} {name}' for name, value in self.budget.items())}",
             markdown_table(*self.table()),
@@ -198,15 +174,15 @@ class Comparison:
         if notes := list(self.notes()):
             parts.append("\n".join(f"- {note}" for note in notes))
         every = [
-            [one.arm, str(one.seed), *(column.shown(mean_of([value_of(one, column)])) for column in self.columns)]
+            [one.arm, str(one.seed), *(column.shown(value_of(one, column)) for column in self.columns)]
             for one in self.outcomes
         ]
         parts += ["Every run:", markdown_table(["", "seed", *(column.name for column in self.columns)], every)]
         return "\n\n".join(parts) + "\n"
 
     def to_json(self) -> Any:
-        """All of it, with every run."""
-        return finite(
+        """Return all of it, with every run, for JSON."""
+        return replace_nonfinite(
             {
                 "folder": self.folder,
                 "task": self.task,
@@ -243,7 +219,7 @@ def row_of(arm: str, outcomes: Sequence[Outcome], columns: Sequence[Measure]) ->
 
 
 def value_of(one: Outcome, measure: Measure) -> float:
-    """Not a number where the run was not measured so: a translation without scored records has only its loss."""
+    """Return a number of a run; NaN where it was not measured: without scored records a translation has only a loss."""
     return float(one.numbers.get(measure.key, math.nan))
 
 
@@ -264,37 +240,32 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, Any] | None = None) -> Outcome:
-    """What a run folder says of a run that has ended. `data` is where its token ids are."""
+    """Return what a run folder says of a run that has ended. `data` is where its token ids are."""
     evaluation = folder.read_evaluation()
     lines = read_metrics(folder.metrics)
     steps = [line for line in lines if line["kind"] == "step"]
     numbers = {key: value for key, value in evaluation.items() if isinstance(value, int | float)}
-    if folder.recipe().task == "generate":
-        numbers["bits_per_byte"] = bits_per_byte(numbers["loss"], data / folder.described()["data"] / "dev")
+    task = task_named(folder.recipe().task)
+    numbers |= task.derived_scores(numbers["loss"], data / folder.read_description()["data"] / "dev")
     if recall is not None:
         numbers["accuracy"] = recall["accuracy"]
     if steps:  # a log that was lost has none
         numbers["tokens_per_second"] = steps[-1]["tokens_per_second"]
         numbers["memory_mb"] = max(line["memory_mb"] for line in steps)
     numbers["steps"] = steps[-1]["step"] if steps else folder.checkpoints.all()[0].step
+    keys = [one.key for some in (task.measures, *OF_PROBES.values(), COST) for one in some]
     return Outcome(
         arm=arm,
         seed=folder.recipe().seed,
         run=str(folder.path),
         best_step=evaluation["step"],
         training_seconds=evaluation["training_seconds"],
-        numbers={column.key: numbers[column.key] for column in KNOWN if column.key in numbers},
+        numbers={key: numbers[key] for key in keys if key in numbers},
         evaluations=tuple(on_the_way(line) for line in lines if line["kind"] == "evaluation"),
         by_distance=None if recall is None else {int(key): one for key, one in recall["by_distance"].items()},
     )
 
 
-def bits_per_byte(loss: float, held_out: Path) -> float:
-    """From nats a token, by how many tokens the held-out text has for its bytes."""
-    size = Store(held_out).sizes["text"]
-    return loss * size.tokens / (size.text_bytes * math.log(2))
-
-
 def on_the_way(line: Mapping[str, Any]) -> dict[str, Number | None]:
-    """An evaluation as metrics.jsonl has it; null there is no number."""
+    """Return an evaluation as metrics.jsonl has it; null there is no number."""
     return {"step": line["step"], "loss": line["loss"], **line["scores"]}

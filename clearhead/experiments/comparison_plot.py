@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clearhead.colours import ROLES
-from clearhead.errors import RunError
 from clearhead.experiments.comparison import COST, Comparison, Measure, Outcome, Row
-from clearhead.files import replacing
-from clearhead.training.curves import DARK, GRID, spread
+from clearhead.plots.figure import DARK, add_grid, save_svg, spread
 
 # It takes a while to import, and most who import this file do not draw.
 if TYPE_CHECKING:
@@ -46,18 +44,12 @@ class Line(NamedTuple):
 
 
 def draw_comparison(comparison: Comparison, path: Path) -> None:
-    """Draws a comparison as an SVG; the same comparison gives the same bytes.
+    """Draw a comparison as an SVG; the same comparison gives the same bytes.
 
     Above: the main score of every run, with the mean of each arm, and beside it speed and memory. Below: the score on
     the way there, and of recall the accuracy by distance.
     """
-    import matplotlib
-
-    try:
-        with replacing(path) as partial, matplotlib.rc_context({"svg.hashsalt": "clearhead", "svg.fonttype": "path"}):
-            figure_of(comparison).savefig(partial, format="svg", metadata={"Date": None, "Creator": None})
-    except OSError as error:
-        raise RunError(f"{path}: the picture cannot be written there: {error.strerror or error}") from error
+    save_svg(lambda: figure_of(comparison), path, what="the picture")
 
 
 def figure_of(comparison: Comparison) -> "matplotlib.figure.Figure":
@@ -78,16 +70,14 @@ def figure_of(comparison: Comparison) -> "matplotlib.figure.Figure":
         both.append(lower.add_subplot(1, 2, 2))
         draw_distances(both[1], rows, looks)
     for axes in [*panels, *both]:
-        axes.grid(color=GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        add_grid(axes)
     budget = ", ".join(f"{value:,g} {name}" for name, value in comparison.budget.items())
     figure.suptitle(f"{comparison.probe or comparison.task}, {budget}", x=0.01, ha="left", fontsize=12, color=DARK)
     return figure
 
 
 def looks_of(arms: Sequence[str]) -> dict[str, Look]:
-    """A look for each arm; arms whose names begin alike share a colour."""
+    """Return a look for each arm; arms whose names begin alike share a colour."""
     firsts, rests = (list(dict.fromkeys(arm.partition("-")[part] for arm in arms)) for part in (0, 2))
     return {
         arm: Look(
@@ -102,17 +92,25 @@ def looks_of(arms: Sequence[str]) -> dict[str, Look]:
 def draw_runs(
     axes: "matplotlib.axes.Axes", comparison: Comparison, rows: Sequence[Row], looks: Mapping[str, Look]
 ) -> None:
-    """A marker for every run and a bar at the mean, the first arm on top."""
+    """Draw a marker for every run and a bar at the mean, the first arm on top."""
     measure = comparison.main
     for height, row in enumerate(rows):
         look = looks[row.arm]
-        values = [scaled(one.numbers.get(measure.key), measure) for one in comparison.outcomes if one.arm == row.arm]
+        values = [
+            to_shown_unit(one.numbers.get(measure.key), measure) for one in comparison.outcomes if one.arm == row.arm
+        ]
         axes.plot(values, [height] * len(values), look.marker, color=look.colour, markersize=6, alpha=0.6)
         mean = row.numbers[measure.key]
         axes.plot([measure.factor * mean.mean], [height], "|", color=DARK, markersize=18, markeredgewidth=1.6)
         beside = (measure.factor * mean.mean, height)
         axes.annotate(
-            measure.shown(mean), beside, xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8, color=DARK
+            measure.shown(mean.mean, mean.spread),
+            beside,
+            xytext=(0, 9),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=DARK,
         )
     axes.set_yticks(range(len(rows)), [row.arm for row in rows])
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):
@@ -137,20 +135,20 @@ def draw_cost(axes: "matplotlib.axes.Axes", rows: Sequence[Row], measure: Measur
 
 
 def on_the_way(comparison: Comparison) -> Measure:
-    """The main measure, if evaluations have it, else the loss, which they always have."""
+    """Return the main measure, if evaluations have it, else the loss, which they always have."""
     there = {key for one in comparison.outcomes for line in one.evaluations for key in line}
     return next(measure for measure in comparison.quality if measure.key in there)
 
 
 def ways_of(comparison: Comparison) -> list[Line]:
-    """For each arm the mean over its runs at each step at which all of them were evaluated."""
+    """Return for each arm the mean over its runs at each step at which all of them were evaluated."""
     measure = on_the_way(comparison)
     return [way_of([one for one in comparison.outcomes if one.arm == row.arm], measure) for row in comparison.rows]
 
 
 def way_of(outcomes: Sequence[Outcome], measure: Measure) -> Line:
     found = [
-        {scaled(line["step"], STEP): scaled(line.get(measure.key), measure) for line in one.evaluations}
+        {to_shown_unit(line["step"], STEP): to_shown_unit(line.get(measure.key), measure) for line in one.evaluations}
         for one in outcomes
     ]
     steps = sorted(set(found[0]).intersection(*found))
@@ -159,15 +157,15 @@ def way_of(outcomes: Sequence[Outcome], measure: Measure) -> Line:
     return Line(outcomes[0].arm, steps, means, [*map(min, columns)], [*map(max, columns)])
 
 
-def scaled(value: int | float | None, measure: Measure) -> float:
-    """As it is shown; not a number, and so not drawn, where there is none."""
+def to_shown_unit(value: int | float | None, measure: Measure) -> float:
+    """Return a value in the unit it is shown in; NaN, which is not drawn, where there is none."""
     return math.nan if value is None else measure.factor * value
 
 
 def draw_lines(
     axes: "matplotlib.axes.Axes", lines: Sequence[Line], looks: Mapping[str, Look], measure: Measure
 ) -> None:
-    """The mean of each arm, shaded from its least run to its most, with its name at the end."""
+    """Draw the mean of each arm, shaded from its least run to its most, with its name at the end."""
     for line in lines:
         look = looks[line.arm]
         axes.fill_between(line.places, line.least, line.most, color=look.colour, alpha=0.15, linewidth=0)
@@ -199,7 +197,7 @@ def distance_line(row: Row) -> Line:
 
 
 def name_ends(axes: "matplotlib.axes.Axes", lines: Sequence[Line], looks: Mapping[str, Look]) -> None:
-    """Writes the name of each arm right of where its line ends, none over another."""
+    """Write the name of each arm right of where its line ends, none over another."""
     bottom, top = axes.get_ylim()
     ends = sorted((line.values[-1], line.arm) for line in lines if line.values and math.isfinite(line.values[-1]))
     heights = spread([(value - bottom) / (top - bottom) for value, _ in ends], GAP)

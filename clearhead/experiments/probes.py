@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, final
 
 from clearhead.decoding.generating import eval_mode
-from clearhead.decoding.session import right_padded
+from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError, RunError
 from clearhead.files import read_json, write_text
 from clearhead.model import presets
@@ -29,7 +29,7 @@ from clearhead.training.defaults import PLACEHOLDER, decoder, with_position
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run
 from clearhead.training.schedules import SCHEDULES
-from clearhead.training.tasks import Generate
+from clearhead.training.tasks import Generate, task_named
 
 __all__ = ["PROBES", "Amount", "Probe", "Question", "Recalled", "probe_recipe", "questions", "score_recall"]
 
@@ -86,20 +86,20 @@ class Probe:
     held_out: int
 
     def amount(self, longest: int | None = None) -> Amount:
-        """As much as trains a model, for the usual longest sequence or another."""
+        """Return how many records train a model, for the usual longest sequence or another."""
         longest = self.longest if longest is None else longest
         examples = max(1, min(MOST_EXAMPLES, TRAINING_TOKENS // self.width(longest)))
         return Amount(longest=longest, examples=examples, held_out=self.held_out)
 
 
-def copied(draw: random.Random, longest: int) -> Example:
-    """A sequence, and the same again."""
+def draw_copy(draw: random.Random, longest: int) -> Example:
+    """Draw a sequence, and return it twice: as source and as target."""
     text = " ".join(letters(draw, longest))
     return text, text
 
 
-def ordered(draw: random.Random, longest: int) -> Example:
-    """A sequence, and its letters in order, each as often as it is there."""
+def draw_sort(draw: random.Random, longest: int) -> Example:
+    """Draw a sequence, and return it with its letters in order, each as often as it is there."""
     drawn = letters(draw, longest)
     return " ".join(drawn), " ".join(sorted(drawn))
 
@@ -108,8 +108,8 @@ def letters(draw: random.Random, longest: int) -> list[str]:
     return draw.choices(LETTERS, k=draw.randint(min(SHORTEST, longest), longest))
 
 
-def recalled(draw: random.Random, longest: int) -> Example:
-    """Pairs of a key and a value. A key has one value throughout, drawn for this text.
+def draw_recall(draw: random.Random, longest: int) -> Example:
+    """Draw a text of pairs of a key and a value. A key has one value throughout, drawn for this text.
 
     At each place a distance is drawn. If the key that far back has not come since, it comes again; else a new one does.
     Some texts have only the lesser distances, and are shorter: a model finds out from them what it is all about.
@@ -129,7 +129,7 @@ def recalled(draw: random.Random, longest: int) -> Example:
 
 
 def distances(longest: int) -> list[int]:
-    """The distances by which recall is scored, 4, 8, 16 and so on: each stands for those above the one before it.
+    """Return the distances by which recall is scored, 4, 8, 16 and so on: each stands for those above the one before.
 
     >>> distances(70)
     [4, 8, 16, 32, 64]
@@ -138,7 +138,7 @@ def distances(longest: int) -> list[int]:
 
 
 def pairs(longest: int) -> int:
-    """How many pairs a text has, some more than the greatest distance spans; and how many keys there are."""
+    """Return how many pairs a text has, some more than the greatest distance spans; and how many keys there are."""
     return longest * 5 // 8
 
 
@@ -150,7 +150,7 @@ PROBES: dict[str, Probe] = {
             about="letters, to be said again",
             task="translate",
             files=("source", "target"),
-            example=copied,
+            example=draw_copy,
             width=lambda longest: longest + 1,
             words=lambda longest: len(LETTERS),
             longest=40,
@@ -161,7 +161,7 @@ PROBES: dict[str, Probe] = {
             about="letters, to be put in order",
             task="translate",
             files=("source", "target"),
-            example=ordered,
+            example=draw_sort,
             width=lambda longest: longest + 1,
             words=lambda longest: len(LETTERS),
             longest=40,
@@ -172,7 +172,7 @@ PROBES: dict[str, Probe] = {
             about="keys with values, to be recalled when a key comes again",
             task="generate",
             files=("text",),
-            example=recalled,
+            example=draw_recall,
             width=lambda longest: 2 * pairs(longest) + 1,
             words=lambda longest: pairs(longest) + VALUES,
             longest=256,
@@ -184,15 +184,15 @@ PROBES: dict[str, Probe] = {
 
 
 def write_probe(probe: Probe, folder: Path, amount: Amount) -> Corpus:
-    """Writes a probe's files into the folder, unless the same ones are there: always the same bytes.
+    """Write a probe's files into the folder, unless the same ones are there: always the same bytes.
 
     What is held out is never among what is trained on.
     """
     notes = {"probe": probe.name, **asdict(amount)}
     if not is_written(folder / NOTES, notes):
         folder.mkdir(parents=True, exist_ok=True)
-        held = drawn(probe, amount.longest, amount.held_out, seed=0, without=set())
-        trained = drawn(probe, amount.longest, amount.examples, seed=1, without=set(held))
+        held = draw_examples(probe, amount.longest, amount.held_out, seed=0, without=set())
+        trained = draw_examples(probe, amount.longest, amount.examples, seed=1, without=set(held))
         for part, examples in (("dev", held), ("train", trained)):
             for file, texts in zip(probe.files, zip(*examples, strict=True), strict=True):
                 write_text(file_of(folder, part, file), "".join(f"{text}\n" for text in texts))
@@ -207,8 +207,8 @@ def is_written(path: Path, notes: dict[str, str | int]) -> bool:
         return False
 
 
-def drawn(probe: Probe, longest: int, count: int, *, seed: int, without: set[Example]) -> list[Example]:
-    """So many different examples, none of which is among those to do without."""
+def draw_examples(probe: Probe, longest: int, count: int, *, seed: int, without: set[Example]) -> list[Example]:
+    """Draw so many different examples, none of which is among those to do without."""
     draw = random.Random(f"{probe.name} {longest} {seed}")
     found: dict[Example, None] = {}
     for _ in range(10 * count):
@@ -226,7 +226,7 @@ def file_of(folder: Path, part: str, file: str) -> Path:
 
 def corpus_of(probe: Probe, folder: Path) -> Corpus:
     train, dev = ([str(file_of(folder, part, file)) for file in probe.files] for part in ("train", "dev"))
-    if probe.task == "translate":
+    if len(probe.files) == 2:
         return Corpus(train=aligned(train), dev=aligned(dev))
     return Corpus(train=Documents(paths=tuple(train), unit="line"), dev=Documents(paths=tuple(dev), unit="line"))
 
@@ -237,13 +237,13 @@ def aligned(paths: Sequence[str]) -> Aligned:
 
 
 def probe_recipe(probe: Probe, folder: Path, amount: Amount | None = None, machine: Machine = Machine()) -> Recipe:
-    """The recipe for a probe, whose files are in the folder from now on: a model of two layers that can learn it."""
+    """Write a probe's files into the folder, and return a recipe of a model of two layers that can learn it."""
     amount = amount or probe.amount()
     corpus = write_probe(probe, folder, amount)
     width = probe.width(amount.longest)
     # A stretch of a stream begins anywhere: half as long again as a text, it holds most of one whole.
     context, model = width, presets.classic(PLACEHOLDER, size=SIZE, dropout=0.0, arrangement=PreNorm())
-    if probe.task == "generate":
+    if task_named(probe.task).family == "decoder":
         context = width * 3 // 2
         model = with_position(decoder(SIZE, context, 0.0), "rotary", context)
     return Recipe(
@@ -267,7 +267,7 @@ class Question(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """The distance as it is scored: the next power of two.
+        """Return the distance as it is scored: the next power of two.
 
         >>> [Question(9, distance).reach for distance in (4, 6, 8, 10)]
         [4, 8, 8, 16]
@@ -289,7 +289,7 @@ class Recalled:
 
 
 def questions(text: str) -> Iterator[Question]:
-    """What a text of pairs asks.
+    """Return what a text of pairs asks.
 
     >>> list(questions("k3 v1 k0 v7 k3 v1"))
     [Question(pair=2, distance=4)]
@@ -302,7 +302,7 @@ def questions(text: str) -> Iterator[Question]:
 
 
 def score_recall(run: Run, texts: Sequence[str]) -> Recalled:
-    """Asks a run all that these texts ask."""
+    """Ask a run all that these texts ask, and score its answers."""
     task = run.asked(Generate)
     tokenizer = task.tokenizers["text"]
     rows = [[tokenizer.end, *ids] for ids in tokenizer.encode_batch(texts)]
@@ -319,10 +319,10 @@ def score_recall(run: Run, texts: Sequence[str]) -> Recalled:
 
 
 def likeliest_after(run: Run, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The likeliest token after each of these."""
+    """Return the likeliest token after each of these."""
 
     def answer(batch: list[int]) -> list[list[int]]:
-        tokens, _ = right_padded([rows[i] for i in batch], next(run.model.parameters()).device)
+        tokens, _ = pad_right([rows[i] for i in batch], next(run.model.parameters()).device)
         with eval_mode(run.model):
             return run.task.logits(run.model, {"tokens": tokens}).argmax(-1).tolist()
 

@@ -1,13 +1,16 @@
 """The runs of a comparison: each a job, done by a process of its own, so that its memory is its alone.
 
-`python -m clearhead.experiments.workers run RUN/job.json` is such a process.
+`python -m clearhead.experiments.workers run RUN/job.json` is such a process. Modules with parts of the user's own come
+after it: a worker imports those that its command line names, and none because its job names them.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,14 +19,15 @@ from typing import Any, final
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.experiments.probes import score_recall
 from clearhead.files import open_log, os_errors_as_run_errors, read_sealed
+from clearhead.registry import import_parts
 from clearhead.serialization import from_json, table_of, to_json
 from clearhead.text.preparing import prepare
 from clearhead.training.claiming import check_new, claim
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import CLASSES, THEN, Recipe
+from clearhead.training.recipe import CLASSES, THEN, Recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import task_named
 from clearhead.training.train import resume, train
 
 __all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all", "work"]
@@ -31,6 +35,8 @@ __all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all",
 Log = Callable[[str], None]
 PAUSE = 0.1
 """Seconds between looks at the processes."""
+STOP = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
+"""What asks a worker to save and leave. On Windows SIGTERM would end it at once."""
 JOB, LOG, RECALL = "job.json", "log.txt", "recall.json"
 
 
@@ -58,7 +64,7 @@ class Job:
         return self.folder.path.name
 
 
-KNOWN = CLASSES | table_of([Job])
+KNOWN: Mapping[str, type] = ChainMap(table_of([Job]), CLASSES)  # pyright: ignore[reportArgumentType] - it is only read
 
 
 def begin(jobs: Sequence[Job]) -> None:
@@ -66,7 +72,7 @@ def begin(jobs: Sequence[Job]) -> None:
     for job in jobs:
         if not job.folder.exists():
             check_new(job.folder)
-            with job.folder.locked():
+            with job.folder.lock():
                 claim(job.folder)
         job.folder.write_own(job.folder.path / JOB, {"job": to_json(job, KNOWN)})
 
@@ -90,13 +96,15 @@ def read_job(path: Path) -> Job:
 
 
 def prepare_text(jobs: Sequence[Job], log: Log) -> None:
-    """Tokenises the text once, in a process of its own; arms that differ in it have their own."""
+    """Tokenise the text once, in a process of its own; arms that differ in it have their own."""
     different = {
         json.dumps(to_json([job.recipe.corpus, job.recipe.tokenizing, job.recipe.batching.context])): job
         for job in jobs
     }
     for job in different.values():
-        done = subprocess.run(command("prepare", job), text=True, capture_output=True, env=environment(), check=False)
+        done = subprocess.run(
+            command("prepare", job), text=True, capture_output=True, env=environment(job), check=False
+        )
         for line in done.stdout.splitlines():
             log(line)
         if done.returncode:
@@ -104,17 +112,31 @@ def prepare_text(jobs: Sequence[Job], log: Log) -> None:
 
 
 def command(verb: str, job: Job) -> list[str]:
-    return [sys.executable, "-m", "clearhead.experiments.workers", verb, str(job.folder.path / JOB)]
+    return [
+        sys.executable,
+        "-m",
+        "clearhead.experiments.workers",
+        verb,
+        str(job.folder.path / JOB),
+        *own_modules(job.recipe),
+    ]
 
 
-def environment() -> dict[str, str]:
-    """Ours, with this very clearhead first on the path, wherever the command was given."""
-    here = str(Path(__file__).parents[2])
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
+def environment(job: Job) -> dict[str, str]:
+    """Return our environment, with this clearhead first on the path, then the folders of the user's own modules."""
+    paths = [str(Path(__file__).parents[2]), *map(folder_of, own_modules(job.recipe)), os.environ.get("PYTHONPATH")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, paths)))}
+
+
+def folder_of(module: str) -> str | None:
+    """Return the folder that an imported module is found in, by its own name or its package's; None if it has none."""
+    top = sys.modules[module.partition(".")[0]]
+    file = getattr(top, "__file__", None)
+    return None if file is None else str(Path(file).resolve().parents[1 if hasattr(top, "__path__") else 0])
 
 
 def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
-    """Runs every job in a process of its own; returns why those that failed did, by name.
+    """Run every job in a process of its own; return why those that failed did, by name.
 
     Ctrl-C and SIGTERM are passed on once: the runs save, and then this raises.
     """
@@ -130,38 +152,39 @@ def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
                 while waiting and len(running) < parallel and not stopping.asked:
                     number, job = waiting.pop(0)
                     log(f"{number}/{len(jobs)}  {job.name}: see {job.folder.path / LOG}")
-                    running[job.name] = started(job)
+                    running[job.name] = start_worker(job)
                 if stopping.asked:
-                    end(running)
+                    stop_workers(running)
                 time.sleep(PAUSE)
                 for name in [name for name, process in running.items() if process.poll() is not None]:
                     if running.pop(name).returncode and not stopping.asked:
                         problems[name] = last_line(by_name[name].folder.path / LOG)
                         log(f"{name} failed: {problems[name]}")
         finally:
-            end(running)
+            stop_workers(running)
     if stopping.asked:
         raise Interrupted(stopping.asked)
     return problems
 
 
-def started(job: Job) -> subprocess.Popen[bytes]:
-    """A worker, whose signals come from us alone."""
+def start_worker(job: Job) -> subprocess.Popen[bytes]:
+    """Start a worker, whose signals come from us alone."""
     with os_errors_as_run_errors(job.folder.path / LOG), open_log(job.folder.path / LOG) as log:
         return subprocess.Popen(
             command("run", job),
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
-            env=environment(),
+            env=environment(job),
             start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
 
 
-def end(running: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Asks the workers to save and leave, and waits for them."""
+def stop_workers(running: Mapping[str, subprocess.Popen[bytes]]) -> None:
+    """Ask the workers to save and leave, and wait for them."""
     for process in running.values():
-        process.terminate()
+        process.send_signal(STOP)
     for process in running.values():
         process.wait()
 
@@ -180,7 +203,7 @@ class Interrupted(RunError):
 
 
 def work(job: Job) -> Run:
-    """Makes a run, or goes on with it; in the end it is asked what its probe asks."""
+    """Train a run, or resume it; then ask it what its probe asks."""
     data = Path(job.data)
     if job.folder.exists():
         run = resume(job.run, watcher=report, log=say, data=data)
@@ -194,7 +217,7 @@ def work(job: Job) -> Run:
 
 def tokenise(job: Job) -> None:
     recipe = job.recipe
-    layout = TASKS[recipe.task].layout(recipe.batching.context)
+    layout = task_named(recipe.task).layout(recipe.batching.context)
     prepare(recipe.corpus, layout, recipe.tokenizing, Path(job.data), say)
 
 
@@ -203,7 +226,7 @@ def say(text: str) -> None:
 
 
 def report(line: Mapping[str, Any]) -> None:
-    """A line of the log for a line of metrics."""
+    """Print a line of the log for a line of metrics."""
     match line["kind"]:
         case "step":
             pace = f"{line['tokens_per_second']:,} tokens/s"
@@ -214,9 +237,10 @@ def report(line: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What a worker process does."""
-    verb, path = arguments
+    """Do what a worker process is asked for: `run` or `prepare`."""
+    verb, path, *parts = arguments
     try:
+        import_parts(parts)
         {"run": work, "prepare": tokenise}[verb](read_job(Path(path)))
     except ClearheadError as error:
         print(error, file=sys.stderr)

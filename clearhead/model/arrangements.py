@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.model.fast_step import FastStep, fast_step_of
 from clearhead.model.norms import LayerNorm, Norm
+from clearhead.registry import kind, register
 from clearhead.taps import Tapped
 
 __all__ = ["Arrangement", "Connection", "NoNorm", "NoteNorm", "Place", "PostNorm", "PreNorm"]
@@ -36,10 +38,10 @@ class Place(NamedTuple):
 
 
 class Connection(Tapped, ABC):
-    """What stands around one branch: the residual, and a norm if there is one."""
+    """Residual connection around one branch, with its norm if there is one."""
 
     places: ClassVar[tuple[Place, ...]] = (Place("branch"), Place("add", "residual"))
-    """What the vectors pass, in order. Traces name their values by it, and the explorer draws it."""
+    """Operations in order. Traces name their values by it, and the explorer draws it."""
 
     def __init__(self, dropout: float, norm: nn.Module | None = None) -> None:
         super().__init__()
@@ -48,37 +50,42 @@ class Connection(Tapped, ABC):
 
     @property
     def passes(self) -> str:
-        """The tap of what goes on from here."""
+        """Tap of what goes on from here."""
         return self.places[-1].out
 
     @abstractmethod
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
-        """The vectors after the branch, its residual and its norm."""
+        """Return the vectors after the branch, its residual and its norm."""
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        """Return the branch with its residual and norm, for one position of every row: by default a call of `self`."""
+        return lambda x: self(x.unsqueeze(1), lambda inner: branch(inner.squeeze(1)).unsqueeze(1)).squeeze(1)
 
     def drop(self, branch: Tensor) -> Tensor:
         return F.dropout(branch, self.dropout) if self.training and self.dropout else branch
 
 
+@kind("arrangement")
 class Arrangement(ABC):
     """The connections of a block, one for attention, one for cross-attention, one for feed-forward."""
 
     @abstractmethod
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
-        """The connection around `attention`, `cross` or `feed_forward`."""
+        """Return the connection around `attention`, `cross` or `feed_forward`."""
 
     def final(self, d_model: int) -> nn.Module | None:
-        """The norm after the last block; None where the block ends with one already, or there are none."""
+        """Return the norm after the last block; None where the block ends with one already, or there are none."""
         return None
 
     def gain(self, n_branches: int, stream: float) -> float:
-        """What the last map of each branch is multiplied by at the start, in a stack of so many branches.
+        """Return the factor of each branch's last map at the start, in a stack of so many branches.
 
         `stream` is the standard deviation of what comes into the stack.
         """
         return 1.0
 
     def check(self, *, feed_forward: bool) -> None:  # noqa: B027 - most have nothing to refuse
-        """Raises where the arrangement does not fit the block."""
+        """Raise where the arrangement does not fit the block."""
 
 
 @final
@@ -148,6 +155,12 @@ class NoteNorm(Arrangement):
             raise OptionError("NoteNorm is norm(FFN(a) + a): this block has no feed-forward; give it one")
 
 
+register(PreNorm, option="pre")
+register(PostNorm, option="post")
+register(NoteNorm, option="note")
+register(NoNorm, option="none")
+
+
 @final
 class Before(Connection):
     """The norm before the branch."""
@@ -158,6 +171,11 @@ class Before(Connection):
         assert self.norm is not None
         normed = self.tap("normed", self.norm(x))
         return self.tap("residual", x + self.drop(branch(normed)))
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        assert self.norm is not None
+        norm = fast_step_of(self.norm)
+        return lambda x: x + branch(norm(x))
 
 
 @final
@@ -171,6 +189,11 @@ class After(Connection):
         residual = self.tap("residual", x + self.drop(branch(x)))
         return self.tap("normed", self.norm(residual))
 
+    def fast_step(self, branch: FastStep) -> FastStep:
+        assert self.norm is not None
+        norm = fast_step_of(self.norm)
+        return lambda x: norm(x + branch(x))
+
 
 @final
 class Bare(Connection):
@@ -178,6 +201,9 @@ class Bare(Connection):
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         return self.tap("residual", x + self.drop(branch(x)))
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        return lambda x: x + branch(x)
 
 
 @final
@@ -188,3 +214,6 @@ class Alone(Connection):
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         return self.tap("out", self.drop(branch(x)))
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        return branch

@@ -12,13 +12,14 @@ from torch.utils.checkpoint import checkpoint
 from clearhead.attention.heads import HeadLayout
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
-from clearhead.attention.modes import transformed
+from clearhead.attention.modes import under_torch_func
 from clearhead.attention.positions import Position
 from clearhead.attention.request import check_dropout
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Arrangement, Connection, PreNorm
+from clearhead.model.fast_step import FastStep, fast_step_of, has_own_step
 from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.taps import Tapped
@@ -31,7 +32,7 @@ Vectors = Float[Tensor, "batch n d_model"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """What goes into an attention slot: the arguments of `clearhead.Attention` but its width."""
+    """Spec of an attention layer: the arguments of `clearhead.Attention` but its width."""
 
     heads: HeadLayout | int = 8
     similarity: Similarity | None = None
@@ -42,7 +43,7 @@ class AttentionSpec:
     kernel: str = "auto"
 
     def build(self, d_model: int, mask: Mask | None = None) -> Attention:
-        """The layer; `mask` is what its place in the model asks for, beside its own."""
+        """Return the layer; `mask` is what its place in the model asks for, beside its own."""
         own = [part for part in (mask, self.mask) if part is not None]
         layer = Attention(
             d_model,
@@ -114,14 +115,44 @@ class Block(Tapped):
     def forward(self, x: Vectors, reads: KVSources) -> Vectors:
         x = self.around_attention(x, lambda inner: reads.own(self.attention, inner))
         if self.cross is not None:
-            cross, read = self.cross, crossing(reads)
+            cross, read = self.cross, cross_source(reads)
             x = self.around_cross(x, lambda inner: read(cross, inner))
         if self.feed_forward is not None:
             x = self.around_feed_forward(x, self.feed_forward)
         return self.tap("out", x)
 
+    def fast_step(self, reads: KVSources) -> FastStep:
+        """Return the block as a function of one new position of every row."""
+        branches = [connect(self.around_attention, reads.own.fast_step(self.attention))]
+        if self.cross is not None:
+            branches.append(connect(self.around_cross, cross_source(reads).fast_step(self.cross)))
+        if self.feed_forward is not None:
+            branches.append(connect(self.around_feed_forward, fast_step_of(self.feed_forward)))
+        return compose(branches)
 
-def crossing(reads: KVSources) -> KVSource:
+
+def connect(around: Connection, branch: FastStep) -> FastStep:
+    """Return the branch within its connection; one that changes `forward` alone is called."""
+    return around.fast_step(branch) if has_own_step(around) else Connection.fast_step(around, branch)
+
+
+def call_block(block: nn.Module, reads: KVSources) -> FastStep:
+    """Return a function that calls a module in a block's place (a wrapped or compiled one) with one position."""
+    return lambda x: block(x.unsqueeze(1), reads).squeeze(1)
+
+
+def compose(steps: Sequence[FastStep]) -> FastStep:
+    """Return one function that applies the steps in order."""
+
+    def run(x: Tensor) -> Tensor:
+        for step in steps:
+            x = step(x)
+        return x
+
+    return run
+
+
+def cross_source(reads: KVSources) -> KVSource:
     if reads.cross is None:
         raise OptionError("this decoder has cross-attention and was given nothing to attend to: pass memory=")
     return reads.cross
@@ -148,7 +179,19 @@ class Stack(Tapped):
         self.checkpointing = False
 
     def forward(self, x: Vectors, reads: Sequence[KVSources]) -> Vectors:
-        again = self.checkpointing and torch.is_grad_enabled() and not transformed()  # torch.func has no checkpoints
+        again = (
+            self.checkpointing and torch.is_grad_enabled() and not under_torch_func()
+        )  # torch.func has no checkpoints
         for block, read in zip(self.blocks, reads, strict=True):
             x = checkpoint(block, x, read, use_reentrant=False) if again else block(x, read)
         return x if self.norm is None else self.tap("normed", self.norm(x))
+
+    def fast_step(self, reads: Sequence[KVSources]) -> FastStep:
+        """Return the blocks and the last norm as a function of one new position of every row."""
+        steps = [
+            block.fast_step(read) if has_own_step(block) else call_block(block, read)
+            for block, read in zip(self.blocks, reads, strict=True)
+        ]
+        if self.norm is not None:
+            steps.append(fast_step_of(self.norm))
+        return compose(steps)

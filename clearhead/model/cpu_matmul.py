@@ -18,7 +18,7 @@ Map = tuple[Tensor, Tensor | None]
 """A matrix and a bias."""
 
 WIDE, LARGE = 256, 1 << 17
-"""From which width and number of entries on it pays: below, copying the result back takes longer than is won."""
+"""Least width and number of entries for which it pays: below, copying the result back takes longer."""
 
 
 def is_large(weight: Float[Tensor, "d_out d_in"]) -> bool:
@@ -28,7 +28,7 @@ def is_large(weight: Float[Tensor, "d_out d_in"]) -> bool:
 def few_rows(
     x: Float[Tensor, "row d_in"], weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, "d_out"] | None = None
 ) -> Float[Tensor, "row d_out"]:
-    """`F.linear(x, weight, bias)` for a large matrix, without gradients."""
+    """Return `F.linear(x, weight, bias)` for a large matrix, without gradients."""
     rows = x.shape[0]
     if rows > FEW or (rows == 1 and weight.shape[1] > weight.shape[0]):
         return F.linear(x, weight, bias)
@@ -39,7 +39,7 @@ def few_rows(
 def through(
     x: Float[Tensor, "row d_model"], up: Map, activate: Callable[[Tensor], Tensor], down: Map
 ) -> Float[Tensor, "row d_model"]:
-    """Up by a large matrix, through a non-linearity and down by another: more rows are best kept as columns between."""
+    """Return `down(activate(up(x)))` for two large matrices; with more rows, hidden values stay columns."""
     rows = x.shape[0]
     if not FEWEST < rows <= MANY:
         return few_rows(activate(few_rows(x, *up)), *down)

@@ -34,7 +34,7 @@ from torch import nn
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Block
-from clearhead.model.flops import Cost, block_costs, every_head, measured, meta, windows
+from clearhead.model.flops import Cost, block_costs, count_operations, every_head, meta, windows
 from clearhead.model.transformers import (
     Decoder,
     DecoderSpec,
@@ -56,7 +56,7 @@ class Part:
     parameters: int
     """Those that are counted in no part before."""
     frozen: int
-    """How many of them are not trained."""
+    """Number of them that are frozen."""
     operations: int
     shares: tuple[str, ...]
     """The parameters it has in common with parts before, by the paths at which they are counted."""
@@ -87,7 +87,7 @@ class Section:
 @final
 @dataclass(frozen=True, kw_only=True)
 class CacheSize:
-    """How many numbers decoding keeps of one sequence."""
+    """Numbers in the KV cache of one sequence."""
 
     token: int = 0
     """For each token so far: keys and values."""
@@ -116,7 +116,7 @@ class Memory:
     token: int
     source_token: int
     fixed: int
-    """What does not grow: windows when they are full, and the states of kernelized layers."""
+    """Part that does not grow: full windows, and the states of kernelized layers."""
 
 
 @final
@@ -132,7 +132,7 @@ class Description:
 
     @property
     def parameters(self) -> int:
-        """All of them, each counted once wherever it is shared."""
+        """Number of all parameters, each counted once wherever it is shared."""
         return sum(section.parameters for section in self.sections)
 
     @property
@@ -148,7 +148,7 @@ class Description:
         return sum(section.operations for section in self.sections)
 
     def memory(self, dtype: torch.dtype = torch.float32) -> Memory:
-        """What it takes in a dtype."""
+        """Return the bytes it takes in a dtype."""
         size, state = dtype.itemsize, torch.promote_types(dtype, torch.float32).itemsize
         return Memory(
             parameters=self.parameters * size,
@@ -165,7 +165,7 @@ def describe(
     source: int = 128,
     target: int = 128,
 ) -> Description:
-    """The parts of a model, or of the one a spec would build; nothing is computed or built but on the meta device.
+    """Return the parts of a model, or of the model a spec would build, which is built on the meta device only.
 
     An encoder reads `source` tokens and a decoder writes `target` of them. Of a model, what is trained and what is
     shared is as it stands in the model itself.
@@ -193,7 +193,7 @@ def describe(
 
 
 class Counter:
-    """Goes through a model on the meta device, and through the parameters of the model it stands for."""
+    """Counts a model on the meta device, and the parameters of the model it stands for."""
 
     def __init__(self, owner: nn.Module, batch: int) -> None:
         self.left = dict(owner.named_parameters(remove_duplicate=False))
@@ -211,7 +211,7 @@ class Counter:
                 yield from self.stack(model, "", target, source)
 
     def stack(self, model: Encoder | Decoder, name: str, n: int, n_memory: int) -> Iterator[Section]:
-        """An encoder or a decoder of n tokens: its embedding, its blocks and its output."""
+        """Count an encoder or a decoder of n tokens: its embedding, its blocks and its output."""
         path, title = (f"{name}.", f"{name} ") if name else ("", "")
         yield section(f"{title}embedding", self.embedding(model, path, n))
         costs: dict[int, list[Cost]] = {}  # by the spec: most blocks have the same
@@ -240,11 +240,11 @@ class Counter:
     def output(self, model: Encoder | Decoder, path: str, n: int) -> Iterator[Part]:
         yield self.part("norm", f"{path}stack.norm")
         if model.output is not None:
-            operations, _ = measured(model.output, meta(self.batch, n, model.spec.d_model), None)
+            operations, _ = count_operations(model.output, meta(self.batch, n, model.spec.d_model), None)
             yield self.part("output", f"{path}output", operations=operations)
 
     def part(self, name: str, *paths: str, operations: int = 0) -> Part:
-        """The part that has every parameter under these paths, of which those counted before are shared."""
+        """Return the part that has every parameter under these paths; those counted before are shared."""
         under = tuple(f"{path}." for path in paths)
         found = {path: self.left.pop(path) for path in list(self.left) if f"{path}.".startswith(under)}
         own = [parameter for path, parameter in found.items() if self.first.setdefault(id(parameter), path) == path]
@@ -258,19 +258,19 @@ class Counter:
 
 
 def section(name: str, parts: Iterator[Part] | Sequence[Part], count: int = 1) -> Section:
-    """A section of those parts that have anything to count."""
+    """Return a section of those parts that have anything to count."""
     kept = tuple(part for part in parts if part.parameters or part.operations or part.shares)
     return Section(name=name, count=count, parts=kept)
 
 
 def runs(blocks: Sequence[tuple[Part, ...]]) -> Iterator[tuple[list[int], tuple[Part, ...]]]:
-    """Equal blocks next to each other, and their numbers, counted from 1."""
+    """Return equal blocks next to each other, and their numbers, counted from 1."""
     for parts, numbered in groupby(enumerate(blocks, 1), key=lambda pair: pair[1]):
         yield [number for number, _ in numbered], parts
 
 
 def block_name(numbers: Sequence[int], of: int) -> str:
-    """`blocks` for all of them, else `block 3` or `blocks 4 to 6`."""
+    """Return `blocks` for all of them, else `block 3` or `blocks 4 to 6`."""
     if len(numbers) == of:
         return "block" if of == 1 else "blocks"
     return f"block {numbers[0]}" if len(numbers) == 1 else f"blocks {numbers[0]} to {numbers[-1]}"
@@ -281,7 +281,7 @@ def blocks_of(model: Encoder | Decoder) -> list[Block]:
 
 
 def decoder_blocks(model: Encoder | Decoder | EncoderDecoder) -> list[Block]:
-    """The blocks that write, and so keep caches."""
+    """Return the blocks that generate, and so keep KV caches."""
     match model:
         case EncoderDecoder():
             return blocks_of(model.decoder)
@@ -297,7 +297,7 @@ def cache_of(block: Block) -> CacheSize:
 
 
 def own_cache(layer: Attention) -> CacheSize:
-    """What decoding keeps for a layer that attends to its own sequence."""
+    """Return what the KV cache of a self-attention layer holds."""
     if layer.sums and layer.mask.kinds == {"causal"}:
         return CacheSize(state=state(layer))
     if seen := windows(layer.mask):
@@ -306,7 +306,7 @@ def own_cache(layer: Attention) -> CacheSize:
 
 
 def cross_cache(layer: Attention) -> CacheSize:
-    """What decoding keeps for a layer that attends to the source."""
+    """Return what the KV cache of a cross-attention layer holds."""
     if layer.sums and layer.mask.kinds == {"none"}:
         return CacheSize(state=state(layer))
     return CacheSize(source_token=keys_and_values(layer))
@@ -318,7 +318,7 @@ def keys_and_values(layer: Attention) -> int:
 
 
 def state(layer: Attention) -> int:
-    """The sum of φ(k) vᵀ and of φ(k), for each head; and of features kept as logarithms the greatest so far."""
+    """Return the sum of φ(k) vᵀ and of φ(k), for each head; for logarithms of features also the greatest so far."""
     key, value = (every_head(side(meta(1, 1, layer.d_model)), layer.shape.n_heads) for side in (layer.key, layer.value))
     features = layer.similarity.prepare(key, key)[1]
     return features.numel() * (value.shape[-1] + 1 + (layer.similarity.form == "log features"))

@@ -24,7 +24,7 @@ UNSCALED = 0.02
 @final
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """How tokens become vectors: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.
+    """Spec of an embedding: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.
 
     A table that is scaled starts normal with variance 1 / d_model, so that the vectors have unit variance, and so have
     the logits where the output is tied to it; one that is not starts with a deviation of 0.02. `frozen` keeps the table
@@ -46,11 +46,11 @@ class Embedding:
             )
 
     def stream(self, d_model: int) -> float:
-        """The standard deviation of what it gives at the start, positions left aside."""
+        """Return the standard deviation of its vectors at the start, without the positions."""
         return 1.0 if self.scaled or self.norm is not None else UNSCALED
 
     def build(self, vocabulary: int, d_model: int, *, table: nn.Parameter | None = None) -> "TokenEmbedding":
-        """The embedding with its table, or with one that another has already."""
+        """Return the embedding with a table of its own, or with one that another has already."""
         return TokenEmbedding(self, vocabulary, d_model, table)
 
 
@@ -72,7 +72,7 @@ class TokenEmbedding(Tapped):
         self.dropout = spec.dropout
 
     def forward(self, tokens: Tokens, *, positions: Tensor | None = None, start: int = 0) -> Vectors:
-        """Vectors of tokens at these positions, `(n,)` or `(batch, n)`; from `start` on where none are given."""
+        """Return vectors of tokens at these positions, `(n,)` or `(batch, n)`; by default from `start` on."""
         x = F.embedding(tokens, self.table)
         x = self.tap("token", x if self.factor == 1 else x * self.factor)
         return self.with_position(x, positions=positions, start=start)

@@ -10,20 +10,24 @@ from torch.nn import functional as F
 
 from clearhead.attention.heads import linear
 from clearhead.errors import OptionError
+from clearhead.model.cpu_matmul import is_large, through
+from clearhead.model.fast_step import FastStep, linear_step, plain_linear
 from clearhead.model.steps import Explained, Step
+from clearhead.registry import kind, register
 
 __all__ = ["GELU", "FeedForward", "ReLU", "SiLU", "SwiGLU"]
 
 Vectors = Float[Tensor, "batch n d_model"]
 
 
+@kind("feed-forward")
 @dataclass(frozen=True)
 class FeedForward(ABC):
     """Up to d_ff numbers, through a non-linearity, and down again."""
 
     d_ff: int
     n_maps: ClassVar[int] = 2
-    """How many maps of d_model x d_ff it has."""
+    """Number of its maps of d_model x d_ff."""
 
     def __post_init__(self) -> None:
         if self.d_ff < 1:
@@ -31,7 +35,7 @@ class FeedForward(ABC):
 
     @abstractmethod
     def build(self, d_model: int) -> "Network":
-        """The network with its maps, for this width."""
+        """Return the network with its maps, for this width."""
 
 
 @final
@@ -94,6 +98,12 @@ class SwiGLU(FeedForward):
         return Gated(d_model, self, bias=self.bias)
 
 
+register(ReLU, option="relu")
+register(GELU, option="gelu")
+register(SiLU, option="silu")
+register(SwiGLU, option="swiglu")
+
+
 class Network(Explained):
     """A built feed-forward; `down` is its last map."""
 
@@ -102,7 +112,7 @@ class Network(Explained):
 
 @final
 class Plain(Network):
-    """Two maps and what stands between them."""
+    """Two maps with a non-linearity between them."""
 
     def __init__(self, d_model: int, spec: ReLU | GELU | SiLU, *, bias: bool) -> None:
         super().__init__()
@@ -114,6 +124,14 @@ class Plain(Network):
         pre_activation = self.tap("pre_activation", self.up(x))
         hidden = self.tap("hidden", self.activate(pre_activation))
         return self.tap("out", self.down(hidden))
+
+    def fast_step(self) -> FastStep:
+        activate = self.activate
+        if all(plain_linear(part) and is_large(part.weight) for part in (self.up, self.down)):
+            first, second = ((part.weight, part.bias) for part in (self.up, self.down))
+            return lambda x: through(x, first, activate, second)
+        up, down = linear_step(self.up), linear_step(self.down)
+        return lambda x: down(activate(up(x)))
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -138,6 +156,10 @@ class Gated(Network):
         activated = self.tap("activated_gate", F.silu(self.tap("gate", self.gate(x))))
         hidden = self.tap("hidden", activated * self.tap("up", self.up(x)))
         return self.tap("out", self.down(hidden))
+
+    def fast_step(self) -> FastStep:
+        gate, up, down = linear_step(self.gate), linear_step(self.up), linear_step(self.down)
+        return lambda x: down(F.silu(gate(x)) * up(x))
 
     @property
     def steps(self) -> tuple[Step, ...]:

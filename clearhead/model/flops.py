@@ -16,10 +16,10 @@ from clearhead.attention.masks import Extent, Mask, Window
 from clearhead.attention.score_index import Positions, box
 from clearhead.model.blocks import Block
 
-__all__ = ["Cost", "allowed_pairs", "block_costs", "every_head", "measured", "meta", "windows"]
+__all__ = ["Cost", "allowed_pairs", "block_costs", "count_operations", "every_head", "meta", "windows"]
 
 CELLS = 1 << 24
-"""How many cells of a mask are looked at together."""
+"""Cells of a mask evaluated at a time."""
 
 
 class Cost(NamedTuple):
@@ -34,63 +34,63 @@ def meta(*shape: int) -> Tensor:
     return torch.empty(*shape, device="meta")
 
 
-def measured(function: Callable[..., Any], *inputs: Tensor | None) -> tuple[int, Any]:
-    """The operations of the matrix products in a function, as in training: without gradients some take another way."""
+def count_operations(function: Callable[..., Any], *inputs: Tensor | None) -> tuple[int, Any]:
+    """Count the operations of a function's matrix products, with gradients on: without, some take another way."""
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
         made = function(*inputs)
     return counter.get_total_flops(), made
 
 
 def block_costs(block: Block, batch: int, n: int, n_memory: int) -> Iterator[Cost]:
-    """The parts of a block for n tokens, that cross-attends, if it does, to n_memory vectors."""
+    """Return the parts of a block for n tokens, cross-attending to n_memory vectors if it does."""
     yield from attention_costs("attention", block.attention, batch, n, n)
     if block.cross is not None:
         yield from attention_costs("cross", block.cross, batch, n, n_memory)
     if block.feed_forward is not None:
-        operations, _ = measured(block.feed_forward, meta(batch, n, block.attention.d_model))
+        operations, _ = count_operations(block.feed_forward, meta(batch, n, block.attention.d_model))
         yield Cost("feed-forward", ("feed_forward",), operations)
     yield Cost("norms", ("around_attention", "around_cross", "around_feed_forward"), 0)
 
 
 def attention_costs(slot: str, layer: Attention, batch: int, n_query: int, n_key: int) -> Iterator[Cost]:
-    asking, query = measured(layer.query, meta(batch, n_query, layer.d_model))
-    keying, key = measured(layer.key, meta(batch, n_key, layer.d_model))
-    valuing, value = measured(layer.value, meta(batch, n_key, layer.d_model))
+    asking, query = count_operations(layer.query, meta(batch, n_query, layer.d_model))
+    keying, key = count_operations(layer.key, meta(batch, n_key, layer.d_model))
+    valuing, value = count_operations(layer.value, meta(batch, n_key, layer.d_model))
     yield Cost(f"{slot} query map", (f"{slot}.query",), asking)
     yield Cost(f"{slot} key map", (f"{slot}.key",), keying)
     yield Cost(f"{slot} value map", (f"{slot}.value",), valuing)
-    inner = summed if layer.weighting.form == "kernelized" else scored
+    inner = count_summed if layer.weighting.form == "kernelized" else count_scored
     name, scoring, mixing = inner(layer, query, key, value)
     yield Cost(f"{slot} {name}", (f"{slot}.similarity", f"{slot}.weighting", f"{slot}.position"), scoring)
     yield Cost(f"{slot} weighted sum", (), mixing)
-    ending, _ = measured(layer.output, meta(batch, n_query, query.shape[1] * value.shape[-1]))
+    ending, _ = count_operations(layer.output, meta(batch, n_query, query.shape[1] * value.shape[-1]))
     yield Cost(f"{slot} output map", (f"{slot}.output",), ending)
 
 
-def scored(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
-    """Every pair has its score, and its share in the sum."""
+def count_scored(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
+    """Count operations where every pair has its score, and its term in the sum."""
     batch, n_heads, n_query, _ = query.shape
-    once, (asked, answered) = measured(layer.similarity.prepare, query, every_head(key, n_heads))
-    one_in_each_head, _ = measured(layer.similarity.score, asked[:1, :, :1], answered[:1, :, :1])
+    once, (asked, answered) = count_operations(layer.similarity.prepare, query, every_head(key, n_heads))
+    one_in_each_head, _ = count_operations(layer.similarity.score, asked[:1, :, :1], answered[:1, :, :1])
     pairs = allowed_pairs(layer.mask, Extent(batch, n_heads, n_query, key.shape[2], torch.device("cpu")))
     return "scores", once + pairs * one_in_each_head // n_heads, pairs * 2 * value.shape[-1]
 
 
-def summed(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
-    """Keys and values are summed, and the sums read."""
+def count_summed(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
+    """Count operations where keys and values are summed, and the sums read."""
     batch, n_heads, n_query, _ = query.shape
-    once, (_, answered) = measured(layer.similarity.prepare, query, every_head(key, n_heads))
+    once, (_, answered) = count_operations(layer.similarity.prepare, query, every_head(key, n_heads))
     d_value, each = value.shape[-1], 2 * batch * n_heads * answered.shape[-1]
     return "features and sums", once + each * d_value * key.shape[2], each * (d_value + 1) * n_query
 
 
 def every_head(key: Tensor, n_heads: int) -> Tensor:
-    """Shared heads repeated, one for each query head."""
+    """Repeat shared heads, one for each query head."""
     return key.repeat_interleave(n_heads // key.shape[1], 1)
 
 
 def allowed_pairs(mask: Mask, extent: Extent) -> int:
-    """How many pairs of a query and a key the mask allows, over all heads and sequences; both count from 0."""
+    """Count the pairs of a query and a key that the mask allows, over all heads and sequences, both from 0."""
     mask.check(extent)
     query, key = torch.arange(extent.n_query), torch.arange(extent.n_key)
     if mask.kinds <= {"none", "causal", "window"}:
@@ -105,7 +105,7 @@ def allowed_pairs(mask: Mask, extent: Extent) -> int:
 
 
 def spans(mask: Mask, query: Tensor, n_key: int) -> int:
-    """The same of one head, where each query sees one unbroken range of keys."""
+    """Count the pairs of one head where each query sees one unbroken range of keys."""
     first, last = torch.zeros_like(query), torch.full_like(query, n_key - 1)
     if "causal" in mask.kinds:
         last = last.minimum(query)

@@ -4,7 +4,7 @@ In a forward pass they are computed from the sequence itself (`FromSelf`) or fro
 in decoding the KV cache holds them. A model's forward is one piece of code, and takes one of these for each slot.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -13,11 +13,21 @@ from torch import Tensor
 
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
+from clearhead.model.fast_step import FastStep
 
 __all__ = ["FromMemory", "FromSelf", "KVSource", "KVSources"]
 
-KVSource = Callable[[Attention, Tensor], Tensor]
-"""Runs a layer on these vectors, with keys and values from wherever it takes them."""
+
+class KVSource(ABC):
+    """Runs a layer on some vectors, with keys and values from wherever it takes them."""
+
+    @abstractmethod
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        """Return the layer's output for these vectors."""
+
+    def fast_step(self, layer: Attention) -> FastStep:
+        """Return the layer as a function of one new position of every row: by default a call of `self`."""
+        return lambda x: self(layer, x.unsqueeze(1)).squeeze(1)
 
 
 class KVSources(NamedTuple):
@@ -30,7 +40,7 @@ class KVSources(NamedTuple):
 # Compared by identity, since torch 2.11's compiler hashes such an object before its fields are set.
 @final
 @dataclass(frozen=True, eq=False)
-class FromSelf:
+class FromSelf(KVSource):
     """Keys and values of the sequence itself; `mask` beside the layer's own, positions from 0 unless given."""
 
     mask: Mask | None = None
@@ -42,7 +52,7 @@ class FromSelf:
 
 @final
 @dataclass(frozen=True, eq=False)
-class FromMemory:
+class FromMemory(KVSource):
     """Keys and values of `memory`, the encoder's output. Both sequences count their positions from 0."""
 
     memory: Tensor
@@ -50,7 +60,7 @@ class FromMemory:
     positions: Tensor | None = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        if not layer.ordered:
+        if not layer.uses_positions:
             return layer(x, self.memory, mask=self.mask)
         n_query, n_key = x.shape[-2], self.memory.shape[-2]
         every = torch.arange(max(n_query, n_key), device=x.device)

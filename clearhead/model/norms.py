@@ -10,19 +10,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.model.fast_step import FastStep
 from clearhead.model.steps import Explained, Step
+from clearhead.registry import kind, register
 
 __all__ = ["LayerNorm", "Norm", "RMSNorm"]
 
 Vectors = Float[Tensor, "*batch d_model"]
 
 
+@kind("norm")
 class Norm(ABC):
-    """How a vector is brought to a common size."""
+    """Spec of a norm, which brings vectors to a common size."""
 
     @abstractmethod
     def build(self, d_model: int) -> nn.Module:
-        """The norm with its learned values, for vectors of this width."""
+        """Return the norm with its learned values, for vectors of this width."""
 
 
 @final
@@ -54,6 +57,10 @@ class RMSNorm(Norm):
         return BuiltRMSNorm(self, d_model)
 
 
+register(LayerNorm, option="layernorm")
+register(RMSNorm, option="rmsnorm")
+
+
 @final
 class BuiltLayerNorm(Explained):
     """LayerNorm with its gamma (ones at the start) and beta (zeros)."""
@@ -66,6 +73,10 @@ class BuiltLayerNorm(Explained):
 
     def forward(self, x: Vectors) -> Vectors:
         return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.epsilon)
+
+    def fast_step(self) -> FastStep:
+        shape, gamma, beta, epsilon = self.gamma.shape, self.gamma, self.beta, self.epsilon
+        return lambda x: torch.layer_norm(x, shape, gamma, beta, epsilon)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -97,6 +108,10 @@ class BuiltRMSNorm(Explained):
 
     def forward(self, x: Vectors) -> Vectors:
         return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
+
+    def fast_step(self) -> FastStep:
+        shape, gamma, epsilon = self.gamma.shape, self.gamma, self.epsilon
+        return lambda x: torch.rms_norm(x, shape, gamma, epsilon)
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -14,6 +14,7 @@ from clearhead.errors import OptionError
 from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.model.norms import LayerNorm
 from clearhead.model.steps import Explained, Step
+from clearhead.registry import kind, register
 
 __all__ = ["Blanks", "Classes", "NextToken", "Output"]
 
@@ -21,20 +22,22 @@ Vectors = Float[Tensor, "batch n d_model"]
 Pool = Literal["first", "last", "mean"]
 
 
+@kind("output")
 class Output(ABC):
-    """What a model's last vectors become."""
+    """Spec of an output: from a model's last vectors to logits."""
 
     causal: ClassVar[bool] = False
-    """Whether it belongs to a model that never sees what comes next."""
+    """True if it belongs to a model that never sees the next token."""
     by_position: ClassVar[bool] = False
-    """Whether the logits of a position follow from its own vector alone."""
+    """True if the logits of a position follow from its own vector alone."""
 
     @abstractmethod
     def build(self, d_model: int, table: nn.Parameter) -> nn.Module:
-        """The output of a model whose embedding has this table; called with its vectors and their lengths."""
+        """Return the output of a model whose embedding has this table; it is called with vectors and their lengths."""
 
 
 @final
+@register
 @dataclass(frozen=True)
 class NextToken(Output):
     """Logits of the next token at every position. `tied`: by the table of the embedding, else by one of its own."""
@@ -49,6 +52,7 @@ class NextToken(Output):
 
 
 @final
+@register
 @dataclass(frozen=True)
 class Blanks(Output):
     """Logits of the token that belongs at every position. `transform`: a map, GELU and LayerNorm first, as in BERT."""
@@ -68,6 +72,7 @@ class Blanks(Output):
 
 
 @final
+@register
 @dataclass(frozen=True)
 class Classes(Output):
     """Logits of `count` classes, one row a sequence, from its first or last vector or the mean of all.

@@ -28,7 +28,7 @@ __all__ = ["AttentionSpec", "Size", "base", "bert", "big", "classic", "gpt2", "l
 
 
 class Size(NamedTuple):
-    """What a size of a family is."""
+    """Size of a model: blocks, width, heads and d_ff."""
 
     n_layers: int
     d_model: int
@@ -75,7 +75,7 @@ def classic(
     attention: AttentionSpec | None = None,
     tied: Tied = "three",
 ) -> EncoderDecoderSpec:
-    """The paper's encoder-decoder at any size: as many blocks in the decoder as in the encoder."""
+    """Return the paper's encoder-decoder at any size: as many blocks in the decoder as in the encoder."""
     chosen = attention or AttentionSpec(heads=heads(size))
     block = BlockSpec(attention=chosen, feed_forward=ReLU(size.d_ff), arrangement=arrangement, dropout=dropout)
     crossing = replace(block, cross=replace(chosen, mask=None))
@@ -96,17 +96,17 @@ def classic(
 
 
 def tiny(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.1) -> EncoderDecoderSpec:
-    """4 + 4 blocks, 128 wide: learns a small corpus on two cores."""
+    """Return 4 + 4 blocks, 128 wide: learns a small corpus on two cores."""
     return classic(vocabulary, size=Size(4, 128, 4, 4, 256), attention=attention, dropout=dropout)
 
 
 def base(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.1) -> EncoderDecoderSpec:
-    """The paper's base model: 6 + 6 blocks, 512 wide."""
+    """Return the paper's base model: 6 + 6 blocks, 512 wide."""
     return classic(vocabulary, size=Size(6, 512, 8, 8, 2048), attention=attention, dropout=dropout)
 
 
 def big(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.3) -> EncoderDecoderSpec:
-    """The paper's big model: 6 + 6 blocks, 1024 wide."""
+    """Return the paper's big model: 6 + 6 blocks, 1024 wide."""
     return classic(vocabulary, size=Size(6, 1024, 16, 16, 4096), attention=attention, dropout=dropout)
 
 
@@ -118,7 +118,7 @@ def gpt2(
     attention: AttentionSpec | None = None,
     dropout: float = 0.1,
 ) -> DecoderSpec:
-    """A decoder as GPT-2 is: norm before, learned positions, GELU by tanh, biases, output tied."""
+    """Return a decoder like GPT-2: norm before, learned positions, GELU by tanh, biases, output tied."""
     size = sized("GPT-2", size, GPT2)
     block = BlockSpec(
         attention=attention or AttentionSpec(heads=heads(size, bias=True), dropout=dropout),
@@ -143,7 +143,7 @@ def bert(
     attention: AttentionSpec | None = None,
     dropout: float = 0.1,
 ) -> EncoderSpec:
-    """An encoder as BERT is, for one segment: norm after, learned positions and a norm on the embeddings, GELU, biases.
+    """Return an encoder like BERT, for one segment: norm after, learned positions, normed embeddings, GELU, biases.
 
     `output` is for blanks; for classes give `Classes(count, hidden=True)`.
     """
@@ -172,7 +172,7 @@ def llama(
     tied: bool = False,
     attention: AttentionSpec | None = None,
 ) -> DecoderSpec:
-    """A decoder as Llama is: RMSNorm before, rotary positions in halves, SwiGLU, shared key heads, no bias."""
+    """Return a decoder like Llama: RMSNorm before, rotary positions in halves, SwiGLU, shared key heads, no bias."""
     size = sized("Llama", size, LLAMA)
     rotary = Rotary(pairing="halves", base=rotary_base)
     block = BlockSpec(

@@ -45,7 +45,7 @@ class Kind(NamedTuple):
     make: Callable[[Size, int], Spec]
     """From a size and a vocabulary."""
     n_stacks: int
-    """How many stacks share the depth."""
+    """Number of stacks that share the depth."""
     widening: float
     """d_ff / d_model."""
 
@@ -53,7 +53,7 @@ class Kind(NamedTuple):
 def family(
     name: str, make: Callable[[str, int], Spec], sizes: Mapping[str, Size], *, usual: str, vocabulary: int
 ) -> dict[str, Preset]:
-    """The presets of a family, `gpt2-medium` and so on; the family's bare name is the usual one."""
+    """Return the presets of a family, `gpt2-medium` and so on; the family's bare name is the usual one."""
     named = {size: Preset(functools.partial(make, size), vocabulary) for size in sizes}
     return {name: named[usual], **{f"{name}-{size}": preset for size, preset in named.items()}}
 
@@ -91,19 +91,19 @@ KINDS: dict[str, Kind] = {
     "decoder": Kind(lambda size, vocabulary: presets.llama(size, vocabulary=vocabulary, tied=True), 1, 8 / 3),
     "encoder": Kind(lambda size, vocabulary: presets.bert(size, vocabulary=vocabulary), 1, 4),
 }
-"""What `sized` makes: the paper's Transformer, a decoder as Llama is (with its output tied), an encoder as BERT is."""
+"""Kinds of `sized`: the paper's Transformer, a decoder like Llama (with its output tied), an encoder like BERT."""
 
 
 def named(name: str, vocabulary: int | None = None) -> Spec:
-    """The spec of a preset, for its own vocabulary unless another is given."""
+    """Return the spec of a preset, for its own vocabulary unless another is given."""
     if name not in PRESETS:
         raise OptionError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
     preset = PRESETS[name]
-    return preset.make(preset.vocabulary if vocabulary is None else checked(vocabulary))
+    return preset.make(preset.vocabulary if vocabulary is None else check_vocabulary(vocabulary))
 
 
 def parse_count(text: str) -> int:
-    """A number of parameters as people write it.
+    """Read a number of parameters as people write it.
 
     >>> [parse_count(text) for text in ("300k", "10M", "1.5B", "2_000_000")]
     [300000, 10000000, 1500000000, 2000000]
@@ -116,7 +116,7 @@ def parse_count(text: str) -> int:
 
 
 def sized(kind: str, parameters: int, vocabulary: int) -> Spec:
-    """The spec of this kind whose number of parameters is nearest to the one asked for.
+    """Return the spec of this kind whose number of parameters is nearest to the one asked for.
 
     The depth goes with the width (`depth`), heads are 16, 32 or 64 wide, and d_ff is 4 d_model, or 8/3 of it in the
     gated network of a decoder; where that leaves a gap, d_ff is less, but no less than half of it. From 100 thousand
@@ -124,7 +124,7 @@ def sized(kind: str, parameters: int, vocabulary: int) -> Spec:
     vocabulary; with fewer, most are the table's, which grows by 16 for each word at a time. Asking for more never gives
     less. Nothing is built but on the meta device, two blocks at most.
     """
-    return KINDS[checked_kind(kind)].make(nearest_size(kind, parameters, vocabulary), vocabulary)
+    return KINDS[check_kind(kind)].make(nearest_size(kind, parameters, vocabulary), vocabulary)
 
 
 def resized(spec: Spec, parameters: int) -> Spec:
@@ -140,7 +140,7 @@ def resized(spec: Spec, parameters: int) -> Spec:
 
 def nearest_size(kind: str, parameters: int, vocabulary: int) -> Size:
     """Return the size whose number of parameters is nearest; raise where there is none so small or so large."""
-    least = count(kind, rung(kind, NARROWEST), checked(vocabulary))
+    least = count(kind, rung(kind, NARROWEST), check_vocabulary(vocabulary))
     if parameters < least:
         raise OptionError(
             f"{parameters:,} parameters are too few for this {kind} with a vocabulary of {vocabulary:,}: the least is "
@@ -190,13 +190,13 @@ def with_heads(spec: AttentionSpec, size: Size) -> AttentionSpec:
     return replace(spec, heads=size.n_heads) if isinstance(heads, int) else spec
 
 
-def checked_kind(kind: str) -> str:
+def check_kind(kind: str) -> str:
     if kind not in KINDS:
         raise OptionError(f"there is no kind {kind!r}; there are {', '.join(KINDS)}")
     return kind
 
 
-def checked(vocabulary: int) -> int:
+def check_vocabulary(vocabulary: int) -> int:
     if vocabulary < 1:
         raise OptionError(f"vocabulary must be 1 or more; came {vocabulary}")
     return vocabulary
@@ -207,24 +207,24 @@ def away(count: int, wanted: int) -> float:
 
 
 def depth(kind: str, width: int) -> int:
-    """How many blocks a stack has: half the square root of the width in all, so 4096 wide is 32 deep, 64 wide 4."""
+    """Return the number of blocks: half the square root of the width in all, so 4096 wide is 32 deep, 64 wide 4."""
     return max(1, round(width**0.5 / 2 / KINDS[kind].n_stacks))
 
 
 def step(width: int) -> int:
-    """What widths are multiples of, and how wide a head is."""
+    """Return what widths are multiples of, and how wide a head is."""
     return 64 if width >= 512 else 32 if width >= 128 else 16
 
 
 def rung(kind: str, width: int, n_layers: int | None = None) -> Size:
-    """The size of this width: as deep as goes with it, unless told otherwise."""
+    """Return the size of this width: as deep as goes with it, unless given."""
     n_heads = width // step(width)
     d_ff = round(KINDS[kind].widening * width / step(width)) * step(width)
     return Size(n_layers or depth(kind, width), width, n_heads, n_heads, d_ff)
 
 
 def ladder(kind: str, parameters: int, vocabulary: int) -> Iterator[Size]:
-    """The sizes about a number of parameters: from the widest that does not exceed it to the next in width.
+    """Return the sizes about a number of parameters: from the widest that does not exceed it to the next in width.
 
     Each has more parameters than the one before. They are rungs of one ladder for a kind and a vocabulary, so the one
     nearest to a number never falls as the number rises.
@@ -244,7 +244,7 @@ def ladder(kind: str, parameters: int, vocabulary: int) -> Iterator[Size]:
 
 
 def widest(kind: str, parameters: int, vocabulary: int) -> int:
-    """The greatest width whose own rung does not exceed a number of parameters."""
+    """Return the greatest width whose own rung does not exceed a number of parameters."""
 
     def fits(width: int) -> bool:
         return count(kind, rung(kind, width), vocabulary) <= parameters
@@ -259,7 +259,7 @@ def widest(kind: str, parameters: int, vocabulary: int) -> int:
 
 
 def between(kind: str, lower: Size, upper: Size, vocabulary: int) -> Iterator[Size]:
-    """Where two rungs are far apart, those between: the upper one with less feed-forward, from the least up."""
+    """Return sizes between two rungs far apart: the upper one with less feed-forward, from the least up."""
     floor, unit = count(kind, lower, vocabulary), step(upper.d_model)
     if count(kind, upper, vocabulary) <= FAR * floor:
         return
@@ -271,7 +271,7 @@ def between(kind: str, lower: Size, upper: Size, vocabulary: int) -> Iterator[Si
 
 
 def count(kind: str, size: Size, vocabulary: int) -> int:
-    """How many parameters a model of this size has: each token adds as many, each block, each number of its d_ff."""
+    """Return the parameters of a model of this size: each token, block and number of d_ff adds the same amount."""
     least, token, block, hidden = growth(kind, size.d_model)
     inside = block * (size.n_layers - 1) + hidden * size.n_layers * (size.d_ff - 1)
     return least + token * (vocabulary - 1) + inside
@@ -279,14 +279,14 @@ def count(kind: str, size: Size, vocabulary: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def growth(kind: str, width: int) -> tuple[int, int, int, int]:
-    """How many parameters the least model so wide has, and what one more token, block, or number in d_ff adds."""
+    """Return the parameters of the least model so wide, and what one more token, block, or number in d_ff adds."""
     one = rung(kind, width, 1)._replace(d_ff=1)
-    least = built(kind, one, 1)
-    token, block = built(kind, one, 2), built(kind, one._replace(n_layers=2), 1)
-    return least, token - least, block - least, built(kind, one._replace(d_ff=2), 1) - least
+    least = count_parameters(kind, one, 1)
+    token, block = count_parameters(kind, one, 2), count_parameters(kind, one._replace(n_layers=2), 1)
+    return least, token - least, block - least, count_parameters(kind, one._replace(d_ff=2), 1) - least
 
 
-def built(kind: str, size: Size, vocabulary: int) -> int:
+def count_parameters(kind: str, size: Size, vocabulary: int) -> int:
     with torch.device("meta"):
         model = KINDS[kind].make(size, vocabulary).build()
     return sum(parameter.numel() for parameter in model.parameters())

@@ -7,36 +7,24 @@ True
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clearhead.attention import masks, positions, similarity, weighting
-from clearhead.attention.heads import Heads, SlicedHeads
 from clearhead.errors import RunError
-from clearhead.model import arrangements, feedforward, norms, outputs
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.registry import CLASSES
 from clearhead.serialization import Then, from_json, table_of, to_json
 
 __all__ = ["PARTS", "counts_in", "spec_from_json", "spec_to_json"]
 
-PARTS = table_of(
-    (
-        *(Heads, SlicedHeads, AttentionSpec, BlockSpec, Embedding, EncoderSpec, DecoderSpec, EncoderDecoderSpec),
-        *(similarity.Dot, similarity.ScaledDot, similarity.Cosine, similarity.Additive),
-        *(weighting.Softmax, weighting.Argmax, weighting.Sigmoid, weighting.Sparsemax, weighting.Kernelized),
-        *(weighting.Elu, weighting.Relu, weighting.SoftmaxFeatures, weighting.RandomFeatures),
-        *(positions.NoPosition, positions.Rotary, positions.ALiBi, positions.T5Bias),
-        *(positions.Sinusoidal, positions.Learned),
-        *(masks.Everything, masks.Causal, masks.Window, masks.Both, masks.Either, masks.Not),
-        *(arrangements.PreNorm, arrangements.PostNorm, arrangements.NoNorm, arrangements.NoteNorm),
-        *(feedforward.ReLU, feedforward.GELU, feedforward.SiLU, feedforward.SwiGLU),
-        *(norms.LayerNorm, norms.RMSNorm, outputs.NextToken, outputs.Blanks, outputs.Classes),
-    )
-)
-"""Every part a saved model can have. Masks that hold tensors or functions belong to a call, and are not among them."""
+SPECS = table_of((AttentionSpec, BlockSpec, Embedding, EncoderSpec, DecoderSpec, EncoderDecoderSpec))
+"""What holds parts in a model, and is none itself."""
+PARTS: Mapping[str, type] = ChainMap(CLASSES, SPECS)
+"""Everything a saved model can have, by name: registered parts, of users too."""
 
 
 THEN: Then = {"SlicedHeads": {"value_rank": None}}
@@ -63,6 +51,7 @@ COUNTS = ("count", "heads", "buckets", "width")
 def counts_in(part: Any) -> Iterator[tuple[str, int]]:
     """Yield the counts anywhere in a spec or a part, by the names of their fields.
 
+    >>> from clearhead.attention.heads import Heads
     >>> list(counts_in(Heads(8, kv=2)))
     [('count', 8)]
     """

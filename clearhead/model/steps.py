@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from clearhead.taps import Tapped
+from clearhead.model.fast_step import DecodingModule
 
 __all__ = ["Explained", "Step"]
 
@@ -22,15 +22,15 @@ class Step(NamedTuple):
 
     name: str
     formula: str = ""
-    """How it follows from others, whose names stand in braces; `{x}` is what came in. Without braces: in words."""
+    """Formula in other values, whose names stand in braces; `{x}` is the input. Without braces: in words."""
     map: str = ""
     """The attribute that holds the linear map which makes the value from `of`; empty where no linear map does."""
     of: str = "x"
     learned: bool = False
-    """Whether it is a learned vector, the same at every position."""
+    """True if it is a learned vector, the same at every position."""
 
 
-class Explained(Tapped):
+class Explained(DecodingModule):
     """A module that says which values it makes; the last step is what it returns."""
 
     @property

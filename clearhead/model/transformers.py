@@ -26,7 +26,7 @@ __all__ = ["Decoder", "DecoderSpec", "Encoder", "EncoderDecoder", "EncoderDecode
 
 Tokens = Int[Tensor, "batch n"]
 Lengths = Int[Tensor, "batch"] | Sequence[int]
-"""How many tokens of each row count. A list follows the tokens to their device."""
+"""Number of tokens of each row that count. A list follows the tokens to their device."""
 Vectors = Float[Tensor, "batch n d_model"]
 Tied = Literal["none", "two", "three"]
 
@@ -105,7 +105,7 @@ class EncoderDecoderSpec:
 
 @final
 class Encoder(Tapped):
-    """From tokens to vectors that know their sentence, and to the output's logits.
+    """Maps tokens to vectors of the whole sentence, and these to the output's logits.
 
     >>> import torch
     >>> from clearhead.model import presets
@@ -124,13 +124,13 @@ class Encoder(Tapped):
     def forward(
         self, tokens: Tokens, *, lengths: Lengths | None = None, mask: Mask | None = None
     ) -> Float[Tensor, "*answer"]:
-        """What the output makes of the vectors; the vectors themselves where there is none."""
+        """Return the output of the last vectors; the vectors themselves where there is no output."""
         lengths = row_lengths(lengths, tokens)
         states = self.states(tokens, lengths=lengths, mask=mask)
         return states if self.output is None else self.output(states, lengths)
 
     def states(self, tokens: Tokens, *, lengths: Lengths | None = None, mask: Mask | None = None) -> Vectors:
-        """The last vectors. Of row b the first `lengths[b]` tokens count; what follows is padding."""
+        """Return the last vectors. Of row b the first `lengths[b]` tokens count; what follows is padding."""
         check_tokens("tokens", tokens, self.spec.vocabulary)
         read = KVSources(FromSelf(both(mask, padding(lengths, tokens))))
         return self.stack(self.embedding(tokens), [read] * len(self.stack.blocks))
@@ -138,7 +138,7 @@ class Encoder(Tapped):
 
 @final
 class Decoder(Tapped):
-    """From tokens to the logits of the next one, at every position.
+    """Maps tokens to the logits of the next token, at every position.
 
     >>> import torch
     >>> from clearhead.model import presets
@@ -164,7 +164,7 @@ class Decoder(Tapped):
         memory: Float[Tensor, "batch source d_model"] | None = None,
         memory_lengths: Lengths | None = None,
     ) -> Float[Tensor, "*answer"]:
-        """Logits at every position. Padding comes after the tokens, where no token sees it, and needs no mask.
+        """Return logits at every position. Padding comes after the tokens, which do not see it: it needs no mask.
 
         `lengths` matter to an output for classes; `mask` goes beside the blocks' own. For packed documents whose
         `positions` begin again, the mask is `masks.document(ids, ids)`: with one argument ids are read by position.
@@ -180,7 +180,7 @@ class Decoder(Tapped):
     def states(
         self, tokens: Tokens, reads: Sequence[KVSources], *, positions: Tensor | None = None, start: int = 0
     ) -> Vectors:
-        """The last vectors of tokens at these positions (or from `start` on), reading as they are told."""
+        """Return the last vectors of tokens at these positions (or from `start` on), with these KV sources."""
         return self.stack(self.embedding(tokens, positions=positions, start=start), reads)
 
 
@@ -210,7 +210,7 @@ class EncoderDecoder(Tapped):
         source_lengths: Lengths | None = None,
         mask: Mask | None = None,
     ) -> Float[Tensor, "*answer"]:
-        """Logits of the token after each target token. `mask` goes beside the decoder's own."""
+        """Return logits of the token after each target token. `mask` goes beside the decoder's own."""
         check_tokens("source", source, self.spec.encoder.vocabulary)
         check_tokens("target", target, self.spec.decoder.vocabulary)
         source_lengths = row_lengths(source_lengths, source)
@@ -219,7 +219,7 @@ class EncoderDecoder(Tapped):
 
 
 def tie(model: EncoderDecoder, tied: Tied) -> None:
-    """One table in two or three places, or three of them."""
+    """Share the embedding's table with the output, and with the encoder where `tied` is three."""
     table, output = model.decoder.embedding.table, model.decoder.output
     if tied == "three":
         model.encoder.embedding.table = table
@@ -259,7 +259,7 @@ def both(one: Mask | None, other: Mask | None) -> Mask | None:
 
 
 def check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
-    """Whole numbers in `(batch, n)`, none outside the vocabulary (looked at on a CPU, where it costs nothing)."""
+    """Check for whole numbers in `(batch, n)`, none outside the vocabulary (read on a CPU, where it is free)."""
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.shape[1] == 0:
         came = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
         raise ShapeError(f"{name}: expected a tensor (batch, n) of token ids, n at least 1; came {came}")

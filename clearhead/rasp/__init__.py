@@ -1,4 +1,7 @@
-"""RASP programs (Weiss et al., 2021) and a compiler, as Tracr (Lindner et al., 2023) is one, into ordinary models."""
+"""RASP (Weiss et al., 2021): programs of select, aggregate and map; and a compiler, like Tracr (Lindner et al., 2023).
+
+A program becomes an ordinary encoder, decoder or encoder-decoder whose weights were written, not trained.
+"""
 
 from clearhead.rasp.compiled_model import CompiledModel, Layout
 from clearhead.rasp.compiler import Plan, compile, plan

@@ -1,4 +1,4 @@
-"""What a program cannot be, told before anything is built."""
+"""Checks of a RASP program: what the compiler cannot build is refused by name before anything is built."""
 
 import math
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def check_vocabulary(what: str, vocabulary: list[Any], layout: Layout) -> None:
 
 
 def check_written(what: str, values: Iterable[Any]) -> None:
-    """Ids are found by how values are written, so two may not be written alike."""
+    """Check that no two values are written alike: ids are found by how values are written."""
     written: dict[str, Any] = {}
     for value in values:
         if written.setdefault(str(value), value) != value:
@@ -42,7 +42,7 @@ def check_weighting(weighting: Weighting, sharpness: float) -> None:
 
 
 def parts_of(program: Sequence) -> list[Sequence]:
-    """Every sequence a program is made of, itself among them."""
+    """Return every sequence a program is made of, itself among them."""
     found: dict[int, Sequence] = {}
 
     def visit(sequence: Sequence) -> None:
@@ -56,7 +56,7 @@ def parts_of(program: Sequence) -> list[Sequence]:
 
 
 def check_selectors(program: Sequence, possible: Possible, *, causal: bool, weighting: Weighting) -> None:
-    """Refuses what the model could not do: to look ahead, or to average with a single winner."""
+    """Refuse what the model could not do: to look ahead, or to average with a single winner."""
     single = isinstance(weighting, Argmax) and weighting.ties != "average"
     for sequence in parts_of(program):
         if not isinstance(sequence, Aggregate | Width):

@@ -1,4 +1,4 @@
-"""A crafted model: an ordinary one, and how its ids are read."""
+"""A compiled RASP program: an ordinary model, and how tokens become its ids and its logits become values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class CompiledModel:
         return f"CompiledModel({kind}, {len(self.directions)} wide, for up to {self.length} tokens)"
 
     def encode(self, text: Sequence[Any], side: str = "target") -> list[int]:
-        """The ids of a text as the model is given it."""
+        """Return the ids of a text as the model is given it."""
         if not 0 < len(text) <= self.length:
             raise OptionError(f"a text of 1 to {self.length} tokens was expected; this one has {len(text)}")
         unknown = [token for token in text if str(token) not in self.vocabulary[side]]
@@ -75,7 +75,7 @@ class CompiledModel:
         return [sink, *ids] if self.layouts[side].offset else [*ids, sink]
 
     def tensors(self, text: Sequence[Any], source: Sequence[Any] | None = None) -> list[Tensor]:
-        """What the model is called with."""
+        """Return what the model is called with."""
         both = isinstance(self.model, EncoderDecoder)
         if both == (source is None):
             raise OptionError("this program reads a source: give both" if both else "this program reads no source")
@@ -84,7 +84,7 @@ class CompiledModel:
         return [torch.tensor([row], device=device) for row in rows]
 
     def run(self, text: Sequence[Any], source: Sequence[Any] | None = None) -> list[Any]:
-        """What the model gives for a text, read as the program's values.
+        """Run the model on a text, and read its logits as the program's values.
 
         Where the interpreter raises, because categories that differ were chosen together, it means nothing.
         """
@@ -96,7 +96,7 @@ class CompiledModel:
     def run_batch(
         self, texts: Sequence[Sequence[Any]], sources: Sequence[Sequence[Any]] | None = None
     ) -> list[list[Any]]:
-        """The same for many texts of one length, at once."""
+        """Run the model on many texts of one length at once."""
         if len({len(text) for text in texts}) > 1 or (sources and len({len(text) for text in sources}) > 1):
             raise OptionError("run_batch takes texts of one length; sort them by it, or use run")
         rows = [self.tensors(text, sources[i] if sources else None) for i, text in enumerate(texts)]
@@ -106,7 +106,7 @@ class CompiledModel:
         return [self.read(row) for row in logits[:, offset : offset + n]]
 
     def read(self, logits: Tensor) -> list[Any]:
-        """The values in the logits of a text's places."""
+        """Read the values in the logits of a text's places."""
         columns = logits[:, [self.ids[str(answer)] for answer in self.answers]]
         if self.numeric:
             return columns[:, 0].tolist()
@@ -116,7 +116,7 @@ class CompiledModel:
         ]
 
     def save(self, path: str | Path) -> None:
-        """Writes it to one file, safetensors with JSON in its header; beside, and then renamed."""
+        """Write it atomically to one file, safetensors with JSON in its header."""
         plain = all(isinstance(answer, str | int | float) for answer in self.answers)
         if not plain:
             raise ProgramError("answers other than words and numbers cannot be written to a file")
@@ -137,7 +137,7 @@ class CompiledModel:
 
     @staticmethod
     def load(path: str | Path) -> "CompiledModel":
-        """What `save` wrote."""
+        """Load what `save` wrote."""
         try:
             told, state = load_tensors(path, header=HEADER)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The compiler: a program becomes an ordinary model, its cost told before it is built.
+"""The compiler, as Tracr is one: a RASP program becomes an ordinary model, and a plan says its cost first.
 
 >>> from clearhead.rasp import aggregate, compile, indices, plan, select, tokens
 >>> shift = aggregate(select(indices, indices, lambda key, query: key == query - 1), tokens)
@@ -59,7 +59,7 @@ def compile(
     weighting: Weighting = AVERAGING,
     sharpness: float = 1.0,
 ) -> CompiledModel:
-    """The model of a program, for texts of up to `length` of these tokens: an encoder, or a decoder if `causal`.
+    """Compile a RASP program into a model for up to `length` of these tokens: an encoder, or a decoder if `causal`.
 
     With averaging argmax the attention part is exact. With another weighting the scores, whole numbers two apart, are
     multiplied by `sharpness` first; `Softmax()` errs by some exp(-sharpness). A program that reads a source becomes an
@@ -117,7 +117,7 @@ class Plan:
         )
 
     def build(self, ids: Mapping[str, int] | None = None) -> CompiledModel:
-        """The model. `ids` gives the tokens their numbers, by how they are written; by default in order."""
+        """Build the model. `ids` gives the tokens their numbers, by how they are written; by default in order."""
         return Builder(self, ids or self.default_ids()).crafted()
 
     def default_ids(self) -> dict[str, int]:
@@ -128,7 +128,7 @@ class Plan:
 
     @property
     def answers(self) -> list[Any]:
-        """What may come out: its values, or `number` where it is one."""
+        """Return what may come out: its values, or `number` where it is one."""
         return ["number"] if self.result.numeric else list(self.result.values)
 
 
@@ -147,7 +147,7 @@ def plan(
     sharpness: float = 1.0,
     layouts: Mapping[str, Layout] | None = None,
 ) -> Plan:
-    """How a program would be built, and what it costs: layers, heads, width. Raises where it cannot be."""
+    """Plan how a program is built and what it costs: layers, heads, width. Raises where it cannot be."""
     if length < 1:
         raise ProgramError(f"length is how many tokens a text may have, 1 or more; came {length}")
     if program.side == "source":
@@ -264,7 +264,7 @@ class Builder:
                 part.output.table[self.ids[str(answer)], self.directions.of(self.plan.result, answer)] = 1
 
     def write_embedding(self, side: str, table: Tensor, position: nn.Module | None) -> None:
-        """Tokens and places as directions; which tokens are the text, and which is the sink."""
+        """Write tokens and places as directions; which tokens are the text, and which is the sink."""
         layout = self.plan.layouts[side]
         of = self.directions.of
         table[:, of(ONE)] = 1

@@ -1,4 +1,4 @@
-"""A compiled program in words: its listing, and which operation each head and feed-forward network carries out.
+"""A compiled RASP program in words: its listing, and which operation each head and feed-forward network carries out.
 
 >>> from clearhead.rasp import PROGRAMS
 >>> plan = PROGRAMS["reverse"].plan()

@@ -1,4 +1,4 @@
-"""The interpreter: what a program means, in plain Python. Compiled models are held to it."""
+"""The interpreter: what a RASP program means, in plain Python. Compiled models must give the same."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Row
@@ -24,7 +24,7 @@ Values = list[Any]
 
 
 def run(program: Sequence, tokens: Row[Any], source: Row[Any] = ()) -> Values:
-    """What the program gives for these tokens (and, for an encoder-decoder program, for this source)."""
+    """Return what the program gives for these tokens (and, for an encoder-decoder program, for this source)."""
     return Meaning(tokens, source).of(program)
 
 
@@ -50,10 +50,10 @@ class Meaning:
             case Constant(value=value):
                 return [value] * len(text)
             case Map(function=function, inner=inner):
-                return [applied(sequence, function, value) for value in self.of(inner)]
+                return [apply_function(sequence, function, value) for value in self.of(inner)]
             case SequenceMap(function=function, first=first, second=second):
                 pairs = zip(self.of(first), self.of(second), strict=True)
-                return [applied(sequence, function, *pair) for pair in pairs]
+                return [apply_function(sequence, function, *pair) for pair in pairs]
             case Linear(terms=terms):
                 rows = [[factor * value for value in self.of(inner)] for inner, factor in terms]
                 return [sum(column) for column in zip(*rows, strict=True)]
@@ -65,7 +65,7 @@ class Meaning:
         raise AssertionError(f"no meaning for {sequence!r}")
 
     def chosen(self, selector: Selector) -> list[list[int]]:
-        """The keys each query chooses; a value that is None is never chosen, and chooses nothing."""
+        """Return the keys each query chooses; a value that is None is never chosen, and chooses nothing."""
         every = [(self.of(term.keys), self.of(term.queries), term.predicate) for term in selector.terms]
         n_key, n_query = len(self.texts[selector.key_side]), len(self.texts[selector.query_side])
 
@@ -79,8 +79,8 @@ def all_hold(every: list[tuple[Values, Values, Callable[[Any, Any], bool]]], key
     )
 
 
-def applied(sequence: Sequence, function: Callable[..., Any], *values: Any) -> Any:
-    """What the function makes of the values; nothing, where one is missing or where it gives None."""
+def apply_function(sequence: Sequence, function: Callable[..., Any], *values: Any) -> Any:
+    """Return what the function makes of the values; None where one is missing or where it gives None."""
     missing = any(value is None for value in values)
     found = None if missing else function(*values)
     return empty(sequence) if found is None else found

@@ -1,4 +1,4 @@
-"""The language: sequences made from sequences, each in one of the few ways a Transformer has.
+"""The RASP language: sequences made from sequences, each in one of the few ways a Transformer has.
 
 A program is what it gives, a sequence made of others; `tokens` and `indices` are the ones it starts from. Values are
 *categorical* (one of finitely many) or *numeric* (a number on a line).
@@ -85,7 +85,7 @@ class Sequence:
         return self * factor
 
     def inputs(self) -> "Iterator[Sequence]":
-        """The sequences it is made of."""
+        """Return the sequences it is made of."""
         return iter(())
 
 
@@ -235,12 +235,12 @@ source_indices = Indices(side="source", name="source indices")
 
 
 def constant(value: Value, *, numeric: bool = False) -> Constant:
-    """The same value everywhere."""
+    """Return a sequence of the same value everywhere."""
     return Constant(value=value, numeric=numeric, name=str(value))
 
 
 def map(function: Callable[[Value], Value], inner: Sequence, *, numeric: bool = False, name: str = "") -> Map:
-    """A function of each value; the result is categorical unless it is said to be `numeric`."""
+    """Apply a function to each value; the result is categorical unless it is said to be `numeric`."""
     return Map(function=function, inner=inner, side=inner.side, numeric=numeric, name=name or f"map({inner.name})")
 
 
@@ -252,24 +252,24 @@ def sequence_map(
     numeric: bool = False,
     name: str = "",
 ) -> SequenceMap:
-    """A function of two sequences, place by place."""
+    """Apply a function to two sequences, place by place."""
     same_side("sequence_map", first, second)
     name = name or f"map({first.name}, {second.name})"
     return SequenceMap(function=function, first=first, second=second, side=first.side, numeric=numeric, name=name)
 
 
 def numeric(inner: Sequence) -> Sequence:
-    """The same values as numbers."""
+    """Return the same values as numbers."""
     return inner if inner.numeric else map(float, inner, numeric=True, name=inner.name)
 
 
 def categorical(inner: Sequence) -> Sequence:
-    """The same values as categories."""
+    """Return the same values as categories."""
     return map(lambda value: value, inner, name=inner.name) if inner.numeric else inner
 
 
 def select(keys: Sequence, queries: Sequence, predicate: Callable[[Value, Value], bool], *, name: str = "") -> Selector:
-    """For each query the keys for which `predicate(key, query)` holds.
+    """Return, for each query, the keys for which `predicate(key, query)` holds.
 
     With keys of the source and queries of the target it is cross-attention.
     """
@@ -282,14 +282,14 @@ def select(keys: Sequence, queries: Sequence, predicate: Callable[[Value, Value]
 
 
 def past(selector: Selector | None = None, *, side: Side = "target") -> Selector:
-    """The keys that are not after the query; of a selector, those of them."""
+    """Keep the keys that are not after the query, of all or of a selector's."""
     places = Indices(side=side, name="indices") if side == "source" else indices
     before = select(places, places, lambda key, query: key <= query, name="past")
     return before if selector is None else selector & before
 
 
 def aggregate(selector: Selector, values: Sequence, *, name: str = "") -> Aggregate:
-    """At each query the values of the keys it chose: the mean of numbers, the one category that they share."""
+    """Return at each query the values of the keys it chose: the mean of numbers, or the category that they share."""
     if values.side != selector.key_side:
         raise ProgramError(
             f"aggregate: the keys are of the {selector.key_side} and the values ({values.name}) of the {values.side}; "
@@ -300,7 +300,7 @@ def aggregate(selector: Selector, values: Sequence, *, name: str = "") -> Aggreg
 
 
 def selector_width(selector: Selector, *, name: str = "") -> Width:
-    """At each query how many keys it chose."""
+    """Return at each query how many keys it chose."""
     return Width(selector=selector, side=selector.query_side, name=name or "width")
 
 

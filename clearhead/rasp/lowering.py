@@ -1,4 +1,4 @@
-"""Lowering: each sequence of a program becomes a space, and the heads or networks that write it.
+"""Lowering: each sequence of a RASP program becomes a space, and the heads or networks that write it.
 
 All of it is exact. A category is 0 or 1; a network of categories is a table; a number becomes a category by two
 networks, the first of which rises past each threshold and the second of which settles at exactly 0 or 1.
@@ -53,7 +53,7 @@ class Lowered:
         return self.known[id(sequence)]
 
     def space(self, sequence: Sequence) -> Space:
-        """A fresh space for the sequence's values."""
+        """Return a fresh space for the sequence's values."""
         values = self.possible.of(sequence)
         made = Space(name=sequence.name, numeric=sequence.numeric, values=() if sequence.numeric else tuple(values))
         if sequence.numeric:
@@ -89,7 +89,7 @@ class Lowered:
         return self.inputs[side, kind]
 
     def indices(self, side: str, sequence: Sequence) -> Space:
-        """From the position table; where other tokens stand beside the text, those of the text alone."""
+        """Return the places from the position table; where tokens stand beside the text, those of the text alone."""
         places = self.input(side, "places", sequence)
         if not self.gated[side]:
             return places
@@ -123,7 +123,7 @@ class Lowered:
         return self.network(side, out, units)
 
     def tried(self, function: Callable[[Any, Any], Any], a: Any, b: Any, out: Space) -> dict[Direction, float]:
-        """What the function gives for a pair; a pair that never meets may be one it cannot answer for."""
+        """Return what the function gives for a pair; a pair that never meets may be one it cannot answer for."""
         try:
             value = function(a, b)
         except Exception:
@@ -131,7 +131,7 @@ class Lowered:
         return written(out, value) if out.numeric or value in out.values else {}
 
     def settled(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
-        """A function of a number: past which of the thresholds it lies, and what that comes to."""
+        """Apply a function to a number: past which of the thresholds it lies, and what that comes to."""
         values = self.values.get(inner)
         if values is None:
             raise ProgramError(f"{inner.name} may be any number, so no table can be made of it")
@@ -154,7 +154,7 @@ class Lowered:
         return self.network(side, out, [*below, last])
 
     def category(self, side: str, space: Space) -> Space:
-        """The same as a category, each made once."""
+        """Return the same as a category, each made once."""
         if not space.numeric:
             return space
         if space not in self.categories:
@@ -176,14 +176,14 @@ class Lowered:
         return out
 
     def choice(self, selector: Selector, term: Select) -> Choice:
-        """One condition, its predicate asked once of all that can meet: what fails does so before anything is built."""
+        """Make one condition, its predicate asked once of all that can meet, so it fails before anything is built."""
         keys = self.category(selector.key_side, self.of(term.keys))
         queries = self.category(selector.query_side, self.of(term.queries))
         fits = {(key, query) for key in keys.values for query in queries.values if holds(term, key, query)}
         return Choice(keys=keys, queries=queries, predicate=lambda key, query: (key, query) in fits)
 
     def counted(self, selector: Selector, out: Space) -> Space:
-        """How many are chosen, from the weight that is left to the sink."""
+        """Count what is chosen, from the weight that is left to the sink."""
         left = Space(name=f"1 / (1 + {out.name})", numeric=True)
         self.values[left] = [Fraction(1, 1 + count) for count in reversed(range(self.possible.length + 1))]
         self.head(selector, None, left)
@@ -191,7 +191,7 @@ class Lowered:
 
 
 def lower(program: Sequence, possible: Possible, gated: Mapping[str, bool]) -> tuple[Lowered, Space]:
-    """The operations that make the program's result, and the space it lies in."""
+    """Return the operations that make the program's result, and the space it lies in."""
     lowered = Lowered(possible, gated)
     return lowered, lowered.of(program)
 
@@ -212,7 +212,7 @@ def one(factor: float) -> dict[Direction, float]:
 
 
 def written(out: Space, value: Any) -> dict[Direction, float]:
-    """What writes a value: nothing for None."""
+    """Return what writes a value: nothing for None."""
     if value is None:
         return {}
     return {(out, None): float(value)} if out.numeric else {(out, value): 1.0}

@@ -1,4 +1,4 @@
-"""Programs that are there: each with the tokens it is for, the length it is compiled to, and a plain Python function.
+"""The RASP programs that come with Clearhead, each with its tokens, its length and a plain Python function.
 
 >>> from clearhead.rasp import PROGRAMS
 >>> PROGRAMS["histogram"].compile().run("hello"[:4].replace("h", "a").replace("e", "b").replace("l", "c"))
@@ -34,12 +34,14 @@ from clearhead.rasp.language import (
 __all__ = ["PROGRAMS", "Program"]
 
 Text = Row[Any]
+SHOWN_TOKENS = 4
+"""How many tokens stand in for an example that does not fit."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program with all it takes to compile it and to hold it to something."""
+    """A RASP program, what it takes to compile it, and a plain Python function to test it against."""
 
     name: str
     about: str
@@ -69,13 +71,19 @@ class Program:
     def compile(self, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0) -> CompiledModel:
         return self.plan(weighting=weighting, sharpness=sharpness).build()
 
+    def usable_example(self) -> list[Any]:
+        """Return the example if its tokens and length still fit the program; else the first few tokens."""
+        known = {str(token) for token in self.vocabulary}
+        fits = self.example and len(self.example) <= self.length and {str(token) for token in self.example} <= known
+        return list(self.example) if fits else list(self.vocabulary[: min(SHOWN_TOKENS, self.length)])
+
 
 def anywhere() -> Selector:
     return select(tokens, tokens, lambda key, query: True, name="all")
 
 
 def is_token(token: Any) -> Selector:
-    """The places of a token, for every query."""
+    """Select the places of a token, for every query."""
     return select(tokens, tokens, lambda key, query: key == token, name=f"is {token}")
 
 
@@ -88,7 +96,7 @@ def before() -> Selector:
 
 
 def at(places: Sequence) -> Selector:
-    """The key whose index is the query's value."""
+    """Select the key whose index is the query's value."""
     return select(indices, places, lambda key, query: key == query, name="at")
 
 
@@ -111,7 +119,7 @@ def histogram() -> Sequence:
 
 
 def double_histogram() -> Sequence:
-    """How many different tokens stand here as often as this one does."""
+    """Count how many different tokens stand here as often as this one does."""
     count = histogram()
     earlier = selector_width(same() & before(), name="earlier")
     first = map(lambda n: n == 0, earlier, name="first of its kind")
@@ -120,7 +128,7 @@ def double_histogram() -> Sequence:
 
 
 def ranked(keys: Sequence, smaller: Callable[[Any, Any], bool]) -> Sequence:
-    """The place of each in order: how many are smaller, and how many are equal and earlier."""
+    """Return the place of each in order: how many are smaller, and how many are equal and earlier."""
     less = selector_width(select(keys, keys, smaller), name="smaller")
     tied = select(keys, keys, lambda key, query: not smaller(key, query) and not smaller(query, key))
     ahead = selector_width(tied & before(), name="equal and earlier")
@@ -128,7 +136,7 @@ def ranked(keys: Sequence, smaller: Callable[[Any, Any], bool]) -> Sequence:
 
 
 def arranged(rank: Sequence) -> Sequence:
-    """The tokens in the order of their ranks."""
+    """Return the tokens in the order of their ranks."""
     chosen = select(rank, indices, lambda key, query: key == query, name="of this rank")
     return aggregate(chosen, tokens, name="in order")
 
@@ -168,7 +176,7 @@ def pair_balance(opening: str, closing: str) -> Sequence:
 
 
 def balanced(opening: str, closing: str) -> Sequence:
-    """Whether one kind of bracket closes all that it opens, and never before."""
+    """Return whether one kind of bracket closes all that it opens, and never before."""
     opened = selector_width(past(is_token(opening)), name=f"{opening} so far")
     closed = selector_width(past(is_token(closing)), name=f"{closing} so far")
     depth = sequence_map(lambda a, b: a - b, opened, closed, name=f"depth of {opening}{closing}")
@@ -186,7 +194,7 @@ def all_balanced(*pairs: str) -> Sequence:
 
 
 def pattern(wanted: str) -> Sequence:
-    """Whether the text up to here ends with the pattern."""
+    """Return whether the text up to here ends with the pattern."""
     found = map(lambda token: token == wanted[-1], tokens, name=f"is {wanted[-1]}")
     for by, letter in enumerate(reversed(wanted[:-1]), 1):
         back = select(indices, indices, lambda key, query, by=by: key == query - by)
@@ -207,7 +215,7 @@ def copy() -> Sequence:
 
 
 def addition() -> Sequence:
-    """Two numbers of as many digits, `12+34`: the digits of the sum at the first one's, what is carried at the sign.
+    """Add two numbers of as many digits, `12+34`: the sum's digits at the first number's, what is carried at the sign.
 
     What comes to a column is decided by the nearest column to its right that is not 9: it is found by its count.
     """
@@ -236,7 +244,7 @@ def addition() -> Sequence:
 
 
 def either(one: Sequence, other: Sequence) -> Sequence:
-    """The one that is there, where only one is."""
+    """Return the value that is there, where only one of the two is."""
     places = [map(lambda value: float(value) + 1, inner, numeric=True) for inner in (one, other)]
     return map(lambda value: None if value == 0 else round(value) - 1, places[0] + places[1], name="sum")
 

@@ -21,7 +21,7 @@ class Level:
 
 
 def schedule(operations: Sequence[Operation], phases: Sequence[str]) -> list[Level]:
-    """The blocks. `phases` are what a block does, in order. Operations come after what they read."""
+    """Arrange operations into blocks, each after what it reads. `phases` are what a block does, in order."""
     ready: dict[Space, int] = {}
     levels: list[Level] = [Level()]
     for operation in operations:

@@ -54,7 +54,7 @@ class Directions:
         return len(self.names)
 
     def of(self, space: Space, value: Any = None) -> int:
-        """The direction of a value, or of a number."""
+        """Return the direction of a value, or of a number."""
         if space not in self.first:
             raise ProgramError(f"{space.name} has no place in this model")
         return self.first[space] + space.place(value)

@@ -21,7 +21,7 @@ from clearhead.rasp.language import (
     Width,
 )
 
-__all__ = ["MOST_VALUES", "Possible", "holds", "ordered", "plain"]
+__all__ = ["MOST_VALUES", "Possible", "holds", "plain", "sort_values"]
 
 MOST_VALUES = 4096
 """That a sequence may have: each takes a direction of the model, or a step of a network."""
@@ -42,7 +42,7 @@ class Possible:
         self.empty: set[int] = set()
 
     def at(self, sequence: Sequence) -> Places:
-        """Of each place; None is left out: it has no direction."""
+        """Return the values of each place; None is left out: it has no direction."""
         if id(sequence) not in self.known:
             made = self.made(sequence)
             most = max(len(values) for values in made)
@@ -58,8 +58,8 @@ class Possible:
         return self.known[id(sequence)]
 
     def of(self, sequence: Sequence) -> list[Any]:
-        """Of all places, in order."""
-        return ordered(frozenset().union(*self.at(sequence)))
+        """Return the values of all places, in order."""
+        return sort_values(frozenset().union(*self.at(sequence)))
 
     def made(self, sequence: Sequence) -> Places:
         match sequence:
@@ -93,7 +93,7 @@ class Possible:
     def images(
         self, sequence: Sequence, function: Callable[..., Any], arguments: list[tuple[Any, ...]]
     ) -> frozenset[Any]:
-        """What the function makes of all that can come to it; a number may be 0 for want of anything."""
+        """Return what the function makes of all that can come to it; a number may be 0 for want of anything."""
         found = {tried(sequence, function, row) for row in arguments}
         empty = None in found or any(self.may_be_empty(inner) for inner in sequence.inputs())
         if empty:
@@ -102,7 +102,7 @@ class Possible:
         return frozenset({*found, Fraction(0)} if empty and sequence.numeric else found)
 
     def may_be_empty(self, sequence: Sequence) -> bool:
-        """Whether there may be nothing at some place."""
+        """Return whether there may be nothing at some place."""
         self.at(sequence)
         chosen = isinstance(sequence, Aggregate) and not sequence.numeric
         return chosen or (id(sequence) in self.empty and not sequence.numeric)
@@ -113,7 +113,7 @@ class Possible:
         return frozenset(sum(number(f) * v for f, v in zip(factors, row, strict=True)) for row in every)
 
     def check_few(self, sequence: Sequence, every: Iterable[tuple[frozenset[Any], ...]]) -> None:
-        """Refuses what it would take minutes to go through."""
+        """Refuse what it would take minutes to go through."""
         most = max(math.prod(len(one) for one in places) for places in every)
         if most > MOST_PAIRS:
             raise ProgramError(
@@ -122,7 +122,7 @@ class Possible:
             )
 
     def means(self, sequence: Sequence, values: frozenset[Any]) -> frozenset[Any]:
-        """The means of up to `length` of these values, and 0, which nothing selected gives."""
+        """Return the means of up to `length` of these values, and 0, which nothing selected gives."""
         sums: list[set[Any]] = [{Fraction(0)}]
         for _ in range(self.length):
             sums.append({total + value for total in sums[-1] for value in values})
@@ -134,7 +134,7 @@ class Possible:
         return frozenset(total / max(1, count) for count, row in enumerate(sums) for total in row)
 
     def looks_ahead(self, selector: Selector) -> tuple[int, int] | None:
-        """A query and a later key that it may choose; None where it never does."""
+        """Return a query and a later key that it may choose; None where it never does."""
         for query in range(self.length):
             for key in range(query + 1, self.length):
                 if self.may_choose(selector, query, key):
@@ -142,7 +142,7 @@ class Possible:
         return None
 
     def chooses(self, selector: Selector, *, causal: bool) -> tuple[int, int] | None:
-        """A query and a key that it may choose; None where it never chooses any."""
+        """Return a query and a key that it may choose; None where it never chooses any."""
         for query in range(self.length):
             for key in range(query + 1 if causal else self.length):
                 if self.may_choose(selector, query, key):
@@ -150,7 +150,7 @@ class Possible:
         return None
 
     def may_choose_several(self, selector: Selector, *, causal: bool) -> tuple[int, int, int] | None:
-        """A query and two keys that it may both choose; None where it never chooses more than one."""
+        """Return a query and two keys that it may both choose; None where it never chooses more than one."""
         for query in range(self.length):
             keys = [key for key in range(query + 1 if causal else self.length) if self.may_choose(selector, query, key)]
             if len(keys) > 1:
@@ -165,7 +165,7 @@ class Possible:
 
 
 def holds(term: Select, key: Any, query: Any) -> bool:
-    """Whether the predicate holds of two values that can meet."""
+    """Return whether the predicate holds of two values that can meet."""
     given = plain(key), plain(query)
     try:
         return bool(term.predicate(*given))
@@ -177,7 +177,7 @@ def holds(term: Select, key: Any, query: Any) -> bool:
 
 
 def tried(sequence: Sequence, function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
-    """What the function gives for what can come to it, numbers as exact fractions."""
+    """Return what the function gives for what can come to it, numbers as exact fractions."""
     given = [plain(value) for value in row]
     try:
         value = function(*given)
@@ -197,12 +197,12 @@ def tried(sequence: Sequence, function: Callable[..., Any], row: tuple[Any, ...]
 
 
 def plain(value: Any) -> Any:
-    """A number as the user's functions know it."""
+    """Return a number as the user's functions know it."""
     return float(value) if isinstance(value, Fraction) else value
 
 
 def number(value: Any, sequence: Sequence | None = None) -> Fraction:
-    """As an exact fraction, so that equal numbers are one value."""
+    """Return an exact fraction, so that equal numbers are one value."""
     try:
         return Fraction(value).limit_denominator(10**9)
     except (TypeError, ValueError, OverflowError):
@@ -210,8 +210,8 @@ def number(value: Any, sequence: Sequence | None = None) -> Fraction:
         raise ProgramError(f"{name}a numeric sequence holds numbers, and there is {value!r}") from None
 
 
-def ordered(values: Iterable[Any]) -> list[Any]:
-    """In one order, whatever kinds of values they are."""
+def sort_values(values: Iterable[Any]) -> list[Any]:
+    """Return values in one order, whatever their kinds."""
     return sorted(values, key=lambda value: (type(value).__name__ not in ("int", "bool", "Fraction"), *keyed(value)))
 
 

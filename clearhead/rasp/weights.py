@@ -21,7 +21,7 @@ def clear(model: nn.Module) -> None:
 
 @torch.no_grad()
 def write_heads(layer: Attention, heads: Sequence[Head], directions: Directions) -> None:
-    """The maps of an attention whose heads do this."""
+    """Write the maps of an attention whose heads do this."""
     query, key, value = (per_head(layer, name) for name in ("query", "key", "value"))
     output = layer.output.weight.view(len(directions), layer.shape.n_heads, -1)  # pyright: ignore
     for number, head in enumerate(heads):
@@ -33,12 +33,12 @@ def write_heads(layer: Attention, heads: Sequence[Head], directions: Directions)
 
 
 def per_head(layer: Attention, name: str) -> Tensor:
-    """A map as `(head, width, d_model)`."""
+    """Return a map as `(head, width, d_model)`."""
     return getattr(layer, name).linear.weight.view(layer.shape.n_heads, -1, layer.d_model)
 
 
 def write_scores(head: Head, query: Tensor, key: Tensor, directions: Directions) -> None:
-    """A dimension for the sink and one for each value of the keys: 2 where it fits, in whole numbers throughout."""
+    """Write a dimension for the sink and one for each value of the keys: 2 where it fits, all in whole numbers."""
     query[0, directions.of(ONE)] = head.sink_score
     key[0, directions.of(SINK)] = 1
     place = 1

@@ -1,4 +1,4 @@
-"""The routes: which question of the explorer an address asks, and in which form its answer goes out."""
+"""The routes: the explorer's method for each address, and the form of its answer."""
 
 import asyncio
 import threading
@@ -42,18 +42,20 @@ INSIDE: dict[str, Form] = {
     "box": as_json,
     "terms": as_json,
 }
-"""What is asked of a trace, by the explorer's method of that name, and how it is given."""
+"""The questions about a trace, by the explorer's method of that name, and the form of the answer."""
 LONG = ("readings",)
-"""What reads every weight of a trace, seconds for a long text, and needs no model: tiles do not wait for it."""
+"""Questions that read every weight of a trace, seconds for a long text, and need no model: tiles do not wait for
+them.
+"""
 
 
 def make_app(explorer: Explorer, static: Path) -> Starlette:
-    """The app. `static` holds the page."""
+    """Return the app. `static` holds the page."""
     turns, long_turns = Turns(), Turns()
     questions = [
         Route("/health", health),
-        Route("/run", beside(lambda _: explorer.run_facts())),
-        Route("/curves", beside(explorer.curves)),
+        Route("/run", read_files(lambda _: explorer.run_facts())),
+        Route("/curves", read_files(explorer.curves)),
         Route("/sentence", turns.get(explorer.sentence)),
         Route("/positions", turns.get(explorer.positions)),
         Route("/trace", turns.post(explorer.trace), methods=["POST"]),
@@ -62,30 +64,30 @@ def make_app(explorer: Explorer, static: Path) -> Starlette:
         *(
             Route(
                 f"/trace/{{trace}}/{name}",
-                (long_turns if name in LONG else turns).get(inside(getattr(explorer, name)), form),
+                (long_turns if name in LONG else turns).get(with_trace(getattr(explorer, name)), form),
             )
             for name, form in INSIDE.items()
         ),
     ]
     routes = [Mount("/api", routes=questions), Mount("/", StaticFiles(directory=static, html=True))]
     handlers = {
-        ClearheadError: told(400),
-        GoneError: told(410),
-        TooMuchError: told(413),
-        TraceError: told(500),
-        HTTPException: not_so,
-        Exception: failed,
+        ClearheadError: error_handler(400),
+        GoneError: error_handler(410),
+        TooMuchError: error_handler(413),
+        TraceError: error_handler(500),
+        HTTPException: handle_http_error,
+        Exception: handle_failure,
     }
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
 async def health(request: Request) -> Response:
-    """Answers whatever else is being worked on."""
+    """Answer at once, whatever else is being computed."""
     return as_json({"ok": True})
 
 
-def beside(answer: Callable[[Params], object]) -> Endpoint:
-    """For what only reads files: it does not wait for the model."""
+def read_files(answer: Callable[[Params], object]) -> Endpoint:
+    """Return an endpoint for a question that only reads files, and does not wait for the model."""
 
     async def endpoint(request: Request) -> Response:
         return as_json(await asyncio.to_thread(answer, parameters(request)))
@@ -93,8 +95,8 @@ def beside(answer: Callable[[Params], object]) -> Endpoint:
     return endpoint
 
 
-def inside(answer: Callable[[str, Params], object]) -> Callable[[Params], object]:
-    """The same with the trace among what is asked."""
+def with_trace(answer: Callable[[str, Params], object]) -> Callable[[Params], object]:
+    """Return the same question with the trace taken from the request."""
     return lambda asked: answer(asked.text("trace"), asked)
 
 
@@ -104,9 +106,9 @@ def parameters(request: Request) -> Params:
 
 @final
 class Turns:
-    """What takes the model takes turns, in the order it was asked for: on a few cores two at once are slower than one.
+    """A queue for what takes the model: on a few cores two questions at once are slower than one after another.
 
-    All of it runs on one thread, and the loop goes on answering meanwhile.
+    All of it runs on one thread, and the event loop goes on answering meanwhile.
     """
 
     def __init__(self) -> None:
@@ -127,7 +129,7 @@ class Turns:
         return endpoint
 
     async def take(self, request: Request, work: Callable[[], Response]) -> Response:
-        """Wait for a turn, and do the work. Whoever has gone, as when a map is panned, is no longer worked for."""
+        """Wait for a turn and run the work; stop working for a reader who has gone, as when a map is panned."""
         await request.body()
         async with self.lock:
             if await request.is_disconnected():
@@ -135,7 +137,7 @@ class Turns:
             gone = threading.Event()
             watcher = asyncio.create_task(wait_until_gone(request, gone))
             try:
-                return await asyncio.get_running_loop().run_in_executor(self.thread, work_until, gone, work)
+                return await asyncio.get_running_loop().run_in_executor(self.thread, run_until_gone, gone, work)
             except StoppedError:
                 return Response(status_code=400)
             finally:
@@ -150,14 +152,14 @@ async def wait_until_gone(request: Request, gone: threading.Event) -> None:
     gone.set()
 
 
-def work_until(gone: threading.Event, work: Callable[[], Response]) -> Response:
-    """Do the work on this thread, and give it up at the next block of rows once the reader is gone."""
+def run_until_gone(gone: threading.Event, work: Callable[[], Response]) -> Response:
+    """Run the work on this thread, and cancel it at the next block of rows once the reader is gone."""
     with stopping_when(gone.is_set):
         return work()
 
 
-def told(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """An error whose sentence is for whoever asked."""
+def error_handler(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Return a handler for errors whose message is for the reader."""
 
     async def handler(request: Request, error: Exception) -> Response:
         return as_json({"error": str(error)}, status)
@@ -165,13 +167,13 @@ def told(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
     return handler
 
 
-async def not_so(request: Request, error: Exception) -> Response:
-    """What starlette itself refuses: no such address, or not by that method."""
+async def handle_http_error(request: Request, error: Exception) -> Response:
+    """Return the reply to what Starlette itself refuses: an unknown address or method."""
     assert isinstance(error, HTTPException)
     return as_json({"error": f"{error.detail}: there is nothing to be had so at this address"}, error.status_code)
 
 
-async def failed(request: Request, error: Exception) -> Response:
-    """What was not expected is told on stderr before the reply goes out, and to the page only that it happened."""
+async def handle_failure(request: Request, error: Exception) -> Response:
+    """Write an unexpected error to stderr before the reply goes out; the page only learns that it happened."""
     tell_failure(error)
     return as_json({"error": "this should not happen: the terminal has the details"}, 500)

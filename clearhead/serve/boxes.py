@@ -1,4 +1,4 @@
-"""The boxes of the model's picture: what each is made of, and every number of one of them for one token."""
+"""The boxes of the model's diagram: how each is made up, and every number of a box for one token."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.errors import OptionError
+from clearhead.serve import messages
 from clearhead.serve.params import Params
 from clearhead.tracing.names import Box, Value
 from clearhead.tracing.trace import Trace
@@ -16,7 +17,7 @@ __all__ = ["Boxes", "box_facts"]
 
 
 def box_facts(box: Box) -> dict[str, Any]:
-    """What a box is called, what is made in it, and how one value follows from another."""
+    """Return a box's name, its values, and how each value follows from others."""
     return {
         "name": box.name,
         "kind": box.kind,
@@ -36,7 +37,7 @@ class Boxes:
         self.values = {value.name: value for box in self.inner.names.boxes.values() for value in box.values}
 
     def numbers(self, asked: Params) -> dict[str, Any]:
-        """Every number of a box for one token (and, of keys and values, one key) in one head, by name.
+        """Return every number of a box for one token (and, of keys and values, one key) in one head, by name.
 
         What the box's values follow from is among them.
         """
@@ -69,8 +70,8 @@ class Boxes:
             raise OptionError(f"{value.name}: there is no head {head}; there are {len(found)}, counted from 0")
         return found[head, 0]
 
-    def terms(self, asked: Params) -> dict[str, Any]:
-        """The sum of products that one number of a linear map is."""
+    def terms(self, asked: Params) -> messages.BoxTerms:
+        """Return the sum of products that one number of a linear map is."""
         name = asked.text("name")
         if name not in self.values:
             raise OptionError(f"there is no {name[:80]!r} in this model")
@@ -97,7 +98,7 @@ class Boxes:
 
 
 def names_of(box: Box) -> list[str]:
-    """The names of a box's values, and before them what they follow from."""
+    """Return the names of a box's values, and before them what they follow from."""
     read = [name for value in box.values for name in value.operands.values()]
     read += [value.of for value in box.values if value.of and value.rows == "query"]
     return list(dict.fromkeys([*read, *(value.name for value in box.values)]))

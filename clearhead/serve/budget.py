@@ -24,19 +24,19 @@ __all__ = ["FLOAT", "JSON_NUMBER", "JSON_OBJECT", "Budget", "Cost", "TooMuchErro
 FLOAT = 4
 """Bytes of a number in a tensor."""
 JSON_NUMBER = 80
-"""Bytes of a number in an answer of JSON: the Python object, its place in a list, its digits, and these encoded."""
+"""Bytes of a number in a JSON answer: the Python object, its place in a list, its digits, and these encoded."""
 JSON_OBJECT = 500
-"""Bytes of a small object there: three names and their values."""
+"""Bytes of a small JSON object: three names and their values."""
 
 
 class TooMuchError(OptionError):
-    """A question that would take more than one answer may."""
+    """A question whose answer would cost more than the budget."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What an answer takes. A cell is the weight of one query with one key in one head, rebuilt."""
+    """The cost of an answer. A cell is the weight of one query with one key in one head, rebuilt."""
 
     cells: int = 0
     memory: int = 0
@@ -49,17 +49,19 @@ class Cost:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The most that one answer may take: on one core some 7 to 20 seconds, and a gigabyte beside the model."""
+    """The largest cost of one answer: on one core some 7 to 20 seconds, and a gigabyte beside the model."""
 
     cells: int = 400_000_000
     memory: int = 1_000_000_000
-    """Of one answer; and of all traces together that are kept to be asked again."""
+    """Bytes of one answer; and of all cached traces together."""
 
     def allows(self, cost: Cost) -> bool:
         return cost.cells <= self.cells and cost.memory <= self.memory
 
     def check(self, cost: Cost, what: str, instead: str) -> None:
-        """Raise where it takes too much; the sentence says how much, and `instead` what to ask for in its place."""
+        """Raise TooMuchError for a larger cost; the message says how much, and `instead` what to ask for in its
+        place.
+        """
         if cost.cells > self.cells:
             took = f"{cost.cells:,} attention weights, and {self.cells:,} are the most"
         elif cost.memory > self.memory:

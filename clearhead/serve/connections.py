@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 __all__ = ["Connection", "Limits", "QuietServer", "most_files"]
 
 AT_ONCE = 32
-"""Connections that are accepted before any of them is looked at: asyncio takes as many as its backlog says."""
+"""Connections that are accepted before any of them is handled: asyncio takes as many as its backlog says."""
 QUEUED = 2048
 """Connections that the kernel holds until they are accepted."""
 FULL = (
@@ -33,16 +33,16 @@ OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most connections at once, and for how many seconds one may keep the server waiting."""
+    """The most connections at once, and for how many seconds a client may keep the server waiting."""
 
     connections: int = 512
     head: float = 10.0
-    """For the whole head of a request, from when it is accepted or has sent the first byte."""
+    """Seconds for the whole head of a request, from when it is accepted or has sent the first byte."""
     reading: float = 60.0
-    """For a reply that is not read."""
+    """Seconds for a reply that is not read."""
 
     def within(self, files: int | None) -> int:
-        """Return how many connections there may be where a process may have so many files open.
+        """Return how many connections there may be where a process may have `files` files open.
 
         >>> Limits().within(None), Limits().within(1024), Limits().within(256)
         (512, 512, 128)
@@ -62,7 +62,7 @@ def most_files() -> int | None:
 
 @final
 class Connection(H11Protocol):
-    """One connection, with a deadline whenever the next move is the client's."""
+    """A connection with a deadline whenever the next move is the client's."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Connection(H11Protocol):
         self.close_after(self.limits.head)
 
     def make_room(self) -> bool:
-        """Close the connection that has waited longest, one that never asked anything first; False if none waits."""
+        """Close the connection that has waited longest, idle ones first; return False if none waits."""
         waiting = [
             one
             for one in self.connections
@@ -141,7 +141,7 @@ class Connection(H11Protocol):
 
 @final
 class QuietServer(uvicorn.Server):
-    """uvicorn's server, which accepts a few connections at a time and says in one line if it cannot."""
+    """uvicorn's server, accepting a few connections at a time, with one line on stderr if it cannot."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -154,7 +154,7 @@ class QuietServer(uvicorn.Server):
             one.listen(QUEUED)  # uvicorn set it to AT_ONCE, and the kernel may hold more than are accepted at once
 
     def tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Say once that no more connections can be accepted; asyncio would write a traceback for each."""
+        """Report once that no more connections can be accepted; asyncio would write a traceback for each."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in OUT_OF_FILES:
             loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""One word in several texts: the same vector before the first layer, and another after each one in each text."""
+"""One word in several texts: the same embedding everywhere, and after each layer another vector in each text."""
 
 import re
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ __all__ = ["Occurrence", "context_view", "occurrences"]
 
 RESPONSIBLE = 5
 SLOWER = 6
-"""How many attention weights are rebuilt in the time in which a token is decoded or looked at in Python."""
+"""How many attention weights are rebuilt in the time in which a token is decoded or read in Python."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Occurrence:
-    """The word once: in which text, and which of its tokens it is."""
+    """An occurrence of the word: the text, and which of its tokens it is."""
 
     text: str
     trace: Trace
@@ -35,21 +35,21 @@ class Occurrence:
     places: list[int]
 
     def path(self) -> Float[Tensor, "layer d_model"]:
-        """Its vector as an embedding without a position, and after each layer; of several tokens their mean."""
+        """Return its vectors: the embedding without a position, then after each layer; of several tokens the mean."""
         names = [f"{self.side}.embedding.token", *self.layer_names()]
-        return torch.stack([self.trace.value(name)[self.places].double().mean(0).cpu() for name in names])
+        return torch.stack([self.trace.value(name)[self.places].cpu().double().mean(0) for name in names])
 
     def layer_names(self) -> list[str]:
-        """The last value of the stream in each layer."""
+        """Return the name of the last value of the residual stream in each layer."""
         names = self.trace.stream
         layers = range(self.trace.sides[self.side].n_layers)
         return [[name for name in names if name.startswith(f"{self.side}.{layer}.")][-1] for layer in layers]
 
     def responsible(self, layer: int) -> list[dict[str, Any]]:
-        """The tokens it attends to most in a layer, in the mean of the heads."""
+        """Return the tokens it attends to most in a layer, in the mean of the heads."""
         site = self.trace[f"{self.side}.{layer}.attention"]
         rows = [head.rows(place, place + 1).weight[0] for head in site.head for place in self.places]
-        weight = torch.stack(rows).double().mean(0)
+        weight = torch.stack(rows).cpu().double().mean(0)
         values, which = weight.topk(min(RESPONSIBLE, len(weight)))
         tokens = self.trace.sides[self.side].tokens
         pairs = zip(which.tolist(), values.tolist(), strict=True)
@@ -62,7 +62,7 @@ class Occurrence:
 def occurrences(
     tokenizer: Tokenizer, word: str, text: str, trace: Trace, side: str, *, budget: Budget
 ) -> list[Occurrence]:
-    """Every time the word stands in the text, as a word of its own; else where whole tokens of longer words make it."""
+    """Return every occurrence of the word in the text, as a word of its own; else as whole tokens of longer words."""
     n = len(trace.sides[side].ids)
     budget.check(Cost(cells=SLOWER * n * n), f"finding a word among {n:,} tokens", "send shorter texts")
     spans = token_spans(tokenizer, trace.sides[side].ids)
@@ -82,7 +82,7 @@ def occurrences(
 
 
 def token_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Where each token stands in the text of them all; a special token nowhere."""
+    """Return where each token is in the text of them all; a special token has no length."""
     ends = []
     for i in range(len(ids) + 1):
         check_stopped()
@@ -106,7 +106,7 @@ def context_view(word: str, found: Sequence[Occurrence], *, budget: Budget) -> d
 
 
 def view_cost(found: Sequence[Occurrence]) -> Cost:
-    """Return what comparing every place with every other takes, and a row of every head for each token."""
+    """Return the cost of comparing every place with every other, and of a row of every head for each token."""
     cells = sum(
         cells_of(one.trace[name], heads=one.trace[name].n_heads, rows=len(one.places))
         for one in found
@@ -118,7 +118,7 @@ def view_cost(found: Sequence[Occurrence]) -> Cost:
 
 
 def in_the_plane(paths: Float[Tensor, "place layer d_model"]) -> Float[Tensor, "place layer 2"]:
-    """Along the two directions in which they differ most; of each direction, the largest number is above 0."""
+    """Return the points along the two directions in which they differ most (PCA), with a fixed sign."""
     points = paths.flatten(0, 1)
     centred = points - points.mean(0)
     directions = torch.linalg.svd(centred, full_matrices=False).Vh[:2]

@@ -1,4 +1,4 @@
-"""What a trace, a search and a rebuilt block cost, reckoned from the sizes of the model before anything is computed."""
+"""The costs of a trace, a search and a rebuilt block, computed from the model's sizes before anything runs."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -15,37 +15,37 @@ from clearhead.tracing.trace import LIKELIEST
 __all__ = ["ModelCosts", "cells_of", "row_cost", "rows_cost"]
 
 FASTER = 10
-"""How many weights a kernel makes inside the model in the time in which one is rebuilt."""
+"""How many weights a kernel computes inside the model in the time in which one is rebuilt."""
 STEPS = 6
 """Matrices that the reference holds at once: the mask, score, scaled, biased, masked and weight."""
 CANDIDATE = 200
-"""Bytes of a candidate that is kept as a tuple."""
+"""Bytes of a candidate that is held as a tuple."""
 BLOCK = 50_000_000
 """Bytes that rebuilding a block of rows takes, however many blocks there are."""
 
 
 def cells_of(site: Site, *, heads: int, rows: int) -> int:
-    """Return how many weights are rebuilt for these rows; every edit inside the site goes over them once more."""
+    """Return how many weights are rebuilt for these rows; every edit inside the site reads them once more."""
     edits = sum(isinstance(change, Edit) and not change.fused for change in site.passed.changes)
     together = site.head[0].call.n_heads  # more than one where a part cannot be had for one head alone
     return heads * together * rows * site.n_key * (1 + edits)
 
 
 def rows_cost(heads: Sequence[Head], rows: int, kept: int = 0) -> Cost:
-    """Of reading rows of some heads a block at a time, while `kept` numbers of each row stay."""
+    """Return the cost of reading rows of some heads a block at a time, while `kept` numbers of each row stay."""
     site = heads[0].site
     memory = len(heads) * rows * kept * FLOAT + min(BLOCK, STEPS * FLOAT * rows * site.n_key)
     return Cost(cells=cells_of(site, heads=len(heads), rows=rows), memory=memory)
 
 
 def row_cost(heads: Sequence[Head], rows: int = 1) -> Cost:
-    """Of rows that are told number by number."""
+    """Return the cost of rows that are sent number by number."""
     return rows_cost(heads, rows) + Cost(memory=len(heads) * rows * heads[0].site.n_key * STEPS * JSON_NUMBER)
 
 
 @final
 class ModelCosts:
-    """The sizes of a model, and what follows from them for texts of any length."""
+    """The costs that follow from a model's sizes, for texts of any length."""
 
     def __init__(self, model: nn.Module) -> None:
         names = Names(model)
@@ -59,13 +59,13 @@ class ModelCosts:
 
     @functools.cached_property
     def hidden(self) -> int:
-        """Numbers of a token where a block is widest: a network's own, or queries, keys, values and the stream."""
+        """Return the numbers of a token where a block is widest: d_ff, or queries, keys, values and the stream."""
         parts = [part.spec for part in self.sides.values()]
         networks = [block.feed_forward for spec in parts for block in spec.blocks]
         return max([one.d_ff for one in networks if one is not None] + [4 * spec.d_model for spec in parts])
 
     def box(self, rows: int) -> Cost:
-        """Of all numbers of the widest box for so many tokens, of which one is told."""
+        """Return the cost of all numbers of the widest box for `rows` tokens, of which one is sent."""
         return Cost(memory=rows * 4 * (self.logits + self.hidden) * FLOAT + (self.logits + self.hidden) * JSON_NUMBER)
 
     def cells(self, lengths: Mapping[str, int]) -> int:
@@ -75,7 +75,7 @@ class ModelCosts:
         )
 
     def forward(self, lengths: Mapping[str, int], changes: Sequence[Change] = ()) -> Cost:
-        """Of one forward pass: its weights, its logits, and whole matrices where the reference runs."""
+        """Return the cost of a forward pass: its weights, its logits, and whole matrices where the reference runs."""
         inner = [change.at for change in changes if isinstance(change, Edit) and not change.fused]
         whole = [
             (layer.shape.n_heads * lengths[side_of(name)] * lengths[key_side(name)], inner.count(name))
@@ -88,7 +88,7 @@ class ModelCosts:
         return Cost(cells=cells, memory=numbers * FLOAT)
 
     def trace(self, lengths: Mapping[str, int], changes: Sequence[Change] = ()) -> Cost:
-        """Of a trace: one forward pass, what is recorded of it, and what the model answers at each token."""
+        """Return the cost of a trace: a forward pass, what is recorded of it, and the answers at each token."""
         stream = sum(self.streams[side] * n * self.sides[side].spec.d_model for side, n in lengths.items())
         vectors = sum(
             (lengths[side_of(name)] * layer.shape.n_heads + lengths[key_side(name)] * layer.shape.n_kv_heads)
@@ -103,13 +103,13 @@ class ModelCosts:
         return Cost(cells=max(made.cells, matrix), memory=made.memory + (stream + vectors) * FLOAT + answers + told)
 
     def decoding(self, lengths: Mapping[str, int], *, rows: int, new: int, changes: Sequence[Change] = ()) -> Cost:
-        """Of writing `new` tokens in some rows, `lengths` counting them. With changes each step reads all again."""
+        """Return the cost of decoding `new` tokens in `rows` rows; with changes each step reads everything again."""
         made = self.forward(lengths, changes)
         passes = 1 if not changes else -(-new // 2)
         return Cost(cells=rows * passes * made.cells, memory=rows * made.memory)
 
     def tree(self, *, width: int, candidates: int, new: int) -> int:
-        """Return the bytes of the nodes of a search that is told in full."""
+        """Return the bytes of the nodes of a search that is sent in full."""
         return new * 2 * width * (candidates + 2) * JSON_OBJECT
 
 
@@ -118,5 +118,5 @@ def side_of(site: str) -> str:
 
 
 def key_side(site: str) -> str:
-    """The side whose tokens are the keys."""
+    """Return the side whose tokens are the keys."""
     return "encoder" if site.endswith(".cross") else side_of(site)

@@ -1,16 +1,16 @@
-"""A run's metrics while they grow: each line is read once, and whoever asks is given what is new."""
+"""A run's metrics while they grow: each line is read once, and a page is sent only the new ones."""
 
-import fcntl
 import os
 from pathlib import Path
 from threading import Lock
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 from clearhead.errors import RunError
-from clearhead.files import NO_LINK, NO_WAIT, open_regular
+from clearhead.files import open_regular
+from clearhead.system import NO_LINK, NO_WAIT, check_no_link, is_alive, try_lock, unlock
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
-from clearhead.training.metrics import parsed
+from clearhead.training.metrics import parse_line
 
 __all__ = ["Curves", "is_training"]
 
@@ -25,25 +25,30 @@ class Curves:
         self.read, self.last = 0, b""
 
     def all(self) -> list[dict[str, Any]]:
-        """Every whole line so far, none where there is no file."""
+        """Return every whole line so far, none where there is no file."""
         with self.lock:
             try:
                 with open_regular(self.path) as file:
-                    self.follow(file.fileno())
+                    self.follow(file)
             except FileNotFoundError:
                 self.begin_again()
             except OSError as error:
                 raise RunError(f"{self.path}: the metrics cannot be read ({error.strerror or error})") from None
             return self.lines
 
-    def follow(self, file: int) -> None:
-        """Reads on from the last line known, if that still stands where it did."""
+    def follow(self, file: BinaryIO) -> None:
+        """Read on from the last line known, if it is still in its place."""
         before = len(self.last)
-        if os.pread(file, before, self.read - before) != self.last:
+        file.seek(self.read - before)
+        if file.read(before) != self.last:
             self.begin_again()
-        new = os.pread(file, max(0, os.fstat(file).st_size - self.read), self.read)
+        file.seek(self.read)
+        new = file.read()
         *whole, _ = new.split(b"\n")
-        self.lines = [*self.lines, *(parsed(line, self.path, len(self.lines) + i) for i, line in enumerate(whole, 1))]
+        self.lines = [
+            *self.lines,
+            *(parse_line(line, self.path, len(self.lines) + i) for i, line in enumerate(whole, 1)),
+        ]
         if whole:
             self.read += sum(len(line) + 1 for line in whole)
             self.last = whole[-1] + b"\n"
@@ -52,19 +57,20 @@ class Curves:
         self.lines, self.read, self.last = [], 0, b""
 
     def after(self, step: int) -> list[dict[str, Any]]:
-        """The lines past a step, as a page takes them: `training` or `evaluation`, the scores among the rest."""
-        return [shown(line) for line in self.all() if isinstance(line.get("step"), int) and line["step"] > step]
+        """Return the lines past a step in the page's form: `training` or `evaluation`, the scores among the rest."""
+        return [flatten_line(line) for line in self.all() if isinstance(line.get("step"), int) and line["step"] > step]
 
 
-def shown(line: dict[str, Any]) -> dict[str, Any]:
+def flatten_line(line: dict[str, Any]) -> dict[str, Any]:
     scores = line.get("scores")
     flat = {key: value for key, value in line.items() if key != "scores"} | (scores if isinstance(scores, dict) else {})
     return flat | {"kind": "training" if line.get("kind") == "step" else line.get("kind")}
 
 
 def is_training(folder: RunFolder) -> bool:
-    """Whether a process holds the folder. One that is gone is known by its number, without touching the lock."""
+    """Return whether a process holds the folder. A dead one is known by its number, without touching the lock."""
     try:
+        check_no_link(folder.path / LOCK)
         handle = os.open(folder.path / LOCK, os.O_RDONLY | NO_LINK | NO_WAIT)
     except OSError:
         return False
@@ -72,19 +78,9 @@ def is_training(folder: RunFolder) -> bool:
         number = os.read(handle, 32).decode(errors="replace")
         if not (number.isascii() and number.isdigit()) or not is_alive(int(number)):
             return False
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        if not try_lock(handle, shared=True):
+            return True
+        unlock(handle)
+        return False
     finally:
         os.close(handle)
-    return False
-
-
-def is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

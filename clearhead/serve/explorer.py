@@ -1,4 +1,4 @@
-"""The explorer: everything the page may ask of a run, as plain data. It knows nothing of HTTP."""
+"""The explorer: every question the page may ask about a run, answered as plain data. It knows nothing of HTTP."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -7,45 +7,46 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clearhead.errors import ClearheadError, OptionError
+from clearhead.lru_cache import LRUCache
+from clearhead.serve import messages
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Budget, Cost
 from clearhead.serve.contexts import context_view, occurrences
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.facts import run_facts
-from clearhead.serve.lru_cache import LRUCache
 from clearhead.serve.params import Params
-from clearhead.serve.trace_request import WEIGHTINGS, TraceRequest, changes_of, read_edits
+from clearhead.serve.trace_request import TraceRequest, changes_of, read_edits, weightings
 from clearhead.serve.traced import Traced
-from clearhead.serve.tree import Grown, Request, grow, request_of
+from clearhead.serve.tree import Grown, grow, request_of
 from clearhead.serve.waves import positions
 from clearhead.tracing.edits import Change
 from clearhead.tracing.sentence import TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import draw_sequence
 from clearhead.tracing.site import Site, overflow_of
 from clearhead.tracing.trace import Trace
-from clearhead.training.answers import reach
+from clearhead.training.answers import token_names
 from clearhead.training.run import Run, load
-from clearhead.training.tasks import Translate
-from clearhead.training.tracing import asked_of, shown, trace
+from clearhead.training.tasks.base import Decoding
+from clearhead.training.tracing import asked_of, trace
 
 __all__ = ["Explorer", "GoneError"]
 
 TRACES = 12
-"""How many traces are kept."""
+"""The number of traces in the cache."""
 OTHERS = 2
-"""Checkpoints that are loaded beside the run's own."""
+"""The number of checkpoints loaded beside the run's own."""
 MOST_TEXTS, LONGEST_WORD = 20, 100
 SHOWN = 30
-"""Of how many characters never met it is told which."""
+"""The number of unseen characters that a note lists."""
 
 
 class GoneError(ClearheadError):
-    """A trace that is no longer kept."""
+    """A trace that is no longer cached."""
 
 
 @final
 class Explorer:
-    """A run, looked into. Methods take what was asked and give data, or raise a ClearheadError with a sentence."""
+    """A run to be explored. Methods take the request's parameters and return data, or raise a ClearheadError."""
 
     def __init__(self, run: Run, budget: Budget = Budget()) -> None:
         self.run, self.budget = run, budget
@@ -56,32 +57,32 @@ class Explorer:
         self.device = str(next(run.model.parameters()).device)
 
     def run_facts(self) -> dict[str, Any]:
-        return {**run_facts(self.run, self.metrics), "weightings": list(WEIGHTINGS)}
+        return {**run_facts(self.run, self.metrics), "weightings": list(weightings())}
 
     def at(self, step: int) -> Run:
-        """The run with the weights of a checkpoint."""
+        """Return the run with the weights of a checkpoint."""
         if step == self.run.step:
             return self.run
         return self.others.get_or_make(step, lambda: load(self.run.folder.path, device=self.device, step=step))
 
     def trace(self, asked: Params) -> dict[str, Any]:
         wanted = TraceRequest.of(asked, self.run.step)
-        return self.traces.get_or_make(wanted.id, lambda: self.made(wanted)).meta()
+        return self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted)).meta()
 
-    def made(self, wanted: TraceRequest) -> Traced:
+    def make_trace(self, wanted: TraceRequest) -> Traced:
         run, changes = self.at(wanted.step), wanted.changes
         self.check_text(run, wanted, changes)
         found = trace(run, wanted.source, wanted.target, edits=changes)
         check_overflow(found)
-        return Traced(wanted, run, found.noted(*never_met(run, wanted.source)), self.budget)
+        return Traced(wanted, run, found.with_notes(*note_unseen(run, wanted.source)), self.budget)
 
     def check_text(self, run: Run, wanted: TraceRequest, changes: Sequence[Change]) -> None:
-        """Check what tracing a text takes; the longest text there can be follows from the budget."""
+        """Check the cost of tracing a text; the longest text there can be follows from the budget."""
         ids = asked_of(run, wanted.source, wanted.target).ids
         lengths = {side: len(tokens) for side, tokens in ids.items()}
-        cost, own = Cost(), isinstance(run.task, Translate) and wanted.target is None
+        cost, own = Cost(), run.task.target == "writes" and wanted.target is None
         if own:  # what the model will write is not known yet: the most it may
-            lengths["decoder"] = min(run.task.context, reach(lengths["encoder"]))
+            lengths["decoder"] = run.task.decoding(ids, max_new=None, usual=run.task.context).rules.max_new
             cost = self.costs.decoding(lengths, rows=1, new=lengths["decoder"], changes=changes)
         longest = self.budget.most(lambda n: self.costs.trace(dict.fromkeys(lengths, n)), run.task.context)
         fewer = ", and fewer with edits inside an attention or without a target" if own or changes else ""
@@ -89,61 +90,61 @@ class Explorer:
         instead = f"shorten the text: the longest has {longest:,} tokens here{fewer}"
         self.budget.check(cost + self.costs.trace(lengths, changes), f"a trace of {tokens}", instead)
 
-    def known(self, name: str) -> Traced:
+    def find_trace(self, name: str) -> Traced:
         found = self.traces.get(name)
         if found is None:
             raise GoneError("this trace is no longer kept: ask for it again, and it is made anew")
         return found
 
     def tile(self, name: str, asked: Params) -> Float[Tensor, "query key"]:
-        return self.known(name).tile(asked)
+        return self.find_trace(name).tile(asked)
 
     def thumbs(self, name: str, asked: Params) -> UInt8[Tensor, "head row column"]:
-        return self.known(name).thumbs(asked)
+        return self.find_trace(name).thumbs(asked)
 
     def row(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).row(asked)
+        return self.find_trace(name).row(asked)
 
-    def column(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).column(asked)
+    def column(self, name: str, asked: Params) -> messages.Column:
+        return self.find_trace(name).column(asked)
 
     def cell(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).cell(asked)
+        return self.find_trace(name).cell(asked)
 
     def vectors(self, name: str, asked: Params) -> Float[Tensor, "n d"]:
-        return self.known(name).vectors(asked)
+        return self.find_trace(name).vectors(asked)
 
-    def stream(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).stream(asked)
+    def stream(self, name: str, asked: Params) -> messages.Stream:
+        return self.find_trace(name).stream(asked)
 
     def spaces(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).spaces(asked)
+        return self.find_trace(name).spaces(asked)
 
-    def sequence(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).sequence(asked)
+    def sequence(self, name: str, asked: Params) -> messages.Sequence:
+        return self.find_trace(name).sequence(asked)
 
-    def sentence(self, asked: Params) -> dict[str, Any]:
-        """The sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
+    def sentence(self, asked: Params) -> messages.Sentence:
+        """Return the sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
         row = asked.whole("token", below=len(TOKENS), default=TOKENS.index("creature"))
         return {"tokens": list(TOKENS), "token": row, "svg": draw_sequence(creature_exchange(row), standalone=False)}
 
     def box(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).box(asked)
+        return self.find_trace(name).box(asked)
 
-    def terms(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).terms(asked)
+    def terms(self, name: str, asked: Params) -> messages.BoxTerms:
+        return self.find_trace(name).terms(asked)
 
     def readings(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).readings(asked)
+        return self.find_trace(name).readings(asked)
 
     def lens(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).lens(asked)
+        return self.find_trace(name).lens(asked)
 
-    def effects(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.known(name).effects(asked)
+    def effects(self, name: str, asked: Params) -> messages.Effects:
+        return self.find_trace(name).effects(asked)
 
     def context(self, asked: Params) -> dict[str, Any]:
-        """One word in several texts."""
+        """Return the vectors of one word in several texts."""
         asked.only("texts", "word", "step")
         word = asked.text("word", longest=LONGEST_WORD).strip()
         if not word:
@@ -160,9 +161,9 @@ class Explorer:
 
     def plain_trace(self, run: Run, text: str) -> Traced:
         """The trace of a text that is only read: nothing is translated."""
-        target = [] if isinstance(run.task, Translate) else None
+        target = [] if run.task.target == "writes" else None
         wanted = TraceRequest(source=text, target=target, edits=[], step=run.step)
-        return self.traces.get_or_make(wanted.id, lambda: self.made(wanted))
+        return self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted))
 
     def positions(self, asked: Params) -> dict[str, Any]:
         n = asked.whole("n", least=2, below=1025, default=64)
@@ -188,12 +189,12 @@ class Explorer:
             "nodes": grown.nodes,
             "best": grown.best,
             "outputs": grown.outputs(request),
-            "source_tokens": shown(run.tokenizer, request.source),
+            "source_tokens": token_names(run.tokenizer, request.source),
             "cross": self.cross(run, asked.text("source"), grown, edits),
             "edits": edits,
         }
 
-    def check_search(self, request: Request, changes: Sequence[Change], *, width: int, candidates: int) -> None:
+    def check_search(self, request: Decoding, changes: Sequence[Change], *, width: int, candidates: int) -> None:
         new, sides = request.rules.max_new, list(self.costs.sides)
         paired = len(sides) > 1
         lengths = dict(zip(sides, (len(request.source), new) if paired else (len(request.source) + new,), strict=True))
@@ -207,12 +208,12 @@ class Explorer:
 
     def cross(self, run: Run, source: str, grown: Grown, edits: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
         """Of each token of the best output: how much each layer looked at each piece of the source."""
-        if not isinstance(run.task, Translate):
+        if len(self.costs.sides) == 1:
             return None
         tokens = grown.hypotheses[0].tokens
         reached = [edit for edit, change in zip(edits, changes_of(edits), strict=True) if change.reaches(len(tokens))]
         wanted = TraceRequest(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
-        made = self.traces.get_or_make(wanted.id, lambda: self.made(wanted)).trace
+        made = self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted)).trace
         layers = [mean_weight(layer.cross) for layer in made.decoder if layer.cross]
         return [
             {"step": step, "weight": [weight[step - 1].tolist() for weight in layers]}
@@ -243,8 +244,8 @@ def check_overflow(made: Trace) -> None:
             raise overflow_of(name, values[name].dtype)
 
 
-def never_met(run: Run, text: str) -> list[str]:
-    """A sentence about what of a text the tokeniser has never met, if there is any of it."""
+def note_unseen(run: Run, text: str) -> list[str]:
+    """Return a note on what of a text the tokeniser has never seen, if there is any."""
     unseen = run.unseen(text)
     if not unseen:
         return []

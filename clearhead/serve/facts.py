@@ -1,4 +1,4 @@
-"""What a run is, before anything is asked of it: its task, its layers, its checkpoints, and texts to begin with."""
+"""Facts about a run for the page's first view: its task, its layers, its checkpoints, and example texts."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -16,16 +16,13 @@ from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST
 from clearhead.tracing.names import Names
 from clearhead.training.run import Run
-from clearhead.training.tasks import Fill, Generate, Translate
-from clearhead.training.validation import spread, with_blank
+from clearhead.training.tasks.measures import spread
 
 __all__ = ["part_name", "run_facts", "side_facts"]
 
 EXAMPLES = 5
 TRIED = 200
 """Held-out texts that are looked at for examples without an unknown word."""
-BEGINNING = 16
-"""Tokens of a text to go on from."""
 
 
 def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
@@ -42,7 +39,9 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         "parameters": sum(one.numel() for one in run.model.parameters()),
         "vocabulary": [*sides.values()][-1][1].spec.vocabulary,
         "sides": [side_facts(side, part, names) for side, (_, part) in sides.items()],
-        "fields": ["source", "target"] if isinstance(run.task, Translate) else ["text"],
+        "target": run.task.target,
+        "place": run.task.place,
+        "fields": list(run.task.layout(run.task.context).texts),
         "examples": examples(run, curves),
         "training": is_training(run.folder),
     }
@@ -108,12 +107,12 @@ def attention_facts(layer: Attention) -> dict[str, Any]:
 
 
 def part_name(part: object) -> str:
-    """What a part is called, built or not."""
+    """Return the name of a part, built or not."""
     return type(part).__name__.removeprefix("Learned") or "Learned"
 
 
 def examples(run: Run, curves: Curves) -> list[dict[str, str]]:
-    """Texts of the run's own: those its last evaluation wrote down, else held-out ones, else some of its tokens.
+    """Return texts of the run's own: those its last evaluation logged, else held-out ones, else some of its tokens.
 
     Both were decoded from token ids, so a word that the tokeniser does not know has become "\ufffd" in them, and asking
     for that would show another text than the one in the data. Only texts without it are examples.
@@ -122,7 +121,7 @@ def examples(run: Run, curves: Curves) -> list[dict[str, str]]:
         found = known_texts(logged_examples(run, curves)) or known_texts(stored_examples(run))
     except RunError:
         found = []
-    return found or [{"source": made_up(run)}]
+    return found or [{"source": text_from_vocabulary(run)}]
 
 
 def known_texts(texts: Iterable[dict[str, str]]) -> list[dict[str, str]]:
@@ -134,7 +133,7 @@ def known_texts(texts: Iterable[dict[str, str]]) -> list[dict[str, str]]:
 def logged_examples(run: Run, curves: Curves) -> list[dict[str, str]]:
     logged = [line for line in curves.all() if line.get("samples")]
     pairs = [(one["input"], one.get("reference")) for one in logged[-1]["samples"]] if logged else []
-    paired = isinstance(run.task, Translate)
+    paired = run.task.target == "writes"
     return [
         {"source": text, **({"target": target} if paired and target else {})}
         for text, target in pairs
@@ -144,30 +143,14 @@ def logged_examples(run: Run, curves: Curves) -> list[dict[str, str]]:
 
 def stored_examples(run: Run) -> Iterator[dict[str, str]]:
     """Yield held-out texts: a few from all over the data first, then others in case those have unknown words."""
-    store = Store(run.folder.data / str(run.folder.described()["data"]) / "dev")
-    first = run.task.layout(run.task.context).texts[0]
-    for place in dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)]):
-        ids = store[first][place].tolist()
-        match run.task:
-            case Translate():
-                target = run.task.tokenizers["target"].decode(store["target"][place].tolist())
-                yield {"source": run.tokenizer.decode(ids), "target": target}
-            case Generate():
-                yield {"source": run.tokenizer.decode(ids[:BEGINNING])}
-            case Fill() if ids:
-                yield {"source": with_blank(run.tokenizer, ids)}
-            case _:
-                yield {"source": run.tokenizer.decode(ids)}
-    if isinstance(run.task, Generate):  # of few long texts, other stretches than the beginnings
-        ids = store[first].ids
-        for start in spread(max(0, len(ids) - BEGINNING), TRIED):
-            yield {"source": run.tokenizer.decode(ids[start : start + BEGINNING].tolist())}
+    store = Store(run.folder.data / str(run.folder.read_description()["data"]) / "dev")
+    places = dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)])
+    return run.task.examples(store, places)
 
 
-def made_up(run: Run) -> str:
-    """A few tokens of the vocabulary, after the special ones."""
+def text_from_vocabulary(run: Run) -> str:
+    """Return a few tokens of the vocabulary, after the special ones."""
     tokenizer = run.tokenizer
     special = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
     ids = [token for token in range(min(tokenizer.vocabulary, 64)) if token not in special][-4:]
-    text = tokenizer.decode(ids)
-    return with_blank(tokenizer, ids) if isinstance(run.task, Fill) else text
+    return run.task.example_text(ids)

@@ -1,4 +1,4 @@
-"""The guard: what stands between the network and the explorer. Whatever is not asked rightly goes no further.
+"""The guard between the network and the explorer: a request that is not allowed goes no further.
 
 A page of another site can send requests to this machine, and a name of its own can be made to point here. So every
 address begins with a random token, the Host must be one the server was started for, and an Origin must be its own.
@@ -21,13 +21,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["MOST_BYTES", "Guard", "Place", "tell_failure"]
 
 MOST_BYTES = 1_000_000
-"""Of a request's body."""
+"""The most bytes of a request's body."""
 MOST_ADDRESS = 8192
 PATIENCE = 20.0
-"""Seconds in which a body must have come."""
+"""Seconds in which a body must have arrived."""
 METHODS = ("GET", "HEAD", "POST")
 PLAIN_PATH = re.compile(rb"/([A-Za-z0-9_-][A-Za-z0-9_.-]*/)*([A-Za-z0-9_-][A-Za-z0-9_.-]*)?")
-"""No dots in front, nothing escaped, no empty part: all that is served has such a name."""
+"""A path without leading dots, escapes or empty parts: all that is served has such a name."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; "
@@ -43,7 +43,7 @@ HEADERS = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the server is: the host it was started for, the port it got, and the token of every address."""
+    """The server's address: the host it was started for, the port it got, and the token of every address."""
 
     host: str
     port: int
@@ -52,15 +52,18 @@ class Place:
     @property
     def address(self) -> str:
         host = "127.0.0.1" if self.everywhere else self.host
-        return f"http://{bracketed(host)}:{self.port}/{self.token}/"
+        host = f"[{host}]" if ":" in host else host
+        return f"http://{host}:{self.port}/{self.token}/"
 
     @property
     def everywhere(self) -> bool:
-        """Whether it listens on every network of the machine."""
+        """Return whether it listens on every network of the machine."""
         return self.host in ("0.0.0.0", "::")
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header names this server. Everywhere, its number will do, but of names only its own."""
+        """Return whether a Host header names this server. Listening everywhere, any IP will do, but only its own
+        name.
+        """
         name, port = split_host(host)
         if port != self.port:
             return False
@@ -69,12 +72,8 @@ class Place:
         return self.everywhere and (is_number(name) or name == socket.gethostname().lower())
 
 
-def bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
 def split_host(host: str) -> tuple[str, int | None]:
-    """The name of a Host header in lower case, and its port; None where it has none that can be.
+    """Return the name of a Host header in lower case, and its port; None where it is malformed.
 
     >>> split_host("[::1]:80"), split_host("localhost"), split_host("a:b:1")
     (('::1', 80), ('localhost', 80), ('', None))
@@ -94,7 +93,7 @@ def is_number(name: str) -> bool:
 
 
 class Refused(Exception):
-    """A request that goes no further: its status, and a sentence."""
+    """A request that goes no further: its status, and a message."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -103,7 +102,7 @@ class Refused(Exception):
 
 @final
 class Guard:
-    """Lets through what is asked rightly, the token taken off its path, and gives every reply its headers."""
+    """The app behind checks: requests lose the token of their path, and replies gain the headers that all have."""
 
     def __init__(self, app: ASGIApp, place: Place) -> None:
         self.app, self.place = app, place
@@ -119,10 +118,10 @@ class Guard:
         if isinstance(found, Response):
             await found(scope, receive, reply)
         else:
-            await self.answered(*found, reply)
+            await self.run_app(*found, reply)
 
     async def admitted(self, scope: Scope, receive: Receive) -> Response | tuple[Scope, Receive]:
-        """What the app is given; or the reply to one who left the last slash off."""
+        """Return what the app is given; or a redirect for a path without its last slash."""
         headers = {name: values_of(scope, name) for name in (b"host", b"origin", b"content-type", b"content-length")}
         self.check_request(scope)
         self.check_host(headers[b"host"])
@@ -134,10 +133,10 @@ class Guard:
         if scope["method"] != "POST":
             return inner, receive
         check_content(headers[b"content-type"], headers[b"content-length"])
-        return inner, again(await whole_body(receive), receive)
+        return inner, replay_body(await whole_body(receive), receive)
 
-    async def answered(self, scope: Scope, receive: Receive, reply: "Reply") -> None:
-        """The app's reply. Its own handler has told what went wrong if it also replied so; else it is told here."""
+    async def run_app(self, scope: Scope, receive: Receive, reply: "Reply") -> None:
+        """Send the app's reply. A failure is reported here unless the app's own handler has replied to it."""
         try:
             await self.app(scope, receive, reply)
         except Exception as error:
@@ -159,7 +158,7 @@ class Guard:
             raise Refused(403, "")
 
     def check_path(self, path: bytes) -> str:
-        """The path without the token."""
+        """Return the path without the token."""
         if not PLAIN_PATH.fullmatch(path):
             raise Refused(400, "")
         _, token, *rest = path.split(b"/", 2)
@@ -180,7 +179,7 @@ def tell_failure(error: Exception) -> None:
 
 
 def refusal(error: Refused) -> Response:
-    """A body only where there is something to say to a page of our own."""
+    """Return the reply to a refused request, with a body only where there is something to say to our own page."""
     text = str(error)
     return JSONResponse({"error": text}, error.status) if text else Response(status_code=error.status)
 
@@ -198,7 +197,7 @@ def check_content(kinds: list[str], lengths: list[str]) -> None:
 
 
 async def whole_body(receive: Receive) -> bytes:
-    """The body, which must come in time."""
+    """Return the body, which must arrive in time."""
     try:
         return b"".join(await asyncio.wait_for(parts_of(receive), PATIENCE))
     except TimeoutError:
@@ -206,7 +205,7 @@ async def whole_body(receive: Receive) -> bytes:
 
 
 async def parts_of(receive: Receive) -> list[bytes]:
-    """What comes, counted as it comes: a length that was told proves nothing."""
+    """Return the parts of a body, counted as they come: a length that was announced proves nothing."""
     parts: list[bytes] = []
     room = MOST_BYTES
     while True:
@@ -221,8 +220,8 @@ async def parts_of(receive: Receive) -> list[bytes]:
             return parts
 
 
-def again(body: bytes, receive: Receive) -> Receive:
-    """A body that has been read, to be read by the app."""
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a receive function that gives a body, already read, to the app."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def read() -> Message:
@@ -233,13 +232,13 @@ def again(body: bytes, receive: Receive) -> Receive:
 
 @final
 class Reply:
-    """Sends a reply with the headers that every reply has."""
+    """A send function that adds the headers that every reply has."""
 
     def __init__(self, send: Send, *, api: bool) -> None:
         self.send = send
         self.status: int | None = None
-        """That of the reply, once it has begun."""
-        self.extra = list(encoded({**HEADERS, "Cache-Control": "no-store" if api else "no-cache"}.items()))
+        """The status of the reply, once it has begun."""
+        self.extra = list(encode_headers({**HEADERS, "Cache-Control": "no-store" if api else "no-cache"}.items()))
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -248,5 +247,5 @@ class Reply:
         await self.send(message)
 
 
-def encoded(headers: Iterable[tuple[str, str]]) -> Iterable[tuple[bytes, bytes]]:
+def encode_headers(headers: Iterable[tuple[str, str]]) -> Iterable[tuple[bytes, bytes]]:
     return ((name.lower().encode(), value.encode()) for name, value in headers)

@@ -1,10 +1,11 @@
-"""What a trace is of, told at once: its tokens, its attentions, and what the model answers."""
+"""The summary of a trace: its tokens, its attentions, and the model's answer."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from clearhead.serve import messages
 from clearhead.serve.facts import part_name
 from clearhead.serve.program import load_program
 from clearhead.serve.trace_request import TraceRequest
@@ -12,14 +13,12 @@ from clearhead.tracing.arithmetic import weighting_kind
 from clearhead.tracing.edits import Edit
 from clearhead.tracing.site import ALLOWED, Site
 from clearhead.tracing.trace import Candidate, Trace
-from clearhead.training.answers import filled
 from clearhead.training.run import Run
-from clearhead.training.tasks import Fill, Task, Translate
 
 __all__ = ["as_candidates", "meta_of"]
 
 MANY, FEW = 512, 5
-"""Of more places than many, few candidates are told."""
+"""Of more places than the first number, only the second number of candidates are sent."""
 SIZES = ("n_heads", "n_kv_heads", "d_head", "d_value", "n_query", "n_key")
 
 
@@ -30,7 +29,7 @@ def meta_of(wanted: TraceRequest, run: Run, trace: Trace) -> dict[str, Any]:
     return {
         "id": wanted.id,
         "source": wanted.source,
-        "target": target_of(wanted, run.task, trace),
+        "target": run.task.traced_target(wanted.target, trace),
         "edits": wanted.edits,
         "step": run.step,
         "notes": list(trace.notes),
@@ -39,46 +38,24 @@ def meta_of(wanted: TraceRequest, run: Run, trace: Trace) -> dict[str, Any]:
         "sites": [site_facts(site) for site in trace.sites.values()],
         "names": trace.names,
         "candidates": [as_candidates(row[:told]) for row in trace.candidates],
-        "answer": answer_of(wanted, run.task, trace, answers),
+        "answer": answer_of(wanted, run, trace, answers),
         **({} if program is None or answers is None else {"program": {"answers": answers, "offset": program.offset}}),
     }
 
 
-def target_of(wanted: TraceRequest, task: Task, trace: Trace) -> str | None:
-    """What the target says: of a translation the text, given or the model's own."""
-    if isinstance(task, Translate):
-        return task.tokenizers["target"].decode(trace.sides["decoder"].ids)
-    given = wanted.target
-    return task.tokenizers["text"].decode(given) if isinstance(given, list) else given
-
-
-def answer_of(wanted: TraceRequest, task: Task, trace: Trace, answers: Sequence[str] | None) -> str:
-    """What the model says: what it would write at every place of a target; the text filled; the next token; a class.
-
-    `answers` are a compiled program's at every token, and then they are what it says.
-    """
-    if isinstance(task, Translate):
-        return task.tokenizers["target"].decode([row[0].id for row in trace.candidates])
-    if answers is not None:
+def answer_of(wanted: TraceRequest, run: Run, trace: Trace, answers: Sequence[str] | None) -> str:
+    """Return what the model says; `answers` are a compiled program's at every token, unless it writes its target."""
+    if answers is not None and run.task.target != "writes":
         return " ".join(answers)
-    return filling(task, wanted.source, trace) if isinstance(task, Fill) else trace.candidates[-1][0].text
+    return run.task.traced_answer(wanted.source, trace)
 
 
-def filling(task: Fill, text: str, trace: Trace) -> str:
-    """The text with its blanks filled, by tokens that stand for text."""
-    tokenizer = task.tokenizers["text"]
-    never = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
-    usable = [[one for one in row if one.id not in never] or row for row in trace.candidates]
-    values = [[math.exp(one.log_prob) for one in row] for row in usable]
-    return filled(tokenizer, text, trace.sides["encoder"].ids, values, [[one.id for one in row] for row in usable]).text
-
-
-def as_candidates(row: Sequence[Candidate]) -> list[dict[str, Any]]:
+def as_candidates(row: Sequence[Candidate]) -> list[messages.Candidate]:
     return [{"id": one.id, "text": one.text, "p": math.exp(one.log_prob)} for one in row]
 
 
 def masks(site: Site) -> bool:
-    """Say whether any key may be hidden from a query here: by the mask, or by an edit of what is allowed."""
+    """Return whether any key may be hidden from a query here: by the mask, or by an edit of what is allowed."""
     edited = any(isinstance(change, Edit) and change.step == ALLOWED for change in site.passed.changes)
     return edited or site.mask.kinds != {"none"}
 
@@ -104,6 +81,8 @@ def site_facts(site: Site) -> dict[str, Any]:
         },
         "arithmetic": {
             "kind": weighting_kind(site.weighting),
+            "rule": site.weighting.summary,
+            "blocked": site.weighting.blocked if math.isfinite(site.weighting.blocked) else None,
             "formula": site.similarity.formula,
             "prepared": site.similarity.prepared,
             "scale_reason": site.similarity.scale_reason,
@@ -115,5 +94,5 @@ def site_facts(site: Site) -> dict[str, Any]:
         "scale": [head.scale for head in site.head],
         "kernel": site.kernel,
         "why": site.why,
-        "edited": site.edited,
+        "edited": site.is_edited,
     }

@@ -1,7 +1,7 @@
-"""One page that is a whole trace: the built page with the numbers put into it. It opens from disk, without a network.
+"""One page that holds a whole trace: the built page with the numbers put into it. It opens from disk, offline.
 
 The weights of every head are kept in 8 bits. Of chosen sites queries, keys and values are kept as they are, and the
-page does their arithmetic again; the others show their weights alone. The boxes of the model's picture have their
+page does their arithmetic again; the others show their weights alone. The boxes of the model's diagram have their
 numbers for as many tokens of each side as fit, from the last one back. web/src/lib/embedded.ts reads what is made here.
 """
 
@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from clearhead.attention.weighting import Argmax, Kernelized, Sigmoid, Softmax, Sparsemax
 from clearhead.errors import OptionError, RunError
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.curves import Curves
@@ -26,26 +25,26 @@ from clearhead.serve.params import Params
 from clearhead.serve.traced import Traced
 from clearhead.tracing.arithmetic import angles_of
 from clearhead.tracing.site import Head, Site
-from clearhead.tracing.survey import Surveyed, View
-from clearhead.training.metrics import finite
+from clearhead.tracing.survey import SiteSurvey, View
+from clearhead.training.metrics import replace_nonfinite
 
 __all__ = ["PLACE", "Page", "is_built", "page_of"]
 
 TEMPLATE = Path(__file__).parent / "static" / "page.html"
 """The page without numbers, as `make web` builds it."""
 PLACE = '<script type="application/json" id="clearhead-data">'
-"""After this they go."""
+"""The tag after which the numbers go."""
 ROOM = 5_000_000
-"""How many bytes a page has at most, where nobody says which sites are to be exact."""
+"""The most bytes of a page, where nobody says which sites are to be exact."""
 BOXES = 1_000_000
-"""How many of them the numbers of the boxes may take."""
+"""The most of these bytes for the numbers of the boxes."""
 WIDEST = 4096
 """A value with more numbers than this for a token, as the logits of a large vocabulary, is left out of the boxes."""
 SPARE = 1_000
-"""Of it, for what holds the exact sites together."""
+"""Bytes left over for what holds the exact sites together."""
 VERSION = 1
 DIGITS = 6
-"""Of numbers that are drawn and never reckoned with."""
+"""Digits of numbers that are drawn, and never computed with."""
 EVERYTHING = Params({})
 
 
@@ -60,18 +59,20 @@ def is_built() -> bool:
     return TEMPLATE.is_file()
 
 
-def page_of(traced: Traced, found: Mapping[str, Surveyed], *, view: View, exact: Sequence[str] | None = None) -> Page:
-    """The page of a trace. `exact` None is the site of the view, and then the clearest others, while there is room."""
+def page_of(traced: Traced, found: Mapping[str, SiteSurvey], *, view: View, exact: Sequence[str] | None = None) -> Page:
+    """Return the page of a trace. `exact` None is the site of the view, then the clearest others, while there is
+    room.
+    """
     before, after = template()
-    sites = None if exact is None else chosen(traced, exact)
-    data = drawn(traced)
+    sites = None if exact is None else exact_sites(traced, exact)
+    data = page_data(traced)
     if sites is None:
-        sites = dict(fitting(traced, found, view, ROOM - len((before + written(data) + after).encode()) - SPARE))
-    return Page(before + written({**data, "exact": sites}) + after, list(sites))
+        sites = dict(fit_sites(traced, found, view, ROOM - len((before + script_json(data) + after).encode()) - SPARE))
+    return Page(before + script_json({**data, "exact": sites}) + after, list(sites))
 
 
 def template() -> tuple[str, str]:
-    """What stands before the data, and after."""
+    """Return the text of the built page before the data, and after."""
     if not is_built():
         raise RunError(f"the page is not built: there is no {TEMPLATE}; run `make web`")
     before, place, after = TEMPLATE.read_text(encoding="utf-8").partition(PLACE)
@@ -80,8 +81,8 @@ def template() -> tuple[str, str]:
     return before + place, after
 
 
-def drawn(traced: Traced) -> dict[str, Any]:
-    """All but the exact numbers."""
+def page_data(traced: Traced) -> dict[str, Any]:
+    """Return the page's data, all but the exact numbers."""
     trace, run = traced.trace, traced.run
     return {
         "version": VERSION,
@@ -89,15 +90,15 @@ def drawn(traced: Traced) -> dict[str, Any]:
         "meta": traced.meta(),
         "weights": {name: weights_of(site) for name, site in trace.sites.items()},
         "allowed": {name: bits for name, site in trace.sites.items() if (bits := mask_of(site)) is not None},
-        "readings": rounded(traced.readings(EVERYTHING)),
-        "lens": rounded(traced.lens(EVERYTHING)) if trace.candidates else None,
-        "stream": {side: rounded(traced.stream(Params({"side": side}))) for side in trace.sides},
+        "readings": round_numbers(traced.readings(EVERYTHING)),
+        "lens": round_numbers(traced.lens(EVERYTHING)) if trace.candidates else None,
+        "stream": {side: round_numbers(traced.stream(Params({"side": side}))) for side in trace.sides},
         "boxes": box_numbers(traced.boxes),
     }
 
 
 def box_numbers(boxes: Boxes) -> dict[str, Any]:
-    """The numbers of the boxes: of each side those of no token in particular, and of some tokens all that heads share.
+    """Return the numbers of the boxes: of each side those shared by all tokens, and of some tokens all but heads' own.
 
     Vectors of a token lie one after another, as wide as `widths` says. The last tokens come first, of all sides.
     """
@@ -125,7 +126,7 @@ def box_numbers(boxes: Boxes) -> dict[str, Any]:
 
 
 def side_numbers(boxes: Boxes, side: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The values of a side that no head has for itself: one vector for all tokens, and one for each."""
+    """Return the values of a side that no head has for itself: one vector for all tokens, and one for each."""
     inner, shared, own, sections = boxes.inner, {}, {}, {}
     for box in inner.names.boxes.values():
         if box.side != side:
@@ -143,8 +144,8 @@ def side_numbers(boxes: Boxes, side: str) -> tuple[dict[str, Tensor], dict[str, 
 
 
 def weights_of(site: Site) -> str:
-    """weight x 255 of every head, a byte each."""
-    return packed(torch.stack([(head.weight.clamp(0, 1) * 255).round().to(torch.uint8) for head in site.head]))
+    """Return weight x 255 of every head, a byte each."""
+    return pack(torch.stack([(head.weight.clamp(0, 1) * 255).round().to(torch.uint8) for head in site.head]))
 
 
 def allowed_of(site: Site) -> Bool[Tensor, "head query key"]:
@@ -161,7 +162,7 @@ def mask_of(site: Site) -> str | None:
 
 
 def turn_of_site(site: Site) -> dict[str, Any]:
-    """Return queries and keys before their positions turned them, for each head, and the angles of every place."""
+    """Return queries and keys before rotary, for each head, and the angles of every place."""
     call = site.call
     assert site.projected is not None
     queries, keys = site.projected
@@ -182,111 +183,87 @@ def turn_of_site(site: Site) -> dict[str, Any]:
 
 
 def exact_site(site: Site) -> dict[str, Any]:
-    """What its arithmetic is made from. Queries and keys are as they meet: prepared."""
+    """Return what a site's arithmetic is computed from. Queries and keys are as they are compared."""
     heads = site.head
     allowed = allowed_of(site)
     bias = torch.stack([bias_of(head) for head in heads]).masked_fill(~allowed, 0)
     products = site.similarity.form in ("dot", "features")
+    arithmetic = site.weighting.page_arithmetic
     return {
         "query": floats([head.prepared[0][0, head.place] for head in heads]),
         "key": floats([head.prepared[1][0, head.place] for head in heads]),
         "value": floats([head.value for head in heads]),
         "plain": all(torch.equal(head.prepared[0][0, head.place], head.query) for head in heads),
         "scale": [head.scale for head in heads],
-        "weighting": weighting_of(site),
+        "weighting": arithmetic,
         **({"bias": floats(bias)} if bias.any() else {}),
         **({} if allowed.all() else {"allowed": bits(allowed)}),
         **({} if products else {"score": floats([head.score for head in heads])}),
+        **({} if arithmetic is not None else {"weight": floats([head.weight for head in heads])}),
         **({} if site.projected is None else {"turn": turn_of_site(site)}),
     }
 
 
 def bias_of(head: Head) -> Float[Tensor, "query key"]:
-    """What the position adds to each scaled score."""
+    """Return what the position adds to each scaled score."""
     call = head.call
     bias = torch.as_tensor(call.position.bias(call.cells(), call.query.dtype)).detach()
     return bias.broadcast_to(1, call.n_heads, call.n_query, call.n_key)[0, head.place]
 
 
-def weighting_of(site: Site) -> dict[str, Any] | None:
-    """How the page makes weights of scores; None where it cannot."""
-    match site.weighting:
-        case Softmax() as one:
-            return {"kind": "softmax", "temperature": one.temperature}
-        case Argmax() as one:
-            return {"kind": "argmax", "ties": one.ties, "tolerance": one.tolerance}
-        case Kernelized() as one if one.amounts == "exponential":
-            return {"kind": "softmax", "temperature": one.temperature}
-        case Kernelized() as one:
-            return {"kind": "kernelized", "normalised": one.normalised}
-        case Sigmoid() as one:
-            return {"kind": "sigmoid", "offset": one.offset}
-        case Sparsemax():
-            return {"kind": "sparsemax"}
-        case _:
-            return None
-
-
-def can_be_exact(site: Site) -> bool:
-    """Whether the page's arithmetic gives what the site gave: nothing was changed within it."""
-    return weighting_of(site) is not None and not site.edited
-
-
-def chosen(traced: Traced, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The sites that are to be exact; raises where one cannot be."""
+def exact_sites(traced: Traced, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the sites that are to be exact; OptionError where one cannot be."""
     for name in names:
-        if not can_be_exact(traced.trace[name]):
-            raise OptionError(
-                f"{name}: a page cannot hold its arithmetic, which is changed or of the user's own making"
-            )
+        if traced.trace[name].is_edited:
+            raise OptionError(f"{name}: a page cannot hold its arithmetic, which an edit changed; name another site")
     return {name: exact_site(traced.trace[name]) for name in names}
 
 
-def fitting(
-    traced: Traced, found: Mapping[str, Surveyed], view: View, room: int
+def fit_sites(
+    traced: Traced, found: Mapping[str, SiteSurvey], view: View, room: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Sites as long as there is room: the one of the view, then the clearest."""
+    """Yield sites as long as there is room: the one of the view, then the clearest."""
     for name in sorted(found, key=lambda name: (name != view.site, -max(found[name].information))):
         site = traced.trace[name]
-        if not can_be_exact(site):
+        if site.is_edited:  # the page's arithmetic would give what the site gave without the edit
             continue
         made = exact_site(site)
-        room -= len(written({name: made}))
+        room -= len(script_json({name: made}))
         if room < 0:
             return
         yield name, made
 
 
 def floats(vectors: Sequence[Tensor] | Tensor) -> str:
-    """float32, head by head."""
+    """Return vectors as float32, head by head."""
     stacked = vectors if isinstance(vectors, Tensor) else torch.stack(list(vectors))
-    return packed(stacked.detach().to("cpu", torch.float32))
+    return pack(stacked.detach().to("cpu", torch.float32))
 
 
 def bits(allowed: Bool[Tensor, "head query key"]) -> str:
-    """A bit for each, the lowest of a byte first."""
-    return deflated(np.packbits(allowed.cpu().numpy(), bitorder="little").tobytes())
+    """Return a bit for each, the lowest of a byte first."""
+    return deflate(np.packbits(allowed.cpu().numpy(), bitorder="little").tobytes())
 
 
-def packed(numbers: Tensor) -> str:
+def pack(numbers: Tensor) -> str:
     array = numbers.cpu().contiguous().numpy()
-    return deflated(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+    return deflate(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
 
 
-def deflated(content: bytes) -> str:
+def deflate(content: bytes) -> str:
     return base64.b64encode(zlib.compress(content, 9)).decode()
 
 
-def rounded(value: object) -> Any:
-    """Numbers that are drawn, and that nothing is reckoned with, in fewer digits."""
+def round_numbers(value: object) -> Any:
+    """Return the value with its numbers rounded: they are drawn, and never computed with."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {name: rounded(inner) for name, inner in value.items()}
-    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+        return {name: round_numbers(inner) for name, inner in value.items()}
+    return [round_numbers(inner) for inner in value] if isinstance(value, list) else value
 
 
-def written(data: object) -> str:
-    """JSON that can stand inside a script: there is no "<" in it, so nothing ends the script."""
-    text = json.dumps(finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def script_json(data: object) -> str:
+    """Return JSON that can be inside a script: there is no "<" in it, so nothing ends the script."""
+    text = json.dumps(replace_nonfinite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")

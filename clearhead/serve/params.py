@@ -1,4 +1,4 @@
-"""What a request asks for: every value is checked here, and what is wrong with one is told in a sentence.
+"""The parameters of a request: each value is checked here, and a wrong one is an error the page can show.
 
 >>> asked = Params({"site": "encoder.0.attention", "head": "2", "level": "1"})
 >>> asked.whole("head", below=4), asked.whole("row", default=0)
@@ -26,9 +26,9 @@ class Params:
         self.values, self.where = values, where
 
     def text(self, name: str, *, longest: int = 1_000_000) -> str:
-        value = self.there(name)
+        value = self.require(name)
         if not isinstance(value, str):
-            raise self.wrong(name, "expected text", value)
+            raise self.value_error(name, "expected text", value)
         if len(value) > longest:
             raise OptionError(f"{self.where}: {name} has {len(value):,} characters; {longest:,} at most will do")
         if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
@@ -36,13 +36,13 @@ class Params:
         return value
 
     def whole(self, name: str, *, least: int = 0, below: int = LARGEST, default: int | None = None) -> int:
-        """A whole number in [least, below)."""
+        """Return a whole number in [least, below)."""
         value = self.values.get(name)
         if value is None and default is not None:
             return default
-        number = as_whole(self.there(name))
+        number = as_whole(self.require(name))
         if number is None:
-            raise self.wrong(name, "expected a whole number", value)
+            raise self.value_error(name, "expected a whole number", value)
         if not least <= number < below:
             bounds = f"{least} to {below - 1}" if below < LARGEST else f"{least} or more"
             raise OptionError(f"{self.where}: {name} is {number}, and must be {bounds}")
@@ -52,11 +52,12 @@ class Params:
         return None if self.values.get(name) is None else self.whole(name, least=least, below=below)
 
     def wholes(self, name: str, *, most: int) -> list[int]:
-        """Whole numbers with commas between them, none twice."""
+        """Return whole numbers with commas between them, none twice."""
         parts = self.text(name).split(",")
         numbers = [Params({name: part}, self.where).whole(name) for part in parts]
         if len(numbers) > most or len(set(numbers)) < len(numbers):
-            raise self.wrong(name, f"expected up to {most} different whole numbers with commas between them", parts)
+            expected = f"expected up to {most} different whole numbers with commas between them"
+            raise self.value_error(name, expected, parts)
         return numbers
 
     def one_of(self, name: str, among: tuple[str, ...]) -> str:
@@ -66,54 +67,54 @@ class Params:
         return value
 
     def number(self, name: str) -> float:
-        """A finite number."""
-        value = self.there(name)
+        """Return a finite number."""
+        value = self.require(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise self.wrong(name, "expected a finite number", value)
+            raise self.value_error(name, "expected a finite number", value)
         return float(value)
 
     def objects(self, name: str, *, most: int) -> list["Params"]:
-        """A list of objects, an empty one where there is none."""
+        """Return a list of objects, an empty one where there is none."""
         found = self.values.get(name) or []
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-            raise self.wrong(name, "expected a list of objects", found)
+            raise self.value_error(name, "expected a list of objects", found)
         if len(found) > most:
             raise OptionError(f"{self.where}: {name} are {len(found)}, and {most} at most will do")
         return [Params(one, f"{name}[{place}]") for place, one in enumerate(found)]
 
     def texts(self, name: str, *, most: int, longest: int) -> list[str]:
-        found = self.there(name)
+        found = self.require(name)
         if not isinstance(found, list) or not 1 <= len(found) <= most:
-            raise self.wrong(name, f"expected a list of 1 to {most} texts", found)
+            raise self.value_error(name, f"expected a list of 1 to {most} texts", found)
         return [Params({name: one}, f"{name}[{place}]").text(name, longest=longest) for place, one in enumerate(found)]
 
     def only(self, *names: str) -> None:
-        """Raises where there is a name that means nothing here."""
+        """Raise OptionError for a name that means nothing here."""
         for name in self.values:
             if name not in names:
                 raise OptionError(f"{self.where}: there is no {name[:60]!r}; there are {', '.join(names)}")
 
-    def there(self, name: str) -> Any:
+    def require(self, name: str) -> Any:
         value = self.values.get(name, MISSING)
         if value is MISSING or value is None:
             raise OptionError(f"{self.where}: {name} is missing")
         return value
 
-    def wrong(self, name: str, expected: str, value: object) -> OptionError:
+    def value_error(self, name: str, expected: str, value: object) -> OptionError:
         return OptionError(f"{self.where}: {name}: {expected}; came {str(value)[:60]!r}")
 
 
 def as_whole(value: object) -> int | None:
-    """The whole number that a value is, or that text spells."""
+    """Return the whole number that a value is, or that text spells; else None."""
     if isinstance(value, str) and len(value) < 17 and value.isascii() and value.removeprefix("-").isdigit():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def read_json(body: bytes) -> Params:
-    """The object of a body."""
+    """Return the object of a body."""
     try:
-        found = json.loads(body, parse_constant=no_constant)
+        found = json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"the request is not JSON: {str(error)[:100]}") from None
     if not isinstance(found, dict):
@@ -121,5 +122,5 @@ def read_json(body: bytes) -> Params:
     return Params(found)
 
 
-def no_constant(name: str) -> object:
+def refuse_constant(name: str) -> object:
     raise ValueError(f"there is no {name} in JSON")

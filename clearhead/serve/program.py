@@ -1,7 +1,7 @@
 """The program that was compiled into a run: what it is, which head does what, and its answer to a text.
 
-`clearhead craft look` writes it into the run folder as JSON. The weights of such a run are the program only as long as
-nobody trains them further.
+`clearhead craft look` writes it into the run folder as JSON. The weights of such a run are the program only until they
+are trained further.
 """
 
 from dataclasses import dataclass, field
@@ -18,12 +18,10 @@ from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
 
-__all__ = ["PROGRAM", "RunProgram", "load_program"]
+__all__ = ["RunProgram", "load_program"]
 
-PROGRAM = "program.json"
-"""The file in the folder of a compiled run that says what it was compiled from."""
 NOTHING = "–"
-"""How an answer is written where the program gives none."""
+"""The answer shown where the program gives none."""
 
 THEN = {
     "about": "",
@@ -39,7 +37,7 @@ THEN = {
     "offset": 1,
     "beside": 0,
 }
-"""What a folder from before those fields were written says of its program."""
+"""Values for a folder from before those fields were written."""
 
 
 @final
@@ -52,7 +50,7 @@ class RunProgram:
     listing: list[str] = field(default_factory=list)
     """The program itself, a line for each sequence it computes."""
     layers: list[dict[str, Any]] = field(default_factory=list)
-    """What each head and network computes, as `clearhead.rasp.description.describe_layers` says it."""
+    """The computation of each head and network, from `clearhead.rasp.description.describe_layers`."""
     vocabulary: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     answer_ids: list[int] = field(default_factory=list)
@@ -63,17 +61,17 @@ class RunProgram:
     directions: list[str] = field(default_factory=list)
     length: int = 0
     offset: int = 1
-    """How many tokens stand before the text."""
+    """The number of tokens before the text."""
     beside: int = 0
-    """How many stand after it."""
+    """The number of tokens after it."""
 
     @property
     def continues_texts(self) -> bool:
-        """Whether its answers are tokens that it reads, so that a text can be continued with them."""
+        """Return whether its answers are tokens that it reads, so that a text can be continued with them."""
         return not self.numeric and set(self.answers) <= set(self.vocabulary)
 
     def facts(self, run: Run) -> dict[str, Any]:
-        """Return what a page says of it. `exact`: the weights are still those that were compiled."""
+        """Return what a page shows of it. `exact`: the weights are still those that were compiled."""
         told = {"name": self.program, "about": self.about, "listing": self.listing, "layers": self.layers}
         return told | {"exact": run.step == 0}
 
@@ -84,7 +82,7 @@ class RunProgram:
         """
         if run.step != 0 or not self.answer_ids:
             return None
-        ids = trace.sides[trace.answering].ids
+        ids = trace.sides[trace.answer_side].ids
         stop = len(ids) - self.beside
         rows = [torch.tensor([side.ids], device=next(run.model.parameters()).device) for side in trace.sides.values()]
         with eval_mode(run.model), recording(run.model, trace.changes):
@@ -93,7 +91,7 @@ class RunProgram:
 
     def read(self, logits: Float[Tensor, "n vocabulary"]) -> list[str]:
         """Read the answers from the logits of the text's tokens, as `clearhead craft run` does."""
-        columns = logits[:, self.answer_ids].double()
+        columns = logits[:, self.answer_ids].cpu().double()
         if self.numeric:
             return [f"{value:.4g}" for value in columns[:, 0].tolist()]
         best, which = columns.max(-1)
@@ -103,7 +101,7 @@ class RunProgram:
 
 def load_program(run: Run) -> RunProgram | None:
     """Return the program that was compiled into a run; None where there is none. RunError where it is damaged."""
-    path = run.folder.path / PROGRAM
+    path = run.folder.program_file
     try:
         found = run.folder.read_own(path)
     except FileNotFoundError:

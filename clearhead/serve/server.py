@@ -28,7 +28,7 @@ def check_page() -> None:
 
 @final
 class Server:
-    """Listens from when it is made; port 0 is any that is free. `place.address` is where."""
+    """The explorer's server. It listens from when it is made; port 0 is any that is free, in `place.address`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Server:
         limits: Limits = Limits(),
     ) -> None:
         app = make_app(explorer, static or STATIC)
-        self.socket = listening(host, port)
+        self.socket = listen(host, port)
         self.place = Place(host=host, port=self.socket.getsockname()[1], token=secrets.token_urlsafe(24))
         self.uvicorn = QuietServer(
             uvicorn.Config(
@@ -60,16 +60,16 @@ class Server:
         )
 
     def run(self) -> None:
-        """Serves until it is stopped; Ctrl-C is a way to stop it."""
+        """Serve until stopped; Ctrl-C is a way to stop it."""
         with contextlib.suppress(KeyboardInterrupt), self.socket:
             self.uvicorn.run(sockets=[self.socket])
 
     def stop(self) -> None:
-        """From another thread: what is being answered is still answered."""
+        """Stop the server from another thread; answers under way are still sent."""
         self.uvicorn.should_exit = True
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

@@ -1,4 +1,4 @@
-"""What a trace is asked of: the text, what is changed inside the model, and which checkpoint it is run with."""
+"""A request for a trace: the text, the changes inside the model, and the checkpoint to run."""
 
 import hashlib
 import json
@@ -11,11 +11,9 @@ from clearhead.errors import OptionError
 from clearhead.serve.params import Params
 from clearhead.tracing.edits import Change, Edit, Swap
 
-__all__ = ["WEIGHTINGS", "TraceRequest", "as_change", "changes_of", "read_edits"]
+__all__ = ["TraceRequest", "as_change", "changes_of", "read_edits", "weightings"]
 
 MOST_EDITS = 1000
-WEIGHTINGS: Mapping[str, Weighting] = {**TABLE, "kernelized": Kernelized("elu")}
-"""What can be put in a weighting's place, by name."""
 
 
 @final
@@ -30,7 +28,7 @@ class TraceRequest:
 
     @staticmethod
     def of(asked: Params, step: int) -> "TraceRequest":
-        """From a body; `step` is that of the checkpoint which is used unless another is asked for."""
+        """Read a request from a body; `step` is the checkpoint to use unless the body names another."""
         asked.only("source", "target", "edits", "step")
         edits = read_edits(asked)
         chosen = asked.maybe_whole("step")
@@ -43,7 +41,7 @@ class TraceRequest:
 
     @property
     def id(self) -> str:
-        """The same for the same request."""
+        """Return a key that is the same for the same request."""
         told = json.dumps([self.source, self.target, self.edits, self.step], sort_keys=True)
         return hashlib.blake2b(told.encode(), digest_size=12).hexdigest()
 
@@ -65,22 +63,27 @@ def changes_of(edits: Sequence[dict[str, Any]]) -> list[Change]:
 
 
 def target_of(asked: Params) -> str | list[int] | None:
-    """Text, or ids; None is the model's own output."""
+    """Return the target as text or ids; None for the model's own output."""
     found = asked.values.get("target")
     if found is None:
         return None
     if not isinstance(found, list):
         return asked.text("target")
     if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 2**31 for token in found):
-        raise asked.wrong("target", "expected text, or a list of token ids", found)
+        raise asked.value_error("target", "expected text, or a list of token ids", found)
     return found
 
 
+def weightings() -> Mapping[str, Weighting]:
+    """Return what can be put in a weighting's place, by name."""
+    return {**TABLE, "kernelized": Kernelized("elu")}
+
+
 def as_change(one: Params) -> Change:
-    """An edit of one value, or another weighting for a site."""
+    """Return an edit of one value, or a swap of a site's weighting."""
     if "weighting" in one.values:
         one.only("at", "weighting")
-        return Swap(at=one.text("at"), weighting=WEIGHTINGS[one.one_of("weighting", tuple(WEIGHTINGS))])
+        return Swap(at=one.text("at"), weighting=weightings()[one.one_of("weighting", tuple(weightings()))])
     one.only("at", "step", "head", "query", "key", "to", "times")
     times = one.values.get("times")
     return Edit(

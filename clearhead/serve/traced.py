@@ -1,4 +1,4 @@
-"""A trace as the page asks for it: its parts as plain data or tensors, every request checked and told in words."""
+"""A trace as the page asks about it: its parts as plain data or tensors, every request checked."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.lru_cache import LRUCache
+from clearhead.serve import messages
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Budget, Cost
 from clearhead.serve.costs import FASTER, ModelCosts, row_cost, rows_cost
-from clearhead.serve.lru_cache import LRUCache
 from clearhead.serve.meta import as_candidates, meta_of
 from clearhead.serve.params import Params
 from clearhead.serve.trace_request import TraceRequest
-from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Change
 from clearhead.tracing.head_metrics import effects, lens, readings
 from clearhead.tracing.names import Model
@@ -28,33 +28,31 @@ from clearhead.tracing.site import ALLOWED, MATRICES, TILE, Head, Site
 from clearhead.tracing.spaces import compare_spaces
 from clearhead.tracing.trace import LIKELIEST, ROWS, Candidate, Trace
 from clearhead.training.run import Run
-from clearhead.training.tasks import Classify
-from clearhead.training.tracing import shown
 
 __all__ = ["Traced", "mean_of"]
 
 Matrix = Float[Tensor, "query key"]
 Made = TypeVar("Made")
 THUMB = 48
-"""Rows and columns of a thumbnail, at most."""
+"""The most rows and columns of a thumbnail."""
 MOST_SHADE, MASKED = 254, 255
 """Bytes of a thumbnail: of weight 1, and of a masked place."""
 SAMPLED = 8
-"""Rows that a row of a thumbnail is made of, at most: of a long text the others are left out."""
+"""The most rows that a row of a thumbnail is made of: of a long text the others are left out."""
 COARSEST = 24
 TILES = 96
-"""How many tiles of a trace are kept."""
+"""The number of tiles of a trace in the cache."""
 TEXT = "trace a shorter text"
 LENS = 5
-"""Candidates that the lens tells of each layer and token."""
+"""The number of candidates of each layer and token in the logit lens."""
 MOST_COMPARED = 24
-"""Tokens that are compared with each other in one answer."""
+"""The most tokens that are compared with each other in one answer."""
 ROLES = ("query", "key", "value", "context")
 
 
 @final
 class Traced:
-    """One trace, the run it was made with and the request it answers."""
+    """A trace, the run it was made with and the request it answers."""
 
     def __init__(self, wanted: TraceRequest, run: Run, trace: Trace, budget: Budget = Budget()) -> None:
         self.wanted, self.run, self.trace, self.budget = wanted, run, trace, budget
@@ -64,14 +62,14 @@ class Traced:
         self.tiles = LRUCache[tuple[object, ...], Tensor](most=TILES)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """What is made when it is first asked for."""
+        """Return a value that is computed when it is first asked for."""
         if name not in self.known:
             self.known[name] = make()
         return self.known[name]
 
     @property
     def nbytes(self) -> int:
-        """What it holds: the trace, what the model answers at each token, and the tiles that are kept."""
+        """Return the bytes it holds: the trace, the answers at each token, and the cached tiles."""
         tiles = sum(tile.nbytes for tile in self.tiles.values.values())
         return self.costs.trace(self.lengths, self.trace.changes).memory + tiles
 
@@ -82,7 +80,7 @@ class Traced:
         return self.trace[asked.text("site")]
 
     def heads(self, asked: Params) -> list[Head]:
-        """The head that is asked for, or all of them for their mean."""
+        """Return the head that is asked for, or all of them for their mean."""
         site = self.site(asked)
         return site.head if asked.values.get("head") == "mean" else [self.head(asked)]
 
@@ -91,14 +89,14 @@ class Traced:
         return site.head[asked.whole("head", below=site.n_heads)]
 
     def tile(self, asked: Params) -> Matrix:
-        """The largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles."""
+        """Return the largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles."""
         heads, step = self.heads(asked), asked.one_of("step", (*MATRICES, ALLOWED))
         level = asked.whole("level", below=COARSEST, default=0)
         row, column = asked.whole("row", default=0), asked.whole("column", default=0)
 
         rows, _ = heads[0].tile_range(level, row, column)
         cost = rows_cost(heads, len(rows), kept=min(TILE, heads[0].site.n_key))
-        self.budget.check(cost, f"this tile of {told(heads)}", "zoom in" if level else "ask for one head")
+        self.budget.check(cost, f"this tile of {name_heads(heads)}", "zoom in" if level else "ask for one head")
 
         def tile(head: Head) -> Matrix:
             name = asked.text("site"), head.index, step, level, row, column
@@ -117,7 +115,7 @@ class Traced:
     def row(self, asked: Params) -> dict[str, Any]:
         heads = self.heads(asked)
         query = asked.whole("query", below=heads[0].site.n_query)
-        self.budget.check(row_cost(heads), f"a row of {told(heads)}", "ask for one head, or trace a shorter text")
+        self.budget.check(row_cost(heads), f"a row of {name_heads(heads)}", "ask for one head, or trace a shorter text")
         rows = [head.rows(query, query + 1) for head in heads]
         if len(rows) > 1 or asked.values.get("head") == "mean":
             return {"weight": mean_of([one.weight for one in rows])[0].tolist()}
@@ -125,22 +123,22 @@ class Traced:
         numbers = {name: getattr(steps, name)[0].tolist() for name in ("query", *MATRICES, "context")}
         return {**numbers, "allowed": heads[0].allowed(query, query + 1)[0].tolist()}
 
-    def column(self, asked: Params) -> dict[str, Any]:
+    def column(self, asked: Params) -> messages.Column:
         heads = self.heads(asked)
         key, n = asked.whole("key", below=heads[0].site.n_key), heads[0].site.n_query
         cost = rows_cost(heads, n, kept=1) + Cost(memory=n * JSON_NUMBER)
-        self.budget.check(cost, f"a column of {told(heads)}", "ask for one head, for rows, or for a tile of it")
+        self.budget.check(cost, f"a column of {name_heads(heads)}", "ask for one head, for rows, or for a tile of it")
         return {"weight": mean_of([head.column(key) for head in heads]).tolist()}
 
     def cell(self, asked: Params) -> dict[str, Any]:
         head = self.head(asked)
         query, key = asked.whole("query", below=head.site.n_query), asked.whole("key", below=head.site.n_key)
-        self.budget.check(row_cost([head]), f"a cell of {told([head])}", TEXT)
+        self.budget.check(row_cost([head]), f"a cell of {name_heads([head])}", TEXT)
         sizes = {"n_query": head.site.n_query, "n_key": head.site.n_key}
         return {**asdict(head.cell(query, key)), "input": self.read_by(head.site, query), **sizes}
 
     def read_by(self, site: Site, query: int) -> list[float]:
-        """What the query's map read: the stream before the site, after the norm that stands in front of it."""
+        """Return the query's input: the residual stream before the site, after the norm in front of it."""
         maps = self.boxes.inner.names.maps
         made = maps.get(f"{site.name}.projected_query") or maps[f"{site.name}.query"]
         return self.trace.value(made.of, slice(query, query + 1))[0].tolist()
@@ -150,10 +148,10 @@ class Traced:
         return Boxes(self.trace)
 
     def box(self, asked: Params) -> dict[str, Any]:
-        """Every number of one box for one token; of an output, what its likeliest units are called."""
+        """Return every number of a box for one token; of an output, also the words of its likeliest units."""
         self.check_box()
         numbers, site = self.boxes.numbers(asked), self.trace.sites.get(asked.text("box"))
-        probability = numbers.get(f"{self.trace.answering}.output.probability")
+        probability = numbers.get(f"{self.trace.answer_side}.output.probability")
         return {
             "values": numbers,
             "constants": {} if site is None else {"scale": site.head[asked.whole("head", default=0)].scale},
@@ -161,18 +159,18 @@ class Traced:
         }
 
     def labels(self, probability: list[float]) -> dict[int, str]:
-        """The words of the likeliest units."""
+        """Return the words of the likeliest units."""
         best = sorted(range(len(probability)), key=lambda unit: -probability[unit])[:LIKELIEST]
-        return {one.id: one.text for one in self.worded([Candidate(unit, "", 0.0) for unit in best])}
+        return {one.id: one.text for one in self.with_names([Candidate(unit, "", 0.0) for unit in best])}
 
     def check_box(self) -> None:
-        """Check the numbers of a box for one token. In a changed model they are made for all tokens together."""
+        """Check the cost of a box for one token. In a changed model it is computed for all tokens together."""
         rows = max(self.lengths.values()) if self.trace.changes else 1
         sites = [row_cost(site.head) for site in self.trace.sites.values()]
         row = max(sites, key=lambda cost: cost.memory)
         self.budget.check(self.costs.box(rows) + row, "the numbers of this box", TEXT)
 
-    def terms(self, asked: Params) -> dict[str, Any]:
+    def terms(self, asked: Params) -> messages.BoxTerms:
         self.check_box()
         return self.boxes.terms(asked)
 
@@ -188,11 +186,11 @@ class Traced:
         head, role = self.head(asked), asked.one_of("role", ROLES)
         site = head.site
         numbers = max(site.n_query, site.n_key) * max(site.d_head, site.d_value) + site.made.numel()
-        self.budget.check(Cost(memory=3 * numbers * FLOAT), f"all vectors of {told([head])}", TEXT)
+        self.budget.check(Cost(memory=3 * numbers * FLOAT), f"all vectors of {name_heads([head])}", TEXT)
         return getattr(head, role)
 
     def readings(self, asked: Params) -> dict[str, Any]:
-        """Of one site, or of all."""
+        """Return the metrics of the heads of one site, or of all."""
         one = asked.values.get("site") is not None
         sites = [self.site(asked)] if one else list(self.trace.sites.values())
         cost = functools.reduce(Cost.__add__, [rows_cost(site.head, site.n_query, kept=1) for site in sites])
@@ -205,7 +203,7 @@ class Traced:
         return {name: [one[name] for one in heads] for name in heads[0]}
 
     def lens(self, asked: Params) -> dict[str, Any]:
-        n, layers = self.lengths[self.trace.answering], self.trace.sides[self.trace.answering].n_layers + 2
+        n, layers = self.lengths[self.trace.answer_side], self.trace.sides[self.trace.answer_side].n_layers + 2
         logits = n * layers * self.costs.logits
         cost = Cost(
             cells=logits // FASTER, memory=n * layers * LENS * JSON_OBJECT + ROWS * self.costs.logits * JSON_NUMBER
@@ -215,30 +213,29 @@ class Traced:
 
     def make_lens(self) -> dict[str, Any]:
         layers = [
-            {"name": one.name, "rows": [as_candidates(self.worded(row)) for row in one.rows]}
+            {"name": one.name, "rows": [as_candidates(self.with_names(row)) for row in one.rows]}
             for one in lens(self.trace, self.model, shown=LENS)
         ]
-        return {"side": self.trace.answering, "layers": layers}
+        return {"side": self.trace.answer_side, "layers": layers}
 
-    def worded(self, row: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates by what they are called, and not by their numbers."""
-        task, ids = self.run.task, [one.id for one in row]
-        names = [task.labels[i] for i in ids] if isinstance(task, Classify) else shown(self.writes, ids)
+    def with_names(self, row: Sequence[Candidate]) -> list[Candidate]:
+        """Return candidates with their words in place of their numbers."""
+        names = self.run.task.answer_names([one.id for one in row])
         return [one._replace(text=name) for one, name in zip(row, names, strict=True)]
 
-    def effects(self, asked: Params) -> dict[str, Any]:
+    def effects(self, asked: Params) -> messages.Effects:
         site = self.site(asked)
         one = self.costs.forward(self.lengths, self.trace.changes)
         cost = Cost(cells=one.cells * (1 + site.n_heads), memory=2 * one.memory)
         self.budget.check(cost, f"running the model without each head of {site.name}", TEXT)
         return self.once(f"effects {site.name}", functools.partial(self.make_effects, site))
 
-    def make_effects(self, site: Site) -> dict[str, Any]:
+    def make_effects(self, site: Site) -> messages.Effects:
         found = effects(self.model, self.logits, site.name, site.n_heads, self.trace.changes)
         return {"effects": [{"head": one.head, "change": one.change, "kl": one.divergence} for one in found]}
 
     def logits(self, changes: Sequence[Change]) -> Tensor:
-        """What the model makes of the same tokens, changed otherwise."""
+        """Return the logits of the same tokens with other changes."""
         device = next(self.model.parameters()).device
         rows = [torch.tensor([side.ids], device=device) for side in self.trace.sides.values()]
         with recording(self.model, changes):
@@ -248,13 +245,8 @@ class Traced:
     def model(self) -> Model:
         return cast(Model, self.run.model)
 
-    @property
-    def writes(self) -> Tokenizer:
-        """The tokeniser of what the model answers."""
-        return list(self.run.task.tokenizers.values())[-1]
-
     def spaces(self, asked: Params) -> dict[str, Any]:
-        """How alike tokens are as embeddings, as queries and keys, and as values."""
+        """Return how alike tokens are as embeddings, as queries and keys, and as values."""
         site, head = self.site(asked), self.head(asked)
         places = asked.wholes("places", most=MOST_COMPARED)
         self.budget.check(rows_cost([head], len(places), kept=4), "comparing these tokens", "compare fewer")
@@ -262,14 +254,14 @@ class Traced:
         tables = {name: getattr(found, name).tolist() for name in ("embedding", "query_key", "score", "value")}
         return {"places": list(found.places), "tokens": list(found.tokens), **tables}
 
-    def sequence(self, asked: Params) -> dict[str, Any]:
-        """One attention step as a sequence diagram."""
+    def sequence(self, asked: Params) -> messages.Sequence:
+        """Return one attention step as a sequence diagram."""
         head = self.head(asked)
         site = head.site
         query = asked.whole("query", below=site.n_query)
         key_side = "encoder" if site.slot == "cross" else site.side
         few = site.n_query <= MOST_QUERIES
-        self.budget.check(row_cost([head], MOST_QUERIES), f"the diagram of {told([head])}", TEXT)
+        self.budget.check(row_cost([head], MOST_QUERIES), f"the diagram of {name_heads([head])}", TEXT)
         steps = head.rows() if few else head.rows(query, query + 1)
         tokens = [self.trace.sides[side].tokens for side in (site.side, key_side)]
         shown_queries = tokens[0] if few else [tokens[0][query]]
@@ -280,12 +272,12 @@ class Traced:
             steps,
             query if few else 0,
             scale=head.scale,
-            weighting=str(type(site.weighting).__name__).lower(),
+            weighting=site.weighting.called,
         )
         return {"svg": draw_sequence(exchange, standalone=False)}
 
-    def stream(self, asked: Params) -> dict[str, Any]:
-        """How long each vector of the stream is, and how far it has turned from its embedding."""
+    def stream(self, asked: Params) -> messages.Stream:
+        """Return how long each vector of the residual stream is, and how far it has turned from its embedding."""
         side = asked.one_of("side", tuple(self.trace.sides))
         names = [name for name in self.trace.stream if name.startswith(f"{side}.")]
         cost = Cost(memory=len(names) * self.lengths[side] * (2 * JSON_NUMBER + self.trace.sides[side].d_model * FLOAT))
@@ -304,8 +296,8 @@ class Traced:
         }
 
 
-def told(heads: Sequence[Head]) -> str:
-    """Name a head, or all heads of a site."""
+def name_heads(heads: Sequence[Head]) -> str:
+    """Return the name of a head, or of all heads of a site."""
     site = heads[0].site.name
     return f"{site}, head {heads[0].index}" if len(heads) == 1 else f"all {len(heads)} heads of {site}"
 

@@ -1,62 +1,54 @@
-"""How an output was found: every continuation that a beam looked at, what it was worth, and what became of it."""
+"""The tree of a beam search: every continuation it considered, its score, and what became of it."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, final
 
-from clearhead.decoding import Beam, Hypothesis, Rules
+from clearhead.decoding import Beam, Hypothesis
 from clearhead.decoding.beam import Considered, beam_search
-from clearhead.decoding.generating import checked, eval_mode
+from clearhead.decoding.generating import check_request, eval_mode
 from clearhead.decoding.hypotheses import ROOT, Candidates, Node
 from clearhead.decoding.request import Model
 from clearhead.decoding.rules import FORBIDDEN
 from clearhead.decoding.session import open_session
 from clearhead.errors import OptionError
 from clearhead.serve.program import load_program
-from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
 from clearhead.tracing.stopping import check_stopped
-from clearhead.training.answers import continued, reach
+from clearhead.training.answers import continued, token_names
 from clearhead.training.run import Run
-from clearhead.training.tasks import Generate, Task, Translate
-from clearhead.training.tracing import asked_of, shown
+from clearhead.training.tasks.base import Decoding, Task
+from clearhead.training.tracing import asked_of
 
-__all__ = ["Grown", "Request", "grow", "request_of", "why_no_decoding"]
+__all__ = ["Grown", "grow", "request_of", "why_no_decoding"]
 
 GENERATED = 24
-"""New tokens of a text that is gone on with, unless more are asked for."""
+"""New tokens of a continued text, unless more are asked for."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is decoded from, and what the output may be. `before`: ids of the text that an output follows."""
-
-    source: list[int]
-    prefix: list[list[int]] | None
-    rules: Rules
-    writes: Tokenizer
-    before: list[int]
-
-
-def request_of(run: Run, text: str, max_new: int | None) -> Request:
-    match run.task:
-        case Translate():
-            return translating(run, run.task, text, max_new)
-        case Generate():
-            return going_on(run, run.task, text, max_new)
-        case task:
-            raise OptionError(one_step(task))
+def request_of(run: Run, text: str, max_new: int | None) -> Decoding:
+    """Return what decoding from a text begins with; raise OptionError where the run decodes nothing."""
+    if run.task.target == "none":
+        raise OptionError(one_step(run.task))
+    found = run.task.decoding(asked_of(run, text).ids, max_new=max_new, usual=GENERATED)
+    if found.prefix is not None:
+        return found
+    # The output continues the source, and the page asks for a trace of both together.
+    context = run.task.context
+    room = context - len(found.source)
+    if room < 1:
+        raise OptionError(f"the text fills the {context} tokens that the model reads; shorten it to go on from it")
+    return replace(found, rules=replace(found.rules, max_new=min(room, found.rules.max_new)))
 
 
 def why_no_decoding(run: Run) -> str | None:
     """Say why there is no decoding of this run to see; None where there is."""
-    if not isinstance(run.task, Translate | Generate):
+    if run.task.target == "none":
         return one_step(run.task)
     program = load_program(run)
-    if program is not None and isinstance(run.task, Generate) and not program.continues_texts:
+    if program is not None and run.task.target == "continues" and not program.continues_texts:
         return (
             f"the program {program.program} answers each token with something that is no token itself, so no text is "
             "continued with its answers"
@@ -71,32 +63,6 @@ def one_step(task: Task) -> str:
     )
 
 
-def translating(run: Run, task: Translate, text: str, max_new: int | None) -> Request:
-    writes, source = task.tokenizers["target"], asked_of(run, text).ids["encoder"]
-    return Request(
-        source=source,
-        prefix=[[writes.start]],
-        rules=Rules(max_new=min(task.context, max_new or reach(len(source))), end=(writes.end,)),
-        writes=writes,
-        before=[],
-    )
-
-
-def going_on(run: Run, task: Generate, text: str, max_new: int | None) -> Request:
-    tokenizer, source = task.tokenizers["text"], asked_of(run, text).ids["decoder"]
-    room = task.context - len(source)
-    if room < 1:
-        raise OptionError(f"the text fills the {task.context} tokens that the model reads; shorten it to go on from it")
-    end = (tokenizer.end,) if run.opens else ()
-    return Request(
-        source=source,
-        prefix=None,
-        rules=Rules(max_new=min(room, max_new or GENERATED), end=end),
-        writes=tokenizer,
-        before=source,
-    )
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class Grown:
@@ -106,7 +72,7 @@ class Grown:
     best: list[int]
     hypotheses: list[Hypothesis]
 
-    def outputs(self, request: Request) -> list[dict[str, Any]]:
+    def outputs(self, request: Decoding) -> list[dict[str, Any]]:
         return [
             {
                 "text": continued(request.writes, request.before, one.tokens),
@@ -118,10 +84,10 @@ class Grown:
         ]
 
 
-def grow(run: Run, request: Request, *, width: int, candidates: int, changes: Sequence[Change] = ()) -> Grown:
+def grow(run: Run, request: Decoding, *, width: int, candidates: int, changes: Sequence[Change] = ()) -> Grown:
     """Search with a beam, with the model changed as the changes say, and keep every continuation it looked at."""
     method = Beam(width=width, n_best=width)
-    asked = checked(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
+    asked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
     tree = Tree(request, width)
     with eval_mode(run.model):
         session = (
@@ -138,9 +104,9 @@ def grow(run: Run, request: Request, *, width: int, candidates: int, changes: Se
 
 @final
 class Tree:
-    """Nodes as a page takes them. The root is what the output follows; a node's candidates are those it was among."""
+    """A builder of nodes in the page's form. The root is what the output follows."""
 
-    def __init__(self, request: Request, width: int) -> None:
+    def __init__(self, request: Decoding, width: int) -> None:
         self.writes, self.rules, self.width = request.writes, request.rules, width
         self.nodes: list[dict[str, Any]] = []
         self.places: dict[int, int] = {}
@@ -150,7 +116,7 @@ class Tree:
     def watch(self, step: Considered) -> None:
         check_stopped()
         live = {(id(node.parent), node.token): node for node in step.live}
-        for rank, (total, beam, token) in enumerate(step.found.ranked()):
+        for rank, (total, beam, token) in enumerate(step.found.best_first()):
             if total == FORBIDDEN:
                 return
             parent = step.beams[beam]
@@ -170,7 +136,7 @@ class Tree:
                 "parent": None if parent is None else self.places[id(parent)],
                 "step": step,
                 "token": node.token,
-                "text": "" if parent is None else shown(self.writes, [node.token])[0],
+                "text": "" if parent is None else token_names(self.writes, [node.token])[0],
                 "log_prob": node.total - (0.0 if parent is None else parent.total),
                 "total": node.total,
                 "state": state,
@@ -181,12 +147,12 @@ class Tree:
         return place
 
     def likeliest(self, candidates: Candidates) -> list[dict[str, Any]]:
-        pieces = shown(self.writes, [token for token, _ in candidates])
+        pieces = token_names(self.writes, [token for token, _ in candidates])
         pairs = zip(candidates, pieces, strict=True)
         return [{"id": token, "text": piece, "p": math.exp(log_prob)} for (token, log_prob), piece in pairs]
 
     def path(self, tokens: Sequence[int]) -> list[int]:
-        """The places of these tokens, one after another from the root, the root first."""
+        """Return the places of these tokens, one after another from the root, the root first."""
         found = [self.root]
         children = {(node["parent"], node["token"]): node["id"] for node in self.nodes}
         for token in tokens:

@@ -1,4 +1,4 @@
-"""Positions as vectors: the table of each kind of encoding, and how alike two places are by their distance."""
+"""Positions as vectors: the table of each kind of encoding, and the similarity of two places by their distance."""
 
 from typing import Any
 
@@ -28,11 +28,11 @@ def positions(run: Run, n: int) -> dict[str, Any]:
         compiled(table, n, run.step) if table is not None and load_program(run) else learned(table, n),
         rotary(turning, inside.shape.d_head, n),
     ]
-    return {"used": used(inside.position, kinds), "kinds": kinds}
+    return {"used": name_used(inside.position, kinds), "kinds": kinds}
 
 
-def used(inside: Position, kinds: list[dict[str, Any]]) -> str:
-    """Name what tells this run where a token stands: kinds of the three, or what its attention has of its own."""
+def name_used(inside: Position, kinds: list[dict[str, Any]]) -> str:
+    """Return what tells this run where a token stands: kinds of the three, or its attention's own."""
     names = [one["name"] for one in kinds if one["used"]]
     own = [] if inside.turns or isinstance(inside, NoPosition) else [inside.called]
     return " and ".join(names + own) or "none"
@@ -78,11 +78,11 @@ def table_of(own: nn.Module, n: int) -> tuple[Table, str]:
     """Return the first n vectors of a table of positions, and a sentence where it has fewer."""
     whole = own.table
     assert isinstance(whole, Tensor)
-    return whole[:n].detach().double().cpu(), f" It has {len(whole)} positions." if len(whole) < n else ""
+    return whole[:n].detach().cpu().double(), f" It has {len(whole)} positions." if len(whole) < n else ""
 
 
 def rotary(own: Rotary | None, d_head: int, n: int) -> dict[str, Any]:
-    """What a query and a key of ones come to, turned: the mean cosine of the angles between the two places."""
+    """Return rotary positions: the similarity is the mean cosine of the angles between two places."""
     part = own or Rotary()
     width = max(2, d_head - d_head % 2) if part.width is None else part.width
     cos, sin = (one[0] for one in part.angles(torch.arange(n), width))
@@ -97,7 +97,7 @@ def rotary(own: Rotary | None, d_head: int, n: int) -> dict[str, Any]:
 
 
 def by_distance(table: Table) -> list[float]:
-    """The mean cosine of two places so far apart."""
+    """Return the mean cosine of two places, for each distance."""
     unit = F.normalize(table, dim=-1)
     cosine = unit @ unit.T
     return [cosine.diagonal(distance).mean().item() for distance in range(len(table))]

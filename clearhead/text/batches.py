@@ -1,4 +1,4 @@
-"""Which records go into which batch: by a budget of tokens, or as windows of a stream. The same seed, the same batches.
+"""Batches: records of similar length by a budget of tokens, or windows of a stream. The same seed, the same batches.
 
 A corpus larger than memory is taken block by block: blocks in random order, records in random order within a block.
 """
@@ -18,13 +18,13 @@ __all__ = ["ByLength", "Planner", "Rows", "Windows", "width_for"]
 
 Indices = NDArray[np.int64]
 BLOCK = 1 << 17
-"""Records that are shuffled and sorted together."""
+"""The number of records that are shuffled and sorted together."""
 
 
 class Rows(NamedTuple):
-    """A batch before it is read: which records (or places in the stream), and the shape it fits in.
+    """A batch before it is read: the indices of its records (or places in the stream), and its shape.
 
-    `full` is how many rows a batch of this width may have: on a GPU every batch of a width is filled up to it, so that
+    `full` is the most rows a batch of this width may have: on a GPU every batch of a width is filled up to it, so that
     there are few shapes.
     """
 
@@ -38,15 +38,15 @@ class Planner(ABC):
 
     @abstractmethod
     def epoch(self, number: int) -> Iterator[Rows]:
-        """Every record once, shuffled by the seed and the epoch's number."""
+        """Yield batches of every record once, shuffled by the seed and the epoch's number."""
 
     @abstractmethod
     def in_order(self) -> Iterator[Rows]:
-        """Every record once, not shuffled: for evaluating."""
+        """Yield batches of every record once, not shuffled: for evaluation."""
 
 
 def width_for(longest: int) -> int:
-    """The width of a batch whose longest row is this: few widths, and little padding.
+    """Return the width of a batch whose longest row has this length: few widths, and little padding.
 
     >>> [width_for(n) for n in (1, 8, 9, 65, 130, 1000)]
     [8, 8, 16, 80, 160, 1024]
@@ -86,15 +86,15 @@ class ByLength(Planner):
         random = np.random.default_rng([self.seed, number])
         for start in BLOCK * random.permutation(-(-len(self.store) // BLOCK)):
             block = np.arange(start, min(start + BLOCK, len(self.store)))
-            batches = list(self.cut(random.permutation(block)))
+            batches = list(self.make_batches(random.permutation(block)))
             yield from (batches[i] for i in random.permutation(len(batches)))
 
     def in_order(self) -> Iterator[Rows]:
         for start in range(0, len(self.store), BLOCK):
-            yield from self.cut(np.arange(start, min(start + BLOCK, len(self.store))))
+            yield from self.make_batches(np.arange(start, min(start + BLOCK, len(self.store))))
 
-    def cut(self, block: Indices) -> Iterator[Rows]:
-        """Batches of one width, or of several where the narrow ones are few."""
+    def make_batches(self, block: Indices) -> Iterator[Rows]:
+        """Yield batches of one width, or of several where the narrow ones are few."""
         longest = np.max([self.store[name].lengths(block) for name in self.fields], axis=0) + self.extra
         widths = np.minimum(widths_for(longest), self.longest + self.extra)
         order = np.argsort(widths, kind="stable")
@@ -107,7 +107,7 @@ class ByLength(Planner):
             start = end
 
     def end(self, widths: Indices, start: int) -> int:
-        """Where a batch that begins here ends: on into the next width only where its rows fit that width too."""
+        """Return where a batch that starts here ends: into the next width only where its rows fit that width too."""
         reach = min(start + self.fit(int(widths[start])), len(widths))
         same = int(np.searchsorted(widths, widths[start], side="right"))
         if same >= reach:
@@ -126,10 +126,10 @@ def widths_for(longest: Indices) -> Indices:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Windows(Planner):
-    """Stretches of `width` tokens (and the one after) of a stream, `rows` at a time.
+    """Windows of `width` tokens (and the next token) of a stream, `rows` at a time.
 
-    Each epoch begins at another place among the first `width`, so that a stretch never comes twice; the few tokens
-    before that place, and those after the last whole stretch, wait for another epoch.
+    Each epoch begins at another place among the first `width`, so that no window comes twice; the few tokens before
+    that place, and those after the last whole window, wait for another epoch.
     """
 
     n_tokens: int
@@ -144,7 +144,7 @@ class Windows(Planner):
             raise OptionError(f"a stretch of {self.width} tokens and the next one do not fit into {self.n_tokens}")
 
     def count(self, phase: int = 0) -> int:
-        """How many stretches there are from this place on."""
+        """Return the number of windows from this place on."""
         return (self.n_tokens - 1 - phase) // self.width
 
     def epoch(self, number: int) -> Iterator[Rows]:
@@ -156,14 +156,14 @@ class Windows(Planner):
             block = np.arange(start, min(start + BLOCK, count))
             left = np.concatenate([left, phase + self.width * random.permutation(block)])
             whole = len(left) // self.rows * self.rows
-            yield from (self.made(left[i : i + self.rows]) for i in range(0, whole, self.rows))
+            yield from (self.batch_at(left[i : i + self.rows]) for i in range(0, whole, self.rows))
             left = left[whole:]
         if len(left):
-            yield self.made(left)
+            yield self.batch_at(left)
 
     def in_order(self) -> Iterator[Rows]:
         for start in range(0, self.count(), self.rows):
-            yield self.made(self.width * np.arange(start, min(start + self.rows, self.count())))
+            yield self.batch_at(self.width * np.arange(start, min(start + self.rows, self.count())))
 
-    def made(self, starts: Indices) -> Rows:
+    def batch_at(self, starts: Indices) -> Rows:
         return Rows(starts, self.width, self.rows)

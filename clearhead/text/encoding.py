@@ -1,4 +1,4 @@
-"""The last reading of a corpus: from records to ids on disk, training and held-out ones apart."""
+"""Encode a corpus: records to token ids on disk, training and validation sets apart."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -8,21 +8,21 @@ from typing import Literal, NamedTuple, TypeVar, final
 
 from clearhead.errors import DataError, OptionError
 from clearhead.text.problems import Problems
-from clearhead.text.sources import Record, Source, listed, shown
+from clearhead.text.sources import Record, Source, list_names, quote
 from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 
-__all__ = ["FATES", "Corpus", "Encoding", "Layout", "Survey", "label", "texts", "usable"]
+__all__ = ["FATES", "Corpus", "Encoding", "Layout", "Survey", "label_of", "labels_of", "texts_of", "usable_records"]
 
 Ids = dict[str, list[int]]
 CHUNK_RECORDS, CHUNK_CHARACTERS = 1024, 1 << 18
-"""What is tokenised together: so many records, or so much text."""
+"""Records that are tokenised together: so many, or so much text."""
 ONE_IN, MOST = 20, 1000
-"""Without a dev file one record in twenty is held out, at most a thousand."""
+"""Without a validation file, one record in twenty is held out, at most a thousand."""
 TAIL, MOST_BYTES = 10, 500_000
-"""Of a stream of few documents a tenth is held out, its end, at most so many bytes."""
+"""Of a stream of few documents the last tenth is held out, at most so many bytes."""
 COMMON = 10
-"""Where more than one record in ten equals a held-out one, records that are alike are what the text is made of."""
+"""Where more than one training record in ten equals a held-out one, repeated records are what the text is made of."""
 FATES = {"drop": "they are left out", "cut": "their beginning is kept", "split": "each becomes several", "keep": "kept"}
 
 
@@ -31,7 +31,7 @@ FATES = {"drop": "they are left out", "cut": "their beginning is kept", "split":
 class Corpus:
     """The user's files. Without `dev`, one record in twenty is held out, at most a thousand, evenly over the corpus.
 
-    Training records that equal a held-out one are then left out, unless a text is made of such.
+    Training records that equal a held-out one are then left out, unless they are too common.
     """
 
     train: Source
@@ -42,10 +42,12 @@ class Corpus:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What a task keeps of a record: its text fields, its label, and what becomes of one with more tokens than `most`.
+    """The fields of a record that a task uses: its texts, its label; and what becomes of one with more tokens than
+    `most`.
 
     `drop` leaves it out and counts it, `cut` keeps its beginning, `split` makes several of it, `keep` takes it whole.
-    `end` puts an end token after each document, and holds out the end of the stream.
+    `end` puts an end token after each document, and holds out the end of the stream. `label_of` says what has a label:
+    the record, or each word of its first text; then the labels are as many words, and the tokeniser is one of words.
     """
 
     texts: tuple[str, ...]
@@ -53,16 +55,22 @@ class Layout:
     most: int = 512
     too_long: Literal["drop", "cut", "split", "keep"] = "cut"
     end: bool = False
+    label_of: Literal["record", "word"] = "record"
 
     def __post_init__(self) -> None:
         if self.most < 1:
             raise OptionError(f"there is no room for a token of the text: rows would hold {self.most}; raise --context")
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What a record must have: its texts, and its label if there is one."""
+        return self.texts if self.label is None else (*self.texts, self.label)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What the first reading found."""
+    """The counts of a first reading."""
 
     records: int
     text_bytes: int
@@ -70,31 +78,43 @@ class Survey:
     skipped: Mapping[str, int]
 
 
-def usable(
+def usable_records(
     source: Source, layout: Layout, problems: Problems, known: tuple[str, ...] | None = None
 ) -> Iterator[Record]:
-    """The records without a problem; with known labels, another one is a problem."""
-    labels = None if known is None else frozenset(known)
+    """Yield the records without a problem; with known labels, any other label is a problem."""
+    there = None if known is None else frozenset(known)
     for record in source.records(problems):
-        if labels is None or (name := label(source, layout, record)) in labels:
-            yield record
+        found = labels_of(source, layout, record)
+        words = len(texts_of(source, layout, record)[0].split()) if layout.label_of == "word" else len(found)
+        new = [] if there is None else [one for one in found if one not in there]
+        if words != len(found):
+            what = f"there are {words} words and {len(found)} labels; each word needs one"
+            problems.add(record.place, what, "labels do not match words")
+        elif new:
+            what = f"the label {quote(new[0])} never occurs in the training files, which have {list_names(known or ())}"
+            problems.add(record.place, what, "unknown label")
         else:
-            there = f"which have {listed(known or ())}"
-            problems.add(
-                record.place, f"the label {shown(name)} never occurs in the training files, {there}", "unknown label"
-            )
+            yield record
 
 
-def texts(source: Source, layout: Layout, record: Record) -> list[str]:
+def texts_of(source: Source, layout: Layout, record: Record) -> list[str]:
     return [record.fields[source.fields.index(name)] for name in layout.texts]
 
 
-def label(source: Source, layout: Layout, record: Record) -> str:
+def label_of(source: Source, layout: Layout, record: Record) -> str:
     return record.fields[source.fields.index(layout.label or "")]
 
 
+def labels_of(source: Source, layout: Layout, record: Record) -> list[str]:
+    """Return the labels of a record: its own, or one for each of its words; none where the layout has none."""
+    if layout.label is None:
+        return []
+    written = label_of(source, layout, record)
+    return [written] if layout.label_of == "record" else written.split()
+
+
 class Placed(NamedTuple):
-    """A record, and where its ids go."""
+    """A record, and the store its ids go to."""
 
     record: Record
     to: StoreWriter
@@ -108,10 +128,10 @@ Some = TypeVar("Some", Record, Placed)
 
 
 class Encoding:
-    """Records to ids to disk.
+    """Encodes records and writes their ids to disk.
 
-    It counts the records that are `too_long`, and those in which the tokeniser finds `nothing`. `equal` are the
-    training records that equal a held-out one, and `left_out` says whether they are.
+    It counts the records that are `too_long`, and those with no token at all (`nothing`). `equal` are the training
+    records that equal a held-out one, and `left_out` says whether they are left out.
     """
 
     def __init__(self, layout: Layout, tokenizers: Mapping[str, Tokenizer], labels: tuple[str, ...]) -> None:
@@ -124,11 +144,11 @@ class Encoding:
             self.sizes[layout.label] = len(labels)
 
     def write(self, corpus: Corpus, found: Survey, home: Path) -> int:
-        """Makes the stores `train` and `dev`; returns how many records were too long."""
+        """Write the stores `train` and `dev`; return how many records were too long."""
         with StoreWriter(home / "train", self.sizes) as train, StoreWriter(home / "dev", self.sizes) as dev:
             if corpus.dev is not None:
-                self.fill(corpus.train, lambda _: train)
-                self.fill(corpus.dev, lambda _: dev)
+                self.fill(corpus.train, train)
+                self.fill(corpus.dev, dev)
             else:
                 self.spread(corpus.train, self.split(corpus.train, found, train, dev))
             made = {"training": train.close({}), "held-out": dev.close({})}
@@ -138,36 +158,37 @@ class Encoding:
         return self.too_long
 
     def split(self, source: Source, found: Survey, train: StoreWriter, dev: StoreWriter) -> Iterator[Placed]:
-        """Every record, to one of the two."""
+        """Return every record with its store: the training set or the validation set."""
         if self.layout.end and found.records < ONE_IN:
             field = source.fields.index(self.layout.texts[0])
-            return cut_in_two(self.usable(source), found.text_bytes, train, dev, field=field)
+            return cut_in_two(self.usable_records(source), found.text_bytes, train, dev, field=field)
         held_out = every_nth(found.records)
         equal = frozenset() if self.layout.end else self.seen_again(source, found.records, held_out)
         return (
             Placed(record, dev if held_out(number) else train)
-            for number, record in numbered(self.usable(source))
+            for number, record in number_records(self.usable_records(source))
             if not equal or held_out(number) or hash(record.fields) not in equal
         )
 
     def seen_again(self, source: Source, n: int, held_out: Callable[[int], bool]) -> Set[int]:
-        """The hashes of records that are held out and occur elsewhere too, if training can do without those."""
-        held = Counter(hash(record.fields) for number, record in numbered(self.usable(source)) if held_out(number))
-        counts = Counter(key for record in self.usable(source) if (key := hash(record.fields)) in held)
+        """Return the hashes of held-out records that occur elsewhere too, if training can do without those."""
+        numbers = number_records(self.usable_records(source))
+        held = Counter(hash(record.fields) for number, record in numbers if held_out(number))
+        counts = Counter(key for record in self.usable_records(source) if (key := hash(record.fields)) in held)
         again = counts - held
         self.equal, self.left_out = again.total(), again.total() <= n // COMMON
         return again.keys() if self.left_out else frozenset()
 
-    def usable(self, source: Source) -> Iterator[Record]:
-        return usable(source, self.layout, Problems(skip=True), None if self.layout.label is None else self.labels)
+    def usable_records(self, source: Source) -> Iterator[Record]:
+        known = None if self.layout.label is None else self.labels
+        return usable_records(source, self.layout, Problems(skip=True), known)
 
-    def fill(self, source: Source, place: Callable[[int], StoreWriter]) -> None:
-        """Tokenises every record, and gives it to the writer for its number."""
-        records = numbered(self.usable(source))
-        self.spread(source, (Placed(record, place(number)) for number, record in records))
+    def fill(self, source: Source, store: StoreWriter) -> None:
+        """Tokenise every usable record of a source, and add it to the store."""
+        self.spread(source, (Placed(record, store) for record in self.usable_records(source)))
 
     def spread(self, source: Source, records: Iterable[Placed]) -> None:
-        """Tokenises these records of a source, and puts each where it belongs."""
+        """Tokenise these records of a source, and add each to its store."""
         names = self.layout.texts
         index = [source.fields.index(name) for name in names]
         for chunk in chunks(records):
@@ -184,14 +205,26 @@ class Encoding:
         if self.layout.end and record.ends:
             name = self.layout.texts[0]
             ids[name].append(self.tokenizers[name].end)
+        numbers = [self.numbers[name] for name in labels_of(source, self.layout, record)]
+        if self.layout.label is not None and self.layout.label_of == "word":
+            self.check_words(record, ids, numbers)
+            ids[self.layout.label] = numbers
         for piece in self.pieces(ids):
-            if self.layout.label is not None:
-                piece[self.layout.label] = [self.numbers[label(source, self.layout, record)]]
+            if self.layout.label is not None and self.layout.label_of == "record":
+                piece[self.layout.label] = numbers
             store.add(piece, n_bytes, ends=record.ends or self.layout.too_long != "keep")
             n_bytes = {}  # the text is the same, and counts once
 
+    def check_words(self, record: Record, ids: Ids, numbers: list[int]) -> None:
+        tokens = len(ids[self.layout.texts[0]])
+        if tokens != len(numbers):
+            raise DataError(
+                f"{record.place}: the text has {tokens} tokens for its {len(numbers)} labels: where words have labels, "
+                "tokens are words; choose the tokeniser word"
+            )
+
     def pieces(self, ids: Ids) -> list[Ids]:
-        """What becomes of a record: itself, nothing, or something shorter."""
+        """Return the records that a record becomes: itself, none, or shorter ones."""
         if self.layout.too_long == "keep":
             return [ids]
         most, lengths = self.layout.most, [len(row) for row in ids.values()]
@@ -212,8 +245,8 @@ def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def numbered(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
-    """Records with their numbers: the pieces of a document share one."""
+def number_records(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
+    """Yield records with their numbers: the pieces of a document share a number."""
     number = 0
     for record in records:
         yield number, record
@@ -221,7 +254,7 @@ def numbered(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
 
 
 def every_nth(n: int) -> Callable[[int], bool]:
-    """Which of n records are held out: one in twenty, at most a thousand, evenly over the corpus."""
+    """Return a test for which of n records are held out: one in twenty, at most a thousand, evenly over the corpus."""
     if n < 2:
         raise DataError("one record cannot be split into training and held-out ones; give more, or a dev file")
     every = min(n, max(ONE_IN, -(-n // MOST)))
@@ -231,7 +264,7 @@ def every_nth(n: int) -> Callable[[int], bool]:
 def cut_in_two(
     records: Iterable[Record], n_bytes: int, train: StoreWriter, dev: StoreWriter, *, field: int
 ) -> Iterator[Placed]:
-    """A stream of so many bytes, whose end is held out; the document in which that begins ends in both."""
+    """Yield a stream of `n_bytes`, its end held out; the document at the cut ends in both."""
     left = max(n_bytes * (TAIL - 1) // TAIL, n_bytes - MOST_BYTES)
     unfinished = False
     for record in records:
@@ -253,7 +286,7 @@ def with_text(record: Record, field: int, text: str) -> Record:
 
 
 def chunks(records: Iterable[Some]) -> Iterator[list[Some]]:
-    """Records in lists of CHUNK_RECORDS or CHUNK_CHARACTERS, whichever comes first."""
+    """Yield records in lists of CHUNK_RECORDS or CHUNK_CHARACTERS, whichever comes first."""
     chunk: list[Some] = []
     size = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""The kinds of tokenizer: what cuts a text into pieces, what is learned about them, and what joins them again.
+"""The kinds of tokenizer: how each cuts a text into pieces, learns a vocabulary, and joins pieces again.
 
 Two things hold for every kind. Text that only looks like a special token, such as a "<s>" that somebody typed, stays
 text; and nothing about a text is changed but its case, and that only if asked for.
@@ -14,7 +14,7 @@ from typing import Any, final
 import tokenizers as library
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-__all__ = ["KINDS", "SPECIALS", "Kind", "guard", "kind_of", "lower_cased"]
+__all__ = ["KINDS", "SPECIALS", "Kind", "add_lower_case", "guard", "kind_of"]
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 """The special tokens of every tokenizer that is trained here: their ids are 0 to 4."""
@@ -27,10 +27,10 @@ FIRST = len(SPECIALS)
 
 ESCAPE = "\x10"
 ESCAPES = ((ESCAPE, f"{ESCAPE}."), (SPACE, f"{ESCAPE}_"))
-"""A text may itself contain the sign that stands for a space. It is written with an escape, and the escape likewise."""
+"""A text may itself contain the sign that stands for a space. It is written with an escape, and so is the escape."""
 
 LONG = re.compile(r"(\S{1000})(?=\S)")
-"""A stretch without a space so long that it is no word; what merging costs grows with the square of its length."""
+"""A stretch without a space so long that it is no word; the cost of merging grows with the square of its length."""
 
 Learn = Callable[[library.Tokenizer, Iterable[str], int], library.Tokenizer]
 Least = Callable[[library.Tokenizer, Set[str]], int]
@@ -39,10 +39,10 @@ Least = Callable[[library.Tokenizer, Set[str]], int]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind of tokenizer: its parts, and how it learns from texts.
+    """A kind of tokenizer: its parts, and how it learns from texts.
 
-    `untrained` makes the parts. `learn` reads the texts once and gives a tokenizer of at most that many tokens. `least`
-    is how many it needs for texts of these characters. `lossless`: every text comes back exactly.
+    `untrained` makes the parts. `learn` reads the texts once and returns a tokenizer of at most that many tokens.
+    `least` is how many it needs for texts of these characters. `lossless`: every text comes back exactly.
     """
 
     about: str
@@ -53,31 +53,33 @@ class Kind:
 
 
 def guard(tokens: Iterable[str]) -> pre_tokenizers.PreTokenizer:
-    """A cut after the first character of what looks like one of these, or like a byte: no model ever sees it whole."""
+    """Return a pre-tokenizer that cuts what looks like one of these tokens, or like a byte: no model ever sees it
+    whole.
+    """
     starts = [f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in tokens]
     return pre_tokenizers.Split(Regex("|".join([*starts, "<(?=0x[0-9A-F]{2}>)"])), "merged_with_previous")
 
 
-def lower_cased(tokenizer: library.Tokenizer) -> library.Tokenizer:
-    """The same parts, with the text made lower-case before anything else."""
+def add_lower_case(tokenizer: library.Tokenizer) -> library.Tokenizer:
+    """Make the tokenizer lower-case its text before anything else, and return it."""
     rest = [tokenizer.normalizer] if tokenizer.normalizer else []
     tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
     return tokenizer
 
 
 def kind_of(tokenizer: library.Tokenizer) -> tuple[str, bool]:
-    """Which kind of ours it is, and whether it makes text lower-case: "given" for a tokenizer from elsewhere."""
+    """Return the name of the kind, and whether it makes text lower-case: "given" for a tokenizer from elsewhere."""
     if tuple(map(tokenizer.id_to_token, range(FIRST))) == SPECIALS:
         shape = shape_of(tokenizer)
         for name, kind in KINDS.items():
-            for lower, made in ((False, kind.untrained()), (True, lower_cased(kind.untrained()))):
+            for lower, made in ((False, kind.untrained()), (True, add_lower_case(kind.untrained()))):
                 if shape_of(made) == shape:
                     return name, lower
     return "given", False
 
 
 def shape_of(tokenizer: library.Tokenizer) -> dict[str, Any]:
-    """Everything in a tokenizer.json that is not learned."""
+    """Return everything in a tokenizer.json that is not learned."""
     whole = json.loads(tokenizer.to_str())
     learned = ("vocab", "merges", "unk_id")
     model = {name: value for name, value in whole["model"].items() if name not in learned}
@@ -85,15 +87,15 @@ def shape_of(tokenizer: library.Tokenizer) -> dict[str, Any]:
 
 
 def byte_level(*, words: bool) -> library.Tokenizer:
-    """Bytes, each written as a character that can be seen; merged within words, or not at all."""
+    """Return a tokenizer of bytes, each written as a visible character; merged within words, or not at all."""
     tokenizer = library.Tokenizer(models.BPE(unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def spaced(model: models.Model) -> library.Tokenizer:
-    """Words with the space before them; line ends and tabs alone; a character not learned becomes its bytes.
+def metaspace(model: models.Model) -> library.Tokenizer:
+    """Return a tokenizer of words with the space before them; line ends and tabs alone; unknown characters as bytes.
 
     A space is put before the whole text, so that its first word is the same token as elsewhere, and taken off again.
     """
@@ -125,8 +127,8 @@ def characters() -> library.Tokenizer:
     return tokenizer
 
 
-def cut(texts: Iterable[str]) -> Iterator[str]:
-    """The texts to learn from, with a space put into stretches that have none for long."""
+def break_long_stretches(texts: Iterable[str]) -> Iterator[str]:
+    """Return the texts with a space put into stretches that have none for long."""
     return (LONG.sub(r"\1 ", text) for text in texts)
 
 
@@ -144,7 +146,7 @@ def learn_space_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size:
 def learn_merges(
     tokenizer: library.Tokenizer, texts: Iterable[str], size: int, *, alphabet: Iterable[str] = ()
 ) -> library.Tokenizer:
-    """What is seen once is no pattern: two that stand side by side are merged if they do so at least twice."""
+    """Train BPE. What is seen once is no pattern: a pair is merged if it occurs at least twice."""
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
@@ -152,7 +154,7 @@ def learn_merges(
         initial_alphabet=list(alphabet),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(cut(texts), trainer)
+    tokenizer.train_from_iterator(break_long_stretches(texts), trainer)
     return tokenizer
 
 
@@ -160,16 +162,16 @@ def learn_pieces(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) 
     trainer = trainers.UnigramTrainer(
         vocab_size=size - len(BYTES), special_tokens=list(SPECIALS), unk_token=UNKNOWN, show_progress=False
     )
-    tokenizer.train_from_iterator(cut(texts), trainer)
+    tokenizer.train_from_iterator(break_long_stretches(texts), trainer)
     whole = json.loads(tokenizer.to_str())
     fixed = [(token, 0.0) for token in (*SPECIALS, *BYTES)]
-    vocabulary = [*fixed, *settled(map(tuple, whole["model"]["vocab"][FIRST:]))]
+    vocabulary = [*fixed, *stabilise(map(tuple, whole["model"]["vocab"][FIRST:]))]
     whole["model"] |= {"vocab": vocabulary, "unk_id": SPECIALS.index(UNKNOWN), "byte_fallback": True}
     return library.Tokenizer.from_str(json.dumps(whole))
 
 
-def settled(pieces: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
-    """The pieces and their log-probabilities, free of what differs between two trainings on the same texts.
+def stabilise(pieces: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return the pieces and their log-probabilities, free of what differs between two trainings on the same texts.
 
     The library adds up in the order of a hash table, which is another one each time, so that the last digits differ.
     In that order too it gives out the scores of characters that no best path uses: the lowest, and 0.0001 more each.
@@ -195,11 +197,11 @@ def learn_characters(tokenizer: library.Tokenizer, texts: Iterable[str], size: i
     seen: set[str] = set()
     for text in texts:
         seen.update(text)
-    return with_tokens(tokenizer, sorted(normalised(tokenizer, seen)))
+    return with_tokens(tokenizer, sorted(normalise(tokenizer, seen)))
 
 
 def learn_nothing(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
-    """Reads the texts all the same: what is wrong with them is told whatever the kind."""
+    """Read the texts all the same, so that their problems are reported whatever the kind."""
     for _ in texts:
         pass
     return with_tokens(tokenizer, BYTE_LEVEL)
@@ -212,8 +214,8 @@ def with_tokens(tokenizer: library.Tokenizer, tokens: Iterable[str]) -> library.
     return tokenizer
 
 
-def normalised(tokenizer: library.Tokenizer, seen: Set[str]) -> set[str]:
-    """The characters that the model gets to see when the texts have these."""
+def normalise(tokenizer: library.Tokenizer, seen: Set[str]) -> set[str]:
+    """Return the characters that the model sees when the texts have these."""
     normalizer = tokenizer.normalizer
     return set().union(*map(normalizer.normalize_str, seen)) if normalizer else set(seen)
 
@@ -223,15 +225,15 @@ def least_bytes(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
 
 
 def least_characters(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
-    return FIRST + len(normalised(tokenizer, seen))
+    return FIRST + len(normalise(tokenizer, seen))
 
 
 def least_spaced(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
-    return FIRST + len(BYTES) + len(normalised(tokenizer, seen) - {" "})
+    return FIRST + len(BYTES) + len(normalise(tokenizer, seen) - {" "})
 
 
 def least_pieces(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
-    """One longer piece as well: if the characters fill the vocabulary, the library forgets to stop."""
+    """Return room for one more piece than the characters: if they fill the vocabulary, the library never stops."""
     return least_spaced(tokenizer, seen) + 1
 
 
@@ -249,14 +251,14 @@ KINDS: dict[str, Kind] = {
     ),
     "metaspace": Kind(
         about="characters, the frequent neighbours within a word merged, the space before a word kept as ▁",
-        untrained=lambda: spaced(models.BPE(unk_token=UNKNOWN, byte_fallback=True)),
+        untrained=lambda: metaspace(models.BPE(unk_token=UNKNOWN, byte_fallback=True)),
         learn=learn_space_merges,
         least=least_spaced,
         lossless=True,
     ),
     "unigram": Kind(
         about="the most probable pieces of words, the space before a word kept as ▁",
-        untrained=lambda: spaced(models.Unigram([(UNKNOWN, 0.0)], unk_id=0, byte_fallback=True)),
+        untrained=lambda: metaspace(models.Unigram([(UNKNOWN, 0.0)], unk_id=0, byte_fallback=True)),
         learn=learn_pieces,
         least=least_pieces,
         lossless=True,

@@ -15,20 +15,20 @@ from weakref import WeakSet
 
 from clearhead.errors import DataError
 from clearhead.files import replacing
-from clearhead.text.problems import Place, Problems, shown_name
+from clearhead.text.problems import Place, Problems, display_name
 
-__all__ = ["MAX_LINE", "PIECE", "Line", "files_of", "read_lines", "read_parts", "spooled"]
+__all__ = ["MAX_LINE", "PIECE", "Line", "files_of", "read_lines", "read_parts", "spool"]
 
 MAX_LINE = 1_000_000
-"""The characters a line may have; one that is longer is a problem."""
+"""The most characters a line may have; a longer one is a problem."""
 PIECE = 1 << 20
-"""The bytes of a line that are read at a time where a line may have any length."""
+"""The most bytes of a line that are read at a time where a line may have any length."""
 
 BOM = b"\xef\xbb\xbf"
 MOST_BYTES = 4 * MAX_LINE + len(BOM + b"\r\n")
-"""The bytes a line of MAX_LINE characters can take; with more it is too long, whatever they are."""
+"""The most bytes a line of MAX_LINE characters can have; with more it is too long, whatever they are."""
 CONTINUING = bytes(range(0x80, 0xC0))
-"""The bytes that go on with a character of UTF-8."""
+"""The continuation bytes of UTF-8."""
 BUFFER = 1 << 16
 GZIP = b"\x1f\x8b"
 FOREIGN = {
@@ -38,47 +38,47 @@ FOREIGN = {
     b"\xfd7zXZ\x00": "packed with xz; unpack it first, or pack it with gzip",
     b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it first, or pack it with gzip",
 }
-"""What a file without any UTF-8 starts with. Each of its lines would be a problem, so it is refused at once."""
+"""The first bytes of files that are no UTF-8. Each of their lines would be a problem, so they are refused at once."""
 
 TAKEN: WeakSet[BufferedIOBase] = WeakSet()
 """The stdins that have been read."""
 
 
 class Line(NamedTuple):
-    """A line's text, without its end, and where it stands."""
+    """A line's text, without its end, and its place."""
 
     text: str
     place: Place
 
 
 def read_lines(path: str, problems: Problems) -> Iterator[Line | None]:
-    """The lines of a UTF-8 file, one at a time; "-" is stdin, and what is gzipped is unpacked whatever its name.
+    """Yield the lines of a UTF-8 file; "-" is stdin, and what is gzipped is unpacked whatever its name.
 
     Only a line feed ends a line, or a carriage return with it. A line that is not UTF-8, holds NUL or is longer than
     MAX_LINE goes to `problems`, and None stands in its place, so that aligned files stay aligned. A file that cannot
     be read, holds nothing or is no whole gzip file raises DataError.
     """
     number = 0
-    with opened(path) as stream:
+    with open_text(path) as stream:
         for number, raw in enumerate(cut_in_lines(stream, path), start=1):
             place = Place(path, number)
-            text = None if len(raw) > MAX_LINE and too_long(raw, place, problems) else checked(raw, place, problems)
+            text = None if len(raw) > MAX_LINE and too_long(raw, place, problems) else decode_line(raw, place, problems)
             yield None if text is None else Line(text, place)
     if number == 0:
-        raise holds_nothing(path)
+        raise empty_error(path)
 
 
 def read_parts(path: str, problems: Problems) -> Iterator[Line]:
-    """The text of a UTF-8 file with its ends of line, as line feeds; a line longer than PIECE comes in several parts.
+    """Yield the text of a UTF-8 file with line feeds as ends of line; a line longer than PIECE comes in several parts.
 
     A line that is not UTF-8 or holds NUL goes to `problems` and is left out. Of one that comes in parts, only what
     follows from the part in question on is left out: the others have been given by then.
     """
     number, broken, begun = 1, False, False
-    with opened(path) as stream:
+    with open_text(path) as stream:
         for raw in cut_in_parts(stream, path):
             place, ends = Place(path, number), raw.endswith(b"\n")
-            text = None if broken else checked(raw, place, problems)
+            text = None if broken else decode_line(raw, place, problems)
             broken = text is None
             if text is not None:
                 yield Line(f"{text}\n" if ends else text, place)
@@ -90,14 +90,14 @@ def read_parts(path: str, problems: Problems) -> Iterator[Line]:
 
 
 def files_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """The files that are meant: a folder stands for every file in it and below, by name, hidden ones left out."""
-    return tuple(file for path in paths for file in (files_in(path) if os.path.isdir(path) else [existing(path)]))
+    """Return the files that are meant: a folder stands for every file in it and below, by name, without hidden ones."""
+    return tuple(file for path in paths for file in (files_in(path) if os.path.isdir(path) else [check_exists(path)]))
 
 
-def spooled(path: str, folder: Path) -> str:
-    """The path of a file that can be read again and again: stdin or a pipe is copied into `folder` for that.
+def spool(path: str, folder: Path) -> str:
+    """Return the path of a file that can be read again and again: stdin or a pipe is copied into `folder`.
 
-    What is an ordinary file already stays where it is.
+    An ordinary file stays where it is.
     """
     if not (path == "-" or is_pipe(path)):
         return path
@@ -109,14 +109,14 @@ def spooled(path: str, folder: Path) -> str:
             with bytes_of(path) as source, partial.open("wb") as copy:
                 shutil.copyfileobj(source, copy)
             if partial.stat().st_size == 0:
-                raise holds_nothing(path)
+                raise empty_error(path)
     except OSError as error:
-        raise DataError(f"{shown_name(path)} cannot be copied to {whole}: {error.strerror or error}") from error
+        raise DataError(f"{display_name(path)} cannot be copied to {whole}: {error.strerror or error}") from error
     return str(whole)
 
 
 class Again(RawIOBase):
-    """A stream with its first bytes, which have been taken from it, given again: a pipe cannot be wound back."""
+    """A stream whose first bytes, already read, are given again: a pipe cannot be rewound."""
 
     def __init__(self, head: bytes, rest: BufferedIOBase) -> None:
         self.head, self.rest = head, rest
@@ -125,7 +125,7 @@ class Again(RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Gives what is there after at most one read, so that a line that was typed can be used before the next."""
+        """Return what is there after at most one read, so that a typed line can be used before the next one comes."""
         taken = self.head or self.rest.read1(len(buffer))
         size = min(len(buffer), len(taken))
         buffer[:size], self.head = taken[:size], taken[size:]
@@ -133,9 +133,9 @@ class Again(RawIOBase):
 
 
 @contextmanager
-def opened(path: str) -> Iterator[BufferedIOBase]:
-    """The bytes of a file, unpacked; whatever goes wrong with it while it is open is a DataError that names it."""
-    name = shown_name(path)
+def open_text(path: str) -> Iterator[BufferedIOBase]:
+    """Open the bytes of a file, unpacked; whatever goes wrong while it is open is a DataError that names it."""
+    name = display_name(path)
     try:
         with bytes_of(path) as raw:
             head = raw.read(len(GZIP))
@@ -154,11 +154,11 @@ def opened(path: str) -> Iterator[BufferedIOBase]:
 def bytes_of(path: str) -> AbstractContextManager[BufferedIOBase]:
     if path == "-":
         return nullcontext(stdin())
-    return open(existing(path), "rb")
+    return open(check_exists(path), "rb")
 
 
 def stdin() -> BufferedIOBase:
-    """Stdin, for the one time it can be read."""
+    """Return stdin, for the only time it can be read."""
     if sys.stdin is None:
         raise DataError("stdin is closed: give a file, or pipe the text in")
     stream = cast(BufferedIOBase, sys.stdin.buffer)
@@ -169,25 +169,20 @@ def stdin() -> BufferedIOBase:
 
 
 def cut_in_lines(stream: BufferedIOBase, path: str) -> Iterator[bytes]:
-    """The lines of a stream with their ends; of one with more than MOST_BYTES the rest is read and dropped."""
+    """Yield the lines of a stream with their ends; beyond MOST_BYTES the rest of a line is read and dropped."""
     first = True
     while raw := stream.readline(MOST_BYTES):
-        if len(raw) == MOST_BYTES:
-            pass_over(stream, raw)
+        end = raw
+        while len(raw) == MOST_BYTES and end and not end.endswith(b"\n"):  # the rest of a line that is too long
+            end = stream.readline(BUFFER)
         raw = without_mark(raw, path) if first else raw
         first = False
         if raw:
             yield raw
 
 
-def pass_over(stream: BufferedIOBase, raw: bytes) -> None:
-    """Reads on to the end of the line of which these bytes have been read."""
-    while raw and not raw.endswith(b"\n"):
-        raw = stream.readline(BUFFER)
-
-
 def too_long(raw: bytes, place: Place, problems: Problems) -> bool:
-    """Whether a line has more characters than it may, which is told."""
+    """Return whether a line has more characters than it may, which is added to the problems."""
     size = len(without_end(raw))
     if size > 4 * MAX_LINE or characters(raw) > MAX_LINE:
         problems.add(place, f"the line is longer than {MAX_LINE:,} characters", "line too long")
@@ -196,12 +191,12 @@ def too_long(raw: bytes, place: Place, problems: Problems) -> bool:
 
 
 def characters(raw: bytes) -> int:
-    """How many a line has, its end left out: every byte begins one but those that continue one."""
+    """Return the number of characters in a line without its end: the bytes that do not continue a character."""
     return len(without_end(raw).translate(None, CONTINUING))
 
 
-def checked(raw: bytes, place: Place, problems: Problems) -> str | None:
-    """The text of a line without its end, or None where it cannot be used, which is told."""
+def decode_line(raw: bytes, place: Place, problems: Problems) -> str | None:
+    """Return the text of a line without its end; None where it cannot be used, which is added to the problems."""
     try:
         text = without_end(raw).decode()
     except UnicodeDecodeError as error:
@@ -219,15 +214,15 @@ def without_end(raw: bytes) -> bytes:
 
 
 def without_mark(raw: bytes, path: str) -> bytes:
-    """The first bytes of a file less a byte order mark; those of a file that is no UTF-8 text are refused."""
+    """Return the first bytes of a file without a byte order mark; raise DataError for a file that is no UTF-8 text."""
     for mark, what in FOREIGN.items():
         if raw.startswith(mark):
-            raise DataError(f"{shown_name(path)} is {what}")
+            raise DataError(f"{display_name(path)} is {what}")
     return raw.removeprefix(BOM)
 
 
 def cut_in_parts(stream: BufferedIOBase, path: str) -> Iterator[bytes]:
-    """The lines of a stream with their ends; one that is longer than PIECE in parts, each of whole characters."""
+    """Yield the lines of a stream with their ends; one longer than PIECE in parts, each of whole characters."""
     left, first = b"", True
     while raw := stream.readline(PIECE):
         raw = left + (without_mark(raw, path) if first else raw)
@@ -241,7 +236,7 @@ def cut_in_parts(stream: BufferedIOBase, path: str) -> Iterator[bytes]:
 
 
 def last_cut(raw: bytes) -> int:
-    """The last place where a part may end: not inside a character, and not between the two that end a line."""
+    """Return the last place where a part may end: not inside a character, and not between the two that end a line."""
     if raw.endswith(b"\r"):
         return len(raw) - 1
     leads = (len(raw) - back for back in (1, 2, 3) if raw[-back:][:1] >= b"\xc0")
@@ -249,7 +244,7 @@ def last_cut(raw: bytes) -> int:
 
 
 def files_in(folder: str) -> list[str]:
-    """Every file in a folder and the folders in it; a folder that leads back to one above it is not entered again."""
+    """Return every file in a folder and its subfolders; a link back to a folder above is not entered again."""
     found: list[str] = []
     waiting = [(folder, frozenset({os.path.realpath(folder)}))]
     while waiting:
@@ -261,7 +256,7 @@ def files_in(folder: str) -> list[str]:
             elif not os.path.isdir(path) and not is_pipe(path):
                 found.append(path)
     if not found:
-        raise DataError(f"{shown_name(folder)}: there is no file in this folder")
+        raise DataError(f"{display_name(folder)}: there is no file in this folder")
     return sorted(found, key=lambda path: Path(path).parts)
 
 
@@ -269,15 +264,15 @@ def names_in(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError as error:
-        raise DataError(f"{shown_name(folder)}: the folder cannot be read: {error.strerror}") from error
+        raise DataError(f"{display_name(folder)}: the folder cannot be read: {error.strerror}") from error
 
 
-def existing(path: str) -> str:
+def check_exists(path: str) -> str:
     try:
         if path != "-":
             os.stat(path)
     except (OSError, ValueError) as error:
-        raise DataError(f"{shown_name(path)}: {reason(error)}") from error
+        raise DataError(f"{display_name(path)}: {reason(error)}") from error
     return path
 
 
@@ -288,12 +283,12 @@ def is_pipe(path: str) -> bool:
         return False
 
 
-def holds_nothing(path: str) -> DataError:
-    return DataError(f"{shown_name(path)}: the file is empty")
+def empty_error(path: str) -> DataError:
+    return DataError(f"{display_name(path)}: the file is empty")
 
 
 def reason(error: OSError | ValueError) -> str:
-    """Why a file cannot be read, in the user's words."""
+    """Return why a file cannot be read, in the user's words."""
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
     if isinstance(error, IsADirectoryError):

@@ -1,7 +1,7 @@
-"""From the user's files to token ids: checked, split, tokenised, written; once for the same content.
+"""Prepare the user's files for training: check, split, tokenise and store them, once for the same content.
 
-Three readings of the corpus, each a stream: one that checks every line and counts, one for the tokeniser (a sample of
-a large corpus), one that writes ids. Records that are held out take two more, to find those that equal them.
+The corpus is read three times, each time as a stream: to check every line and count, to train the tokeniser (on a
+sample of a large corpus), and to store ids. Holding records out takes two more, to find those that equal them.
 """
 
 import hashlib
@@ -15,9 +15,9 @@ from typing import Any, final
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, sha256_of_file, write_sealed
 from clearhead.serialization import check_fields, check_regular, to_json
-from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, label, texts, usable
+from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
 from clearhead.text.problems import Problems
-from clearhead.text.sources import Source, shown
+from clearhead.text.sources import Source, quote
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
 
@@ -25,10 +25,10 @@ __all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "prepare"]
 
 Log = Callable[[str], None]
 FORMAT = 1
-"""Of what is written: another one is another key."""
+"""The version of what is stored: another version is another key."""
 MOST_LABELS = 1000
 WHOLE = "whole.json"
-"""Written last: where it is, all of the rest is."""
+"""Written last: where it is, everything else is complete."""
 NOTES = {
     "key": str | None,
     "files": dict[str, str],
@@ -43,15 +43,17 @@ NOTES = {
     "equal": int,
     "equal_left_out": bool,
 }
-"""What whole.json holds beside its seal: `key`, the folder it was made in; `files`, the SHA-256 of those around it."""
+"""The fields of whole.json beside its seal: `key`, the folder it was made in; `files`, the SHA-256 of those
+around it.
+"""
 NOTES_THEN = {"key": None, "files": {}}
-"""Before whole.json was sealed, it bound nothing."""
+"""Values for a whole.json from before it was sealed, which bound nothing."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Tokenizing:
-    """How text becomes tokens. `given` is a tokenizer.json to use as it is; `size` None is chosen from the corpus.
+    """The choice of a tokeniser. `given` is a tokenizer.json to use as it is; `size` None is chosen from the corpus.
 
     `shared`: one tokeniser for source and target. `sample_mb`: of a corpus of twice this or more, every n-th record
     trains the tokeniser, so that it reads no less than this and no more than twice as much.
@@ -72,7 +74,7 @@ class Tokenizing:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Everything training needs of the text. `tokenizers` by field: a shared one stands at both."""
+    """The text of a run, ready for training. `tokenizers` by field: a shared one is at both."""
 
     train: Store
     dev: Store
@@ -82,21 +84,21 @@ class Prepared:
 
 
 def prepare(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, folder: Path, log: Log = print) -> Prepared:
-    """The ids of a corpus in this folder: made now, unless they are there and were made of the same content."""
+    """Return the ids of a corpus in this folder: written now, unless they are there from the same content."""
     check_records(corpus, layout)
     home = folder / content_key(corpus, layout, tokenizing)
     if (home / WHOLE).exists():
-        return opened(home)
+        return open_prepared(home)
     try:
-        make(corpus, layout, tokenizing, home, log)
+        write_prepared(corpus, layout, tokenizing, home, log)
     except OSError as error:
         raise RunError(
             f"{home}: cannot be written to ({error.strerror or error}); make room, or choose another folder"
         ) from error
-    return opened(home, verify=False)
+    return open_prepared(home, verify=False)
 
 
-def opened(home: Path, *, verify: bool = True) -> Prepared:
+def open_prepared(home: Path, *, verify: bool = True) -> Prepared:
     """Return what was prepared before, from its folder alone.
 
     It reads every file of ids once and compares checksums; `verify=False` is for ids that were written a moment ago.
@@ -119,7 +121,7 @@ def opened(home: Path, *, verify: bool = True) -> Prepared:
 
 
 def read_notes(home: Path) -> dict[str, Any]:
-    """Read whole.json, and compare what it says of the tokenisers and stores with what is there."""
+    """Read whole.json, and check the tokenisers and stores that it names."""
     try:
         found = read_sealed(home / WHOLE)
         old = "format" not in found
@@ -141,16 +143,18 @@ def read_notes(home: Path) -> dict[str, Any]:
 
 
 def check_records(corpus: Corpus, layout: Layout) -> None:
-    needed = (*layout.texts, *([layout.label] if layout.label else []))
     for source in (corpus.train, corpus.dev):
-        if source is not None and not set(needed) <= set(source.fields):
-            raise OptionError(f"records of {' and '.join(needed)} are needed; these have {' and '.join(source.fields)}")
+        if source is not None and not set(layout.fields) <= set(source.fields):
+            raise OptionError(
+                f"records of {' and '.join(layout.fields)} are needed; these have {' and '.join(source.fields)}"
+            )
 
 
 def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing) -> str:
-    """Names what the ids are made of: the bytes of the files, and every choice that bears on them."""
+    """Return a key of what the ids are made of: the bytes of the files, and every option that affects them."""
     digest = hashlib.blake2b(digest_size=12)
-    digest.update(json.dumps([FORMAT, *map(to_json, (corpus, layout, tokenizing))]).encode())
+    laid_out = {name: value for name, value in to_json(layout).items() if (name, value) != ("label_of", "record")}
+    digest.update(json.dumps([FORMAT, to_json(corpus), laid_out, to_json(tokenizing)]).encode())
     given = (tokenizing.given,) if tokenizing.given else ()
     for path in given:
         try:
@@ -167,20 +171,20 @@ def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing) -> str:
     return digest.hexdigest()
 
 
-def make(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, home: Path, log: Log) -> None:
+def write_prepared(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, home: Path, log: Log) -> None:
     found = survey(corpus.train, layout, Problems(skip=corpus.skip_bad), known=None)
-    log(f"{found.records:,} records, {found.text_bytes / 1e6:,.1f} MB of text" + skipped(found.skipped))
+    log(f"{found.records:,} records, {found.text_bytes / 1e6:,.1f} MB of text" + describe_skipped(found.skipped))
     checked = None
     if corpus.dev is not None:
         known = found.labels if layout.label else None
         checked = survey(corpus.dev, layout, Problems(skip=corpus.skip_bad), known)
-        log(f"{checked.records:,} held-out records" + skipped(checked.skipped))
+        log(f"{checked.records:,} held-out records" + describe_skipped(checked.skipped))
     home.mkdir(parents=True, exist_ok=True)
-    tokenizers = made_tokenizers(corpus, layout, tokenizing, found, log)
-    files = written_tokenizers(tokenizers, home)
+    tokenizers = make_tokenizers(corpus, layout, tokenizing, found, log)
+    files = save_tokenizers(tokenizers, home)
     encoding = Encoding(layout, tokenizers, found.labels)
     encoding.write(corpus, found, home)
-    for line in told_of(encoding):
+    for line in describe_losses(encoding):
         log(line)
     bound = ("train/store.json", "dev/store.json", *dict.fromkeys(files.values()))
     notes = {
@@ -200,8 +204,8 @@ def make(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, home: Path, log
     write_sealed(home / WHOLE, notes)
 
 
-def told_of(encoding: Encoding) -> Iterator[str]:
-    """What became of records that are not in the stores as they are in the files."""
+def describe_losses(encoding: Encoding) -> Iterator[str]:
+    """Yield sentences about records that are not in the stores as they are in the files."""
     layout = encoding.layout
     if encoding.too_long:
         yield f"{encoding.too_long:,} records have more than {layout.most} tokens: {FATES[layout.too_long]}"
@@ -212,37 +216,37 @@ def told_of(encoding: Encoding) -> Iterator[str]:
         yield f"{encoding.equal:,} training records equal a held-out one: {fate}"
 
 
-def skipped(counts: Mapping[str, int]) -> str:
+def describe_skipped(counts: Mapping[str, int]) -> str:
     return "".join(f"; {count:,} left out: {kind}" for kind, count in counts.items())
 
 
 def survey(source: Source, layout: Layout, problems: Problems, known: tuple[str, ...] | None) -> Survey:
-    """Reads everything once. Bad lines are told here, before anything slow begins."""
-    labels: dict[str, None] = {}
+    """Read everything once. Bad lines are reported here, before anything slow begins."""
+    found: dict[str, None] = {}
     records = text_bytes = 0
-    for record in usable(source, layout, problems, known):
-        text_bytes += sum(len(text.encode()) for text in texts(source, layout, record))
+    for record in usable_records(source, layout, problems, known):
+        text_bytes += sum(len(text.encode()) for text in texts_of(source, layout, record))
         records += record.ends
         if layout.label is not None:
-            labels.setdefault(label(source, layout, record))
-            if len(labels) > MOST_LABELS:
+            found |= dict.fromkeys(labels_of(source, layout, record))
+            if len(found) > MOST_LABELS:
                 raise DataError(
                     f"{record.place}: more than {MOST_LABELS} different labels; is {layout.label!r} the right column?"
                 )
     problems.settle()
     if not records:
-        raise DataError(f"{', '.join(source.files)}: there is no usable record" + skipped(problems.counts))
-    if layout.label is not None and known is None and len(labels) < 2:
+        raise DataError(f"{', '.join(source.files)}: there is no usable record" + describe_skipped(problems.counts))
+    if layout.label is not None and known is None and len(found) < 2:
         raise DataError(
-            f"{source.files[0]}: every record has the label {shown(next(iter(labels)))}; there must be two or more"
+            f"{source.files[0]}: every record has the label {quote(next(iter(found)))}; there must be two or more"
         )
-    return Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(labels)), skipped=problems.counts)
+    return Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(found)), skipped=problems.counts)
 
 
-def made_tokenizers(
+def make_tokenizers(
     corpus: Corpus, layout: Layout, tokenizing: Tokenizing, found: Survey, log: Log
 ) -> dict[str, Tokenizer]:
-    """A tokeniser for each text field; the same for all where it is shared or given."""
+    """Return a tokeniser for each text field; the same for all where it is shared or given."""
     if tokenizing.given is not None:
         given = Tokenizer.load(tokenizing.given)
         return dict.fromkeys(layout.texts, given)
@@ -260,13 +264,13 @@ def made_tokenizers(
 
 def sample(corpus: Corpus, layout: Layout, fields: tuple[str, ...], every: int) -> Iterator[str]:
     index = [corpus.train.fields.index(name) for name in fields]
-    for n, record in enumerate(usable(corpus.train, layout, Problems(skip=True))):
+    for n, record in enumerate(usable_records(corpus.train, layout, Problems(skip=True))):
         if n % every == 0:
             yield from (record.fields[i] for i in index)
 
 
-def written_tokenizers(tokenizers: Mapping[str, Tokenizer], home: Path) -> dict[str, str]:
-    """Saves each tokeniser once: `tokenizer.json` for one, by field for several."""
+def save_tokenizers(tokenizers: Mapping[str, Tokenizer], home: Path) -> dict[str, str]:
+    """Save each tokeniser once: `tokenizer.json` for one, by field for several. Return the files by field."""
     one = len({id(tokenizer) for tokenizer in tokenizers.values()}) == 1
     files = {field: "tokenizer.json" if one else f"tokenizer.{field}.json" for field in tokenizers}
     for field, file in files.items():

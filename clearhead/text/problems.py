@@ -1,4 +1,4 @@
-"""Problems: what is wrong with lines of the user's files, told together with their places, or skipped and counted."""
+"""Problems with lines of the user's files: reported together with their places, or skipped and counted."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import final
 
 from clearhead.errors import DataError
 
-__all__ = ["Place", "Problems", "shown_name"]
+__all__ = ["Place", "Problems", "display_name"]
 
 
 @final
@@ -24,12 +24,12 @@ class Place:
     line: int
 
     def __str__(self) -> str:
-        return f"{shown_name(self.file)}:{self.line}"
+        return f"{display_name(self.file)}:{self.line}"
 
 
 @final
 class Problems:
-    """What was wrong with lines of the user's files: collected, then told together, or skipped and counted.
+    """A collection of what is wrong with lines of the user's files: raised together, or skipped and counted.
 
     With `skip` nothing is raised: the lines are left out, and `counts` says how many of each kind. The first `shown`
     problems are kept with their places, however many there are.
@@ -42,18 +42,20 @@ class Problems:
         self._counts: Counter[str] = Counter()
 
     def add(self, place: Place, what: str, kind: str) -> None:
-        """One more: `what` is wrong there, told to the user; `kind` is its short name, the same for all like it."""
+        """Add a problem: `what` is wrong there, for the user to read; `kind` is its short name, the same for all
+        like it.
+        """
         self._counts[kind] += 1
         if len(self._first) < self.shown:
             self._first.append(f"{place}: {what}")
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many there are of each kind."""
+        """Return the number of problems of each kind."""
         return dict(self._counts)
 
     def settle(self) -> None:
-        """Raises DataError with the first of them and how many there are, unless they are skipped or there are none."""
+        """Raise DataError with the first problems and their number, unless they are skipped or there are none."""
         total = self._counts.total()
         if self.skip or total == 0:
             return
@@ -71,8 +73,8 @@ class Problems:
         )
 
 
-def shown_name(path: str) -> str:
-    """A file's name as messages give it: "-" is stdin, and what cannot be printed is escaped."""
+def display_name(path: str) -> str:
+    """Return a file's name for messages: "-" is stdin, and what cannot be printed is escaped."""
     if path == "-":
         return "stdin"
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in path)

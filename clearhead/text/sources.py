@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, NoReturn, final, get_args
 
 from clearhead.errors import DataError, OptionError
 from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts
-from clearhead.text.problems import Place, Problems, shown_name
+from clearhead.text.problems import Place, Problems, display_name
 
 __all__ = ["Aligned", "Documents", "Form", "Record", "Source", "Table", "Unit"]
 
@@ -32,7 +32,7 @@ FORMS: dict[str, Form] = {
 
 
 class Record(NamedTuple):
-    """What a source gives: a text for each of its fields, and the line where it begins.
+    """A text for each field of a source, and the line where the record begins.
 
     A long document comes as several records, of which only the last one `ends` it.
     """
@@ -43,24 +43,24 @@ class Record(NamedTuple):
 
 
 class Source(ABC):
-    """The description of a corpus: where it is, and what its records hold."""
+    """The description of a corpus: its files, and the fields of its records."""
 
     fields: tuple[str, ...]
 
     @property
     @abstractmethod
     def files(self) -> tuple[str, ...]:
-        """Every file of it; a folder stands for those in it."""
+        """Return every file of it; a folder stands for those in it."""
 
     @abstractmethod
     def records(self, problems: Problems) -> Iterator[Record]:
-        """The records, streamed. One with something wrong goes to `problems` and is left out."""
+        """Yield the records. One with something wrong goes to `problems` and is left out."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Aligned(Source):
-    """Files in pairs, of which line i of the target belongs to line i of the source."""
+    """Files in pairs: line i of the target belongs to line i of the source."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -81,7 +81,7 @@ class Aligned(Source):
             counts = f"{len(sources)} of the source and {len(targets)} of the target"
             raise DataError(f"aligned files come in pairs; there are {counts}")
         for source, target in zip(sources, targets, strict=True):
-            yield from aligned(source, target, problems)
+            yield from read_aligned(source, target, problems)
 
 
 @final
@@ -118,7 +118,7 @@ class Table(Source):
             for values, place in READERS[form](path, self.columns, problems):
                 empty = [column for column, value in zip(self.columns, values, strict=True) if not value.strip()]
                 if empty:
-                    problems.add(place, f"column {shown(empty[0])} is empty", "empty value")
+                    problems.add(place, f"column {quote(empty[0])} is empty", "empty value")
                 else:
                     yield Record(values, place)
 
@@ -162,14 +162,15 @@ def check_choice(name: str, choice: object, choices: tuple[str, ...]) -> None:
         raise OptionError(f"{name} must be one of {', '.join(choices)}; came {choice!r}")
 
 
-def aligned(source: str, target: str, problems: Problems) -> Iterator[Record]:
-    """The pairs of two files, which must have the same number of lines."""
+def read_aligned(source: str, target: str, problems: Problems) -> Iterator[Record]:
+    """Yield the pairs of lines of two files, which must have the same number of lines."""
     sources, targets = read_lines(source, problems), read_lines(target, problems)
     for number, (left, right) in enumerate(zip_longest(sources, targets, fillvalue=ENDED)):
         if left is ENDED or right is ENDED:
             longer = number + 1 + sum(1 for _ in (targets if left is ENDED else sources))
             counts = (number, longer) if left is ENDED else (longer, number)
-            raise uneven((source, target), counts)
+            told = (f"{display_name(path)} has {n:,} lines" for path, n in zip((source, target), counts, strict=True))
+            raise DataError(f"{' and '.join(told)}; line by line they must belong together, so both need as many")
         if left is None or right is None:
             continue
         blank = next((line for line in (left, right) if not line.text.strip()), None)
@@ -179,16 +180,13 @@ def aligned(source: str, target: str, problems: Problems) -> Iterator[Record]:
             yield Record((left.text, right.text), left.place)
 
 
-def uneven(paths: tuple[str, str], counts: tuple[int, int]) -> DataError:
-    told = (f"{shown_name(path)} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
-    return DataError(f"{' and '.join(told)}; line by line they must belong together, so both need as many")
-
-
 def form_of(path: str) -> Form:
-    """The form of a table, by the end of its name."""
+    """Return the form of a table, by the end of its name."""
     name = PurePath(path.lower().removesuffix(".gz"))
     if name.suffix not in FORMS:
-        raise DataError(f"{shown_name(path)}: the name does not tell the form of the table; give it: tsv, csv or jsonl")
+        raise DataError(
+            f"{display_name(path)}: the name does not tell the form of the table; give it: tsv, csv or jsonl"
+        )
     return FORMS[name.suffix]
 
 
@@ -200,15 +198,15 @@ class Row(NamedTuple):
 
 
 def read_tsv(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
-    return picked(tsv_rows(path, problems), path, columns, problems)
+    return pick_columns(tsv_rows(path, problems), path, columns, problems)
 
 
 def read_csv(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
-    return picked(csv_rows(path, problems), path, columns, problems)
+    return pick_columns(csv_rows(path, problems), path, columns, problems)
 
 
 def read_jsonl(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
-    """The values of every object, as strings; numbers stay as they are written."""
+    """Yield the values of every object, as strings; numbers stay as they are written."""
     for line in read_lines(path, problems):
         if line is None or not line.text.strip():
             continue
@@ -221,7 +219,7 @@ def read_jsonl(path: str, columns: Sequence[str], problems: Problems) -> Iterato
 
 
 class Unfit(Exception):
-    """Why a record cannot be used: what is wrong, and the kind of it."""
+    """A record that cannot be used: what is wrong, and the kind of problem."""
 
 
 def json_values(text: str, columns: Sequence[str]) -> tuple[str, ...]:
@@ -237,9 +235,9 @@ def json_values(text: str, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def json_value(found: dict[str, object], column: str) -> str:
-    name = shown(column)
+    name = quote(column)
     if column not in found:
-        raise Unfit(f"there is no key {name}; there are {listed(list(found))}", "missing key")
+        raise Unfit(f"there is no key {name}; there are {list_names(list(found))}", "missing key")
     value = found[column]
     if isinstance(value, bool):
         return json.dumps(value)
@@ -255,13 +253,13 @@ def json_value(found: dict[str, object], column: str) -> str:
     return value
 
 
-def no_number(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
     raise Unfit(f"not JSON: {name} is no number there", "not JSON")
 
 
-def picked(rows: Iterator[Row | None], path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
-    """Of every row the columns that are asked for; one with more or fewer than the first row has is a problem."""
-    names, body = (numbered if all(map(is_number, columns)) else headed)(rows, path)
+def pick_columns(rows: Iterator[Row | None], path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+    """Yield these columns of every row; a row with more or fewer than the first is a problem."""
+    names, body = (number_columns if all(map(is_number, columns)) else split_header)(rows, path)
     places = [position(column, names, path) for column in columns] if names else []
     for row in body:
         if len(row.values) == len(names):
@@ -271,16 +269,16 @@ def picked(rows: Iterator[Row | None], path: str, columns: Sequence[str], proble
             problems.add(row.place, what, "wrong number of columns")
 
 
-def headed(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
-    """The names of the columns, which the first row gives, and the rows after it."""
+def split_header(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
+    """Return the names of the columns, from the first row, and the rows after it."""
     head = next(rows, None)
     if head is None:
-        raise DataError(f"{shown_name(path)}: the first line must name the columns, and cannot be read as such")
+        raise DataError(f"{display_name(path)}: the first line must name the columns, and cannot be read as such")
     return head.values, filter(None, rows)
 
 
-def numbered(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
-    """The numbers of the columns, as many as the first row that can be used has, and the rows, that one among them."""
+def number_columns(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
+    """Return the numbers of the columns, as many as the first usable row has, and all usable rows."""
     usable = filter(None, rows)
     head = list(islice(usable, 1))
     return [str(number + 1) for row in head for number in range(len(row.values))], chain(head, usable)
@@ -291,15 +289,15 @@ def is_number(column: str) -> bool:
 
 
 def position(column: str, names: Sequence[str], path: str) -> int:
-    """Where a column stands among those there are."""
+    """Return the index of a column among those there are."""
     if names.count(column) != 1:
         what = "more than one column" if column in names else "no column"
-        raise DataError(f"{shown_name(path)}: there is {what} {shown(column)}; its columns are {listed(names)}")
+        raise DataError(f"{display_name(path)}: there is {what} {quote(column)}; its columns are {list_names(names)}")
     return names.index(column)
 
 
 def tsv_rows(path: str, problems: Problems) -> Iterator[Row | None]:
-    """A row for each line, None for one that cannot be read."""
+    """Yield a row for each line, None for one that cannot be read."""
     for line in read_lines(path, problems):
         if line is None:
             yield None
@@ -308,7 +306,7 @@ def tsv_rows(path: str, problems: Problems) -> Iterator[Row | None]:
 
 
 def csv_rows(path: str, problems: Problems) -> Iterator[Row | None]:
-    """A row for each record, None for one that cannot be read; reading goes on in the line after its first."""
+    """Yield a row for each record, None for one that cannot be read; reading goes on in the line after its first."""
     # The module's limit is one for the whole process and may be far below what a line may have here. Raising it harms
     # nobody: it is there against quotes that are never closed, and Feed sees to those.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
@@ -331,7 +329,7 @@ def csv_rows(path: str, problems: Problems) -> Iterator[Row | None]:
 
 
 class Feed:
-    """The lines of a file as the csv module asks for them; of a record that cannot be read they can be given again."""
+    """The lines of a file as the csv module asks for them; those of a record that cannot be read can be given again."""
 
     def __init__(self, lines: Iterator[str | None]) -> None:
         self.lines = lines
@@ -354,26 +352,26 @@ class Feed:
         return f"{text}\n"
 
     def next_record(self) -> int:
-        """The line where the next record begins."""
+        """Return the line where the next record begins."""
         self.line += len(self.taken)
         self.taken, self.size = [], 0
         return self.line
 
     def give_back(self) -> None:
-        """All lines of the record but the first come again."""
+        """Give all lines of the record but the first again."""
         self.again.extendleft(reversed(self.taken[1:]))
         del self.taken[1:]
 
 
-def read_lined(path: str, problems: Problems) -> Iterator[Record]:
-    """A document for each line that is not blank."""
+def read_line_documents(path: str, problems: Problems) -> Iterator[Record]:
+    """Yield a document for each line that is not blank."""
     for line in read_lines(path, problems):
         if line and line.text.strip():
             yield Record((line.text,), line.place)
 
 
 def read_whole(path: str, problems: Problems) -> Iterator[Record]:
-    """The pieces of a file, which is one document. Each is held back until the next one is there."""
+    """Yield the pieces of a file, which is one document. Each is held back until the next one is there."""
     last = None
     for text, place in pieces(read_parts(path, problems)):
         if last:
@@ -387,7 +385,7 @@ def read_whole(path: str, problems: Problems) -> Iterator[Record]:
 
 
 def pieces(parts: Iterator[Line]) -> Iterator[Line]:
-    """The parts put together up to where a piece is long enough."""
+    """Yield the parts joined into pieces that are long enough."""
     held: list[str] = []
     size, begins = 0, None
     for text, place in parts:
@@ -401,22 +399,22 @@ def pieces(parts: Iterator[Line]) -> Iterator[Line]:
         yield Line("".join(held), begins)
 
 
-def shown(name: str) -> str:
-    """A name for a message, where it may be anything."""
+def quote(name: str) -> str:
+    """Return a name for a message, cut where it is long."""
     return repr(name if len(name) <= 40 else f"{name[:40]}...")
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names for a message, where there may be any number."""
+def list_names(names: Sequence[str]) -> str:
+    """Return names for a message, where there may be any number."""
     more = [f"{len(names) - 20:,} more"] if len(names) > 20 else []
-    return ", ".join([*map(shown, names[:20]), *more]) or "none"
+    return ", ".join([*map(quote, names[:20]), *more]) or "none"
 
 
 Reader = Callable[[str, Sequence[str], Problems], Iterator[Row]]
 READERS: dict[str, Reader] = {"tsv": read_tsv, "csv": read_csv, "jsonl": read_jsonl}
-UNITS: dict[Unit, Callable[[str, Problems], Iterator[Record]]] = {"line": read_lined, "file": read_whole}
+UNITS: dict[Unit, Callable[[str, Problems], Iterator[Record]]] = {"line": read_line_documents, "file": read_whole}
 ENDED = Line("", Place("", 0))
-"""Stands for the lines a file does not have."""
-DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=no_number)
-"""Numbers stay the strings they are: what Python makes of them may be another, and of a very long one an error."""
+"""Stands for the lines that a shorter file does not have."""
+DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=refuse_constant)
+"""A decoder that leaves numbers as strings: Python may change them, and fails on a very long one."""
 JSON_NAMES = {type(None): "null", list: "a list", dict: "an object"}

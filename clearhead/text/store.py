@@ -1,8 +1,8 @@
 """Token ids in memory-mapped files: as many as the disk holds, of which a batch reads its own.
 
 A store is a folder of fields (source and target, or text, or text and label). Each field is two files: the ids of all
-records one after another, and where each record ends. It is written under another name and renamed when it is whole.
-store.json is sealed, and has the SHA-256 of every file: `Store.verify` reads them all once before they are trained on.
+records one after another, and where each record ends. It is written under a temporary name and renamed when complete.
+store.json is sealed, and has the SHA-256 of every file: `Store.verify` reads them all once before training.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from clearhead.serialization import check_fields
 __all__ = ["FieldSize", "Ragged", "Store", "StoreWriter"]
 
 FULL = 1 << 20
-"""How many ids a writer gathers before they go to disk."""
+"""The number of ids that a writer collects before they go to disk."""
 STORE = "store.json"
 FIELDS = {
     "records": int,
@@ -36,15 +36,15 @@ FIELDS = {
     "files": dict[str, str],
     "notes": dict[str, Any],
 }
-"""What store.json holds beside its seal."""
+"""The fields of store.json beside its seal."""
 THEN = {"vocabulary": {}, "files": {}}
-"""In a store from before those were written: nothing to check against, but what a caller of `verify` knows."""
+"""Values for a store from before those were written: nothing to check against, but what a caller of `verify` knows."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class FieldSize:
-    """How large a field is: ids in all, the longest record's, and the bytes of the records' text in UTF-8."""
+    """The size of a field: ids in all, the longest record's, and the bytes of the records' text in UTF-8."""
 
     tokens: int
     longest: int
@@ -72,7 +72,7 @@ class Ragged:
         return self.ends[rows] - self.starts(rows)
 
     def padded(self, rows: NDArray[np.int64], width: int, pad: int) -> NDArray[np.int64]:
-        """These rows as one array, each cut to `width` or filled up to it."""
+        """Return these rows as one array, each cut or padded to `width`."""
         places = np.arange(width)
         lengths = np.minimum(self.lengths(rows), width)[:, None]
         inside = places < lengths
@@ -82,7 +82,7 @@ class Ragged:
 
 @final
 class Store:
-    """A whole store, open for reading."""
+    """A complete store, open for reading."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,7 +95,7 @@ class Store:
             self.sizes = {name: FieldSize(**size) for name, size in told["fields"].items()}
             self.fields = {name: open_field(folder, name, told["dtype"][name], self.n) for name in self.sizes}
         except (OSError, ValueError, LookupError, TypeError, RunError) as error:
-            raise torn(folder, error) from error
+            raise store_error(folder, error) from error
 
     def __len__(self) -> int:
         return self.n
@@ -114,10 +114,10 @@ class Store:
                 self.check_file(f"{name}.ids", field.ids, below=known.get(name, 1 << 32))
                 self.check_file(f"{name}.ends", field.ends, below=len(field.ids) + 1)
         except (OSError, ValueError) as error:
-            raise torn(self.folder, error) from error
+            raise store_error(self.folder, error) from error
 
     def check_file(self, file: str, values: NDArray, *, below: int) -> None:
-        """Read a mapped file in pieces: values from 0 up, `below` not reached; ends ascend."""
+        """Read a mapped file in pieces; raise ValueError unless values are from 0 to `below` - 1, and ends ascend."""
         digest, last = hashlib.sha256(), 0
         for start in range(0, len(values), FULL):
             part = values[start : start + FULL]
@@ -132,7 +132,7 @@ class Store:
             raise ValueError(f"{file} was changed since it was written: its checksum is wrong")
 
 
-def torn(folder: Path, error: Exception) -> RunError:
+def store_error(folder: Path, error: Exception) -> RunError:
     said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
     return RunError(f"{folder}: not a whole store of token ids ({said}); remove it, and a new training makes it anew")
 
@@ -170,7 +170,7 @@ def map_file(path: Path, dtype: np.dtype) -> NDArray:
 
 
 class FieldWriter:
-    """One field on its way to disk."""
+    """A field on its way to disk."""
 
     def __init__(self, folder: Path, name: str, vocabulary: int) -> None:
         self.ids = array("H" if vocabulary <= 1 << 16 else "I")
@@ -202,7 +202,7 @@ class FieldWriter:
 
     @property
     def sums(self) -> dict[str, str]:
-        """The SHA-256 of each file, computed as it was written."""
+        """Return the SHA-256 of each file, computed as it was written."""
         ids, ends = (digest.hexdigest() for digest in self.digests)
         return {f"{self.name}.ids": ids, f"{self.name}.ends": ends}
 
@@ -222,7 +222,9 @@ class FieldWriter:
 
 @final
 class StoreWriter:
-    """Writes a store, record by record (or a long record piece by piece). `vocabularies` says how large ids can be."""
+    """A writer of a store, record by record (or a long record piece by piece). `vocabularies` says how large ids
+    can be.
+    """
 
     def __init__(self, folder: Path, vocabularies: Mapping[str, int]) -> None:
         self.folder, self.partial = folder, folder.with_name(f"{folder.name}.partial")
@@ -237,7 +239,7 @@ class StoreWriter:
         self.n += ends
 
     def close(self, notes: Mapping[str, object]) -> Store:
-        """The store, whole and in its place. `notes` are what its maker wants to remember with it."""
+        """Return the store, complete and in its place. `notes` are saved with it."""
         sizes = {name: asdict(field.close()) for name, field in self.fields.items()}
         told = {
             "records": self.n,

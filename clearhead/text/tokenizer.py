@@ -1,10 +1,9 @@
-"""The tokenizer: text to ids and back, trained here or taken from any tokenizer.json."""
+"""The tokenizer: text to ids and back, trained here or loaded from any tokenizer.json."""
 
 import codecs
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from tokenizers import pre_tokenizers
 
 from clearhead.errors import ClearheadError, DataError, OptionError
 from clearhead.files import parse_json, read_bytes, write_text
-from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, guard, kind_of, lower_cased
+from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, add_lower_case, guard, kind_of
 
 __all__ = ["LOST", "Tokenizer", "suggested_size"]
 
@@ -27,18 +26,18 @@ USUAL_NAMES = {
     "end": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
 }
-"""What a special token may be called in a file from elsewhere, by its task, in the order of `SPECIALS`.
+"""Names of special tokens in files from elsewhere, by their task, in the order of `SPECIALS`.
 
 Padding never shares a token with the end, as it often does elsewhere: the end must be learned, padding must not.
 """
 
 LOST = "\ufffd"
-"""What `decode` writes for an unknown token, and for bytes that are no character."""
+"""The text that `decode` returns for an unknown token, and for bytes that are no character."""
 PARALLEL = "TOKENIZERS_PARALLELISM"
 MOST_BYTES = 200_000_000
 """The largest tokenizer.json that is read. Gemma's, with 262,000 tokens, has 35 MB."""
 SPARSEST, SPARE = 4, 10_000
-"""Ids are below so many times the number of tokens, and these more: some leave gaps, for what is added later."""
+"""Ids are below this many times the number of tokens, and this many more: some files leave gaps for later tokens."""
 
 
 @final
@@ -58,9 +57,9 @@ class Tokenizer:
     """
 
     def __init__(self, text: str, *, name: str = "tokenizer.json") -> None:
-        """The tokenizer that this text of a tokenizer.json describes; errors call it by the name."""
+        """Build the tokenizer that this text of a tokenizer.json describes; errors call it `name`."""
         with library_errors_as_data_errors(name):
-            self._library, (self.pad, self.unknown, self.start, self.end, self.mask) = adopted(text, name)
+            self._library, (self.pad, self.unknown, self.start, self.end, self.mask) = adopt(text, name)
             self.kind, self.lower = kind_of(self._library)
         self.lossless = self.kind in KINDS and KINDS[self.kind].lossless and not self.lower
         tokens = self._library.get_vocab(with_added_tokens=True)
@@ -73,22 +72,22 @@ class Tokenizer:
 
     @staticmethod
     def train(texts: Iterable[str], kind: str = "bpe", size: int | None = None, *, lower: bool = False) -> "Tokenizer":
-        """A tokenizer of the kind with at most `size` tokens, special ones included, learned from the texts.
+        """Return a tokenizer of the kind with at most `size` tokens, special ones included, trained on the texts.
 
         The texts are read once and never held in memory together. Without a size it is `suggested_size` of their bytes;
-        to know those first, the texts are then kept in a temporary file. The same texts give the same tokenizer.
+        to know those first, the texts are then spooled to a temporary file. The same texts give the same tokenizer.
         """
         if kind not in KINDS:
             raise OptionError(f"kind: there is no tokenizer {kind!r}; the kinds are {', '.join(KINDS)}")
         if isinstance(texts, str):
             raise OptionError("texts: expected many texts, came a single one; put it into a list")
         chosen = KINDS[kind]
-        untrained = lower_cased(chosen.untrained()) if lower else chosen.untrained()
-        return Tokenizer(learned(chosen, untrained, Reading(texts), size).to_str())
+        untrained = add_lower_case(chosen.untrained()) if lower else chosen.untrained()
+        return Tokenizer(learn(chosen, untrained, Reading(texts), size).to_str())
 
     @staticmethod
     def load(path: str | Path) -> "Tokenizer":
-        """The tokenizer of a tokenizer.json, ours or any other.
+        """Return the tokenizer of a tokenizer.json, ours or any other.
 
         Special tokens are found by their usual names; those it lacks are added as ids at the end. Truncation and
         padding that the file asks for are left out, and so are special tokens that it would put around a text.
@@ -102,24 +101,24 @@ class Tokenizer:
         return Tokenizer(text, name=str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write it as a tokenizer.json, atomically: what stands there is always whole."""
+        """Write it as a tokenizer.json, atomically: the file there is always whole."""
         try:
             write_text(Path(path), self.to_json())
         except OSError as error:
             raise DataError(f"{path}: the tokenizer cannot be written there: {error.strerror or error}") from error
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text: no special token is added, and text that looks like one stays text."""
+        """Return the ids of a text: no special token is added, and text that looks like one stays text."""
         return self._encoding(text).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, on all cores: the same as one by one."""
+        """Return the ids of many texts, encoded on all cores: the same as one by one."""
         if isinstance(texts, str):
             raise OptionError("texts: expected many texts, came a single one; put it into a list, or use encode")
         try:
             # The library would take a tuple for a pair of texts, and join the two.
             with library_errors_as_data_errors("this text", passing=TypeError):
-                found = self._library.encode_batch_fast(list(map(only_text, texts)), add_special_tokens=False)
+                found = self._library.encode_batch_fast(list(map(require_text, texts)), add_special_tokens=False)
         except TypeError:
             for place, text in enumerate(texts):
                 as_bytes(text, f"text {place + 1} of {len(texts)}")
@@ -127,7 +126,7 @@ class Tokenizer:
         return [encoding.ids for encoding in found]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of the ids, special tokens left out.
+        """Return the text of the ids, without special tokens.
 
         "\\ufffd" stands for the unknown token, for ids that do not exist, and for bytes that are no character.
         """
@@ -137,13 +136,15 @@ class Tokenizer:
             return decoder.decode(spoken) if decoder else " ".join(spoken)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Each token as it is shown to a person: a space as ▁, a line end as \\n, part of a character as <0xE2>."""
+        """Return each token as it is shown to people: a space as ▁, a line end as \\n, part of a character as
+        <0xE2>.
+        """
         spell = from_byte_level if "ByteLevel" in str(self._library.decoder) else str
         shown = (self._tokens.get(place, f"<id:{place}>") for place in map(int, ids))
         return ["".join(map(visible, spell(token))) for token in shown]
 
     def unseen(self, text: str) -> str:
-        """What of the text is unknown, each once, in order: characters, or words if the tokens are words."""
+        """Return what of the text is unknown, each once, in order: characters, or words if the tokens are words."""
         encoding = self._encoding(text)
         spans = (span for place, span in zip(encoding.ids, encoding.offsets, strict=True) if place == self.unknown)
         found = [text[start:stop] for start, stop in spans]
@@ -152,11 +153,11 @@ class Tokenizer:
         return "".join(dict.fromkeys("".join(found)))
 
     def to_json(self) -> str:
-        """The text of its tokenizer.json."""
+        """Return the text of its tokenizer.json."""
         return self._library.to_str(pretty=True)
 
     def fingerprint(self) -> str:
-        """The SHA-256 of its tokenizer.json, however that is laid out: tokenizers that differ in it differ."""
+        """Return the SHA-256 of its tokenizer.json, whatever its layout: different tokenizers have different ones."""
         canonical = json.dumps(json.loads(self.to_json()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -173,7 +174,7 @@ class Tokenizer:
 
 
 def suggested_size(n_bytes: int) -> int:
-    """How many tokens suit a corpus of so many bytes: 4,200 for a megabyte, more than half as many again for twice it.
+    """Return a vocabulary size for a corpus of `n_bytes`: 4,200 for a megabyte, 1.5 times as many for twice that.
 
     >>> [suggested_size(n) for n in (10_000, 1_000_000, 3_900_000, 52_000_000)]
     [320, 4224, 9472, 32000]
@@ -184,7 +185,7 @@ def suggested_size(n_bytes: int) -> int:
 
 @final
 class Reading:
-    """Texts read once, checked and counted: how many bytes they are, and of which characters."""
+    """Texts read once, checked and counted: their bytes, and their set of characters."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts, self.n_bytes, self.characters = texts, 0, set[str]()
@@ -198,20 +199,20 @@ class Reading:
             raise DataError("texts: there is nothing in them to train a tokenizer on; give at least one word")
 
 
-def learned(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int | None) -> library.Tokenizer:
-    """The tokenizer of the kind after it has read the texts; `size` None is chosen once they have been counted."""
+def learn(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int | None) -> library.Tokenizer:
+    """Return the tokenizer trained on the texts; `size` None is chosen once they have been counted."""
     if size is not None:
         # The tokenizer in training holds a lock that any question to it waits for, so its twin is asked.
         twin = library.Tokenizer.from_str(untrained.to_str())
         floor = kind.least(twin, frozenset())
-        return kind.learn(untrained, enough(kind, twin, reading, size), max(size, floor))
-    with kept(reading) as texts:
+        return kind.learn(untrained, check_size(kind, twin, reading, size), max(size, floor))
+    with spool_texts(reading) as texts:
         size = max(suggested_size(reading.n_bytes), kind.least(untrained, reading.characters))
         return kind.learn(untrained, texts, size)
 
 
-def enough(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int) -> Iterator[str]:
-    """The texts; after the last, before anything is learned, it is told if `size` is too small for their characters."""
+def check_size(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int) -> Iterator[str]:
+    """Yield the texts; after the last, raise OptionError if `size` is too small for their characters."""
     yield from reading
     least = kind.least(untrained, reading.characters)
     if size < least:
@@ -219,22 +220,22 @@ def enough(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int
 
 
 @contextmanager
-def kept(texts: Iterable[str]) -> Iterator[Iterator[str]]:
-    """The texts once more, from a temporary file."""
+def spool_texts(texts: Iterable[str]) -> Iterator[Iterator[str]]:
+    """Give the texts once more, from a temporary file."""
     with tempfile.TemporaryFile("w+", encoding="ascii") as file:
         file.writelines(f"{json.dumps(text)}\n" for text in texts)
         file.seek(0)
         yield map(json.loads, file)
 
 
-def only_text(text: str) -> str:
+def require_text(text: str) -> str:
     if not isinstance(text, str):
         raise TypeError(type(text).__name__)
     return text
 
 
 def as_bytes(text: str, name: str) -> bytes:
-    """The text in UTF-8. Half of a surrogate pair is no character, and cannot be written in it."""
+    """Return the text in UTF-8; DataError for half of a surrogate pair, which is no character."""
     if not isinstance(text, str):
         raise DataError(f"{name}: expected text, came {type(text).__name__}")
     try:
@@ -244,9 +245,11 @@ def as_bytes(text: str, name: str) -> bytes:
         raise DataError(f"{name}: {found}; read the file as UTF-8, or take it out") from error
 
 
-def adopted(text: str, name: str) -> tuple[library.Tokenizer, list[int]]:
-    """The library's tokenizer for this tokenizer.json, and the ids of the special tokens in the order of `SPECIALS`."""
-    whole = json.loads(parsed(text, name).to_str()) | {"truncation": None, "padding": None}
+def adopt(text: str, name: str) -> tuple[library.Tokenizer, list[int]]:
+    """Return the library's tokenizer for this tokenizer.json, and the ids of the special tokens in the order of
+    `SPECIALS`.
+    """
+    whole = json.loads(parse_tokenizer(text, name).to_str()) | {"truncation": None, "padding": None}
     named = {token for names in USUAL_NAMES.values() for token in names}
     for token in whole["added_tokens"]:
         token["special"] = token["special"] or token["content"] in named
@@ -254,10 +257,10 @@ def adopted(text: str, name: str) -> tuple[library.Tokenizer, list[int]]:
     names = special_names(tokenizer, whole["model"])
     tokenizer.add_special_tokens(names)
     places = tokenizer.get_vocab(with_added_tokens=True)
-    return guarded(tokenizer, unknown=names[1]), [places[name] for name in names]
+    return add_guard(tokenizer, unknown=names[1]), [places[name] for name in names]
 
 
-def parsed(text: str, name: str) -> library.Tokenizer:
+def parse_tokenizer(text: str, name: str) -> library.Tokenizer:
     """Return the library's tokenizer, once the text is known to be JSON whose ids take no more room than its tokens."""
     try:
         whole = parse_json(text)
@@ -273,7 +276,9 @@ def parsed(text: str, name: str) -> library.Tokenizer:
 
 
 def check_ids(whole: Any, name: str) -> None:
-    """Raise where an id is far beyond the number of tokens: the library makes a table as long as the greatest one."""
+    """Raise DataError where an id is far beyond the number of tokens: the library makes a table as long as the
+    largest.
+    """
     whole = whole if isinstance(whole, dict) else {}
     model, added = whole.get("model"), whole.get("added_tokens")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
@@ -304,7 +309,7 @@ def library_errors_as_data_errors(what: str, *, passing: type[Exception] = Memor
 
 
 def special_names(tokenizer: library.Tokenizer, model: dict[str, Any]) -> list[str]:
-    """What the special tokens are called in it, in the order of `SPECIALS`; what it lacks has its name there."""
+    """Return the names of its special tokens, in the order of `SPECIALS`; those it lacks have our names."""
     unknown = model.get("unk_token")
     if model.get("unk_id") is not None:
         unknown = model["vocab"][model["unk_id"]][0]
@@ -314,8 +319,8 @@ def special_names(tokenizer: library.Tokenizer, model: dict[str, Any]) -> list[s
     return [next((name for name in usual if name in there), ours) for usual, ours in pairs]
 
 
-def guarded(tokenizer: library.Tokenizer, *, unknown: str) -> library.Tokenizer:
-    """The tokenizer, with a cut that keeps text from becoming a special token wherever its model would let it."""
+def add_guard(tokenizer: library.Tokenizer, *, unknown: str) -> library.Tokenizer:
+    """Add a cut that keeps text from becoming a special token, where the model would let it; return the tokenizer."""
     tokenizer.encode_special_tokens = True
     special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
     if any(leaks(tokenizer, token) for token in special if token != unknown):
@@ -326,12 +331,12 @@ def guarded(tokenizer: library.Tokenizer, *, unknown: str) -> library.Tokenizer:
 
 
 def leaks(tokenizer: library.Tokenizer, token: str) -> bool:
-    """Whether what the token is called, written as text, becomes that token."""
+    """Return whether the token's name, written as text, becomes that token."""
     return tokenizer.token_to_id(token) in tokenizer.encode(token, add_special_tokens=False).ids
 
 
 def byte_signs() -> dict[str, int]:
-    """Which byte a character stands for in byte-level tokens: itself where it can be seen, else one past Latin-1."""
+    """Return the byte each character stands for in byte-level tokens: itself where visible, else one past Latin-1."""
     seen = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
     rest = [byte for byte in range(256) if byte not in seen]
     return {chr(byte): byte for byte in seen} | {chr(256 + place): byte for place, byte in enumerate(rest)}
@@ -341,7 +346,7 @@ BYTE_OF = byte_signs()
 
 
 def from_byte_level(token: str) -> str:
-    """What a byte-level token stands for; a token that is not written in bytes stands for itself."""
+    """Return the text of a byte-level token; a token that is not written in bytes stands for itself."""
     if not all(sign in BYTE_OF for sign in token):
         return token
     return bytes(BYTE_OF[sign] for sign in token).decode(errors="clearhead.hex")
@@ -362,7 +367,7 @@ def visible(character: str) -> str:
 
 
 def before_fork() -> None:
-    """A forked process has none of the library's threads, and must not wait for them: it is told to work without.
+    """Tell a forked process to work without the library's threads, which it does not have.
 
     Left to itself the library finds that out too, but prints a warning in every process.
     """
@@ -376,7 +381,7 @@ def after_fork() -> None:
 
 
 FORKING: list[bool] = []
-"""Whether a fork that is under way has set the variable itself."""
+"""Whether a fork under way has set the variable itself."""
 
-if sys.platform != "win32":
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(before=before_fork, after_in_parent=after_fork)

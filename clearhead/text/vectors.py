@@ -11,7 +11,7 @@ from typing import final
 
 from clearhead.errors import DataError
 from clearhead.text.lines import Line, read_lines
-from clearhead.text.problems import Place, Problems, shown_name
+from clearhead.text.problems import Place, Problems, display_name
 
 __all__ = ["WordVectors", "read_vectors", "vector_size"]
 
@@ -19,7 +19,7 @@ __all__ = ["WordVectors", "read_vectors", "vector_size"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class WordVectors:
-    """The vectors of some words. `count` is how many the file has in all."""
+    """The vectors of some words. `count` is the number of vectors in the file."""
 
     size: int
     count: int
@@ -27,7 +27,7 @@ class WordVectors:
 
 
 def vector_size(path: str) -> int:
-    """Return how many numbers a vector of this file has, from its first lines."""
+    """Return the length of a vector in this file, from its first lines."""
     return next(entries(path))[1]
 
 
@@ -45,9 +45,9 @@ def read_vectors(path: str, words: Collection[str]) -> WordVectors:
         # A token may hold spaces itself (GloVe's "at name@domain.com"), so the numbers are counted from the end.
         word, numbers = " ".join(parts[:-size]), parts[-size:]
         if len(parts) <= size or not word:
-            raise wrong(line.place, f"expected a word and {size} numbers; there are {len(parts)} parts in all")
+            raise vector_error(line.place, f"expected a word and {size} numbers; there are {len(parts)} parts in all")
         if len(parts) > size + 1 and is_number(parts[-size - 1]) and word not in wanted:
-            raise wrong(line.place, f"expected a word and {size} numbers; there are more: {shorten(line.text)}")
+            raise vector_error(line.place, f"expected a word and {size} numbers; there are more: {shorten(line.text)}")
         count += 1
         if word in wanted and word not in found:
             found[word] = as_numbers(numbers, line.place)
@@ -68,26 +68,27 @@ def entries(path: str) -> Iterator[tuple[Line, int]]:
             if len(first) == 2 and all(part.isdecimal() for part in first):
                 promised, size = int(first[0]), int(first[1])
                 if size < 1:
-                    raise wrong(line.place, f"the header says that vectors have {size} numbers; expected 1 or more")
+                    what = f"the header says that vectors have {size} numbers; expected 1 or more"
+                    raise vector_error(line.place, what)
                 continue
             size = len(line.text.rstrip(" ").split(" ")) - 1
             if size < 1:
-                raise wrong(line.place, f"expected a word and its numbers; came {shorten(line.text)}")
+                raise vector_error(line.place, f"expected a word and its numbers; came {shorten(line.text)}")
         count += 1
         yield line, size
     problems.settle()
     if promised is not None and count != promised:
         there = f"its first line promises {promised:,} vectors, and it has {count:,}"
-        raise DataError(f"{shown_name(path)}: {there}; is the file whole?")
+        raise DataError(f"{display_name(path)}: {there}; is the file whole?")
     if count == 0:
-        raise DataError(f"{shown_name(path)}: holds no vectors")
+        raise DataError(f"{display_name(path)}: holds no vectors")
 
 
 def as_numbers(parts: list[str], place: Place) -> list[float]:
     numbers = []
     for part in parts:
         if not is_number(part):
-            raise wrong(place, f"expected numbers after the word; came {shorten(part)}")
+            raise vector_error(place, f"expected numbers after the word; came {shorten(part)}")
         numbers.append(float(part))
     return numbers
 
@@ -103,7 +104,7 @@ def shorten(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:39]}…")
 
 
-def wrong(place: Place, what: str) -> DataError:
+def vector_error(place: Place, what: str) -> DataError:
     return DataError(
         f"{place}: {what}. Vectors are text, as word2vec and GloVe write it: a word and its numbers a line"
     )

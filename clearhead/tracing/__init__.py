@@ -1,4 +1,4 @@
-"""Tracing: every number inside a model, from what passed while its fast kernels ran."""
+"""Tracing: every number inside a model, rebuilt from what passed while its fast kernels ran."""
 
 from clearhead.tracing.edits import Edit, Swap
 from clearhead.tracing.recording import recording

@@ -1,8 +1,8 @@
-"""The arithmetic of one cell in full: products, scale, mask, share, and what comes of the value."""
+"""The arithmetic of one cell, in full: products, scale, mask, weight, and what the value adds to the context."""
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float
@@ -12,17 +12,18 @@ from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Argmax, Weighting
 
-__all__ = ["Cell", "Turn", "angles_of", "cell_of", "tied", "turn_of", "weighting_kind"]
+__all__ = ["Cell", "Turn", "WeightingKind", "angles_of", "cell_of", "tie_mask", "turn_of", "weighting_kind"]
 
 TIED = Argmax().tolerance
-KINDS = {"exponential": "softmax", "score": "kernelized"}
-"""How a weight that is a share of a sum is worked out; any other weighting goes by its own name."""
+WeightingKind = Literal["softmax", "kernelized", "argmax", "rows"]
+KINDS: dict[str, WeightingKind] = {"exponential": "softmax", "score": "kernelized"}
+"""How a weight that is a share of a sum is worked out."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """How a position turned one query and one key, between their maps and their score.
+    """The rotation of one query and one key by their positions, between W_Q or W_K and the score.
 
     Pair p of entries (i, j) turns by its angle: i' = i cos - j sin, j' = i sin + j cos.
     """
@@ -34,9 +35,9 @@ class Turn:
     query_position: int
     key_position: int
     pairs: list[tuple[int, int]]
-    """Which entries turn together; none where the position does not say."""
+    """Entries that turn together; none where the position does not say."""
     query_angles: list[float]
-    """Of each pair, in radians."""
+    """The angle of each pair, in radians."""
     key_angles: list[float]
 
 
@@ -52,11 +53,11 @@ class Cell:
     what the row got.
     """
 
-    kind: str
+    kind: WeightingKind
     query: list[float]
     key: list[float]
     products: list[float]
-    """Their products, whose sum is the score; empty where a similarity is no sum of products."""
+    """The products whose sum is the score; empty where the similarity is no sum of products."""
     score: float
     scale: float
     scaled: float
@@ -64,7 +65,7 @@ class Cell:
     allowed: bool
     masked: float
     highest: float
-    """The largest of the row."""
+    """The largest masked score of the row."""
     temperature: float
     exponential: float | None
     total: float | None
@@ -72,11 +73,11 @@ class Cell:
     ties: list[int]
     value: list[float]
     share: list[float]
-    """weight x value: what this key adds to the context."""
+    """weight × value: what this key adds to the context."""
     context: list[float]
     """The sum over all keys, as it went on."""
     turn: Turn | None = None
-    """How query and key were turned by their positions; None where they were not."""
+    """The rotation of query and key by their positions; None where there was none."""
 
 
 def cell_of(
@@ -89,7 +90,7 @@ def cell_of(
     allowed: Tensor,
     turn: Turn | None = None,
 ) -> Cell:
-    """From the two vectors as they meet (prepared), and the steps of the query's row and what it may see."""
+    """Return the arithmetic of a cell, from its query and key as they are compared and the steps of the query's row."""
     query_vector, key_vector = meeting
     masked, seen = row.masked[0], bool(allowed[key])
     exponential, total = shares(call, masked)
@@ -113,7 +114,7 @@ def cell_of(
         exponential=None if exponential is None else exponential[key].item(),
         total=None if total is None else total.item(),
         weight=weight,
-        ties=tied(masked, allowed).nonzero().flatten().tolist(),
+        ties=tie_mask(masked, allowed).nonzero().flatten().tolist(),
         value=value.tolist(),
         share=(weight * value).tolist(),
         context=row.context[0].tolist(),
@@ -121,13 +122,17 @@ def cell_of(
     )
 
 
-def weighting_kind(weighting: Weighting) -> str:
-    """Return how a weight is worked out: as a share of a sum, or by a weighting that goes by its own name."""
-    return KINDS.get(weighting.amounts, type(weighting).__name__.lower())
+def weighting_kind(weighting: Weighting) -> WeightingKind:
+    """Return how a weight is worked out: a share of a sum, all on the best key, or `rows`, any function of the row.
+
+    It is what the part declares. A user's own weighting is `rows` whatever its class is called, and is told by its
+    `summary`, its row of scores and its row of weights.
+    """
+    return KINDS.get(weighting.amounts, "argmax" if weighting.form == "argmax" else "rows")
 
 
 def turn_of(call: AttentionInputs, projected: tuple[Tensor, Tensor], places: tuple[int, int]) -> Turn:
-    """Return the turn of a query and a key, given as their maps made them, by their places in the text."""
+    """Return the rotation of a query and a key, given as W_Q and W_K made them, by their places in the text."""
     query, key = projected
     where = [side.flatten()[place] for side, place in zip(call.positions.sides, places, strict=True)]
     pairs = call.position.pairs(query.shape[-1])
@@ -144,21 +149,23 @@ def turn_of(call: AttentionInputs, projected: tuple[Tensor, Tensor], places: tup
 
 
 def angles_of(call: AttentionInputs, positions: Tensor, d_head: int) -> Float[Tensor, "n pair"]:
-    """Return by how much each pair turns at these positions, in radians; no columns where there are no pairs."""
+    """Return the angles by which each pair turns at these positions, in radians; no columns where there are no
+    pairs.
+    """
     if not call.position.pairs(d_head):
         return torch.empty(len(positions), 0)
     cos, sin = call.position.angles(positions, d_head)
     return torch.atan2(sin, cos).reshape(len(positions), -1)
 
 
-def tied(masked: Tensor, allowed: Tensor) -> Tensor:
-    """Which keys of a row have its highest score, within the tolerance by which argmax tells ties."""
+def tie_mask(masked: Tensor, allowed: Tensor) -> Tensor:
+    """Return which keys of a row have its highest score, within argmax's tolerance for ties."""
     best = masked.masked_fill(~allowed, float("-inf")).max()
     return (masked >= best - TIED * best.abs().clamp(min=1)) & allowed
 
 
 def shares(call: AttentionInputs, masked: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """What of the row is divided by its total; nothing in weightings that are no share."""
+    """Return the amounts that are divided by their total, and the total; None for weightings that are no share."""
     if call.weighting.amounts == "exponential":
         highest = masked.max()
         if not highest.isfinite():

@@ -1,8 +1,8 @@
-"""Decoding with a changed model: the same search as `clearhead.generate`, while edits act inside the model.
+"""Decoding with an edited model: the same search as `clearhead.generate`, while edits act inside the model.
 
 A KV cache holds what earlier steps computed, one query at a time, and an edit may name any query, key or weight of the
-whole text. So nothing is cached: every step reads the whole text again, as a trace of it would. An edit of a place that
-is not written yet waits until it is.
+whole text. So there is no cache: every step reads the whole text again, as a trace of it would. An edit of a place that
+is not decoded yet waits until it is.
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,13 @@
-"""Changes to what happens inside a model, by the names of what is changed.
+"""Edits: changes to what happens inside a model, by name, for head ablation and activation patching.
 
 >>> import clearhead as ch
->>> ch.Edit(at="decoder.1.cross", step="context", head=3, times=0.0)         # that head off
+>>> ch.Edit(at="decoder.1.cross", step="context", head=3, times=0.0)         # ablate that head
 Edit(at='decoder.1.cross', step='context', head=3, query=None, key=None, unit=None, to=None, times=0.0)
 >>> ch.Edit(at="encoder.0.attention", step="score", query=2, key=5, to=4.0).fused
 False
 
-`query`, `key` and `value`, a head's `context`, another weighting, and what flows in the stream are changed beside the
-fast kernels; what is made between the keys and the weights exists only in the reference, which then runs that layer.
+`query`, `key` and `value`, a head's `context`, the weighting, and the residual stream are changed beside the fast
+kernels; what is made between the keys and the weights exists only in the reference, which then runs that layer.
 """
 
 import functools
@@ -20,17 +20,17 @@ from torch import Tensor
 
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.parts import HeadShape
-from clearhead.attention.reference import Tap, untouched
+from clearhead.attention.reference import Tap, leave_unchanged
 from clearhead.attention.request import check_kernelized
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError, ShapeError
 from clearhead.tracing.names import Names
 
-__all__ = ["ALL_ROWS", "Change", "Edit", "Swap", "check_changes", "edited", "parts_changed", "step_tap"]
+__all__ = ["ALL_ROWS", "Change", "Edit", "Swap", "apply_edits", "apply_to_inputs", "check_changes", "step_tap"]
 
 ALL_ROWS = slice(None)
 OUTSIDE = ("query", "key", "value", "context")
-"""Steps that a kernel takes in or gives out."""
+"""Steps that are a kernel's input or output."""
 INSIDE = ("allowed", "score", "scaled", "masked", "weight")
 """Steps that only the reference makes."""
 
@@ -38,7 +38,7 @@ INSIDE = ("allowed", "score", "scaled", "masked", "weight")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """Sets a value to another (`to`), or multiplies it (`times`): in one head or all, in one row, one column, or all.
+    """A change of a value: set `to` another, or multiplied (`times`); in one head, row and column, or in all.
 
     `at` is a site (`decoder.1.cross`) and `step` one of its steps; or they name a value of the stream together:
     `at="decoder.1.cross", step="residual"`. `query` and `key` count along the axes of the same name; of a vector the
@@ -68,20 +68,20 @@ class Edit:
 
     @property
     def fused(self) -> bool:
-        """Whether the fast kernels run beside it."""
+        """Return whether the fast kernels can run beside it."""
         return self.step not in INSIDE
 
-    def applied(self, value: Tensor, rows: slice = ALL_ROWS) -> Tensor:
-        """The value changed; `rows` are those of the query axis that it holds."""
+    def apply(self, value: Tensor, rows: slice = ALL_ROWS) -> Tensor:
+        """Return the changed value; `rows` are those of the query axis that it holds."""
         value = value.clone()
         region = self.region(value, rows)
         if region is None:
             return value
         part = value[region]
-        value[region] = self.fitting(part) if self.times is None else part * self.times
+        value[region] = self.new_value(part) if self.times is None else part * self.times
         return value
 
-    def fitting(self, part: Tensor) -> Tensor:
+    def new_value(self, part: Tensor) -> Tensor:
         new = torch.as_tensor(self.to, device=part.device).to(part.dtype)
         try:
             return new.expand(part.shape)
@@ -91,38 +91,38 @@ class Edit:
             ) from None
 
     def region(self, value: Tensor, rows: slice) -> tuple[int | slice, ...] | None:
-        """Where in the value it acts; None where not in these rows."""
+        """Return the index of the part of a value that changes; None where it is not in these rows."""
         every = slice(None)
         first = rows.start or 0
-        unit = every if self.step in INSIDE else self.inside(self.unit, value.shape[-1], "unit")
+        unit = every if self.step in INSIDE else self.check_place(self.unit, value.shape[-1], "unit")
         if value.ndim == 2 and self.step != "position":  # one vector of a whole sequence: (batch, d)
             return every, unit
         if value.ndim < 4:  # (batch, n, d), or (n, d) of positions
-            return *(every,) * (value.ndim - 2), self.inside(self.query, value.shape[-2], "position"), unit
-        head = self.inside(self.head, value.shape[1], "head")
+            return *(every,) * (value.ndim - 2), self.check_place(self.query, value.shape[-2], "position"), unit
+        head = self.check_place(self.head, value.shape[1], "head")
         if self.step in ("key", "value"):
-            return every, head, self.inside(self.key, value.shape[2], "key"), unit
+            return every, head, self.check_place(self.key, value.shape[2], "key"), unit
         if self.query is not None and not first <= self.query < first + value.shape[2]:
             if rows == every:
-                self.outside(self.query, value.shape[2], "query")
+                self.raise_outside(self.query, value.shape[2], "query")
             return None
         query = every if self.query is None else self.query - first
-        last = unit if self.step in OUTSIDE else self.inside(self.key, value.shape[3], "key")
+        last = unit if self.step in OUTSIDE else self.check_place(self.key, value.shape[3], "key")
         return every, head, query, last
 
     def reaches(self, n_target: int) -> bool:
-        """Whether a target of so many tokens has the places it names, on the decoder's side."""
+        """Return whether a target of `n_target` tokens has the places that this edit names on the decoder's side."""
         if not self.at.startswith("decoder."):
             return True
         own = self.key if self.at.endswith(".attention") else None
         return all(place is None or place < n_target for place in (self.query, own))
 
-    def inside(self, place: int | None, size: int, what: str) -> int | slice:
+    def check_place(self, place: int | None, size: int, what: str) -> int | slice:
         if place is None:
             return slice(None)
-        return place if 0 <= place < size else self.outside(place, size, what)
+        return place if 0 <= place < size else self.raise_outside(place, size, what)
 
-    def outside(self, place: int, size: int, what: str) -> NoReturn:
+    def raise_outside(self, place: int, size: int, what: str) -> NoReturn:
         raise OptionError(f"{self.name}: {what} {place} is changed, and there are {size}, counted from 0")
 
 
@@ -131,7 +131,7 @@ class Edit:
 class Swap:
     """Another weighting for a site: `Swap(at="decoder.1.cross", weighting=ch.weighting.Argmax())`.
 
-    What it would have to learn (random features) it starts with.
+    A weighting with values to learn (random features) has those it starts with.
     """
 
     at: str
@@ -140,7 +140,7 @@ class Swap:
     def reaches(self, n_target: int) -> bool:
         return True
 
-    def applied(self, call: AttentionInputs) -> AttentionInputs:
+    def apply(self, call: AttentionInputs) -> AttentionInputs:
         position = call.position
         if self.weighting.form == "kernelized":
             check_kernelized(None, position)
@@ -154,7 +154,7 @@ Change = Edit | Swap
 
 
 def check_changes(changes: Sequence[Change], names: Names) -> None:
-    """That each names something there is."""
+    """Raise OptionError for a change that names something this model does not have."""
     made = set(names.taps.values())
     for change in changes:
         if not isinstance(change, Edit | Swap):
@@ -172,41 +172,41 @@ def check_changes(changes: Sequence[Change], names: Names) -> None:
         heads = names.sites[change.at].shape.n_heads
         if isinstance(change, Edit) and change.head is not None:
             heads = heads if change.step not in ("key", "value") else names.sites[change.at].shape.n_kv_heads
-            change.inside(change.head, heads, "head")
+            change.check_place(change.head, heads, "head")
 
 
-def parts_changed(call: AttentionInputs, changes: Sequence[Change]) -> AttentionInputs:
-    """The call with its queries, keys, values and weighting as the changes have them."""
+def apply_to_inputs(call: AttentionInputs, changes: Sequence[Change]) -> AttentionInputs:
+    """Return the inputs with queries, keys, values and weighting as the changes have them."""
     for change in changes:
         if isinstance(change, Swap):
-            call = change.applied(call)
+            call = change.apply(call)
         elif change.step in ("query", "key", "value"):
-            call = call.replace(**{change.step: change.applied(getattr(call, change.step))})
+            call = call.replace(**{change.step: change.apply(getattr(call, change.step))})
     return call
 
 
 def step_tap(changes: Sequence[Change], call: AttentionInputs, rows: slice = ALL_ROWS) -> Tap:
-    """Changes the steps between keys and weights, where the reference makes them, in these rows of the call."""
+    """Return a tap by which the reference changes its steps between keys and weights, in these rows of the call."""
     inner = [change for change in changes if isinstance(change, Edit) and not change.fused]
     if call.share is not None and call.share.n_head is not None:
         inner = [replace(edit, head=None) for edit in inner if edit.head in (None, call.share.head)]
     if not inner:
-        return untouched
+        return leave_unchanged
     n_query = len(range(*rows.indices(call.n_query)))
     whole = (call.query.shape[0], call.n_heads, n_query, call.n_key)
-    return functools.partial(step_edited, inner, whole, rows)
+    return functools.partial(edit_step, inner, whole, rows)
 
 
-def step_edited(edits: Sequence[Edit], whole: tuple[int, ...], rows: slice, name: str, value: Tensor) -> Tensor:
+def edit_step(edits: Sequence[Edit], whole: tuple[int, ...], rows: slice, name: str, value: Tensor) -> Tensor:
     for edit in edits:
         if edit.step == name:
-            value = edit.applied(value.broadcast_to(whole), rows)
+            value = edit.apply(value.broadcast_to(whole), rows)
     return value
 
 
-def edited(name: str, value: Tensor, changes: Sequence[Change], rows: slice = ALL_ROWS) -> Tensor:
-    """A value of that name, as the edits of it have it."""
+def apply_edits(name: str, value: Tensor, changes: Sequence[Change], rows: slice = ALL_ROWS) -> Tensor:
+    """Return a value after the edits of its name."""
     for change in changes:
         if isinstance(change, Edit) and change.name == name:
-            value = change.applied(value, rows)
+            value = change.apply(value, rows)
     return value

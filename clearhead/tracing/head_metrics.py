@@ -1,4 +1,4 @@
-"""Readings: what a head does, in a few numbers; what each layer would answer; what a head is worth.
+"""Head metrics: what a head does in a few numbers, the logit lens, and head ablation.
 
 All of them read a head's weights a block of rows at a time.
 """
@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.decoding.generating import eval_mode
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder, Encoder
 from clearhead.tracing.edits import Change, Edit
@@ -29,12 +30,12 @@ NAMES: tuple[str, ...] = ("entropy", "distance", "previous", "same", "induction"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """Of one head, means over its queries.
+    """The metrics of one head, means over its queries.
 
     `entropy` in bits: 0 where each query looks at one key, log2 of the keys where it looks at all alike. `distance`:
-    how many places away it looks. `previous`, `same`, `induction`: how much weight lies on the token before the query,
-    on the query's own token wherever else it stands, and on what followed that token there; each over the queries
-    that have such a key, and None where none has, or where queries and keys are of different sequences.
+    how many places away it looks. `previous`, `same`, `induction`: how much weight is on the token before the query, on
+    other occurrences of the query's token, and on what followed that token there; each over the queries that have such
+    a key, and None where none has, or where queries and keys are of different sequences.
     """
 
     entropy: float
@@ -46,7 +47,7 @@ class Readings:
 
 @torch.no_grad()
 def read_head(head: Head, tokens: Sequence[int] | None) -> Readings:
-    """The readings of a head; `tokens` are the ids of its sequence where queries and keys are one, else None."""
+    """Return the metrics of a head; `tokens` are the ids of its sequence, None in cross-attention."""
     site = head.site
     ids = None if tokens is None else torch.tensor(tokens, device=head.call.query.device)
     sums, counts, start = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 0), 0
@@ -54,7 +55,7 @@ def read_head(head: Head, tokens: Sequence[int] | None) -> Readings:
         weight = block.weight
         rows = torch.arange(start, start + len(weight), device=weight.device)
         start += len(weight)
-        for name, (total, count) in of_rows(weight, rows, ids).items():
+        for name, (total, count) in sum_rows(weight, rows, ids).items():
             sums[name] += total
             counts[name] += count
     means = {name: sums[name] / counts[name] if counts[name] else None for name in NAMES}
@@ -67,10 +68,10 @@ def read_head(head: Head, tokens: Sequence[int] | None) -> Readings:
     )
 
 
-def of_rows(
+def sum_rows(
     weight: Float[Tensor, "query key"], rows: Int[Tensor, "query"], ids: Int[Tensor, "key"] | None
 ) -> dict[str, tuple[float, int]]:
-    """Of a block of rows, for each reading the sum over them, and over how many."""
+    """Return, for a block of rows, the sum of each metric and the number of rows it is over."""
     keys = torch.arange(weight.shape[1], device=weight.device)
     sums = weight.abs().sum(-1)
     seen = sums > 0
@@ -93,21 +94,25 @@ def of_rows(
 
 
 def readings(trace: Trace, site: Site) -> list[Readings]:
-    """The readings of every head of a site."""
+    """Return the metrics of every head of a site."""
     tokens = None if site.slot == "cross" else trace.sides[site.side].ids
     return [read_head(head, tokens) for head in site.head]
 
 
 class Lens(NamedTuple):
-    """What a model would answer, were it to stop after this value of the stream; one row a position."""
+    """The logit lens at one value of the residual stream: the answers if the model stopped there, a row per
+    position.
+    """
 
     name: str
     rows: list[list[Candidate]]
 
 
 def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
-    """The next-token distribution at every layer (the logit lens): the last norm and the output on each of them."""
-    side = trace.answering
+    """Return the next-token distribution after every layer (the logit lens): the last norm and the unembedding on
+    each.
+    """
+    side = trace.answer_side
     part = sides_of(model)[side][1]
     if part.output is None:
         raise OptionError("this model gives vectors and answers nothing, so there is nothing its layers would answer")
@@ -115,23 +120,23 @@ def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
     names = [name for name in trace.stream if name.startswith(f"{side}.") and name != f"{side}.embedding.token"]
     read = [name for name in names if name.endswith("embedding.out") or is_last_of_block(name, names)]
     with eval_mode(part):
-        found = [Lens(name, answered(part, trace.value(name), shown, normed=False)) for name in read]
+        found = [Lens(name, decode_stream(part, trace.value(name), shown, normed=False)) for name in read]
         if last in names:
-            found.append(Lens(last, answered(part, trace.value(last), shown, normed=True)))
+            found.append(Lens(last, decode_stream(part, trace.value(last), shown, normed=True)))
     return found
 
 
 def is_last_of_block(name: str, names: Sequence[str]) -> bool:
-    """Whether nothing of its block comes after it."""
+    """Return whether nothing of its block comes after it."""
     side, layer, *_ = name.split(".")
     block = [other for other in names if other.startswith(f"{side}.{layer}.") and layer.isdigit()]
     return bool(block) and block[-1] == name
 
 
-def answered(
+def decode_stream(
     part: Encoder | Decoder, stream: Float[Tensor, "n d_model"], shown: int, *, normed: bool
 ) -> list[list[Candidate]]:
-    """The likeliest answers, made a few rows at a time; a class, which is made of all tokens at once, in one go."""
+    """Return the likeliest answers, a few rows at a time; a class, which is made of all tokens, in one go."""
     assert part.output is not None
     assert part.spec.output is not None
     vectors = stream.unsqueeze(0)
@@ -149,19 +154,19 @@ def answered(
 
 
 class Effect(NamedTuple):
-    """What a head is worth: how the answer's log-probability changes without it, and how far all answers move."""
+    """The effect of ablating a head: the change of the answer's log-probability, and how far all answers move."""
 
     head: int
     change: float
-    """In nats: negative where the answer becomes less likely without it; the mean over the places that answer."""
+    """In nats, negative where the answer becomes less likely without the head; the mean over the places that answer."""
     divergence: float
-    """Kullback-Leibler, from the answers with it to those without: 0 where nothing changes."""
+    """Kullback-Leibler divergence from the answers with the head to those without: 0 where nothing changes."""
 
 
 def effects(
     model: Model, forward: Callable[[Sequence[Change]], Tensor], site: str, n_heads: int, changes: Sequence[Change] = ()
 ) -> list[Effect]:
-    """The effect of taking out each head of a site. `forward` runs the model with changes and gives its logits."""
+    """Return the effect of ablating each head of a site. `forward` runs the model with changes and gives its logits."""
     with eval_mode(model):
         whole = forward(changes)
         found = []
@@ -173,13 +178,14 @@ def effects(
 
 
 def compare_answers(whole: Tensor, without: Tensor) -> tuple[float, float]:
-    """Return how the log-probability of the best answers changes, and the divergence, a few rows of logits at a time.
+    """Return the change of the best answers' log-probability, and the divergence, a few rows of logits at a time.
 
     Both are means over rows. In double precision all of a long text's logits at once would take gigabytes.
     """
     change, moved, n = 0.0, 0.0, 0
     for one, other in zip(whole.flatten(0, -2).split(ROWS), without.flatten(0, -2).split(ROWS), strict=True):
-        before, after = torch.log_softmax(one.double(), -1), torch.log_softmax(other.double(), -1)
+        wide = widest_float(one.device)
+        before, after = torch.log_softmax(one.to(wide), -1), torch.log_softmax(other.to(wide), -1)
         best = before.argmax(-1, keepdim=True)
         change += (after.gather(-1, best) - before.gather(-1, best)).sum().item()
         moved += (before.exp() * (before - after)).sum().item()

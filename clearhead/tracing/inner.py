@@ -1,8 +1,8 @@
-"""Inner values: whatever a trace does not store, made again by the model's own modules from what it stores.
+"""Inner values: what a trace does not store, computed again by the model's own modules from what it stores.
 
-A trace keeps the stream and what goes into and comes out of each attention. Everything between follows from them: a
-norm, a feed-forward, W_O or an output is run again on the value that came into it, for all tokens or for a few. What
-comes out must be what was recorded there, or it is an error.
+A trace stores the residual stream and the inputs and outputs of each attention. Everything between follows from them: a
+norm, a feed-forward, W_O or an output is run again on its input, for all tokens or for a few. The result must be what
+was recorded, or it is an error.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from clearhead.errors import OptionError, TraceError
 from clearhead.model.arrangements import Connection
 from clearhead.model.steps import Explained
 from clearhead.taps import replacing
-from clearhead.tracing.edits import ALL_ROWS, Change, edited
+from clearhead.tracing.edits import ALL_ROWS, Change, apply_edits
 from clearhead.tracing.names import CONCAT, STEPS, Box, Names
 from clearhead.tracing.site import MATRICES, TOLERANCE, Site
 
@@ -27,7 +27,7 @@ __all__ = ["InnerValues", "Products", "site_value"]
 
 
 class Products(NamedTuple):
-    """One number that a linear map makes: the sum of `weight` times `x`, and `bias`."""
+    """The terms of one number that a linear map makes: the sum of `weight` times `x`, and `bias`."""
 
     x: Tensor
     weight: Tensor
@@ -35,7 +35,9 @@ class Products(NamedTuple):
 
 
 def site_value(site: Site, step: str, rows: slice = ALL_ROWS) -> Tensor:
-    """A step of an attention, of all its heads; `concat` has them side by side. `rows` are of queries or of keys."""
+    """Return a step of an attention for all its heads; `concat` has them side by side. `rows` are of queries or
+    keys.
+    """
     if step == CONCAT:
         return site.context[:, rows].transpose(0, 1).flatten(1)
     if step in MATRICES:
@@ -46,7 +48,7 @@ def site_value(site: Site, step: str, rows: slice = ALL_ROWS) -> Tensor:
 
 @final
 class InnerValues:
-    """The values of a traced model that are made again when they are asked for."""
+    """The values of a traced model that are computed again when they are asked for."""
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class InnerValues:
         return f"InnerValues({len(self.names.all)} names)"
 
     def value(self, name: str, rows: slice = ALL_ROWS) -> Tensor:
-        """The value of that name; of one that has a row for each token, these rows."""
+        """Return the value of that name; of a value with a row for each token, these rows."""
         at, _, step = name.rpartition(".")
         if name in self.stream:
             return self.stream[name][rows]
@@ -79,7 +81,7 @@ class InnerValues:
         return self.section(self.names.box_of[name], rows)[name]
 
     def section(self, box: Box, rows: slice = ALL_ROWS) -> dict[str, Tensor]:
-        """The values that are made together with those of a box, by name."""
+        """Return the values that are computed together with those of a box, by name."""
         make = {"embedding": self.embedding, "norm": self.last_norm, "output": self.output}.get(box.section[1])
         make = make or functools.partial(self.branch, box.section[1], box.section[2])
         if not self.changes and rows != ALL_ROWS:
@@ -87,10 +89,10 @@ class InnerValues:
                 return make(box.side, rows)
         # whole: a change counts its places from the first, and a part of the user's own may look at other positions
         found = make(box.side, ALL_ROWS)
-        return {name: self.cut(name, value, rows) for name, value in found.items()}
+        return {name: self.select_rows(name, value, rows) for name, value in found.items()}
 
-    def cut(self, name: str, value: Tensor, rows: slice) -> Tensor:
-        """The rows of a value that was made whole."""
+    def select_rows(self, name: str, value: Tensor, rows: slice) -> Tensor:
+        """Return some rows of a value that was computed whole."""
         own = next(one for one in self.names.box_of[name].values if one.name == name)
         if own.rows in ("none", "whole"):
             return value
@@ -99,16 +101,16 @@ class InnerValues:
     def embedding(self, side: str, rows: slice) -> dict[str, Tensor]:
         part = self.names.sides[side][1].embedding
         token = self.stream[f"{side}.embedding.token"]
-        with eval_mode(self.model), self.watched({part: f"{side}.embedding"}) as made:
+        with eval_mode(self.model), self.collect_taps({part: f"{side}.embedding"}) as made:
             out = part.with_position(token.unsqueeze(0))[0]
         self.check(f"{side}.embedding.out", out)
         made[f"{side}.embedding.token"] = token
         came = made[f"{side}.embedding.{'token' if part.position is None else 'sum'}"] if part.norm is not None else out
         found = {**made, **self.norm_steps(part.norm, f"{side}.embedding.norm", came)}
-        return {name: self.cut(name, value, rows) for name, value in found.items()}
+        return {name: self.select_rows(name, value, rows) for name, value in found.items()}
 
     def branch(self, number: str, branch: str, side: str, rows: slice) -> dict[str, Tensor]:
-        """A branch of a block with its connection: the norm, the attention from W_O on or the feed-forward, the sum."""
+        """Return the values of a block's branch with its connection: the norm, W_O or the feed-forward, the sum."""
         at = f"{side}.{number}.{branch}"
         block = self.names.sides[side][1].stack.blocks[int(number)]
         around: Connection = getattr(block, f"around_{branch}")
@@ -120,7 +122,7 @@ class InnerValues:
                 return module(x)
             return module.finish(self.sites[at].context[:, rows].unsqueeze(0).to(x.dtype))
 
-        with eval_mode(self.model), self.watched({around: at, module: at}) as made:
+        with eval_mode(self.model), self.collect_taps({around: at, module: at}) as made:
             out = around(came, run)[0]
         self.check(f"{at}.{around.passes}", out, rows)
         before = came[0]
@@ -131,15 +133,15 @@ class InnerValues:
         return made
 
     def projected(self, at: str, role: str, rows: slice) -> Tensor:
-        """Queries or keys before their positions turn them; turned, they must be those that met."""
+        """Return queries or keys before rotary; turned, they must be those that were recorded."""
         made, site = self.names.maps[f"{at}.projected_{role}"], self.sites[at]
         rows = ALL_ROWS if self.changes else rows
         source = self.value(made.of, rows).unsqueeze(0)
         positions = getattr(site.call.positions, role)[..., rows]
         with eval_mode(self.model):
             vectors = made.apply(source)
-            turned = edited(f"{at}.{role}", site.position.turn(vectors, positions), self.changes)
-        self.hold(f"{at}.{role}", turned[0], getattr(site.call, role)[0, :, rows])
+            turned = apply_edits(f"{at}.{role}", site.position.turn(vectors, positions), self.changes)
+        self.compare(f"{at}.{role}", turned[0], getattr(site.call, role)[0, :, rows])
         return vectors[0].repeat_interleave(site.n_heads // vectors.shape[1], 0)
 
     def last_norm(self, side: str, rows: slice) -> dict[str, Tensor]:
@@ -147,7 +149,7 @@ class InnerValues:
         came = self.stream[self.names.inputs[side, "norm"]][rows]
         assert norm is not None
         with eval_mode(self.model):
-            normed = edited(out, norm(came.unsqueeze(0)), self.changes)[0]
+            normed = apply_edits(out, norm(came.unsqueeze(0)), self.changes)[0]
         self.check(out, normed, rows)
         return {**self.norm_steps(norm, f"{side}.norm", came), out: normed}
 
@@ -158,7 +160,7 @@ class InnerValues:
         rows = ALL_ROWS if own.rows == "whole" else rows
         last = self.stream[self.names.inputs[side, "output"]][rows].unsqueeze(0)
         lengths = torch.tensor([self.lengths[side]], device=last.device) if own.rows == "whole" else None
-        with eval_mode(self.model), self.watched({part.output: at}) as made:
+        with eval_mode(self.model), self.collect_taps({part.output: at}) as made:
             logits = part.output(last, lengths)
             logits = logits if logits.ndim == 2 else logits[0]
             return {**made, f"{at}.logits": logits, f"{at}.probability": torch.softmax(logits.float(), -1)}
@@ -170,7 +172,7 @@ class InnerValues:
             return {f"{at}.{name}": value for name, value in norm.explain(x).items()}
 
     def products(self, name: str, row: int, place: tuple[int, ...]) -> Products:
-        """The terms of one number that a linear map makes: at this row, the `place` is its index in the rest."""
+        """Return the terms of one number that a linear map makes: row `row`, and `place`, its index in the rest."""
         made = self.names.maps.get(name)
         if made is None:
             raise OptionError(f"{name} is not made by one linear map: it has no sum of products to show")
@@ -188,15 +190,15 @@ class InnerValues:
         return Products(x.detach().flatten(), weight.flatten(), zero[index].item())
 
     @contextlib.contextmanager
-    def watched(self, modules: Mapping[nn.Module, str]) -> Iterator[dict[str, Tensor]]:
-        """Collect what these modules tap, by name and as the changes have it."""
+    def collect_taps(self, modules: Mapping[nn.Module, str]) -> Iterator[dict[str, Tensor]]:
+        """Collect what these modules tap, by name and with the changes applied."""
         made: dict[str, Tensor] = {}
         known = set(self.names.taps.values())
 
         def keep(at: str, tap: str, value: Tensor) -> Tensor:
             name = f"{at}.{tap}"
             if name in known and name not in made:
-                value = edited(name, value, self.changes)
+                value = apply_edits(name, value, self.changes)
                 made[name] = value[0] if value.ndim > 2 else value
             return value
 
@@ -206,10 +208,10 @@ class InnerValues:
             yield made
 
     def check(self, name: str, made: Tensor, rows: slice = ALL_ROWS) -> None:
-        self.hold(name, made, self.stream[name][rows])
+        self.compare(name, made, self.stream[name][rows])
 
-    def hold(self, name: str, made: Tensor, recorded: Tensor) -> None:
-        """Raise where a value made again is not what was recorded."""
+    def compare(self, name: str, made: Tensor, recorded: Tensor) -> None:
+        """Raise TraceError where a value computed again is not what was recorded."""
         if not recorded.numel():  # a row that there is not: whoever asked tells so
             return
         most = torch.nan_to_num(recorded.abs()).max().item()

@@ -26,7 +26,6 @@ from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Connection
 from clearhead.model.blocks import Block
-from clearhead.model.feedforward import Network
 from clearhead.model.steps import Explained, Step
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 
@@ -34,7 +33,7 @@ __all__ = ["CONCAT", "STEPS", "Box", "Model", "Names", "Value", "sides_of"]
 
 Model = Encoder | Decoder | EncoderDecoder
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
-"""The steps of one attention, in their order."""
+"""The steps of an attention, in their order."""
 CONCAT = "concat"
 """The contexts of all heads side by side, which W_O reads."""
 FORMULAS = {
@@ -76,7 +75,7 @@ class Value:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """One box of a model's picture, with the values that are made in it; `section` is what is rebuilt together."""
+    """A box of a model's diagram, with the values made in it; `section` is what is computed together."""
 
     name: str
     kind: str
@@ -87,7 +86,7 @@ class Box:
 
 
 class LinearMap(NamedTuple):
-    """A linear map by the label it is shown with, and what it does to vectors `(1, n, d)`."""
+    """A linear map: the label it is shown with, and its effect on vectors `(1, n, d)`."""
 
     label: str
     apply: Callable[[Tensor], Tensor]
@@ -95,7 +94,7 @@ class LinearMap(NamedTuple):
 
 
 def sides_of(model: nn.Module) -> dict[str, tuple[str, Encoder | Decoder]]:
-    """The sides of a model by name, each with its path inside the model."""
+    """Return the sides of a model by name, each with its path inside the model."""
     if isinstance(model, EncoderDecoder):
         return {"encoder": ("encoder.", model.encoder), "decoder": ("decoder.", model.decoder)}
     if isinstance(model, Encoder):
@@ -108,7 +107,7 @@ def sides_of(model: nn.Module) -> dict[str, tuple[str, Encoder | Decoder]]:
 
 
 class Names:
-    """What a model's inner values are called, and in which box each is made."""
+    """The names of a model's inner values, and the box in which each is made."""
 
     def __init__(self, model: nn.Module) -> None:
         self.sites: dict[str, Attention] = {}
@@ -132,7 +131,7 @@ class Names:
 
     @property
     def all(self) -> list[str]:
-        """Every name, in the order of the way through the model."""
+        """Return every name, in the order of the forward pass."""
         return list(self.box_of)
 
     def check_site(self, name: str) -> None:
@@ -142,7 +141,7 @@ class Names:
 
 @final
 class Side:
-    """Adds the names of one side."""
+    """A builder that adds the names of one side."""
 
     def __init__(self, names: Names, side: str, path: str, part: Encoder | Decoder) -> None:
         self.names, self.side, self.path, self.part = names, side, path, part
@@ -208,7 +207,9 @@ class Side:
             if place.out:
                 self.names.taps[f"{taps}.around_{branch}.{place.out}"] = came
         own = (
-            (CONCAT, "out") if block.feed_forward is None or branch != "feed_forward" else names_of(block.feed_forward)
+            (CONCAT, "out")
+            if block.feed_forward is None or branch != "feed_forward"
+            else [step.name for step in block.feed_forward.steps]
         )
         for name in set(own) - {place.out for place in around.places}:
             self.names.taps[f"{taps}.{branch}.{name}"] = f"{at}.{name}"
@@ -279,7 +280,7 @@ class Side:
         self.add_box(at, "output", ("output",), [*values, softmax])
 
     def value(self, step: Step, names: Mapping[str, str], rows: str = "query") -> Value:
-        """A step of a part, with the full names of what it follows from."""
+        """Return a step of a part, with the full names of what it follows from."""
         made = self.names.maps.get(names[step.name])
         operands = {one: names[one] for one in OPERAND.findall(step.formula)}
         if made is None:
@@ -288,7 +289,7 @@ class Side:
 
 
 def norm_values(norm: nn.Module, at: str, came: str, out: str) -> list[Value]:
-    """The values of a norm, from the name of what comes in to the name of what goes out."""
+    """Return the values of a norm, from the name of its input to the name of its output."""
     *inner, last = norm.steps if isinstance(norm, Explained) else (Step("out"),)
     names = {"x": came} | {step.name: f"{at}.{step.name}" for step in inner} | {last.name: out}
     return [
@@ -302,12 +303,8 @@ def norm_values(norm: nn.Module, at: str, came: str, out: str) -> list[Value]:
     ]
 
 
-def names_of(network: Network) -> list[str]:
-    return [step.name for step in network.steps]
-
-
 def branches(block: Block) -> Iterator[str]:
-    """The branches whose connection has a name of its own, in their order."""
+    """Yield the branches whose connection has a name of its own, in their order."""
     for branch in ("attention", "cross", "feed_forward"):
         if getattr(block, branch) is not None:
             yield branch

@@ -1,9 +1,10 @@
-"""How a trace shows itself in a notebook: its tokens, and every head as a small picture of its weights."""
+"""A trace in a notebook: its tokens, and every head as a small picture of its weights."""
 
 import base64
 import html
 import struct
 import zlib
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float, UInt8
@@ -11,33 +12,32 @@ from torch import Tensor
 
 from clearhead.colours import ROLES
 from clearhead.tracing.site import TILE, Head, Site
-from clearhead.tracing.trace import Trace
 
 __all__ = ["thumbnail", "to_html"]
 
 SIDE = 48
-"""The most pixels a picture has on a side."""
+"""The largest number of pixels on a side of a picture."""
 CELLS = 40_000_000
-"""How many weights are made for one display: a second or two."""
+"""The number of weights computed for one display: a second or two."""
 
 
-def to_html(trace: Trace) -> str:
-    """A table of sites and heads; where the text is long, of as many as are made quickly."""
+def to_html(sites: Sequence[Site], tokens: Mapping[str, Sequence[str]], notes: Sequence[str]) -> str:
+    """Return a table of sites and heads; of a long text, of as many as are computed quickly."""
     left, rows = CELLS, []
-    for site in trace.sites.values():
+    for site in sites:
         cost = site.n_heads * site.n_query * site.n_key
         if cost > left:
-            rest = len(trace.sites) - len(rows)
+            rest = len(sites) - len(rows)
             rows.append(f"<tr><td colspan=2>and {rest} more: ask for them by name, or use the explorer</td></tr>")
             break
         left -= cost
         rows.append(f"<tr><td style='text-align:left'><code>{site.name}</code></td><td>{pictures(site)}</td></tr>")
-    tokens = "".join(
-        f"<p><b>{name}</b> {' '.join(f'<code>{html.escape(token)}</code>' for token in side.tokens[:200])}</p>"
-        for name, side in trace.sides.items()
+    texts = "".join(
+        f"<p><b>{name}</b> {' '.join(f'<code>{html.escape(token)}</code>' for token in side[:200])}</p>"
+        for name, side in tokens.items()
     )
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in trace.notes)
-    return f"<div>{tokens}{notes}<table>{''.join(rows)}</table></div>"
+    said = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    return f"<div>{texts}{said}<table>{''.join(rows)}</table></div>"
 
 
 def pictures(site: Site) -> str:
@@ -50,7 +50,7 @@ def pictures(site: Site) -> str:
 
 
 def thumbnail(head: Head, side: int = SIDE) -> UInt8[Tensor, "row column"]:
-    """The weights as bytes, 255 the largest possible, no more than `side` of them on a side: the largest of each."""
+    """Return the weights as bytes, 255 the largest possible, at most `side` on a side: the largest of each square."""
     n = max(head.site.n_query, head.site.n_key)
     level = max(0, -(-n // side) - 1).bit_length()
     size = TILE << level
@@ -60,14 +60,14 @@ def thumbnail(head: Head, side: int = SIDE) -> UInt8[Tensor, "row column"]:
 
 
 def picture(head: Head) -> bytes:
-    """The thumbnail as a PNG, from white to the colour of weights."""
+    """Return the thumbnail as a PNG, from white to the colour of weights."""
     shade = thumbnail(head).float().unsqueeze(-1) / 255
     colour = torch.tensor([int(ROLES["weight"][i : i + 2], 16) for i in (1, 3, 5)], device=shade.device)
     return png(255 + (colour - 255) * shade)
 
 
 def png(colours: Float[Tensor, "row column 3"]) -> bytes:
-    """An image file of these colours, 0 to 255."""
+    """Return a PNG file of these colours, 0 to 255."""
     rows, columns, _ = colours.shape
     numbers = colours.round().to(torch.uint8).cpu().numpy()
     lines = b"".join(b"\0" + row.tobytes() for row in numbers)

@@ -1,4 +1,4 @@
-"""Where a trace comes from: what tells its model from another, and the specs of its attentions."""
+"""The origin of a trace: a fingerprint of its model, and the specs of its attentions."""
 
 import functools
 import hashlib
@@ -16,7 +16,7 @@ __all__ = ["Origin", "fingerprint"]
 
 
 def fingerprint(model: nn.Module) -> str:
-    """What tells a model from another: a hash of its weights and their names."""
+    """Return a hash of a model's weights and their names."""
     made = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         made.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -48,6 +48,6 @@ class Origin:
         return self.make()
 
     def check(self, model: nn.Module) -> None:
-        """Raises where it is another model."""
+        """Raise TraceError where it is another model."""
         if fingerprint(model) != self.fingerprint:
             raise TraceError("this trace was not made from this model: their weights differ; take the run it is of")

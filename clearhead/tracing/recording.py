@@ -26,17 +26,17 @@ from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import kernel_for, run
 from clearhead.attention.layer import Attention
 from clearhead.taps import replacing, watching
-from clearhead.tracing.edits import Change, Edit, check_changes, edited, parts_changed, step_tap
+from clearhead.tracing.edits import Change, Edit, apply_edits, apply_to_inputs, check_changes, step_tap
 from clearhead.tracing.names import Names
 from clearhead.tracing.stopping import check_stopped
 
-__all__ = ["Passed", "Record", "recording"]
+__all__ = ["Record", "RecordedAttention", "recording"]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Passed:
-    """One attention as it ran: the call, what the kernel made of it, and the changes that were made there.
+class RecordedAttention:
+    """An attention as it ran: its inputs, the kernel's context, and the changes made there.
 
     `context` is the kernel's own, before a change of the context.
     """
@@ -45,26 +45,26 @@ class Passed:
     context: Tensor
     kernel: str
     projected: tuple[Tensor, Tensor] | None = None
-    """Queries and keys as W_Q and W_K made them, before the position turned them; None where it turns nothing."""
+    """Queries and keys as W_Q and W_K made them, before rotary; None where the position turns nothing."""
     why: str = ""
-    """Why the reference ran, where it did so because of a change."""
+    """Why the reference ran, where a change required it."""
     changes: tuple[Change, ...] = ()
 
 
 @final
 @dataclass
 class Record:
-    """What passed: attentions by the names of their sites, and the values of the stream."""
+    """The values of a forward pass: attentions by the names of their sites, and the residual stream."""
 
-    sites: dict[str, Passed] = field(default_factory=dict)
+    sites: dict[str, RecordedAttention] = field(default_factory=dict)
     stream: dict[str, Tensor] = field(default_factory=dict)
     projected: dict[tuple[str, str], Tensor] = field(default_factory=dict)
-    """The last queries and keys that the maps of a turning site made, by its name and `query` or `key`."""
+    """The last queries and keys before rotary, by the name of the site and `query` or `key`."""
 
 
 @contextlib.contextmanager
 def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Record]:
-    """Records every forward pass inside, the first one where there are several; with `changes`, a changed one.
+    """Record the first forward pass inside; with `changes`, of the changed model.
 
     Dropout of weights is left out, so that a training step too can be rebuilt.
     """
@@ -80,7 +80,7 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
 
     def edit(path: str, value: Tensor) -> Tensor:
         name = names.taps.get(path)
-        return value if name is None else edited(name, value, changes)
+        return value if name is None else apply_edits(name, value, changes)
 
     def keep(path: str, value: Tensor) -> None:
         if path in projections:
@@ -105,7 +105,7 @@ def run_recorded(
     record: Record, name: str, layer: Attention, changes: tuple[Change, ...], call: AttentionInputs
 ) -> Tensor:
     check_stopped()
-    call = parts_changed(call.replace(dropout=0.0), changes)
+    call = apply_to_inputs(call.replace(dropout=0.0), changes)
     inner = [change for change in changes if isinstance(change, Edit) and not change.fused]
     if inner:
         kernel, context = "reference", changed_context(call, changes)
@@ -117,21 +117,22 @@ def run_recorded(
     before = (
         (record.projected[name, "query"], record.projected[name, "key"]) if (name, "key") in record.projected else None
     )
-    passed = Passed(
-        call=detached(call), context=context.detach(), kernel=kernel, projected=before, why=why, changes=changes
+    passed = RecordedAttention(
+        call=call.replace(query=call.query.detach(), key=call.key.detach(), value=call.value.detach()),
+        context=context.detach(),
+        kernel=kernel,
+        projected=before,
+        why=why,
+        changes=changes,
     )
     record.sites.setdefault(name, passed)
-    return edited(f"{name}.context", context, changes)
+    return apply_edits(f"{name}.context", context, changes)
 
 
 def changed_context(call: AttentionInputs, changes: Sequence[Change]) -> Tensor:
-    """By the reference, its steps as the changes have them."""
+    """Return the context by the reference, its steps changed."""
     dtype = call.query.dtype
-    call = call.widened().with_every_head()
+    call = call.to_float32().with_every_head()
     query, key = call.similarity.prepare(call.query, call.key)
     made = reference.weigh(call, query, key, tap=step_tap(changes, call))
     return reference.mix(call, made.weight, call.value).to(dtype)
-
-
-def detached(call: AttentionInputs) -> AttentionInputs:
-    return call.replace(query=call.query.detach(), key=call.key.detach(), value=call.value.detach())

@@ -1,6 +1,6 @@
 """A trace as a file: safetensors, with JSON in its header. It opens without the model it was made from.
 
-It holds queries, keys, values and contexts, the parts that were between them with what they had learned, the stream and
+It holds queries, keys, values and contexts, the attention's parts with their learned values, the residual stream and
 the likeliest answers: all that rebuilding needs, and nothing else. The JSON is sealed and has the tensors' checksum.
 """
 
@@ -25,14 +25,25 @@ from clearhead.errors import ClearheadError, OptionError, TraceError
 from clearhead.files import check_seal, seal
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.spec_json import PARTS, THEN, counts_in
-from clearhead.serialization import check_fields, check_type, from_json, hints_of, load_tensors, save_tensors, to_json
+from clearhead.registry import Parts, import_parts
+from clearhead.serialization import (
+    check_fields,
+    check_registered,
+    check_type,
+    from_json,
+    hints_of,
+    load_tensors,
+    names_in,
+    save_tensors,
+    to_json,
+)
+from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import Change, Edit, Swap
 from clearhead.tracing.inner import InnerValues
 from clearhead.tracing.names import STEPS
 from clearhead.tracing.origin import Origin
-from clearhead.tracing.recording import Passed
+from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.site import Site
-from clearhead.tracing.trace import Answers, Candidate, Side, Trace
 
 __all__ = ["load_trace", "save_trace"]
 
@@ -42,7 +53,7 @@ HEADER = "clearhead trace"
 SLOTS = ("similarity", "weighting", "position")
 VECTORS = ("query", "key", "value")
 TURNED = ("query", "key")
-"""The vectors that a rotary position turns; they are also kept as they were before."""
+"""The vectors that rotary turns; they are also stored as they were before."""
 SITE_NAME = re.compile(r"(encoder|decoder)\.(0|[1-9]\d{0,5})\.(attention|cross)")
 FIELDS = {
     "version": int,
@@ -58,17 +69,17 @@ FIELDS = {
     "candidates": list[list[list[Any]]],
     "tensors": str | None,
 }
-"""What the header's JSON holds beside its seal."""
+"""The fields of the header's JSON beside its seal."""
 SITE_FIELDS = {"spec": dict[str, Any], "mask": dict[str, Any] | None, "kernel": str, "why": str}
 CANDIDATE = tuple[int, str, float | None]
 """As in `Candidate`; a probability of 0 has no logarithm in JSON, and is null."""
 
 
-def save_trace(trace: Trace, path: str | Path) -> None:
-    """Writes the trace, beside and then renamed."""
+def save_trace(trace: TraceContent, path: str | Path) -> None:
+    """Write the trace to a file, atomically."""
     tensors: dict[str, Tensor] = {f"stream/{name}": value for name, value in trace.stream.items()}
     sites = {
-        name: written_site(site, spec_of(trace.origin.specs[name], site), tensors) for name, site in trace.sites.items()
+        name: site_to_json(site, spec_of(trace.origin.specs[name], site), tensors) for name, site in trace.sites.items()
     }
     content = {
         "version": VERSION,
@@ -80,8 +91,8 @@ def save_trace(trace: Trace, path: str | Path) -> None:
         "stream": list(trace.stream),
         "names": list(trace.all_names),
         "sites": sites,
-        "changes": [written_change(change, f"changes/{i}", tensors) for i, change in enumerate(trace.changes)],
-        "candidates": [[written_candidate(one) for one in row] for row in trace.candidates],
+        "changes": [change_to_json(change, f"changes/{i}", tensors) for i, change in enumerate(trace.changes)],
+        "candidates": [[candidate_to_json(one) for one in row] for row in trace.answers.likeliest],
         "tensors": checksum_of(tensors),
     }
     try:
@@ -99,12 +110,12 @@ def checksum_of(tensors: Mapping[str, Tensor]) -> str:
     return made.hexdigest()
 
 
-def written_candidate(one: Candidate) -> list[Any]:
+def candidate_to_json(one: Candidate) -> list[Any]:
     return [one.id, one.text, one.log_prob if math.isfinite(one.log_prob) else None]
 
 
 def spec_of(spec: AttentionSpec, site: Site) -> AttentionSpec:
-    """The spec of a site, with another weighting where one was put there; its mask is written by itself."""
+    """Return the spec of a site, with the weighting of a Swap; its mask is saved by itself."""
     for change in site.passed.changes:
         if isinstance(change, Swap):
             kernelized = "kernelized" in (change.weighting.form, (spec.weighting or change.weighting).form)
@@ -112,7 +123,7 @@ def spec_of(spec: AttentionSpec, site: Site) -> AttentionSpec:
     return replace(spec, mask=None)
 
 
-def written_site(site: Site, spec: AttentionSpec, tensors: dict[str, Tensor]) -> dict[str, Any]:
+def site_to_json(site: Site, spec: AttentionSpec, tensors: dict[str, Tensor]) -> dict[str, Any]:
     call = site.call
     for role in VECTORS:
         tensors[f"{site.name}/{role}"] = getattr(call, role)
@@ -128,14 +139,14 @@ def written_site(site: Site, spec: AttentionSpec, tensors: dict[str, Tensor]) ->
         tensors[f"{site.name}/query_positions"], tensors[f"{site.name}/key_positions"] = call.given_positions.sides
     return {
         "spec": to_json(spec, PARTS),
-        "mask": written_mask(call, f"{site.name}/mask", tensors),
+        "mask": mask_to_json(call, f"{site.name}/mask", tensors),
         "kernel": site.kernel,
         "why": site.why,
     }
 
 
-def written_mask(call: AttentionInputs, name: str, tensors: dict[str, Tensor]) -> Any:
-    """A rule as it is; what holds tensors or functions as the table it comes to."""
+def mask_to_json(call: AttentionInputs, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Return a mask's rule as JSON; a mask of tensors or functions is saved as a table, and None returned."""
     try:
         return to_json(call.mask, PARTS)
     except OptionError:
@@ -143,7 +154,7 @@ def written_mask(call: AttentionInputs, name: str, tensors: dict[str, Tensor]) -
         return None
 
 
-def written_change(change: Change, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+def change_to_json(change: Change, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     if isinstance(change, Swap):
         return {"at": change.at, "weighting": to_json(change.weighting, PARTS)}
     told = {field.name: getattr(change, field.name) for field in fields(change)}
@@ -155,8 +166,14 @@ def written_change(change: Change, name: str, tensors: dict[str, Tensor]) -> dic
     return told
 
 
-def load_trace(path: str | Path, model: nn.Module | None = None) -> Trace:
-    """Return a saved trace. With a `model`, it must be the one it was made from."""
+def load_trace(
+    path: str | Path, model: nn.Module | None = None, *, parts: Parts | None = None
+) -> tuple[TraceContent, InnerValues | None]:
+    """Return what a file of a trace holds; with the `model` it was made from, also what makes its inner values.
+
+    `parts`: as in `clearhead.load`.
+    """
+    import_parts(parts)
     try:
         told, tensors = load_tensors(path, header=HEADER)
     except OSError as error:
@@ -164,6 +181,7 @@ def load_trace(path: str | Path, model: nn.Module | None = None) -> Trace:
     if told is None:
         raise TraceError(f"{path}: is no trace of Clearhead; one is written by trace.save")
     told = check_header(told, tensors, str(path))
+    check_registered(names_in(told), PARTS, str(path), error=TraceError)
     try:
         return read_trace(told, tensors, model)
     except TraceError:
@@ -174,7 +192,7 @@ def load_trace(path: str | Path, model: nn.Module | None = None) -> Trace:
 
 
 def check_header(told: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:
-    """Return the JSON of a trace, every field checked; raise TraceError where it, or a tensor, was changed."""
+    """Return the JSON of a trace, every field checked; raise TraceError where it or a tensor was changed."""
     check_type(told, dict, where, error=TraceError)
     old = told.get("version") == 1
     if not old:
@@ -195,8 +213,10 @@ def check_header(told: Any, tensors: Mapping[str, Tensor], where: str) -> dict[s
     return found
 
 
-def read_trace(told: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module | None) -> Trace:
-    """Put a trace together from what its file holds."""
+def read_trace(
+    told: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module | None
+) -> tuple[TraceContent, InnerValues | None]:
+    """Return a trace from the contents of its file."""
     specs = {name: read_spec(site["spec"]) for name, site in told["sites"].items()}
     origin = Origin(lambda: told["fingerprint"], specs)
     if model is not None:
@@ -208,7 +228,9 @@ def read_trace(told: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn
     stream = {name: tensors[f"stream/{name}"] for name in told["stream"]}
     sites = {name: read_site(name, site, specs[name], tensors, changes) for name, site in told["sites"].items()}
     lengths = {name: len(side.ids) for name, side in sides.items()}
-    return Trace(
+    # The earliest files have no names: then there are only those of what is stored.
+    stored = (*stream, *(f"{site}.{step}" for site in sites for step in STEPS))
+    content = TraceContent(
         kind=told["kind"],
         task=told["task"],
         notes=tuple(told["notes"]),
@@ -218,11 +240,11 @@ def read_trace(told: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn
         changes=changes,
         answers=Answers(lambda: candidates),
         origin=origin,
-        inner=None
-        if model is None
-        else InnerValues(model, sites=sites, stream=stream, lengths=lengths, changes=changes),
-        all_names=stored_names(stream, sites) if told["names"] is None else tuple(told["names"]),
+        all_names=stored if told["names"] is None else tuple(told["names"]),
     )
+    if model is None:
+        return content, None
+    return content, InnerValues(model, sites=sites, stream=stream, lengths=lengths, changes=changes)
 
 
 def read_spec(written: Any) -> AttentionSpec:
@@ -254,11 +276,6 @@ def read_candidate(written: Any) -> Candidate:
     return Candidate(token, text, -math.inf if log_prob is None else log_prob)
 
 
-def stored_names(stream: Iterable[str], sites: Iterable[str]) -> tuple[str, ...]:
-    """The names of a file that was written before names were."""
-    return (*stream, *(f"{site}.{step}" for site in sites for step in STEPS))
-
-
 def read_site(
     name: str, told: Mapping[str, Any], spec: AttentionSpec, tensors: Mapping[str, Tensor], changes: tuple[Change, ...]
 ) -> Site:
@@ -275,7 +292,7 @@ def read_site(
     given = Positions(own["query_positions"], own["key_positions"]) if "query_positions" in own else None
     call = AttentionInputs(query, key, value, similarity, weighting, position, mask, given)  # type: ignore[arg-type]
     here = tuple(change for change in changes if change.at == name)
-    passed = Passed(
+    passed = RecordedAttention(
         call=call,
         context=own["context"].unsqueeze(0),
         kernel=told["kernel"],
@@ -287,7 +304,7 @@ def read_site(
 
 
 def read_projected(own: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:
-    """Return queries and keys from before their turn; None where nothing turns, or the file is old."""
+    """Return queries and keys from before rotary; None where nothing turns, or the file is old."""
     if not any(f"projected_{role}" in own for role in TURNED):
         return None
     query, key = (own[f"projected_{role}"].unsqueeze(0) for role in TURNED)
@@ -309,7 +326,7 @@ def check_shapes(own: Mapping[str, Tensor], name: str) -> None:
 
 
 def read_parts(spec: AttentionSpec, query: Tensor, key: Tensor, own: Mapping[str, Tensor]) -> list[Part]:
-    """The parts of a site, built, with what they had learned."""
+    """Return the parts of a site, built, with their learned values."""
     shape = HeadShape(n_heads=query.shape[1], n_kv_heads=key.shape[1], d_head=query.shape[-1])
     weighting = spec.weighting or Softmax()
     parts: list[Part] = [

@@ -43,12 +43,12 @@ GIVES: Amounts = {meaning: {meaning: 1.0} for meaning in MEANINGS}
 
 
 def embeddings() -> Tensor:
-    """One row a token, `(n, d_model)`."""
+    """Return the embeddings, one row a token: `(n, d_model)`."""
     return table(EMBEDDINGS, TOKENS, FEATURES)
 
 
 def designed_layer(weighting: Weighting, mask: Mask) -> Attention:
-    """A `clearhead.Attention` of one head whose W_Q, W_K and W_V are `ASKS`, `IS` and `GIVES`, without W_O."""
+    """Return a `clearhead.Attention` of one head whose W_Q, W_K and W_V are `ASKS`, `IS` and `GIVES`, without W_O."""
     heads = Heads(1, d_head=len(KINDS), d_value=len(MEANINGS), output=False)
     layer = Attention(len(FEATURES), heads=heads, weighting=weighting, mask=mask)
     maps = {
@@ -77,5 +77,5 @@ def creature_exchange(row: int, weighting: Weighting = Softmax(), mask: Mask = E
 
 
 def table(amounts: Amounts, rows: Sequence[str], columns: Sequence[str]) -> Tensor:
-    """The amounts as a matrix; what is not listed is 0."""
+    """Return the amounts as a matrix; what is not listed is 0."""
     return torch.tensor([[amounts.get(row, {}).get(column, 0.0) for column in columns] for row in rows])

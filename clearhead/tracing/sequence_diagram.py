@@ -66,7 +66,7 @@ DARK = (
 @final
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What the diagram shows: the vectors of one head, its scores and weights, and the query that is followed.
+    """The contents of a diagram: the vectors of one head, its scores and weights, and the query that is followed.
 
     `queries` and `keys` are the places drawn. `rest` is the weight of the keys that are not, and what they bring.
     """
@@ -82,7 +82,7 @@ class Exchange:
     scale: float
     weighting: str = "softmax"
     names: Sequence[str] = ()
-    """What the numbers of a query and a key are called, if they are called anything."""
+    """Names for the numbers of a query and a key, if they have any."""
     value_names: Sequence[str] = ()
 
     @property
@@ -153,11 +153,8 @@ def draw_sequence(one: Exchange, *, standalone: bool = True) -> str:
             label = number(one.steps.score[place, key_place].item()) + " masked" * hidden
             body.append(arrow(query.x, key.x, y, "query" + look, label, name=f"score {place} {key_place}"))
     y += ROW
-    body += phase(
-        y,
-        width,
-        f"3  Weights: {one.weighting} of score × {number(one.scale)}, for “{cut(one.query_tokens[one.followed])}”",
-    )
+    followed = shorten(one.query_tokens[one.followed])
+    body += phase(y, width, f"3  Weights: {one.weighting} of score × {number(one.scale)}, for “{followed}”")
     for key_place, value in zip(one.keys, values, strict=True):
         y += ROW
         label = f"× {weight_text(one.steps.weight[one.followed, key_place].item())}"
@@ -172,7 +169,7 @@ def draw_sequence(one: Exchange, *, standalone: bool = True) -> str:
     y += 14
     context = Thing(
         role="context",
-        name=cut(one.query_tokens[one.followed]),
+        name=shorten(one.query_tokens[one.followed]),
         lines=lines_of(one.steps.context[one.followed], one.value_names),
         x=output.x,
     )
@@ -215,7 +212,7 @@ def place_things(
         group = []
         for place in places:
             lines = lines_of(vectors[place], names)
-            group.append(Thing(role=role, name=f"{role[0]}: {cut(tokens[place])}", lines=lines, x=x))
+            group.append(Thing(role=role, name=f"{role[0]}: {shorten(tokens[place])}", lines=lines, x=x))
             x += COLUMN
         groups.append(group)
         x += GROUP
@@ -284,7 +281,7 @@ def phase(y: float, width: float, said: str) -> list[str]:
     ]
 
 
-def cut(token: str) -> str:
+def shorten(token: str) -> str:
     shown = token.strip() or "␣"
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
 

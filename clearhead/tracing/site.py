@@ -1,7 +1,7 @@
-"""Rebuilding: every step of any head, any rows, from what was recorded; and held to what the kernel gave.
+"""A site: one attention of a trace, with every step of any head rebuilt for any rows and checked against the kernel.
 
-What is rebuilt goes through the reference, a block of rows at a time, so that n x n numbers are there only for a caller
-who asks for a whole matrix. Each time rows are rebuilt, so is their context, and it must be the kernel's.
+Rebuilding goes through the reference, a block of rows at a time, so that n x n numbers exist only for a caller who asks
+for a whole matrix. Each time rows are rebuilt, so is their context, and it must be the kernel's.
 """
 
 import functools
@@ -22,9 +22,9 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError, TraceError
-from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tied, turn_of
-from clearhead.tracing.edits import edited, step_tap
-from clearhead.tracing.recording import Passed
+from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tie_mask, turn_of
+from clearhead.tracing.edits import apply_edits, step_tap
+from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.stopping import check_stopped
 
 __all__ = ["ALLOWED", "MATRICES", "TILE", "TOLERANCE", "Head", "Site", "overflow_of"]
@@ -37,18 +37,18 @@ MATRICES = ("score", "scaled", "masked", "weight")
 ALLOWED = "allowed"
 """The mask as a matrix: 1 where the query may attend to the key."""
 CELLS = 1 << 20
-"""How many of them are made at a time: 4 MB in float32."""
+"""How many cells are computed at a time: 4 MB in float32."""
 
 
 @final
 class Site:
-    """One attention of a trace: its parts, its vectors, and its heads. Of a batch, one row."""
+    """An attention of a trace: its parts, its vectors, and its heads. Of a batch, one row."""
 
-    def __init__(self, name: str, passed: Passed, row: int = 0) -> None:
+    def __init__(self, name: str, passed: RecordedAttention, row: int = 0) -> None:
         self.name, self.passed = name, passed
         side, layer, self.slot = name.split(".")
         self.side, self.layer = side, int(layer)
-        self.call: AttentionInputs = passed.call.of_row(row).widened()
+        self.call: AttentionInputs = passed.call.of_row(row).to_float32()
         self.projected = None if passed.projected is None else tuple(one[row] for one in passed.projected)
         """Queries and keys before the position turned them: `(head, n, d_head)` each; None where it turns nothing."""
         self.made = passed.context[row]
@@ -68,7 +68,7 @@ class Site:
         return self.passed.why
 
     @property
-    def edited(self) -> bool:
+    def is_edited(self) -> bool:
         return bool(self.passed.changes)
 
     @property
@@ -113,12 +113,12 @@ class Site:
 
     @property
     def query(self) -> Float[Tensor, "head query d_head"]:
-        """As they meet the keys: after rotary."""
+        """Return the queries as they meet the keys: after rotary."""
         return self.call.query[0]
 
     @property
     def key(self) -> Float[Tensor, "head key d_head"]:
-        """One for each query head, those that share one repeated."""
+        """Return the keys, one for each query head: shared ones (GQA) are repeated."""
         return self.call.with_every_head().key[0]
 
     @property
@@ -127,25 +127,25 @@ class Site:
 
     @property
     def context(self) -> Float[Tensor, "head query d_value"]:
-        """As it went on: with what was changed of it."""
-        return edited(f"{self.name}.context", self.made.unsqueeze(0), self.passed.changes)[0]
+        """Return the context as it went on: with its edits."""
+        return apply_edits(f"{self.name}.context", self.made.unsqueeze(0), self.passed.changes)[0]
 
     @functools.cached_property
-    def whole(self) -> AttentionInputs:
-        """The call with what nobody looks at out of the way, where it is not ordinary numbers."""
+    def visible_call(self) -> AttentionInputs:
+        """Return the inputs with zeros in place of NaN or Inf where no query attends."""
         call = self.call
         if call.unmasked or all(ordinary(x) for x in (call.query, call.key, call.value)):
             return call
         return call.set_hidden_to_zero(sight(call.with_every_head(), TILE))
 
     def mean_tile(self, step: str, level: int, row: int, column: int) -> Float[Tensor, "query key"]:
-        """The mean of the heads' tiles."""
+        """Return the mean of the heads' tiles."""
         return torch.stack([head.tile(step, level, row, column) for head in self.head]).mean(0)
 
     def check(self, context: Tensor, head: int, rows: slice) -> None:
-        """Raises where rebuilt contexts are not what the kernel gave."""
+        """Raise TraceError where rebuilt contexts are not what the kernel gave."""
         kernel = self.made[head, rows]
-        if self.edited and not bool(kernel.isfinite().all()):
+        if self.is_edited and not bool(kernel.isfinite().all()):
             raise overflow_of(f"{self.name}.context", kernel.dtype)
         off = (context - kernel).abs().max().item()
         allowed = TOLERANCE[self.made.dtype] * max(1.0, kernel.abs().max().item())
@@ -158,7 +158,7 @@ class Site:
 
 @final
 class Head:
-    """One head of a site: its steps, rebuilt when asked for."""
+    """A head of a site: its steps, rebuilt when asked for."""
 
     def __init__(self, site: Site, index: int) -> None:
         self.site, self.index = site, index
@@ -168,8 +168,8 @@ class Head:
 
     @functools.cached_property
     def call(self) -> AttentionInputs:
-        """Of this head alone, where every part says what one head has of it; else of all heads."""
-        whole = self.site.whole
+        """Return the inputs of this head alone, where every part can be split by heads; else of all heads."""
+        whole = self.site.visible_call
         return whole.of_head(self.index) or whole.with_every_head()
 
     @property
@@ -215,13 +215,13 @@ class Head:
 
     @property
     def scale(self) -> float:
-        """What its scores are multiplied by."""
+        """Return the factor of its scores."""
         scale = self.call.scale
         return scale if isinstance(scale, int | float) else scale.flatten()[self.place].item()
 
     @torch.no_grad()
     def rows(self, start: int = 0, stop: int | None = None) -> Steps:
-        """All steps of these query rows, without batch and head axes; the context is as it went on."""
+        """Return all steps of these query rows, without batch and head axes; the context is as it went on."""
         check_stopped()
         rows = slice(start, self.site.n_query if stop is None else min(stop, self.site.n_query))
         if not 0 <= rows.start < rows.stop:
@@ -239,25 +239,25 @@ class Head:
         )
 
     def spans(self, rows: range) -> Iterator[tuple[int, int]]:
-        """Where blocks of rows begin and end; each has about CELLS cells, and one row at least."""
+        """Yield the starts and ends of blocks of rows; each has about CELLS cells, and one row at least."""
         each = max(1, CELLS // (self.site.n_key * self.call.n_heads))
         for start in range(rows.start, rows.stop, each):
             yield start, min(start + each, rows.stop)
 
     def blocks(self, rows: range) -> Iterator[Steps]:
-        """The same for many rows, a block at a time. A view of a block keeps all of it in memory: copy what stays."""
+        """Yield the steps of many rows, a block at a time. A view keeps its whole block in memory: copy what stays."""
         for start, stop in self.spans(rows):
             yield self.rows(start, stop)
 
     def column(self, key: int) -> Float[Tensor, "query"]:
-        """How much each query looks at one key."""
+        """Return how much each query looks at one key."""
         found = self.query.new_empty(self.site.n_query)
         for start, stop in self.spans(range(self.site.n_query)):
             found[start:stop] = self.rows(start, stop).weight[:, key]
         return found
 
     def tile(self, step: str, level: int, row: int, column: int) -> Float[Tensor, "query key"]:
-        """A tile of one of the matrices, at a zoom level: each number is the largest of 2^level x 2^level.
+        """Return a tile of one of the matrices, at a zoom level: each number is the largest of 2^level x 2^level.
 
         Of `allowed` it is 1 where a query may attend to any of these keys, and 0 where all of them are masked.
 
@@ -277,7 +277,7 @@ class Head:
                 min(size, len(rows)),
                 min(size, len(columns)),
             )  # a coarse level is padded no further than it reaches
-            part = pooled(cells[:, columns.start : columns.stop], square, above)
+            part = max_pool(cells[:, columns.start : columns.stop], square, above)
             here = found[first : first + len(part)]
             torch.maximum(here, part, out=here)
         return found
@@ -294,7 +294,7 @@ class Head:
         return rows, columns
 
     def cell(self, query: int, key: int) -> Cell:
-        """The arithmetic of one cell, every number of it."""
+        """Return the arithmetic of one cell, every number of it."""
         for what, place, n in (("query", query, self.site.n_query), ("key", key, self.site.n_key)):
             if not 0 <= place < n:
                 raise OptionError(f"{self.site.name}: there is no {what} {place}; there are {n}, counted from 0")
@@ -312,16 +312,16 @@ class Head:
         return turn_of(self.call, (queries[self.index, query], keys[shared, key]), (query, key))
 
     def allowed(self, start: int, stop: int) -> Bool[Tensor, "query key"]:
-        """Where these queries may attend."""
+        """Return where these queries may attend."""
         call, rows = self.call, slice(start, stop)
         tap = step_tap(self.site.passed.changes, call, rows)
         allowed = tap("allowed", call.mask.allowed(call.cells(rows)))
         return allowed.broadcast_to(1, call.n_heads, stop - start, call.n_key)[0, self.place]
 
     def ties(self, query: int) -> list[int]:
-        """The keys whose score is the row's highest, within the tolerance by which argmax tells ties."""
+        """Return the keys whose score is the row's highest, within argmax's tolerance for ties."""
         row, allowed = self.rows(query, query + 1), self.allowed(query, query + 1)
-        return tied(row.masked[0], allowed[0]).nonzero().flatten().tolist()
+        return tie_mask(row.masked[0], allowed[0]).nonzero().flatten().tolist()
 
 
 def overflow_of(name: str, dtype: torch.dtype) -> OptionError:
@@ -332,8 +332,12 @@ def overflow_of(name: str, dtype: torch.dtype) -> OptionError:
     )
 
 
-def pooled(matrix: Float[Tensor, "query key"], square: tuple[int, int], above: int = 0) -> Float[Tensor, "row column"]:
-    """The largest of each height x width square; at the edges, of what there is. `above`: rows missing of the first."""
+def max_pool(
+    matrix: Float[Tensor, "query key"], square: tuple[int, int], above: int = 0
+) -> Float[Tensor, "row column"]:
+    """Return the largest of each height x width square; at the edges, of what there is. `above`: rows missing of
+    the first.
+    """
     height, width = square
     rows, columns = matrix.shape
     matrix = F.pad(matrix, (0, -columns % width), value=float("-inf")).unflatten(1, (-1, width)).amax(2)

@@ -31,7 +31,7 @@ Table = Float[Tensor, "token token"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Spaces:
-    """Tables of the tokens at `places` by themselves: cosines from -1 to 1, and the head's own scores.
+    """Tables of the tokens at `places` against each other: cosines from -1 to 1, and the head's own scores.
 
     `embedding`: of the two token embeddings, without positions. `query_key`: of the row's query and the column's key,
     as they meet in the head (turned, where positions are rotary); `score` is what the head makes of the two. `value`:

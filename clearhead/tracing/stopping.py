@@ -1,4 +1,4 @@
-"""Stop long work from outside: whoever waits for it may leave, and loops over blocks of rows look whether they have.
+"""Cancel long work from outside: loops over blocks of rows check whether anyone still waits for the result.
 
 >>> with stopping_when(lambda: True):
 ...     check_stopped()
@@ -16,12 +16,12 @@ LEFT: ContextVar[Callable[[], bool] | None] = ContextVar("left", default=None)
 
 
 class StoppedError(Exception):
-    """Work was given up because nobody waits for its result. It is no fault, so it is none of the ClearheadErrors."""
+    """Work was cancelled because nobody waits for its result. It is no fault, and no ClearheadError."""
 
 
 @contextlib.contextmanager
 def stopping_when(left: Callable[[], bool]) -> Iterator[None]:
-    """Within it, `check_stopped` raises once `left()` is true. Other threads are not concerned."""
+    """Make `check_stopped` raise inside, once `left()` is true. Other threads are not concerned."""
     before = LEFT.set(left)
     try:
         yield

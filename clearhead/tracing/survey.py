@@ -19,55 +19,56 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clearhead.devices import widest_float
 from clearhead.tracing.site import TOLERANCE, Head, Site
 from clearhead.tracing.trace import Trace
 
-__all__ = ["Surveyed", "View", "clearest", "information", "survey", "views"]
+__all__ = ["SiteSurvey", "View", "clearest", "information", "survey", "views"]
 
 
 class View(NamedTuple):
-    """One way to look at a trace: a site, and one of its heads or (None) the mean of them."""
+    """A way to look at a trace: a site, and one of its heads or (None) the mean of them."""
 
     site: str
     head: int | None
 
     def of(self, trace: Trace) -> Float[Tensor, "query key"]:
-        """The weights it shows."""
+        """Return the weights it shows."""
         heads = trace[self.site].head
-        return heads[self.head].weight if self.head is not None else sum_of(head.weight for head in heads) / len(heads)
-
-
-def sum_of(tensors: Iterable[Tensor]) -> Tensor:
-    first, *others = tensors
-    return sum(others, first)
+        if self.head is not None:
+            return heads[self.head].weight
+        total = heads[0].weight
+        for head in heads[1:]:  # one matrix at a time: a long text's are large
+            total = total + head.weight
+        return total / len(heads)
 
 
 def views(sites: Sequence[Site]) -> list[View]:
-    """Every view of these sites: of each the mean, then its heads."""
+    """Return every view of these sites: for each the mean, then its heads."""
     return [View(site.name, head) for site in sites for head in (None, *range(site.n_heads))]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Surveyed:
-    """What was found of one site."""
+class SiteSurvey:
+    """The survey of one site."""
 
     information: list[float]
-    """Of each head, in bits."""
+    """The information of each head, in bits."""
     off: float
     """The largest difference of a rebuilt context from the kernel's, over all heads and queries."""
     tolerance: float
-    """How much of it is allowed."""
+    """The largest difference allowed."""
 
 
-def survey(trace: Trace) -> dict[str, Surveyed]:
-    """Looks once at every head of every site, a block of rows at a time."""
-    return {name: of_site(site) for name, site in trace.sites.items()}
+def survey(trace: Trace) -> dict[str, SiteSurvey]:
+    """Return the survey of every site, read once, a block of rows at a time."""
+    return {name: survey_site(site) for name, site in trace.sites.items()}
 
 
-def of_site(site: Site) -> Surveyed:
+def survey_site(site: Site) -> SiteSurvey:
     looks = [Look(head) for head in site.head]
-    return Surveyed(
+    return SiteSurvey(
         information=[information(look.weights()) for look in looks],
         off=max(look.off for look in looks),
         tolerance=TOLERANCE[site.made.dtype] * max(1.0, site.made.abs().max().item()),
@@ -76,7 +77,7 @@ def of_site(site: Site) -> Surveyed:
 
 @final
 class Look:
-    """One pass over a head's weights, which keeps how far their contexts are off."""
+    """A pass over a head's weights, which records how far their contexts are off."""
 
     def __init__(self, head: Head) -> None:
         self.head, self.off = head, 0.0
@@ -91,14 +92,14 @@ class Look:
             yield block.weight
 
 
-def clearest(found: Mapping[str, Surveyed]) -> View:
-    """The head whose weights say most: sharp, and each row elsewhere than the others."""
+def clearest(found: Mapping[str, SiteSurvey]) -> View:
+    """Return the head whose weights say most: sharp, and different in each row."""
     heads = [(bits, View(name, head)) for name, one in found.items() for head, bits in enumerate(one.information)]
     return max(heads, key=lambda pair: pair[0])[1]
 
 
 def information(blocks: Iterable[Float[Tensor, "_ key"]]) -> float:
-    """How many bits the row of a map tells about its column: 0 if all rows are alike, log2(rows) at most.
+    """Return how many bits the row of a map tells about its column: 0 if all rows are alike, log2(rows) at most.
 
     The map is given as blocks of rows.
 
@@ -107,7 +108,7 @@ def information(blocks: Iterable[Float[Tensor, "_ key"]]) -> float:
     """
     n, rows, columns = 0, 0.0, None
     for block in blocks:
-        weight = block.double().clamp(min=0)
+        weight = block.to(widest_float(block.device)).clamp(min=0)
         n += len(weight)
         rows += torch.special.entr(weight).sum().item()
         columns = weight.sum(0) if columns is None else columns + weight.sum(0)

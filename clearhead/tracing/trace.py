@@ -11,8 +11,8 @@ torch.Size([4, 6])
 Trace of an encoder-decoder: 6 encoder and 4 decoder tokens, 12 attentions of 4 heads
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -23,37 +23,22 @@ from torch import Tensor, nn
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.registry import Parts
+from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import ALL_ROWS, Change
 from clearhead.tracing.inner import InnerValues, site_value
 from clearhead.tracing.names import CONCAT, STEPS, sides_of
+from clearhead.tracing.notebook import to_html
 from clearhead.tracing.origin import Origin
 from clearhead.tracing.recording import Record, recording
+from clearhead.tracing.saving import load_trace, save_trace
 from clearhead.tracing.site import Site
 
-__all__ = ["Candidate", "Layer", "Side", "Trace", "recorded", "trace_model"]
+__all__ = ["Answers", "Candidate", "Layer", "Side", "Trace", "make_trace", "trace_model"]
 
 LIKELIEST = 20
 ROWS = 256
-"""Positions whose logits are made at a time."""
-
-
-class Candidate(NamedTuple):
-    """A token (or a class) the model may answer with."""
-
-    id: int
-    text: str
-    log_prob: float
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Side:
-    """The tokens of one side, as ids and as they are shown."""
-
-    ids: list[int]
-    tokens: list[str]
-    n_layers: int
-    d_model: int
+"""The number of positions whose logits are computed at a time."""
 
 
 class Layer(NamedTuple):
@@ -66,9 +51,9 @@ class Layer(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What went through a model for one text. Sites by name, inner values by name, and what it answers.
+    """The forward pass of one text: its attentions (sites) and inner values by name, and its answers.
 
-    `stream` and `sites` are stored; what lies between them is made again by the model when it is asked for.
+    `stream` and `sites` are stored; what is between them is computed by the model again when it is asked for.
     """
 
     kind: str
@@ -78,14 +63,14 @@ class Trace:
     task: str = ""
     notes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
-    answers: "Answers"
+    answers: Answers
     origin: Origin
     beams: "tuple[Trace, ...]" = field(default=(), repr=False)
-    """Of a beam search: the trace of every output, the best first."""
+    """The trace of every output of a beam search, the best first."""
     inner: InnerValues | None = field(default=None, repr=False)
-    """Makes what is not stored; None where there is no model to make it with."""
+    """Computes what is not stored; None where there is no model to compute it with."""
     all_names: tuple[str, ...] = field(default=(), repr=False)
-    """The names there are with the model."""
+    """The names of all values that can be had with the model."""
 
     def __repr__(self) -> str:
         tokens = " and ".join(f"{len(side.ids)} {name}" for name, side in self.sides.items())
@@ -96,10 +81,9 @@ class Trace:
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from clearhead.tracing.notebook import to_html
-
-        return to_html(self)
+        """Return what a notebook shows."""
+        tokens = {name: side.tokens for name, side in self.sides.items()}
+        return to_html(list(self.sites.values()), tokens, self.notes)
 
     def __getitem__(self, name: str) -> Site:
         if name not in self.sites:
@@ -124,14 +108,14 @@ class Trace:
 
     @property
     def names(self) -> list[str]:
-        """The names of all values that `value` gives, in the order of the way through the model.
+        """Return the names of all values that `value` gives, in the order of the forward pass.
 
         Of a trace that was loaded without its model: the stream, and the steps of every attention.
         """
         return [name for name in self.all_names if self.inner is not None or self.is_stored(name)]
 
     def value(self, name: str, rows: slice = ALL_ROWS) -> Tensor:
-        """A value by its name: one of the stream, a step of an attention, or any other made in between.
+        """Return a value by its name: of the residual stream, a step of an attention, or any other in between.
 
         `encoder.0.feed_forward.hidden` is `(n, d_ff)`; what heads have comes with the head first. Of a long text
         `rows` makes a few rows alone.
@@ -152,23 +136,23 @@ class Trace:
         return site_value(self.sites[at], step, rows)
 
     def is_stored(self, name: str) -> bool:
-        """Whether it can be had without the model."""
+        """Return whether a value can be had without the model."""
         at, _, step = name.rpartition(".")
         return name in self.stream or (at in self.sites and step in (*STEPS, CONCAT))
 
     @property
-    def answering(self) -> str:
-        """The side whose last vectors become the answer."""
+    def answer_side(self) -> str:
+        """Return the side whose last vectors become the answer."""
         return list(self.sides)[-1]
 
     @property
     def candidates(self) -> list[list[Candidate]]:
-        """The likeliest answers at each place, with their log-probabilities: 20 of them, the best first."""
+        """Return the likeliest answers at each place, with their log-probabilities: the best 20 in order."""
         return self.answers.likeliest
 
     @property
     def nbytes(self) -> int:
-        """What it holds, each piece of memory counted once."""
+        """Return the size of what it holds, each piece of memory counted once."""
         held = list(self.stream.values())
         for site in self.sites.values():
             held += [site.call.query, site.call.key, site.call.value, site.made, *(site.projected or ())]
@@ -176,43 +160,23 @@ class Trace:
         return sum(seen.values())
 
     def save(self, path: str | Path) -> None:
-        """Writes it to a file that opens without the model, by `Trace.load`."""
-        from clearhead.tracing.saving import save_trace
-
-        save_trace(self, path)
+        """Write the trace to a file that opens without the model, by `Trace.load`."""
+        save_trace(TraceContent(**{one.name: getattr(self, one.name) for one in fields(TraceContent)}), path)
 
     @staticmethod
-    def load(path: str | Path, model: nn.Module | None = None) -> "Trace":
-        """A saved trace; with a `model`, it must be the one it was made from."""
-        from clearhead.tracing.saving import load_trace
+    def load(path: str | Path, model: nn.Module | None = None, *, parts: Parts | None = None) -> "Trace":
+        """Return a saved trace; with a `model`, the one it was made from. `parts` is as in `clearhead.load`."""
+        content, inner = load_trace(path, model, parts=parts)
+        return Trace(**vars(content), inner=inner)
 
-        return load_trace(path, model)
-
-    def noted(self, *notes: str) -> "Trace":
+    def with_notes(self, *notes: str) -> "Trace":
         return replace(self, notes=(*self.notes, *notes))
-
-
-class Answers:
-    """What the model answers, made when asked for: from the last vectors, or as it was saved."""
-
-    def __init__(self, make: Callable[[], list[list[Candidate]]]) -> None:
-        self.make = make
-        self.found: list[list[Candidate]] | None = None
-
-    def __repr__(self) -> str:
-        return "Answers(...)"
-
-    @property
-    def likeliest(self) -> list[list[Candidate]]:
-        if self.found is None:
-            self.found = self.make()
-        return self.found
 
 
 def trace_model(
     model: nn.Module, *tokens: Tensor, changes: Sequence[Change] = (), pieces: Mapping[str, Sequence[str]] | None = None
 ) -> Trace:
-    """The trace of one sequence of token ids, `(1, n)`; for an encoder-decoder of a source and a target.
+    """Return the trace of one sequence of token ids, `(1, n)`; for an encoder-decoder of a source and a target.
 
     `pieces` are the tokens as they are shown, by side; the ids themselves where they are not given.
     """
@@ -220,10 +184,10 @@ def trace_model(
     with eval_mode(model), recording(model, changes) as record:
         model(*tokens)
     ids = {side: row[0].tolist() for side, row in zip(sides_of(model), tokens, strict=True)}
-    return recorded(model, record, ids, changes=changes, pieces=pieces)
+    return make_trace(model, record, ids, changes=changes, pieces=pieces)
 
 
-def recorded(
+def make_trace(
     model: nn.Module,
     record: Record,
     ids: Mapping[str, list[int]],
@@ -232,7 +196,7 @@ def recorded(
     changes: Sequence[Change] = (),
     pieces: Mapping[str, Sequence[str]] | None = None,
 ) -> Trace:
-    """The trace of one row of what was recorded. Of a batch with padding, `ids` may be shorter than what passed."""
+    """Return the trace of one row of a record. Of a batch with padding, `ids` may be shorter than the row."""
     parts = sides_of(model)
     sides = {
         side: Side(
@@ -266,7 +230,7 @@ def recorded(
 
 
 def likeliest(part: Encoder | Decoder, last: Tensor, n: int) -> list[list[Candidate]]:
-    """The best of what the output makes of the last vectors, a few rows at a time; nothing where there is no output."""
+    """Return the best answers of the last vectors, a few rows at a time; nothing where there is no output."""
     if part.output is None:
         return []
     found = []

@@ -1,7 +1,7 @@
-"""Averaging: weights that follow the trained ones and are better than any of them, to evaluate and to use.
+"""Averaging: a second copy of the weights that follows those in training, and scores better than any of them.
 
-`Ema` is an exponential average of every step; `Last` is the plain mean over the end of the training, one snapshot every
-few steps: what averaging the last checkpoints gives, without keeping them.
+`Ema` is an exponential moving average over every step; `Last` is the plain mean over the end of the training, one
+snapshot every few steps: what averaging the last checkpoints gives, without keeping them.
 """
 
 from abc import ABC, abstractmethod
@@ -9,22 +9,24 @@ from dataclasses import dataclass
 from typing import final
 
 from clearhead.errors import OptionError
+from clearhead.registry import kind, options, register
 
 __all__ = ["AVERAGES", "Averaging", "Ema", "Last", "Unaveraged"]
 
 
+@kind("averaging")
 class Averaging(ABC):
-    """How the average moves towards the weights after a step."""
+    """A way to move the averaged weights towards the trained ones after a step."""
 
     @abstractmethod
     def ema_weight(self, step: int, total: int) -> float:
-        """How far: 0 leaves the average alone, 1 makes it the weights. `step` counts from 1."""
+        """Return how far the average moves: 0 leaves it alone, 1 makes it the weights. `step` counts from 1."""
 
 
 @final
 @dataclass(frozen=True)
 class Unaveraged(Averaging):
-    """The weights themselves."""
+    """No averaging: the weights themselves."""
 
     def ema_weight(self, step: int, total: int) -> float:
         return 1.0
@@ -33,7 +35,7 @@ class Unaveraged(Averaging):
 @final
 @dataclass(frozen=True)
 class Ema(Averaging):
-    """An exponential average. It forgets faster at the start: after t steps it covers a ninth of them at least."""
+    """An exponential moving average. It forgets faster at first: after t steps it covers at least t / 9 of them."""
 
     decay: float = 0.999
 
@@ -48,7 +50,7 @@ class Ema(Averaging):
 @final
 @dataclass(frozen=True)
 class Last(Averaging):
-    """The mean of one snapshot every `every` steps over the last `share` of the training; before it, the weights."""
+    """The mean of a snapshot every `every` steps over the last `share` of the training; before it, the weights."""
 
     share: float = 0.2
     every: int = 10
@@ -64,5 +66,9 @@ class Last(Averaging):
         return 1 / (1 + since // self.every) if since % self.every == 0 else 0.0
 
 
-AVERAGES: dict[str, Averaging] = {"none": Unaveraged(), "ema": Ema(), "last": Last()}
+register(Unaveraged, option="none")
+register(Ema, option="ema")
+register(Last, option="last")
+
+AVERAGES: dict[str, Averaging] = {name: made() for name, made in options("averaging").items()}
 """Every way by name."""

@@ -1,8 +1,8 @@
 """Checkpoints: folders that are there whole or not at all. Safetensors and JSON, a checksum for every file.
 
-A checkpoint is written under another name, every file and the folder flushed to disk, and renamed. What a crash leaves
-half-written has the other name, and is removed by the next one. The folder of all of them has a marker with the run's
-id, and so has every checkpoint: what is of another run is neither used nor removed.
+A checkpoint is written under a temporary name, every file and the folder are flushed to disk, and then it is renamed.
+What a crash leaves half-written has the temporary name, and the next save removes it. The folder of checkpoints has a
+marker with the run's id, and so has every checkpoint: what belongs to another run is neither used nor removed.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from typing import Any, final
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from clearhead.errors import RunError
@@ -31,41 +31,45 @@ from clearhead.files import (
     sha256_of_file,
     write_sealed,
 )
+from clearhead.serialization import check_fields
 
 __all__ = ["Checkpoint", "Checkpoints", "copy_into", "named_tensors"]
 
 NAME, HALF = re.compile(r"step-(\d{1,18})"), re.compile(r"\.step-\d+(\.old)?\.partial")
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 MARKER = "run.json"
-"""The file that says of which run a folder of checkpoints is. A disk that is not mounted has none."""
-FIELDS: Mapping[str, tuple[type, ...]] = {
-    "step": (int,),
-    "seconds": (float, int),
-    "tokens": (int,),
-    "places": (int,),
-    "metrics_size": (int,),
-    "best": (dict, type(None)),
-    "since_best": (int,),
-    "finished": (bool,),
+"""The file that names the run whose checkpoints a folder holds. A disk that is not mounted has none."""
+STATE_FIELDS: Mapping[str, Any] = {
+    "step": int,
+    "seconds": float,
+    "tokens": int,
+    "places": int,
+    "metrics_size": int,
+    "best": dict | None,
+    "since_best": int,
+    "finished": bool,
 }
-"""What every state holds, since the first version."""
+"""The fields of every state.json since the first version, and their types."""
+BEST_FIELDS: Mapping[str, Any] = {"step": int, "score": float}
 WEIGHTS = ("model.", "average.")
-"""How the weights in `training.safetensors` are named; the rest is the optimiser's."""
+"""Prefixes of the weights in `training.safetensors`; all other tensors are the optimiser's."""
 Hook = Callable[[str], None]
 
 
-def nothing(stage: str) -> None:
-    """What a hook does unless a test puts another in its place."""
+def ignore(stage: str) -> None:
+    """Ignore a message: the default of `log` and of `between_writes`."""
 
 
-between_writes: Hook = nothing
-"""Called with the name of each stage of writing: a test slows it down, to be killed in the middle."""
+between_writes: Hook = ignore
+"""Called with the name of each stage of writing: a test slows it down, to kill the process in between."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One checkpoint on disk. `state` is its JSON: the step, the scores, where the log was; `sums` are of its files."""
+    """A checkpoint on disk. `state` is its JSON: the step, the scores, the size of the log; `sums` are its files'
+    checksums.
+    """
 
     folder: Path
     step: int
@@ -73,49 +77,47 @@ class Checkpoint:
     sums: Mapping[str, str]
 
     def model(self) -> dict[str, Tensor]:
-        """Load the weights to use; RunError where they are not as they were written, or are no numbers."""
-        return self.load(MODEL)
+        """Load the weights to use; RunError where they are not as they were written, or not finite."""
+        return dict(self.read_tensors(MODEL))
 
     def training(self) -> dict[str, Tensor]:
-        """Load the weights in training, and what the optimiser and the average hold."""
-        return self.load(TRAINING)
+        """Load the weights in training, the optimiser's moments and the average."""
+        return dict(self.read_tensors(TRAINING))
 
-    def load(self, name: str) -> dict[str, Tensor]:
+    def read_tensors(self, name: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield the names and tensors of a file; RunError where it is damaged or its weights are not finite.
+
+        They are read one at a time, so that looking for damage needs the memory of the largest only.
+        """
         path = self.folder / name
         try:
             if sha256_of_file(path) != self.sums[name]:
                 raise RunError(f"{path}: its checksum is wrong, so it was changed or cut off since it was written")
+            with safe_open(path, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 (it is no dictionary)
+                    tensor = file.get_tensor(key)
+                    check_finite(path, key, tensor)
+                    yield key, tensor
+        except RunError:
+            raise
         except OSError as error:
+            raise RunError(f"{path}: cannot be read ({error.strerror or error})") from None
+        except (SafetensorError, RuntimeError) as error:  # torch's own for a file that is removed meanwhile
             raise RunError(f"{path}: cannot be read ({error})") from None
-        try:
-            found = load_file(path)
-        except (OSError, SafetensorError, RuntimeError) as error:  # torch's own for a file that is removed meanwhile
-            raise RunError(f"{path}: cannot be read ({error})") from None
-        for key, one in found.items():
-            check_finite(path, key, one)
-        return found
 
-    def broken(self) -> str | None:
-        """Return what is wrong with its tensors, if anything is."""
-        for name in (MODEL, TRAINING):
-            path = self.folder / name
-            try:
-                if sha256_of_file(path) != self.sums[name]:
-                    return f"{path} was changed or cut off since it was written"
-                with safe_open(path, framework="pt") as file:
-                    for key in file.keys():  # noqa: SIM118 (it is no dictionary)
-                        check_finite(path, key, file.get_tensor(key))
-            except OSError as error:
-                return f"{path}: cannot be read ({error.strerror or error})"
-            except SafetensorError as error:
-                return f"{path}: cannot be read ({error})"
-            except RunError as error:
-                return str(error)
+    def find_damage(self) -> str | None:
+        """Return what is wrong with the files of tensors, None if nothing is."""
+        try:
+            for name in (MODEL, TRAINING):
+                for _ in self.read_tensors(name):
+                    pass
+        except RunError as error:
+            return str(error)
         return None
 
 
 def check_finite(path: Path, name: str, one: Tensor) -> None:
-    """Raise RunError for weights that are no numbers. The optimiser's own numbers may be anything."""
+    """Raise RunError for a weight that is not finite. The optimiser's own tensors may hold anything."""
     is_weight = path.name == MODEL or name.startswith(WEIGHTS)
     if is_weight and one.is_floating_point() and not one.isfinite().all():
         raise RunError(f"{path}: {name} has values that are no numbers (NaN or infinite)")
@@ -132,9 +134,9 @@ class Checkpoints:
         self.folder, self.run, self.model = folder, run, model
 
     def create(self, *, adopt: bool = False) -> None:
-        """Make the folder and mark it as this run's. What is there must be empty, or of this run.
+        """Make the folder and mark it as this run's; RunError where it holds anything else.
 
-        `adopt`: what an earlier version saved here has no run's id, and is written down as this run's.
+        `adopt`: what an earlier version saved here has no run's id, and is recorded in the marker as this run's.
         """
         adopted: dict[str, str] = {}
         with os_errors_as_run_errors(self.folder):
@@ -142,7 +144,7 @@ class Checkpoints:
             check_no_link(self.folder)
             if adopt:
                 if (self.folder / MARKER).exists() and "adopted" not in read_sealed(self.folder / MARKER):
-                    raise self.unreachable(f"its {MARKER} is of another run")
+                    raise self.unreachable_error(f"its {MARKER} is of another run")
                 there = [one.folder for one in Checkpoints(self.folder).all()]
                 adopted = {path.name: sha256_of_file(path / STATE) for path in there}
             elif (self.folder / MARKER).exists():
@@ -161,13 +163,13 @@ class Checkpoints:
             found = read_sealed(self.folder / MARKER)
         except FileNotFoundError:
             why = "it is empty, or another folder" if self.folder.is_dir() else "there is no such folder"
-            raise self.unreachable(why) from None
+            raise self.unreachable_error(why) from None
         if found.get("run") != self.run:
-            raise self.unreachable(f"its {MARKER} is of another run")
+            raise self.unreachable_error(f"its {MARKER} is of another run")
         adopted = found.get("adopted", {})
         return {**found, "adopted": adopted if isinstance(adopted, dict) else {}}
 
-    def unreachable(self, why: str) -> RunError:
+    def unreachable_error(self, why: str) -> RunError:
         return RunError(
             f"{self.folder}: the checkpoints of this run cannot be reached there ({why}): a disk that is not mounted, "
             "or a folder that was moved or may not be read? Put it back as it was; nothing was changed. Where the "
@@ -177,7 +179,7 @@ class Checkpoints:
     def save(
         self, step: int, model: Mapping[str, Tensor], training: Mapping[str, Tensor], state: Mapping[str, Any]
     ) -> None:
-        """Write one. Where it cannot be written, the ones before it are as they were."""
+        """Write a checkpoint. Where that fails, the checkpoints before it are as they were."""
         final = self.folder / f"step-{step:08d}"
         partial = self.folder / f".{final.name}.partial"
         self.marker()
@@ -202,7 +204,7 @@ class Checkpoints:
             raise
 
     def make_room(self, final: Path) -> None:
-        """Remove a checkpoint of this run that is to be saved again; set aside whatever else has its name."""
+        """Remove this run's checkpoint of the same step; set aside whatever else has its name."""
         if os.path.lexists(final):
             if self.is_own(final):
                 remove_folder(final)
@@ -210,9 +212,9 @@ class Checkpoints:
                 set_aside(final)
 
     def folders(self) -> list[Path]:
-        """Return every folder that has the name of a checkpoint, the newest first; RunError where it cannot be read.
+        """Return the folders that are named like checkpoints, the newest first; RunError where they cannot be listed.
 
-        Only for a run from before there were ids, a folder that is not there is one where nothing was saved.
+        Only for a run from before there were ids does a missing folder mean that nothing was saved.
         """
         try:
             if self.run is not None:
@@ -221,13 +223,13 @@ class Checkpoints:
         except FileNotFoundError:
             if self.run is None and not os.path.lexists(self.folder):
                 return []
-            raise self.unreachable("it is a link that leads nowhere") from None
+            raise self.unreachable_error("it is a link that leads nowhere") from None
         except OSError as error:
-            raise self.unreachable(error.strerror or str(error)) from None
+            raise self.unreachable_error(error.strerror or str(error)) from None
         return sorted((self.folder / name for name in names if NAME.fullmatch(name)), key=step_of, reverse=True)
 
-    def all(self, log: Callable[[str], None] = nothing) -> list[Checkpoint]:
-        """Return the checkpoints of this run, the newest first. One that cannot be used is told about, and left out."""
+    def all(self, log: Callable[[str], None] = ignore) -> list[Checkpoint]:
+        """Return the checkpoints of this run, the newest first; those that cannot be used are logged and left out."""
         found = []
         for path in self.folders():
             try:
@@ -237,7 +239,7 @@ class Checkpoints:
         return found
 
     def at(self, step: int) -> Checkpoint | None:
-        """Return the checkpoint of a step, None if there is none; RunError where there is one that cannot be used."""
+        """Return the checkpoint of a step, None if there is none; RunError where it cannot be used."""
         return next((self.read(path) for path in self.folders() if step_of(path) == step), None)
 
     def read(self, path: Path) -> Checkpoint:
@@ -257,7 +259,9 @@ class Checkpoints:
         return Checkpoint(folder=path, step=step_of(path), state=state, sums=sums)
 
     def is_own(self, path: Path) -> bool:
-        """Whether this run saved it, damaged or not: the state has its id, or the marker has the state's checksum."""
+        """Return whether this run saved it, damaged or not: the state has the run's id, or the marker the state's
+        checksum.
+        """
         try:
             found = parse_json(read_bytes(path / STATE))
             if path.is_symlink() or not isinstance(found, dict):
@@ -268,13 +272,13 @@ class Checkpoints:
         except (OSError, ValueError):
             return False
 
-    def newest(self, log: Callable[[str], None] = nothing) -> Checkpoint | None:
-        """Return the newest whole one; those that are not are told about, and passed over."""
+    def newest(self, log: Callable[[str], None] = ignore) -> Checkpoint | None:
+        """Return the newest whole checkpoint, None if there is none; damaged ones are logged and passed over."""
         return next(self.whole(log), None)
 
-    def whole(self, log: Callable[[str], None] = nothing) -> Iterator[Checkpoint]:
+    def whole(self, log: Callable[[str], None] = ignore) -> Iterator[Checkpoint]:
         for checkpoint in self.all(log):
-            wrong = checkpoint.broken()
+            wrong = checkpoint.find_damage()
             if wrong is None:
                 yield checkpoint
             else:
@@ -283,8 +287,8 @@ class Checkpoints:
     def prune(self, keep: int, best: int | None, last: int) -> None:
         """Remove all that this run saved but the newest `keep` up to step `last`, and the best.
 
-        What lies beyond `last` was passed over when the run went on from before it, and has no log any more. What this
-        run did not save, or cannot be known by, stays.
+        Checkpoints beyond `last` were passed over by a resume from an earlier one, and their log lines are gone. What
+        this run cannot be shown to have saved stays.
         """
         steps = [one.step for one in self.all() if one.step <= last]
         for path in self.folders():
@@ -304,7 +308,7 @@ class Checkpoints:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors to a file and flush it to the disk; OSError where that cannot be."""
+    """Write tensors to a file and flush it to disk; OSError where that fails."""
     try:
         save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, path)
     except SafetensorError as error:
@@ -325,7 +329,7 @@ def check_no_link(folder: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a checkpoint: renamed first, so that a kill in between leaves none that is half there."""
+    """Remove a checkpoint. It is renamed first, so that a kill in between leaves nothing half there."""
     away = path.with_name(f".{path.name}.old.partial")
     shutil.rmtree(away, ignore_errors=True)
     path.rename(away)
@@ -344,14 +348,10 @@ def read_state(path: Path) -> dict[str, Any]:
         raise RunError(f"{file}: is no state of a checkpoint: it has no checksums of its files")
     if "format" not in state and sums.get(STATE) != state_sum(state):
         raise RunError(f"{file} was changed or cut off since it was written")
-    for name, kinds in FIELDS.items():
-        if name not in state:
-            raise RunError(f"{file}: is no state of a checkpoint: it has no {name!r}")
-        if type(state[name]) not in kinds:
-            raise RunError(f"{file}: is no state of a checkpoint: {name!r} is {str(state[name])[:40]!r}")
-    best = state["best"]
-    if best is not None and not all(type(best.get(name)) in (int, float) for name in ("step", "score")):
-        raise RunError(f"{file}: is no state of a checkpoint: 'best' is {str(best)[:60]!r}")
+    known = {name: value for name, value in state.items() if name in STATE_FIELDS}
+    check_fields(known, STATE_FIELDS, str(file), what="the state of a checkpoint")
+    if state["best"] is not None:
+        check_fields(state["best"], BEST_FIELDS, f"{file}: best")
     return state
 
 
@@ -362,7 +362,7 @@ def state_sum(state: Mapping[str, Any]) -> str:
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor of a model once: a table that is tied has the first of its names."""
+    """Return every tensor of a model once, by name; a tied table has the first of its names."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, one in model.state_dict(keep_vars=True).items():
@@ -374,7 +374,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def copy_into(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor], where: str) -> None:
-    """Copies saved values into tensors that are there: where they lie in memory has a say in the last bits of a sum."""
+    """Copy saved values into existing tensors: their place in memory has a say in the last bits of a sum."""
     if tensors.keys() != saved.keys():
         odd = sorted(tensors.keys() ^ saved.keys())
         raise RunError(f"{where}: its tensors are not this model's; they differ in {', '.join(odd[:3])}")

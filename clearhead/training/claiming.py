@@ -1,8 +1,8 @@
 """Claim a folder for a run: which folders may be trained in, and what is written there first.
 
-`run.json`, with the run's id, is the first file of a run and `recipe.json` the last one before training begins. In
-between is a run half begun, which the same command begins again. A folder that holds something with a name of ours and
-is no run of ours is never touched.
+`run.json`, with the run's id, is the first file of a run and `recipe.json` the last before training begins. A run
+with the first and without the last was interrupted, and the same command starts it again. A folder that holds
+something with a name of ours and is no run of ours is never touched.
 """
 
 import os
@@ -25,31 +25,31 @@ __all__ = [
     "check_new",
     "check_unlinked",
     "claim",
+    "find_evidence_of_checkpoints",
     "is_run_name",
     "move_checkpoints",
     "remove_litter",
-    "shows_checkpoints",
     "upgrade",
 ]
 
 BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints")
-"""What there may be of a run before its recipe.json."""
+"""Names that a run may have before its recipe.json."""
 LATER = ("metrics.jsonl", "evaluation.json", "curves.svg", "tensorboard")
-"""What there is only after it."""
+"""Names that a run has only after it."""
 PATTERNS = re.compile(r"tokenizer.*\.json|metrics\.\d+\.jsonl|step-.*")
 FILES = (
     *("run.json", "recipe.json", "model.json", "checkpoints.json", "evaluation.json", "curves.svg"),
     *("tokenizer.json", "tokenizer.source.json", "tokenizer.target.json", "job.json", "recall.json", "demo.json"),
 )
-"""Every file that is written whole, of which a killed process may leave a part."""
+"""Every file that is replaced as a whole, of which a killed process may leave a part."""
 
 
 def is_run_name(name: str) -> bool:
-    """Whether a run's own files or folders have this name."""
+    """Return whether a run's own files or folders have this name."""
     return name in ("run.json", "recipe.json", *BEGINNING, *LATER) or bool(PATTERNS.fullmatch(name))
 
 
-def names_of_ours(folder: Path) -> list[str]:
+def find_run_names(folder: Path) -> list[str]:
     """Return the names in a folder that a run uses."""
     try:
         return sorted(filter(is_run_name, os.listdir(folder)))
@@ -60,14 +60,14 @@ def names_of_ours(folder: Path) -> list[str]:
 
 
 def check_new(folder: RunFolder) -> None:
-    """Raise RunError unless a new run may be begun here. Nothing is changed."""
-    there = names_of_ours(folder.path)
+    """Raise RunError unless a new run may begin here. Nothing is changed."""
+    there = find_run_names(folder.path)
     if "recipe.json" in there:
         raise RunError(f"{folder.path}: there is a run already; go on with --resume, or choose another folder")
     if "run.json" not in there:
         if there:
             raise RunError(
-                f"{folder.path}: holds {listed(there)}, and is no run of Clearhead's; nothing was touched. "
+                f"{folder.path}: holds {list_names(there)}, and is no run of Clearhead's; nothing was touched. "
                 "Choose another folder"
             )
         return
@@ -76,15 +76,15 @@ def check_new(folder: RunFolder) -> None:
     if "data" in there:
         for place, folders, files in os.walk(folder.data):
             check_unlinked(Path(place), [*folders, *files])
-    steps = [name for name in names_of_ours(folder.path / "checkpoints") if name.startswith("step-")]
+    steps = [name for name in find_run_names(folder.path / "checkpoints") if name.startswith("step-")]
     if later := [name for name in there if name in LATER or name.startswith("metrics.")] or steps:
         raise RunError(
-            f"{folder.path}: holds {listed(later)} of a run whose recipe.json is missing; nothing was touched. "
+            f"{folder.path}: holds {list_names(later)} of a run whose recipe.json is missing; nothing was touched. "
             "Put recipe.json back and go on with --resume, or choose another folder"
         )
 
 
-def listed(names: list[str]) -> str:
+def list_names(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -99,7 +99,7 @@ def check_unlinked(folder: Path, names: Iterable[str] = (LOCK, "metrics.jsonl", 
 
 
 def claim(folder: RunFolder, checkpoints: str | Path | None = None) -> None:
-    """Make the folder, which is locked, a run of ours: run.json, and where the checkpoints will be if elsewhere."""
+    """Make the locked folder a run of ours: write run.json, and checkpoints.json if checkpoints go elsewhere."""
     check_new(folder)
     if folder.run_file.exists():
         remove_litter(folder)
@@ -134,7 +134,7 @@ def move_checkpoints(folder: RunFolder, place: Path) -> Checkpoints:
 
 
 def upgrade(folder: RunFolder, checkpoints: Path) -> None:
-    """Give a run from before there were ids its id. What it saved in `checkpoints` is written down as its own.
+    """Give a run from before there were ids its id, and mark what it saved in `checkpoints` as its own.
 
     A kill in between leaves a run that is whole: the marker alone changes nothing, and with run.json there, what has no
     id yet still counts.
@@ -147,7 +147,7 @@ def upgrade(folder: RunFolder, checkpoints: Path) -> None:
             write_sealed(folder.run_file, {"run": run, "upgraded": True})
     elif "upgraded" not in identity:
         return
-    described = folder.described()
+    described = folder.read_description()
     if "format" not in described:
         with os_errors_as_run_errors(folder.model_file):
             sums = {file: sha256_of_file(folder.path / file) for file in described["tokenizers"].values()}
@@ -161,8 +161,8 @@ def remove_litter(folder: RunFolder) -> None:
         remove_partials(folder.path, FILES)
 
 
-def shows_checkpoints(folder: RunFolder, recipe: Recipe) -> str | None:
-    """Return the file that shows that this run has saved checkpoints, whether or not they can be found; or None.
+def find_evidence_of_checkpoints(folder: RunFolder, recipe: Recipe) -> str | None:
+    """Return the file that shows that this run has saved checkpoints, even if they are lost; or None.
 
     The loop goes on past a step at which it saves only when it has saved. A run from before there were ids may have
     lost the whole folder, so there already an evaluation, which comes just before a save, is taken for one.

@@ -1,4 +1,4 @@
-"""Notice a loss that grows while the model trains, before it is no number any more."""
+"""Watch for divergence: notice a training loss that grows, before it is NaN."""
 
 from collections import deque
 from typing import final
@@ -6,18 +6,18 @@ from typing import final
 __all__ = ["LossWatch"]
 
 WINDOW = 3
-"""Over how many lines of the log the loss is averaged."""
+"""The number of log lines that the loss is averaged over."""
 GROWN = 10.0
-"""How many times its best a loss must be to be told about."""
+"""How many times its best a loss must be for a warning."""
 CALM = 5.0
-"""Below how many times its best it must fall before it is told about again."""
+"""Below how many times its best it must fall before another warning."""
 LEAST = 0.01
 """A best loss below this counts as this: ten times nearly nothing is still nearly nothing."""
 
 
 @final
 class LossWatch:
-    """Compares the training loss, averaged over a few lines of the log, with its best since the warm-up.
+    """A comparison of the training loss, averaged over a few lines of the log, with its best since the warm-up.
 
     >>> watch = LossWatch(warmup=0)
     >>> [watch.see(step, loss) for step, loss in enumerate([0.5, 0.5, 0.5, 9.0, 9.0], start=1)]

@@ -1,4 +1,4 @@
-"""A run folder: what lies where, whose it is, and that only one process writes to it."""
+"""A run folder: its files, the run they belong to, and the lock that lets only one process write to it."""
 
 import contextlib
 import os
@@ -7,35 +7,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from clearhead.errors import DataError, RunError
+from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, read_sealed, sha256_of_file, write_sealed
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.serialization import check_fields
 from clearhead.text.preparing import Prepared
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.holding import Hold, lock
 from clearhead.training.recipe import Recipe, read_recipe, write_recipe
-from clearhead.training.tasks import TASKS, Task
+from clearhead.training.tasks import TASKS, Task, name_of, task_named
 
 __all__ = ["RunFolder"]
 
-DESCRIPTION: Mapping[str, tuple[type, ...]] = {
-    "task": (str,),
-    "context": (int,),
-    "tokenizers": (dict,),
-    "labels": (list,),
-    "documents": (int, type(None)),
-    "data": (str,),
-    "spec": (dict,),
+MODEL_FIELDS: Mapping[str, Any] = {
+    "task": str,
+    "context": int,
+    "tokenizers": dict,
+    "labels": list,
+    "documents": int | None,
+    "data": str,
+    "spec": dict,
 }
-"""What model.json holds, since the first version."""
+"""The fields of model.json since the first version, and their types."""
 
 
 @final
 @dataclass(frozen=True)
 class RunFolder:
-    """Where the things of a run are. Everything to use it, resume it or look into it is inside.
+    """The folder of a run. Everything needed to use, resume or look into the run is inside.
 
     `run.json` has the run's id, which every other file of the run carries. A run from before there were ids has none,
     until it is gone on with (`claiming.upgrade`).
@@ -72,13 +73,18 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def program_file(self) -> Path:
+        """Where the RASP program is described that was compiled into the run, if one was."""
+        return self.path / "program.json"
+
+    @property
     def checkpoints_file(self) -> Path:
-        """Where checkpoints are kept, if they are kept elsewhere."""
+        """Return the file that says where checkpoints are, if they are elsewhere."""
         return self.path / "checkpoints.json"
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """The checkpoints of this run, in its folder or wherever checkpoints.json says."""
+        """Return the checkpoints of this run, in its folder or wherever checkpoints.json says."""
         place = self.path / "checkpoints"
         if os.path.lexists(self.checkpoints_file):
             said = self.read_own(self.checkpoints_file).get("folder")
@@ -108,7 +114,11 @@ class RunFolder:
 
     def read_own(self, path: Path) -> dict[str, Any]:
         """Read a sealed file of this run; RunError where it is damaged or of another run, FileNotFoundError if none."""
-        found, identity = read_sealed(path), self.identity()
+        return self.check_own(path, read_sealed(path))
+
+    def check_own(self, path: Path, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the content of a sealed file; RunError where it is of another run."""
+        identity = self.identity()
         if "format" in found and found.get("run") != identity.get("run"):
             there = "this folder has no run.json" if not identity else f"this is {identity['run']}"
             raise RunError(
@@ -128,16 +138,14 @@ class RunFolder:
         return self.recipe_file.exists()
 
     def recipe(self) -> Recipe:
-        found = read_recipe(self.recipe_file)
-        self.read_own(self.recipe_file)
-        return found
+        return read_recipe(self.recipe_file, check=lambda found: self.check_own(self.recipe_file, found))
 
     def begin(self, recipe: Recipe) -> None:
-        """Write the recipe, the last file of what a run begins with."""
+        """Write the recipe, the last of the files that a run begins with."""
         write_recipe(recipe, self.recipe_file, run=self.id())
 
     def describe(self, spec: Spec, task: Task, prepared: Prepared) -> None:
-        """Write what a use of the model needs beside its weights."""
+        """Write model.json and the tokenisers: what using the model needs beside its weights."""
         files = dict(prepared.notes["tokenizers"])
         for field, file in files.items():
             prepared.tokenizers[field].save(self.path / file)
@@ -146,29 +154,29 @@ class RunFolder:
         self.write_own(
             self.model_file,
             {
-                "task": task.name,
+                "task": name_of(type(task)),
                 "context": task.context,
                 "tokenizers": files,
                 "files": sums,
                 "labels": list(task.labels),
-                "documents": len(prepared.train) if task.name == "generate" else None,
+                "documents": task.documents,
                 "data": prepared.train.folder.parent.name,
                 "spec": spec_to_json(spec),
             },
         )
 
-    def described(self) -> dict[str, Any]:
-        """Read model.json; RunError where it is damaged, of another run, or not what such a file holds."""
+    def read_description(self) -> dict[str, Any]:
+        """Read model.json; RunError where it is missing, damaged, of another run, or lacks a field."""
         try:
             found = self.read_own(self.model_file)
         except FileNotFoundError:
             raise RunError(f"{self.path}: there is no model yet; train it, or go on with --resume") from None
-        for name, kinds in {**DESCRIPTION, **({"files": (dict,)} if "format" in found else {})}.items():
-            if name not in found:
-                raise RunError(f"{self.model_file}: {name!r} is missing; put the file back as it was")
-            if type(found[name]) not in kinds:
-                raise RunError(f"{self.model_file}: {name!r} is {str(found[name])[:40]!r}; put the file back as it was")
-        if found["task"] not in TASKS:
+        fields = {**MODEL_FIELDS, **({"files": dict} if "format" in found else {})}
+        try:
+            check_fields({name: found[name] for name in fields if name in found}, fields, str(self.model_file))
+        except RunError as error:
+            raise RunError(f"{error}; put the file back as it was") from None
+        if ":" not in found["task"] and found["task"] not in TASKS:
             raise RunError(f"{self.model_file}: there is no task {found['task'][:40]!r} in this version")
         for name in (found["data"], *found["tokenizers"].values()):
             if not is_plain_name(name):
@@ -176,16 +184,21 @@ class RunFolder:
         return found
 
     def task(self) -> Task:
-        told = self.described()
+        told = self.read_description()
         loaded = {file: self.tokenizer(file, told.get("files")) for file in set(told["tokenizers"].values())}
-        return TASKS[told["task"]](
+        try:
+            kind = task_named(told["task"])
+        except OptionError as error:
+            raise RunError(f"{self.model_file}: {error}") from None
+        return kind(
             tokenizers={field: loaded[file] for field, file in told["tokenizers"].items()},
             context=told["context"],
             labels=tuple(told["labels"]),
+            documents=told["documents"],
         )
 
     def tokenizer(self, file: str, sums: Mapping[str, str] | None) -> Tokenizer:
-        """Load a tokeniser; RunError where it is not as it was when the run began."""
+        """Load a tokeniser; RunError where it has changed since the run began."""
         path = self.path / file
         try:
             if sums is not None and sha256_of_file(path) != sums.get(file):
@@ -195,19 +208,19 @@ class RunFolder:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected a tokenizer.json") from None
 
     def spec(self) -> Spec:
-        told = self.described()
+        told = self.read_description()
         return spec_from_json(told["spec"], where=f"{self.model_file}: spec", old="format" not in told)
 
     def read_evaluation(self) -> dict[str, Any]:
-        """Read evaluation.json; RunError where there is none, or one that is damaged or of another run."""
+        """Read evaluation.json; RunError where it is missing, damaged or of another run."""
         try:
             return self.read_own(self.evaluation)
         except FileNotFoundError:
             raise RunError(f"{self.evaluation}: is not there; the run has not ended. Go on with --resume") from None
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[Hold]:
-        """Hold the folder for this process. The lock goes with the process, however it ends."""
+    def lock(self) -> Iterator[Hold]:
+        """Lock the folder for this process. The lock goes with the process, however it ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -217,7 +230,7 @@ class RunFolder:
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether this is the name of a file in a folder, and leads nowhere else.
+    """Return whether this is the name of a file in a folder, and leads nowhere else.
 
     >>> is_plain_name("tokenizer.json"), is_plain_name("../x"), is_plain_name(".."), is_plain_name("")
     (True, False, False, False)

@@ -1,4 +1,4 @@
-"""Lists of tensors, all changed in place by one call: what torch keeps under private names."""
+"""Operations on lists of tensors, in place and in one call each: what torch has under private names."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,15 @@ __all__ = ["copy_all", "move_all", "zero_all"]
 
 
 def zero_all(tensors: Sequence[Tensor]) -> None:
-    """Makes them zero."""
+    """Zero the tensors."""
     torch._foreach_zero_(list(tensors))  # pyright: ignore[reportPrivateImportUsage]
 
 
 def copy_all(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copies values into them."""
+    """Copy values into the tensors."""
     torch._foreach_copy_(list(tensors), list(values))  # pyright: ignore[reportPrivateImportUsage]
 
 
 def move_all(tensors: Sequence[Tensor], towards: Sequence[Tensor], share: float) -> None:
-    """Moves them a share of the way."""
+    """Move the tensors a share of the way towards others."""
     torch._foreach_lerp_(list(tensors), list(towards), share)  # pyright: ignore[reportPrivateImportUsage]

@@ -1,7 +1,6 @@
 """Hold a run folder: only one process writes to it, and that process notices when the folder is moved."""
 
 import contextlib
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -9,18 +8,18 @@ from pathlib import Path
 from typing import final
 
 from clearhead.errors import RunError
-from clearhead.files import NO_LINK, NO_WAIT
+from clearhead.system import NO_LINK, NO_WAIT, check_no_link, open_folder, try_lock, unlock
 
 __all__ = ["LOCK", "Hold", "lock"]
 
 LOCK = ".lock"
-DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 
 
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Lock a folder for this process, whose number stands in its .lock meanwhile. The lock ends with the process."""
     try:
+        check_no_link(folder / LOCK)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | NO_LINK | NO_WAIT, 0o644)
     except OSError as error:
         if (folder / LOCK).is_symlink():
@@ -29,13 +28,11 @@ def lock(folder: Path) -> Iterator[None]:
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise RunError(f"{folder / LOCK}: is no regular file; remove it")
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            number = os.read(handle, 32).decode(errors="replace")
+        if not try_lock(handle):
+            number = read_start(handle).decode(errors="replace")
             holder = f"process {number}" if number else "another process"
-            raise RunError(f"{folder}: is in use by {holder}; wait for it, or choose another folder") from None
-        before = os.pread(handle, 32, 0)
+            raise RunError(f"{folder}: is in use by {holder}; wait for it, or choose another folder")
+        before = read_start(handle)
         # The number only serves the message above: that the disk is full is told by the first file that matters.
         with contextlib.suppress(OSError):
             write_over(handle, str(os.getpid()).encode())
@@ -45,13 +42,22 @@ def lock(folder: Path) -> Iterator[None]:
             # As it was: whoever is refused has changed nothing.
             with contextlib.suppress(OSError):
                 write_over(handle, before)
+            unlock(handle)
     finally:
         os.close(handle)
 
 
+def read_start(handle: int) -> bytes:
+    """Read the number in an open lock file, wherever locking has moved in it."""
+    os.lseek(handle, 0, os.SEEK_SET)
+    return os.read(handle, 32)
+
+
 def write_over(handle: int, data: bytes) -> None:
+    """Make the content of an open file this and nothing else."""
     os.ftruncate(handle, 0)
-    os.pwrite(handle, data, 0)
+    os.lseek(handle, 0, os.SEEK_SET)
+    os.write(handle, data)
 
 
 @final
@@ -63,7 +69,9 @@ class Hold:
 
     def __init__(self, run: Path) -> None:
         self.run = run
-        self.handles: dict[Path, int] = {}
+        # Held open, so that no folder made later can be mistaken for it; None where the system opens no folders.
+        self.handles: dict[Path, int | None] = {}
+        self.found: dict[Path, os.stat_result] = {}
         self.saved: str | None = None
         self.stack = contextlib.ExitStack()
         self.add(run)
@@ -73,10 +81,13 @@ class Hold:
         if self.run not in (folder, folder.parent):
             self.stack.enter_context(lock(folder))
         try:
-            self.handles[folder] = os.open(folder, os.O_RDONLY | DIRECTORY)
+            handle = open_folder(folder)
+            self.found[folder] = os.stat(folder) if handle is None else os.fstat(handle)
         except OSError as error:
             raise RunError(f"{folder}: cannot be written to ({error.strerror}); choose another folder") from None
-        self.stack.callback(os.close, self.handles[folder])
+        self.handles[folder] = handle
+        if handle is not None:
+            self.stack.callback(os.close, handle)
 
     def __enter__(self) -> "Hold":
         return self
@@ -86,13 +97,13 @@ class Hold:
 
     def check(self) -> None:
         """Raise RunError where a folder was moved, removed or replaced since it was held."""
-        for path, handle in self.handles.items():
+        for path, found in self.found.items():
             try:
                 # The run folder may be reached through a link; the checkpoints are not.
                 there = os.stat(path, follow_symlinks=path == self.run)
             except OSError:
                 there = None
-            if there is None or not os.path.samestat(there, os.fstat(handle)):
+            if there is None or not os.path.samestat(there, found):
                 raise self.moved(path)
 
     def moved(self, path: Path) -> RunError:
@@ -111,8 +122,10 @@ class Hold:
         )
 
 
-def place_of(handle: int) -> Path | None:
+def place_of(handle: int | None) -> Path | None:
     """Return where a folder that is held open lies now, None if it was removed or the system does not say."""
+    if handle is None:
+        return None
     try:
         place = os.readlink(f"/proc/self/fd/{handle}")
     except OSError:

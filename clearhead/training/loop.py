@@ -1,7 +1,8 @@
-"""The loop: batches in, a trained model out, and at any moment a checkpoint to go on from.
+"""The training loop: batches in, a trained model out, and a checkpoint to resume from at any moment.
 
-Nothing random has a state that must be kept. The batches of an epoch follow from the seed and the epoch; dropout and
-blanks follow from the seed and the step. So a run that was stopped anywhere goes on exactly as it would have.
+Nothing random has a state that must be saved. The batches of an epoch follow from the seed and the epoch; dropout and
+masked tokens follow from the seed and the step. So a run that was stopped anywhere resumes exactly as it would have
+gone on.
 """
 
 import math
@@ -13,12 +14,13 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from clearhead.devices import synchronize
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import Spec
+from clearhead.plots.curves import draw_curves
 from clearhead.text.preparing import Prepared
 from clearhead.training.checkpoints import Checkpoint, Checkpoints, copy_into, named_tensors
-from clearhead.training.curves import draw_curves
 from clearhead.training.divergence import LossWatch
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
@@ -26,20 +28,20 @@ from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.recipe import Recipe
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import Batch, Task
+from clearhead.training.tasks.base import Batch, Task
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
-from clearhead.training.validation import Assessment, Held, assess, goal
+from clearhead.training.validation import Assessment, Held, assess
 
 __all__ = ["Trainer", "Watcher", "Work"]
 
 Watcher = Callable[[Mapping[str, Any]], None]
-"""Is given every line of metrics.jsonl, and what else a person wants to see, as it comes."""
+"""A callback that is given every line of metrics.jsonl as it is written, and a line when a checkpoint was saved."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a run is about: where it lies, how it is to be trained, and on what."""
+    """A run to be trained: its folder, its recipe, its data, its task and its model's spec."""
 
     folder: RunFolder
     recipe: Recipe
@@ -49,7 +51,7 @@ class Work:
 
 
 class Stream:
-    """The batches of all epochs, one after another, from any of them on."""
+    """The batches of all epochs, one after another, starting anywhere."""
 
     def __init__(self, work: Work, *, filled: bool) -> None:
         self.store, self.task, self.seed, self.filled = work.prepared.train, work.task, work.recipe.seed, filled
@@ -57,7 +59,7 @@ class Stream:
         self.taken = 0
 
     def count(self) -> int:
-        """How many batches the first epoch has."""
+        """Return the number of batches in the first epoch."""
         return sum(1 for _ in self.planner.epoch(0))
 
     def batches(self, skip: int) -> Iterator[Batch]:
@@ -73,7 +75,7 @@ class Stream:
 
 @final
 class Trainer:
-    """One run in training. `held` is its folder, which must stay where it is; `log` is given warnings."""
+    """A run in training. `held` is its folder, which must stay where it is; `log` is given warnings."""
 
     def __init__(
         self, work: Work, train_state: TrainState, watcher: Watcher, *, held: Hold, log: Callable[[str], None]
@@ -94,7 +96,7 @@ class Trainer:
 
     @property
     def total(self) -> int:
-        """The steps of the whole run; with a budget of minutes, as many as the speed so far promises."""
+        """Return the steps of the whole run; with a budget of minutes, an estimate from the speed so far."""
         budget = self.recipe.budget
         if budget.steps is not None:
             return budget.steps
@@ -105,7 +107,7 @@ class Trainer:
             max(self.done + 1, int(self.done * budget.minutes * 60 / max(self.seconds, 1e-9))) if self.done else 1 << 20
         )
 
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         budget = self.recipe.budget
         if budget.patience is not None and self.since_best >= budget.patience:
             return True
@@ -114,7 +116,7 @@ class Trainer:
         return self.done >= self.total
 
     def train(self, stopping: Stopping) -> None:
-        """Train to the end of the budget, or until it is told to stop: then it saves, and goes on another time."""
+        """Train until the budget ends or a signal asks to stop; either way a checkpoint is saved."""
         self.checkpoints = self.folder.checkpoints
         self.held.check()
         self.metrics_log = MetricsLog(self.folder.metrics, size=self.log_size, log=self.log)
@@ -137,13 +139,13 @@ class Trainer:
         save_every = checkpointing.save or checkpointing.evaluate
         clock = time.perf_counter()
         saved = self.done
-        while not self.finished() and not stopping.asked:
+        while not self.is_finished() and not stopping.asked:
             self.step(batches)
             if self.done % checkpointing.log == 0:
                 self.wait()
             now = time.perf_counter()
             self.seconds, clock = self.seconds + now - clock, now
-            over = self.finished()
+            over = self.is_finished()
             evaluates = over or self.done % checkpointing.evaluate == 0
             if self.done % checkpointing.log == 0 or over:
                 self.write_step()
@@ -157,12 +159,11 @@ class Trainer:
             self.save()
 
     def wait(self) -> None:
-        """A GPU is given steps ahead of their turn; the clock counts them when they are done."""
-        if self.train_state.device.type == "cuda":
-            torch.cuda.synchronize(self.train_state.device)
+        """Wait until a GPU has done the steps it was given, so that the clock counts steps that are done."""
+        synchronize(self.train_state.device)
 
     def step(self, batches: Iterator[Batch]) -> None:
-        """One optimiser step, with random numbers of its own."""
+        """Take one optimiser step, with random numbers of its own."""
         recipe = self.recipe
         torch.manual_seed(step_seed(recipe.seed, self.done))
         passes = [next(batches) for _ in range(recipe.batching.passes)]
@@ -170,7 +171,7 @@ class Trainer:
         ema_weight = recipe.optimizer.averaging.ema_weight(self.done + 1, self.total)
         self.train_state.hold_average(ema_weight)
         self.stepper.step(passes, rate)
-        self.train_state.move_average(ema_weight)
+        self.train_state.update_average(ema_weight)
         self.done += 1
 
     def write_step(self) -> None:
@@ -178,7 +179,7 @@ class Trainer:
         self.tokens += total.places
         loss = total.nll / max(total.places, 1)
         if not math.isfinite(loss):
-            raise self.diverged(f"the loss is {loss}")
+            raise self.divergence_error(f"the loss is {loss}")
         batches = self.done * self.recipe.batching.passes
         line = {
             "kind": "step",
@@ -192,11 +193,11 @@ class Trainer:
             "tokens_per_second": round(self.tokens / max(self.seconds, 1e-9)),
             "memory_mb": memory_mb(self.train_state.device),
         }
-        self.tell(line)
+        self.report(line)
         self.watch_loss(line)
 
     def watch_loss(self, line: Mapping[str, Any], *, quiet: bool = False) -> None:
-        """Say that the loss has grown tenfold, once each time. `quiet`: the line is from before a resume."""
+        """Warn, once each time, that the loss has grown tenfold. `quiet`: the line is from before a resume."""
         step, loss = line.get("step"), line.get("loss")
         if line.get("kind") != "step" or not isinstance(step, int) or not isinstance(loss, float):
             return
@@ -208,24 +209,24 @@ class Trainer:
             )
 
     def check_weights(self) -> None:
-        """A step's loss is from before its update, so it does not tell what the update made of the weights."""
+        """Raise RunError where a weight is not finite: a step's loss is from before its update."""
         if not self.train_state.is_finite():
-            raise self.diverged("there are weights that are no numbers")
+            raise self.divergence_error("there are weights that are no numbers")
 
-    def diverged(self, how: str) -> RunError:
+    def divergence_error(self, how: str) -> RunError:
         return RunError(
             f"{self.folder.path}: {how} at step {self.done}: training has diverged. What was saved before is from "
             "better days; train again with a lower --lr, or with more --warmup"
         )
 
-    def tell(self, line: Mapping[str, Any]) -> None:
-        """To the log; to the watcher too, with the steps there will be."""
+    def report(self, line: Mapping[str, Any]) -> None:
+        """Write a line to the log, and give it to the watcher with the total number of steps."""
         with os_errors_as_run_errors(self.folder.metrics):
             self.metrics_log.write(line)
         self.watcher({**line, "total": self.total})
 
     def evaluate(self) -> Assessment:
-        """Assesses the weights to use, and remembers whether they are the best so far."""
+        """Score the weights to use on the validation set, and record whether they are the best so far."""
         self.check_weights()
         checkpointing = self.recipe.checkpointing
         held = Held(
@@ -236,24 +237,24 @@ class Trainer:
             bfloat16=self.train_state.bfloat16,
         )
         started = time.perf_counter()
-        found = assess(self.train_state.caught_up(), self.task, held)
+        found = assess(self.train_state.averaged_model(), self.task, held)
         self.train_state.model.train()
-        score = goal(found.scores, found.loss)
+        score = self.task.goal(found.scores, found.loss)
         better = math.isfinite(score) and (self.best is None or score > self.best["score"])
         self.since_best = 0 if better else self.since_best + 1
         if better:
             self.best = {"step": self.done, "score": score}
         taken = round(time.perf_counter() - started, 3)
-        self.tell({"kind": "evaluation", "step": self.done, **asdict(found), "best": better, "seconds": taken})
+        self.report({"kind": "evaluation", "step": self.done, **asdict(found), "best": better, "seconds": taken})
         return found
 
     def save(self) -> None:
-        """A checkpoint of this very moment. It holds the bytes of the log so far, and no more."""
+        """Save a checkpoint of this moment, with the size of the log so far."""
         self.check_weights()
         self.held.check()
         with os_errors_as_run_errors(self.folder.metrics):
             self.metrics_log.sync()
-        model = named_tensors(self.train_state.caught_up())
+        model = named_tensors(self.train_state.averaged_model())
         state = {
             "seconds": self.seconds,
             "tokens": self.tokens,
@@ -261,7 +262,7 @@ class Trainer:
             "metrics_size": self.metrics_log.size,
             "best": self.best,
             "since_best": self.since_best,
-            "finished": self.finished(),
+            "finished": self.is_finished(),
         }
         self.checkpoints.save(self.done, model, training_tensors(self.train_state), state)
         self.held.saved = f"step-{self.done:08d}"
@@ -270,8 +271,8 @@ class Trainer:
         self.watcher({"kind": "saved", "step": self.done})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Put everything back as it was when the checkpoint was saved."""
-        restore_training(self.train_state, checkpoint.training(), str(checkpoint.folder))
+        """Restore everything to what it was when the checkpoint was saved."""
+        copy_into(training_tensors(self.train_state), checkpoint.training(), str(checkpoint.folder))
         state = checkpoint.state
         self.done, self.tokens, self.seconds = checkpoint.step, state["tokens"], state["seconds"]
         self.train_state.places = state["places"]
@@ -280,21 +281,16 @@ class Trainer:
 
 
 def step_seed(seed: int, step: int) -> int:
-    """A seed for each step of each run, far from its neighbours."""
+    """Return the seed of a step of a run; neighbouring steps have unrelated ones."""
     return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def training_tensors(train_state: TrainState) -> dict[str, torch.Tensor]:
-    """The weights in training, the optimiser's moments, the average, and the sum the log is in the middle of."""
+    """Return all tensors that training changes, by name: weights, optimiser moments, average, running loss."""
     found = {f"model.{name}": one for name, one in named_tensors(train_state.model).items()}
     names = {id(one): name for name, one in train_state.model.named_parameters()}
     for one, state in train_state.optimiser.state.items():
         found |= {f"optimiser.{names[id(one)]}.{key}": value for key, value in state.items()}
     if train_state.averaged is not train_state.model:
-        found |= {f"average.{name}": one for name, one in named_tensors(train_state.caught_up()).items()}
+        found |= {f"average.{name}": one for name, one in named_tensors(train_state.averaged_model()).items()}
     return found | {"nll": train_state.nll}
-
-
-def restore_training(train_state: TrainState, saved: Mapping[str, torch.Tensor], where: str) -> None:
-    """Copies what was saved over all of it."""
-    copy_into(training_tensors(train_state), saved, where)

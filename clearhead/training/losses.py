@@ -1,6 +1,6 @@
-"""The objective: cross-entropy with label smoothing, and R-Drop.
+"""The loss: cross-entropy with label smoothing, and R-Drop.
 
-`wanted` holds the token (or class) that is right at each place, and `NOTHING` where nothing is asked.
+`wanted` holds the target token (or class) of each place, and `NOTHING` where there is none.
 """
 
 from typing import NamedTuple
@@ -18,14 +18,15 @@ Wanted = Int[Tensor, "place"]
 
 
 class Loss(NamedTuple):
-    """Sums over the places that ask for something: what is trained on, and the plain negative log-likelihood."""
+    """Sums over the places that have a target: the objective to train on, and the plain negative log-likelihood."""
 
     objective: Float[Tensor, ""]
     nll: Float[Tensor, ""]
 
 
 def cross_entropy(logits: Logits, wanted: Wanted, smoothing: float = 0.0) -> Loss:
-    """The sum of -log p(wanted). With smoothing e, the target is wanted with 1 - e, and any choice with e / choices.
+    """Return the sum of -log p(wanted). With smoothing e, the target is `wanted` with weight 1 - e, and any choice with
+    e / choices.
 
     >>> import torch
     >>> logits, wanted = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([0, NOTHING])
@@ -33,17 +34,17 @@ def cross_entropy(logits: Logits, wanted: Wanted, smoothing: float = 0.0) -> Los
     0.2395
     """
     if smoothing == 0:
-        nll = F.cross_entropy(wide(logits), wanted, ignore_index=NOTHING, reduction="sum")
+        nll = F.cross_entropy(at_least_float32(logits), wanted, ignore_index=NOTHING, reduction="sum")
         return Loss(nll, nll.detach())
-    return smoothed(torch.log_softmax(wide(logits), -1), wanted, smoothing)
+    return loss_from_log_probs(torch.log_softmax(at_least_float32(logits), -1), wanted, smoothing)
 
 
-def wide(logits: Logits) -> Logits:
-    """In float32 at least: half precision is too coarse for a sum over a vocabulary."""
+def at_least_float32(logits: Logits) -> Logits:
+    """Return logits in float32 or wider: half precision is too coarse for a sum over a vocabulary."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def smoothed(log_probs: Logits, wanted: Wanted, smoothing: float) -> Loss:
+def loss_from_log_probs(log_probs: Logits, wanted: Wanted, smoothing: float) -> Loss:
     nll = F.nll_loss(log_probs, wanted, ignore_index=NOTHING, reduction="sum")
     if smoothing == 0:
         return Loss(nll, nll.detach())
@@ -52,15 +53,16 @@ def smoothed(log_probs: Logits, wanted: Wanted, smoothing: float) -> Loss:
 
 
 def r_drop(logits: Logits, wanted: Wanted, smoothing: float, weight: float) -> Loss:
-    """The same places answered twice, with different dropout, one half after the other: the mean of both losses, and
-    `weight` / 4 times the divergence of each answer from the other, so that the two answers come to agree.
+    """Return R-Drop's loss of logits that hold the same places twice, from passes with different dropout: the mean of
+    both cross-entropies, and `weight` / 4 times the divergence of each answer from the other, so that the two come to
+    agree.
 
     This is half of what Liang et al. (2021) write, -log p - log q + weight / 2 (KL(p, q) + KL(q, p)): the gradient of
     a batch stays as large as without R-Drop, and `weight` is their alpha.
     """
-    log_probs = torch.log_softmax(wide(logits), -1)
+    log_probs = torch.log_softmax(at_least_float32(logits), -1)
     p, q = log_probs.chunk(2)
     nothing, _ = (wanted == NOTHING).chunk(2)
     divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1).masked_fill(nothing, 0).sum()
-    both = smoothed(log_probs, wanted, smoothing)
+    both = loss_from_log_probs(log_probs, wanted, smoothing)
     return Loss(both.objective / 2 + weight / 4 * divergence, both.nll / 2)

@@ -1,40 +1,30 @@
-"""What of a machine a recipe leaves open: device, precision, threads; settled before training, and recorded."""
+"""What of a machine a recipe leaves open: device, precision, threads; decided before training, and recorded."""
 
 import os
 from dataclasses import replace
 
 import torch
 
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError
 from clearhead.training.recipe import Machine
 
-__all__ = ["chosen_device", "prepare_machine", "settled"]
+__all__ = ["prepare_machine", "resolve_machine"]
 
 
-def chosen_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise OptionError(f"device: there is no {name!r}; there are auto, cpu, cuda and cuda:1 and so on") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise OptionError("device: there is no GPU that torch can use on this machine; take --device cpu, or auto")
-    return device
-
-
-def settled(machine: Machine) -> Machine:
-    """The same with nothing left open."""
-    device = chosen_device(machine.device)
+def resolve_machine(machine: Machine) -> Machine:
+    """Return the machine with nothing left open. OptionError for a precision that the device is not run in."""
+    device = choose_device(machine.device)
     precision = machine.precision
     if precision == "auto":
         precision = "bfloat16" if device.type == "cuda" else "float32"
+    if precision == "bfloat16" and device.type == "mps":
+        raise OptionError("precision: bfloat16 is not offered on mps; take --precision float32, or auto")
     return replace(machine, device=str(device), precision=precision, threads=machine.threads or torch.get_num_threads())
 
 
 def prepare_machine(machine: Machine) -> torch.device:
-    """Sets torch's threads and, where it is asked for, its deterministic mode. The same threads give the same bits."""
+    """Set torch's threads and, where it is asked for, its deterministic mode. The same threads give the same bits."""
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
     if machine.deterministic:

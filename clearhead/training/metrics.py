@@ -1,4 +1,4 @@
-"""The metrics of a run: one line a report, in a file that grows while the model trains and that a resume cuts back."""
+"""The metrics of a run: a file of JSON lines that grows during training and is cut back by a resume."""
 
 import json
 import math
@@ -16,27 +16,27 @@ __all__ = ["TIMES", "MetricsLog", "read_metrics", "without_times"]
 MOST_BYTES = 1_000_000_000
 """The largest log that is read: some ten million lines."""
 TIMES = ("seconds", "tokens_per_second", "memory_mb")
-"""The keys whose numbers differ between two runs that are otherwise equal."""
+"""Keys whose numbers differ between two runs that are otherwise equal."""
 
 
-def nothing(text: str) -> None:
-    """Say nothing."""
+def ignore(text: str) -> None:
+    """Ignore a message."""
 
 
 @final
 class MetricsLog:
-    """A file of metrics: one JSON object a line, there for others to read as soon as it is written.
+    """A file of metrics: one JSON object a line, which others can read as soon as it is written.
 
     A checkpoint keeps `size`; a resume from it opens the file with that size, and what came later is cut off.
     """
 
-    def __init__(self, path: Path, *, size: int = 0, log: Callable[[str], None] = nothing) -> None:
-        """Open the file, cut back to its first `size` bytes; with 0, a new file.
+    def __init__(self, path: Path, *, size: int = 0, log: Callable[[str], None] = ignore) -> None:
+        """Open the file, cut back to its first `size` bytes; with 0, start a new file.
 
-        What is there and is not such a log is set aside under a numbered name, and told about: nothing of it is lost.
+        A file that is not such a log is set aside under a numbered name, and logged: nothing of it is lost.
         """
         try:
-            if (wrong := misfit(path, size)) is not None:
+            if (wrong := find_misfit(path, size)) is not None:
                 if os.path.lexists(path):
                     wrong = f"{wrong}; it is set aside as {set_aside(path).name}"
                 log(f"{path}: {wrong}, and a new log begins")
@@ -48,28 +48,28 @@ class MetricsLog:
             raise RunError(f"{path}: the metrics cannot be written there: {error.strerror or error}") from error
 
     def write(self, line: Mapping[str, object]) -> None:
-        """Appends a line, its keys in the order given; a number that is not finite becomes null."""
-        text = json.dumps(finite(line), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        """Append a line, its keys in the order given; a number that is not finite becomes null."""
+        text = json.dumps(replace_nonfinite(line), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         # UTF-8 has no half of a surrogate pair. This error handler's \udXXX is just what JSON calls it.
         self.file.write(text.encode(errors="backslashreplace") + b"\n")
         self.file.flush()
 
     @property
     def size(self) -> int:
-        """How many bytes the file has."""
+        """Return the size of the file in bytes."""
         return self.file.tell()
 
     def sync(self) -> None:
-        """Returns when the lines would survive a power cut."""
+        """Flush the lines to disk, so that they survive a power cut."""
         os.fsync(self.file.fileno())
 
     def close(self) -> None:
-        """Ends the writing; a second time does nothing."""
+        """Close the file; a second time does nothing."""
         self.file.close()
 
 
-def misfit(path: Path, size: int) -> str | None:
-    """Return why a log with `size` bytes cannot go on in this file, None if it can; OSError for what is no file."""
+def find_misfit(path: Path, size: int) -> str | None:
+    """Return why a log of `size` bytes cannot go on in this file, None if it can; OSError for what is no file."""
     if not os.path.lexists(path):
         return "the log of what came before is lost" if size else None
     about = path.lstat()
@@ -86,35 +86,35 @@ def misfit(path: Path, size: int) -> str | None:
         )
     try:
         for number, line in enumerate(kept[:-1].split(b"\n"), start=1):
-            parsed(line, path, number)
+            parse_line(line, path, number)
     except RunError as error:
         return f"is broken ({str(error).removeprefix(f'{path}:')})"
     return None
 
 
-def finite(value: object) -> object:
-    """The same with None for every number that is not finite: JSON has no such numbers."""
+def replace_nonfinite(value: object) -> object:
+    """Return the value with None for every number that is not finite: JSON has no such numbers."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: finite(inner) for key, inner in value.items()}
+        return {key: replace_nonfinite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
+        return [replace_nonfinite(inner) for inner in value]
     return value
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of metrics. A last line that is torn, because its writer was killed, is left out."""
+    """Return the lines of a file of metrics. A torn last line, whose writer was killed, is left out."""
     try:
         *whole, last = read_bytes(path, most=MOST_BYTES).split(b"\n")
     except OSError as error:
         raise RunError(f"{path}: the metrics cannot be read: {error.strerror or error}") from error
-    lines = [parsed(line, path, number) for number, line in enumerate(whole, start=1)]
-    return lines if is_torn(last) else [*lines, parsed(last, path, len(whole) + 1)]
+    lines = [parse_line(line, path, number) for number, line in enumerate(whole, start=1)]
+    return lines if is_torn(last) else [*lines, parse_line(last, path, len(whole) + 1)]
 
 
 def is_torn(last: bytes) -> bool:
-    """Whether what comes after the last line break is less than a line. A part of a JSON object is never JSON."""
+    """Return whether the bytes after the last line break are less than a line. Part of a JSON object is never JSON."""
     try:
         parse_json(last)
     except ValueError:
@@ -122,8 +122,8 @@ def is_torn(last: bytes) -> bool:
     return False
 
 
-def parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """What a line says."""
+def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """Return a line as a dictionary; RunError where it is broken."""
     try:
         read = parse_json(line)
     except ValueError as error:
@@ -134,5 +134,5 @@ def parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def without_times(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The lines without what depends on the machine and the hour: equal for two equal runs."""
+    """Return the lines without what depends on the machine and the hour: equal for two equal runs."""
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]

@@ -1,4 +1,4 @@
-"""Where a command may write: never over its own input, and never over a file of a run."""
+"""Output files: a command never writes over its own input, nor over a file of a run."""
 
 import os
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ __all__ = ["check_output"]
 MARKS = ("run.json", "recipe.json")
 """A folder that holds one of these is a run folder."""
 DEEP = 4
-"""How many folders above a file are looked at for a run: its checkpoints and data lie at most so deep."""
+"""How many folders above a file are searched for a run: its checkpoints and data are at most so deep."""
 
 
 def check_output(path: Path, *, option: str, inputs: Iterable[str | Path] = ()) -> Path:

@@ -1,5 +1,7 @@
 """The recipe: everything that decides what a run becomes, in one frozen tree that the run folder keeps."""
 
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, final
@@ -9,12 +11,12 @@ from clearhead.files import os_errors_as_run_errors, read_sealed, write_sealed
 from clearhead.model import spec_json
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import PARTS
-from clearhead.serialization import CLASS, Then, from_json, table_of, to_json
+from clearhead.serialization import CLASS, Then, from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.averaging import Averaging, Ema, Last, Unaveraged
-from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, Schedule, WarmupStableDecay
+from clearhead.training.averaging import Averaging, Unaveraged
+from clearhead.training.schedules import CosineDecay, Schedule
 
 __all__ = ["Batching", "Budget", "Checkpointing", "Machine", "Optimizer", "Recipe", "read_recipe", "write_recipe"]
 
@@ -163,13 +165,12 @@ class Recipe:
             raise OptionError(f"seed: 0 or more; came {self.seed}")
 
 
-CLASSES = table_of(
-    (
-        *PARTS.values(),
-        *(Recipe, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine, Aligned, Table, Documents),
-        *(Constant, CosineDecay, InverseSqrt, WarmupStableDecay, Unaveraged, Ema, Last),
-    )
+SPECS = table_of(
+    (Recipe, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine, Aligned, Table, Documents)
 )
+"""What a recipe is made of beside parts and the specs of models."""
+CLASSES: Mapping[str, type] = ChainMap(SPECS, PARTS)  # pyright: ignore[reportArgumentType] - it is only read
+"""Everything a recipe can have, by name: parts of users too."""
 
 
 THEN: Then = {**spec_json.THEN, "Recipe": {"parameters": None, "vectors": None}}
@@ -202,8 +203,8 @@ def write_recipe(recipe: Recipe, path: Path, *, run: str | None = None) -> None:
         write_sealed(path, content if run is None else {"run": run, **content})
 
 
-def read_recipe(path: Path, *, run: str | None = None) -> Recipe:
-    """Read a recipe; given a run's id, raise where the file belongs to another run.
+def read_recipe(path: Path, *, check: Callable[[dict[str, Any]], object] | None = None) -> Recipe:
+    """Read a recipe. `check` is given the file's content: a run folder's refuses the recipe of another run.
 
     Files from before there was a `format` have no id and no checksum, and fields that were added since take their value
     of then.
@@ -216,12 +217,19 @@ def read_recipe(path: Path, *, run: str | None = None) -> Recipe:
         ) from None
     old = "format" not in found
     content = {name: value for name, value in found.items() if old or name not in ("format", "run", "sha256")}
-    if run is not None and not old and found.get("run") != run:
-        raise RunError(f"{path}: belongs to another run; put this run's own file back")
     recipe = from_json(use_current_names(content), CLASSES, where=str(path), then=THEN if old else None)
     if not isinstance(recipe, Recipe):
         raise RunError(f"{path}: holds no recipe but {type(recipe).__name__}")
+    if check is not None:
+        check(found)
     return recipe
+
+
+def own_modules(recipe: Recipe) -> list[str]:
+    """Return the names of the modules that the parts of the user's own in a recipe are in."""
+    content = to_json(recipe, CLASSES)
+    named = [*names_in(content), content["task"]]
+    return sorted({name.partition(":")[0] for name in named if ":" in name})
 
 
 def changes(old: Recipe, new: Recipe) -> dict[str, Any]:

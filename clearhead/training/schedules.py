@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import final
 
 from clearhead.errors import OptionError
+from clearhead.registry import kind, options, register
 
 __all__ = ["SCHEDULES", "Constant", "Cosine", "CosineDecay", "InverseSqrt", "Schedule", "WarmupStableDecay"]
 
 
+@kind("schedule")
 @dataclass(frozen=True, kw_only=True)
 class Schedule(ABC):
     """Rises to the peak over `warmup` steps, then goes its own way."""
@@ -99,10 +101,10 @@ class WarmupStableDecay(Schedule):
         return self.floor + (1 - self.floor) * min(1.0, max(0.0, left))
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    "constant": Constant,
-    "cosine": Cosine,
-    "inverse-sqrt": InverseSqrt,
-    "wsd": WarmupStableDecay,
-}
+register(Constant, option="constant")
+register(CosineDecay, option="cosine")
+register(InverseSqrt, option="inverse-sqrt")
+register(WarmupStableDecay, option="wsd")
+
+SCHEDULES: dict[str, type[Schedule]] = options("schedule")
 """Every schedule by name."""

@@ -1,4 +1,4 @@
-"""Starting from pre-trained word vectors: the rows of a model's token tables whose words a file has."""
+"""Pre-trained word vectors as a start: they fill the rows of a model's token tables whose words a file has."""
 
 from collections.abc import Callable
 from typing import cast
@@ -11,13 +11,13 @@ from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import WordVectors, read_vectors
-from clearhead.training.tasks import Task
+from clearhead.training.tasks.base import Task
 
 __all__ = ["start_from_vectors"]
 
 
 def start_from_vectors(model: nn.Module, task: Task, path: str, log: Callable[[str], None]) -> None:
-    """Put the vectors of a file into the model's token tables, and say how many words were found.
+    """Copy the vectors of a file into the model's token tables, and log how many words were found.
 
     What enters the model for such a word is the file's vector itself, whatever factor the embedding has. Words that the
     file does not have keep their random start. A word is looked up as it is written, then in lower case.
@@ -40,7 +40,7 @@ def start_from_vectors(model: nn.Module, task: Task, path: str, log: Callable[[s
 def embeddings_of(model: nn.Module, task: Task) -> dict[str, tuple[TokenEmbedding, Tokenizer]]:
     """Return the embeddings that have a table of their own, and the tokenisers of what they read, by name."""
     if not isinstance(model, EncoderDecoder):
-        return {"text": (cast(Encoder | Decoder, model).embedding, task.tokenizers["text"])}
+        return {"text": (cast(Encoder | Decoder, model).embedding, task.tokenizer)}
     source, target = model.encoder.embedding, model.decoder.embedding
     tables = {"source": (source, task.tokenizers["source"]), "target": (target, task.tokenizers["target"])}
     if source.table is target.table:
@@ -50,7 +50,7 @@ def embeddings_of(model: nn.Module, task: Task) -> dict[str, tuple[TokenEmbeddin
 
 @torch.no_grad()
 def fill(embedding: TokenEmbedding, words: list[str], found: WordVectors) -> int:
-    """Write the vectors into the table's rows; return for how many words there was one."""
+    """Copy the vectors into the table's rows; return for how many words there was a vector."""
     width = embedding.table.shape[1]
     if found.size != width:
         raise OptionError(f"vectors: they have {found.size} numbers each, and the model is {width} wide")

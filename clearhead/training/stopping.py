@@ -1,4 +1,4 @@
-"""Stopping: Ctrl-C and SIGTERM ask the loop to save and leave; a second Ctrl-C leaves at once."""
+"""Stopping by signals: Ctrl-C and SIGTERM ask the loop to save and leave; a second Ctrl-C leaves at once."""
 
 import contextlib
 import os
@@ -9,12 +9,14 @@ from typing import final
 
 __all__ = ["Stopping"]
 
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
+"""SIGBREAK, which only Windows has, is how one process asks another to stop there."""
 TOLD = b"stopping: it is saved first; Ctrl-C again leaves at once\n"
 
 
 @final
 class Stopping:
-    """Within it, signals are asked about instead of obeyed. `asked` is the signal that came, 0 if none has."""
+    """A context in which signals are recorded instead of obeyed. `asked` is the signal that came, 0 if none has."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -22,7 +24,7 @@ class Stopping:
 
     def __enter__(self) -> "Stopping":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 self.before[number] = signal.signal(number, self.ask)
         return self
 

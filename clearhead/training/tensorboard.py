@@ -1,4 +1,4 @@
-"""TensorBoard: the numbers of the metrics log once more, in the form that its pages show."""
+"""TensorBoard: the numbers of the metrics log as event files."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,20 +10,20 @@ from clearhead.errors import OptionError
 __all__ = ["TensorBoard"]
 
 GROUPS = {"step": "train", "evaluation": "dev"}
-"""What the curves of a kind of line are listed under."""
+"""The prefix of the curves of a kind of line."""
 
 LEFT_OUT = ("kind", "step")
 
 
 @final
 class TensorBoard:
-    """The same numbers for TensorBoard: curves such as train/loss and dev/bleu over the steps.
+    """A writer of event files: curves such as train/loss and dev/bleu over the steps.
 
     Only numbers go there, and those that are finite; texts stay in the metrics log.
     """
 
     def __init__(self, folder: Path, *, resumed: int = 0) -> None:
-        """Writes into the folder; `resumed` is the step that a resume goes on from: what came after it is not shown."""
+        """Open the folder for writing; what was logged after step `resumed`, where a resume starts, is hidden."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -33,7 +33,7 @@ class TensorBoard:
         self.writer = SummaryWriter(str(folder), purge_step=resumed + 1 if resumed else None, flush_secs=10)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Adds the numbers of a line of the metrics log; a line of another kind than step or evaluation has none."""
+        """Add the numbers of a line of the metrics log; a line that is no step and no evaluation has none."""
         if group := GROUPS.get(line.get("kind", "")):
             inner = {key: value for key, value in line.items() if key not in LEFT_OUT}
             # As a dictionary: the loss stands among the scores of a text once more.
@@ -41,12 +41,12 @@ class TensorBoard:
                 self.writer.add_scalar(f"{group}/{name}", number, line["step"])
 
     def close(self) -> None:
-        """Writes what is left and ends."""
+        """Write what is left and close the file."""
         self.writer.close()
 
 
 def numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The names and values of the finite numbers in a line; those under `scores` go by their own names."""
+    """Yield the names and values of the finite numbers in a line; those under `scores` go by their own names."""
     for key, value in line.items():
         if isinstance(value, Mapping):
             prefix = "" if key == "scores" else f"{key}/"

@@ -1,4 +1,4 @@
-"""`train` and `resume`: from a recipe to a run folder, whole at any moment."""
+"""`train` and `resume`: from a recipe to a run folder that is whole at any moment."""
 
 import time
 from collections.abc import Callable
@@ -8,30 +8,30 @@ from typing import final
 
 import torch
 
-from clearhead.errors import OptionError, RunError
+from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import resized
-from clearhead.text.preparing import Prepared, opened, prepare
+from clearhead.text.preparing import Prepared, open_prepared, prepare
 from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link
 from clearhead.training.claiming import (
     check_new,
     check_unlinked,
     claim,
+    find_evidence_of_checkpoints,
     move_checkpoints,
     remove_litter,
-    shows_checkpoints,
     upgrade,
 )
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.loop import Trainer, Watcher, Work
-from clearhead.training.machine import prepare_machine, settled
-from clearhead.training.metrics import finite
+from clearhead.training.machine import prepare_machine, resolve_machine
+from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.recipe import Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import task_named
 from clearhead.training.train_step import TrainState
 from clearhead.training.validation import Held, assess
 from clearhead.training.weight_files import check_shapes, read_header
@@ -41,36 +41,33 @@ __all__ = ["resume", "train"]
 MOST_ASSESSED = 2000
 
 
-def say(line: object) -> None:
-    """What a watcher does unless another is given: nothing."""
+def ignore(line: object) -> None:
+    """Ignore a line: the default watcher."""
 
 
 def train(
     path: str | Path,
     recipe: Recipe,
     *,
-    watcher: Watcher = say,
+    watcher: Watcher = ignore,
     log: Callable[[str], None] = to_stderr,
     data: Path | None = None,
     checkpoints: str | Path | None = None,
 ) -> Run:
-    """Train a new run.
+    """Train a new run, and return it loaded with its best weights.
 
     `data` is where token ids are kept, in the run folder unless several runs share them; `checkpoints` is a folder of
     their own for checkpoints, on another disk for instance.
     """
     folder = RunFolder(Path(path))
-    if recipe.task not in TASKS:
-        raise OptionError(f"task: there is no {recipe.task!r}; there are {', '.join(TASKS)}")
+    kind = task_named(recipe.task)
     check_new(folder)
-    with folder.locked() as held:
+    with folder.lock() as held:
         claim(folder, checkpoints)
-        recipe = replace(recipe, machine=settled(recipe.machine))
+        recipe = replace(recipe, machine=resolve_machine(recipe.machine))
         context = recipe.batching.context
-        prepared = prepare(
-            recipe.corpus, TASKS[recipe.task].layout(context), recipe.tokenizing, data or folder.data, log
-        )
-        task = TASKS[recipe.task](tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
+        prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, data or folder.data, log)
+        task = kind.of(prepared, context)
         spec = task.fitted(recipe.model)
         if recipe.parameters is not None:
             spec = resized(spec, recipe.parameters)
@@ -90,12 +87,12 @@ def resume(
     budget: Budget | None = None,
     lr: float | None = None,
     machine: Machine | None = None,
-    watcher: Watcher = say,
+    watcher: Watcher = ignore,
     log: Callable[[str], None] = to_stderr,
     data: Path | None = None,
     checkpoints: str | Path | None = None,
 ) -> Run:
-    """Go on from the newest whole checkpoint, as if it had never stopped; or further, with a new budget.
+    """Resume a run from its newest whole checkpoint as if it had never stopped; or go further, with a new budget.
 
     `lr` and `machine` take the place of the recipe's own, and are written into it. `checkpoints` is where the folder
     of the checkpoints was moved to. Where the run cannot be gone on with, nothing in its folder is changed.
@@ -104,25 +101,25 @@ def resume(
     recipe = folder.recipe()
     check_unlinked(folder.path)
     find_checkpoints(folder, checkpoints)
-    with folder.locked() as held:
+    with folder.lock() as held:
         task, spec = folder.task(), folder.spec()
         check_fit(task, spec, str(folder.model_file))
-        prepared = prepared_before(data or folder.data, folder)
+        prepared = load_prepared(data or folder.data, folder)
         found = find_checkpoints(folder, checkpoints)
-        checkpoint = last_whole(found, folder, recipe, log)
+        checkpoint = checkpoint_to_resume(found, folder, recipe, log)
         log("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
         changed = replace(
             recipe,
             budget=budget or recipe.budget,
             optimizer=replace(recipe.optimizer, lr=lr or recipe.optimizer.lr),
-            machine=settled(machine or recipe.machine),
+            machine=resolve_machine(machine or recipe.machine),
         )
         work = Work(folder=folder, recipe=changed, prepared=prepared, task=task, spec=spec)
         return Training(work, held, watcher, log).run(checkpoint, lambda: take_over(work, found, held))
 
 
 def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpoints:
-    """Return the checkpoints to go on from and to add to; RunError where that cannot be done."""
+    """Return the checkpoints to resume from and to add to; RunError where that cannot be done."""
     if elsewhere is not None:
         return move_checkpoints(folder, Path(elsewhere))
     found = folder.checkpoints
@@ -146,24 +143,24 @@ def take_over(work: Work, found: Checkpoints, held: Hold) -> None:
         folder.begin(work.recipe)
 
 
-def prepared_before(data: Path, folder: RunFolder) -> Prepared:
-    home = data / folder.described()["data"]
+def load_prepared(data: Path, folder: RunFolder) -> Prepared:
+    home = data / folder.read_description()["data"]
     if not (home / "whole.json").exists():
         raise RunError(f"{home}: the token ids of this run are not there; put them back, or train a new run")
-    return opened(home)
+    return open_prepared(home)
 
 
-def last_whole(
+def checkpoint_to_resume(
     checkpoints: Checkpoints, folder: RunFolder, recipe: Recipe, log: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return the checkpoint to go on from; None only where none was ever written."""
+    """Return the checkpoint to resume from, None where none was ever saved; RunError where all are lost."""
     found = checkpoints.newest(log)
     if found is None and checkpoints.folders():
         raise RunError(
             f"{checkpoints.folder}: none of the checkpoints is whole. Put one back; or, to go on from the very start, "
             "train in another folder"
         )
-    if found is None and (shown := shows_checkpoints(folder, recipe)) is not None:
+    if found is None and (shown := find_evidence_of_checkpoints(folder, recipe)) is not None:
         raise RunError(
             f"{checkpoints.folder}: there is no checkpoint, and {shown} shows that this run has saved some. Put them "
             "back; nothing was changed. To go on from the very start, train in another folder"
@@ -197,7 +194,7 @@ class Training:
                 trainer.restore(checkpoint)
             begin()
             trainer.train(stopping)
-        if stopping.asked and not trainer.finished():
+        if stopping.asked and not trainer.is_finished():
             raise Stopped(work.folder.path, trainer.done, stopping.asked)
         run = load(work.folder.path, device=str(device))
         write_evaluation(run, work.prepared, trainer)
@@ -205,7 +202,7 @@ class Training:
 
 
 class Stopped(RunError):
-    """Training was asked to stop, and saved; `exit_code` is what a shell expects of the signal."""
+    """Training was asked to stop, and saved a checkpoint; `exit_code` is what a shell expects of the signal."""
 
     def __init__(self, path: Path, step: int, number: int) -> None:
         super().__init__(f"stopped at step {step}, and saved; go on with: clearhead train {path} --resume")
@@ -213,7 +210,7 @@ class Stopped(RunError):
 
 
 def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
-    """evaluation.json: the weights to use, on the held-out records."""
+    """Write evaluation.json: the scores of the weights to use on the validation set."""
     started = time.perf_counter()
     checkpointing = trainer.recipe.checkpointing
     held = Held(
@@ -236,4 +233,4 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
         "samples": assessed.samples,
     }
     trainer.held.check()
-    run.folder.write_own(run.folder.evaluation, {key: finite(value) for key, value in found.items()})
+    run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in found.items()})

@@ -1,4 +1,4 @@
-"""What a step changes: the model, its optimiser, and the average of its weights. A step is passes and an update.
+"""A training step: gradient accumulation over micro-batches, then an update of the weights and their average.
 
 `Eager` runs each operation as it comes. `Captured` records a pass once for each shape of batch, and the update once, as
 CUDA graphs, and replays them: a small model on a large GPU spends its time launching kernels otherwise.
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.compiling import compile
+from clearhead.devices import takes_foreach, widest_float
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.foreach import copy_all, move_all, zero_all
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
 from clearhead.training.recipe import Machine, Optimizer
-from clearhead.training.tasks import Batch, Task
+from clearhead.training.tasks.base import Batch, Task
 
 __all__ = ["Captured", "Eager", "Stepper", "Totals", "TrainState", "make_stepper"]
 
@@ -26,7 +27,9 @@ WARM_UPS = 3
 
 
 class Totals(NamedTuple):
-    """Sums since they were last cleared: negative log-likelihood, places that asked; and the last gradient's norm."""
+    """Sums since they were last cleared: negative log-likelihood and the places it is over; and the last gradient's
+    norm.
+    """
 
     nll: float
     places: int
@@ -35,7 +38,7 @@ class Totals(NamedTuple):
 
 @final
 class TrainState:
-    """A model in training on its device."""
+    """The state that a step changes: a model on its device, its optimiser, and the average (EMA) of its weights."""
 
     def __init__(self, model: nn.Module, task: Task, optimizer: Optimizer, machine: Machine) -> None:
         self.model, self.task, self.optimizer = model, task, optimizer
@@ -46,7 +49,7 @@ class TrainState:
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
         self.average = [one for one in self.averaged.parameters() if one.requires_grad]
         self.follows = True
-        self.nll = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.nll = torch.zeros((), dtype=widest_float(self.device), device=self.device)
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
@@ -54,7 +57,7 @@ class TrainState:
         self.make_state()
 
     def backward(self, batch: Batch, share: Tensor) -> None:
-        """Adds the gradients of a batch, divided by the places of the whole step (`share` is one over them)."""
+        """Add the gradients of a micro-batch, times `share`: one over the places of all the step's micro-batches."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
             loss = self.loss(batch)
         (loss.objective * share).backward()
@@ -64,17 +67,17 @@ class TrainState:
         return self.batch_loss(self.task, self.model, batch, self.optimizer.smoothing, self.optimizer.r_drop)
 
     def update(self) -> None:
-        """Clips, steps, and clears the gradients."""
+        """Clip the gradients, step the optimiser, and clear the gradients."""
         clip = float("inf") if self.optimizer.clip is None else self.optimizer.clip
-        self.grad_norm.copy_(nn.utils.clip_grad_norm_(self.parameters, clip, foreach=True))
+        self.grad_norm.copy_(nn.utils.clip_grad_norm_(self.parameters, clip, foreach=takes_foreach(self.device)))
         self.optimiser.step()
-        self.clear()
+        self.clear_gradients()
 
     def gradients(self) -> list[Tensor]:
         return [one.grad for one in self.parameters if one.grad is not None]
 
-    def clear(self) -> None:
-        """On a GPU gradients are zeroed, where captured steps find them again; else dropped, which is quicker."""
+    def clear_gradients(self) -> None:
+        """Zero the gradients on a GPU, where captured steps find them again; else drop them, which is quicker."""
         if self.device.type == "cuda":
             zero_all(self.gradients())
         else:
@@ -82,14 +85,14 @@ class TrainState:
 
     @torch.no_grad()
     def make_state(self) -> None:
-        """Makes what the optimiser keeps for each parameter, by a step that changes nothing and is not counted."""
+        """Create the optimiser's state for each parameter, by a step that changes nothing and is not counted."""
         for one in self.parameters:
             one.grad = torch.zeros_like(one)
         self.set_rate(0.0)
         self.optimiser.step()
         for state in self.optimiser.state.values():
             state["step"].zero_()
-        self.clear()
+        self.clear_gradients()
 
     def set_rate(self, rate: float) -> None:
         for group in self.optimiser.param_groups:
@@ -99,21 +102,25 @@ class TrainState:
                 group["lr"] = rate
 
     def hold_average(self, ema_weight: float) -> None:
-        """Before a step after which the average is not simply the weights: it must be what it is so far."""
+        """Materialise the averaged copy before a step that updates it."""
         if ema_weight < 1:
-            self.caught_up()
+            self.averaged_model()
 
     @torch.no_grad()
-    def move_average(self, ema_weight: float) -> None:
-        """Moves the average after a step. While it is to follow the weights, it is made only when it is asked for."""
+    def update_average(self, ema_weight: float) -> None:
+        """Move the average towards the weights after a step. A weight of 1 only marks it as a copy to be made when
+        asked for.
+        """
         if ema_weight == 1:
             self.follows = True
         elif ema_weight > 0 and self.averaged is not self.model:
             move_all(self.average, self.parameters, ema_weight)
 
     @torch.no_grad()
-    def caught_up(self) -> nn.Module:
-        """The weights to use: averaged, where there is an average."""
+    def averaged_model(self) -> nn.Module:
+        """Return the model to evaluate and to save: the averaged one, or the model in training where nothing is
+        averaged.
+        """
         if self.follows and self.averaged is not self.model:
             copy_all(self.average, self.parameters)
         self.follows = False
@@ -121,7 +128,7 @@ class TrainState:
 
     @torch.no_grad()
     def is_finite(self) -> bool:
-        """Whether every weight is a number."""
+        """Return whether every weight is finite."""
         return bool(torch.stack([one.isfinite().all() for one in self.parameters]).all())
 
     def totals(self) -> Totals:
@@ -132,7 +139,7 @@ class TrainState:
 
 
 def batch_loss(task: Task, model: nn.Module, batch: Batch, smoothing: float, r_drop_weight: float) -> Loss:
-    """Return the loss of a batch: cross-entropy, or R-Drop's of the batch answered twice."""
+    """Return the loss of a batch: cross-entropy, or R-Drop's over two passes with different dropout."""
     if r_drop_weight:
         batch = {name: torch.cat([one, one]) for name, one in batch.items()}
     logits, wanted = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
@@ -142,7 +149,9 @@ def batch_loss(task: Task, model: nn.Module, batch: Batch, smoothing: float, r_d
 
 
 def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device) -> torch.optim.AdamW:
-    """Fused. Matrices decay, vectors do not; on a GPU the rate is a tensor, so that a captured step reads it."""
+    """Return fused AdamW that decays matrices and not vectors. On a GPU the learning rate is a tensor, which a captured
+    step reads.
+    """
     groups = [
         {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": optimizer.weight_decay},
         {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
@@ -160,7 +169,7 @@ def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torc
 
 
 class Stepper(ABC):
-    """Takes a step of a learner."""
+    """The way a training step is run on a device."""
 
     filled: bool
     """Whether batches must have the full shape of their width."""
@@ -169,7 +178,7 @@ class Stepper(ABC):
         self.train_state = train_state
 
     def step(self, batches: Sequence[Batch], rate: float) -> None:
-        """One optimiser step over these batches, at this learning rate."""
+        """Take one optimiser step over these micro-batches, at this learning rate."""
         places = sum(int((batch["wanted"] != NOTHING).sum()) for batch in batches)
         self.train_state.places += places
         self.train_state.set_rate(rate)
@@ -179,22 +188,22 @@ class Stepper(ABC):
 
     @abstractmethod
     def run_pass(self, batch: Batch, share: float) -> None:
-        """Gradients of one batch."""
+        """Add the gradients of a micro-batch."""
 
     @abstractmethod
     def run_update(self) -> None:
-        """The optimiser."""
+        """Update the weights with the gradients so far."""
 
 
 @final
 class Eager(Stepper):
-    """Each operation as it comes."""
+    """A stepper that runs each operation as it comes."""
 
     filled = False
 
     def run_pass(self, batch: Batch, share: float) -> None:
         device = self.train_state.device
-        self.train_state.backward(moved(batch, device), torch.tensor(share, device=device))
+        self.train_state.backward(to_device(batch, device), torch.tensor(share, device=device))
 
     def run_update(self) -> None:
         self.train_state.update()
@@ -202,7 +211,7 @@ class Eager(Stepper):
 
 @final
 class Captured(Stepper):
-    """CUDA graphs: one for each shape of batch, and one for the update, all in one pool of memory."""
+    """A stepper that replays CUDA graphs: one per shape of micro-batch and one for the update, in one memory pool."""
 
     filled = True
 
@@ -226,12 +235,12 @@ class Captured(Stepper):
         graph.replay()
 
     def capture_pass(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
-        """Runs the pass a few times aside, as capturing asks, and undoes what they added and the numbers they drew."""
+        """Capture a pass as a graph, after a warm-up whose gradients and random numbers are undone."""
         train_state = self.train_state
         random = torch.cuda.get_rng_state(train_state.device)
-        inputs = moved(batch, train_state.device)
+        inputs = to_device(batch, train_state.device)
         kept = [one.clone() for one in train_state.gradients()], train_state.nll.clone()
-        aside(lambda: train_state.backward(inputs, self.share))
+        warm_up(lambda: train_state.backward(inputs, self.share))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
             train_state.backward(inputs, self.share)
@@ -243,7 +252,7 @@ class Captured(Stepper):
         return graph, inputs
 
     def run_update(self) -> None:
-        """The first two updates run as they come, and make the optimiser's state; then it is captured."""
+        """Run the first two updates eagerly, as capturing asks; then capture the update, and replay it."""
         self.updates += 1
         if self.updates < WARM_UPS:
             self.train_state.update()
@@ -257,8 +266,8 @@ class Captured(Stepper):
         self.update.replay()
 
 
-def aside(work: Callable[[], None]) -> None:
-    """Runs work a few times on a stream of its own."""
+def warm_up(work: Callable[[], None]) -> None:
+    """Run some work a few times on a stream of its own, as capturing it asks."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -267,10 +276,10 @@ def aside(work: Callable[[], None]) -> None:
     torch.cuda.current_stream().wait_stream(stream)
 
 
-def moved(batch: Mapping[str, Tensor], device: torch.device) -> Batch:
+def to_device(batch: Mapping[str, Tensor], device: torch.device) -> Batch:
     return {name: one.to(device) for name, one in batch.items()}
 
 
 def make_stepper(train_state: TrainState, machine: Machine) -> Stepper:
-    """Captured on a GPU, unless it is told not to."""
+    """Return a stepper for the device: captured on a GPU unless the machine's options say otherwise."""
     return Captured(train_state) if train_state.device.type == "cuda" and machine.graphs else Eager(train_state)

@@ -11,23 +11,29 @@ PreNorm(norm=LayerNorm(epsilon=1e-05, bias=True))
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, cast
 
 from clearhead.attention.heads import HeadLayout, Heads, SlicedHeads
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
-from clearhead.model.arrangements import Arrangement, NoNorm, NoteNorm, PostNorm, PreNorm
+from clearhead.model.arrangements import Arrangement
 from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU, SwiGLU
+from clearhead.model.feedforward import FeedForward
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec
-from clearhead.training.defaults import each_attention, each_block, with_attention, with_position
+from clearhead.training.defaults import (
+    choose,
+    each_attention,
+    each_block,
+    each_embedding,
+    with_attention,
+    with_position,
+)
 
 __all__ = [
-    "BLOCKS",
-    "FEED_FORWARDS",
     "HEADS",
     "PARTS",
     "SCALES",
@@ -41,30 +47,14 @@ __all__ = [
 HEADS = ("whole", "sliced")
 """What `--heads` takes: every head sees the whole input, or head i only slice i of it."""
 
-BLOCKS: dict[str, Callable[[Norm], Arrangement]] = {
-    "pre": PreNorm,
-    "post": PostNorm,
-    "note": NoteNorm,
-    "none": lambda norm: NoNorm(),
-}
-"""What `--block` takes: where the norm stands. `note` is the notes' own block, norm(FFN(a) + a)."""
-
-FEED_FORWARDS: dict[str, type[ReLU | GELU | SiLU | SwiGLU] | None] = {
-    "relu": ReLU,
-    "gelu": GELU,
-    "silu": SiLU,
-    "swiglu": SwiGLU,
-    "none": None,
-}
-"""What `--feed-forward` takes; each has the d_ff of the one it replaces."""
-
 SCALES = ("sqrt", "none")
 """What `--scale` takes beside a number: q·k times 1/√d_head, or q·k as it is."""
 
 
 def with_heads(spec: Spec, name: str) -> Spec:
     """Return the model with heads that see the whole input, or with heads that each see their own slice of it."""
-    check_name("heads", name, HEADS)
+    if name not in HEADS:
+        raise OptionError(f"heads: there is no {name!r}; there are {', '.join(HEADS)}")
     change = sliced if name == "sliced" else whole
     return each_attention(spec, lambda slot: replace(slot, heads=change(layout(slot))))
 
@@ -122,17 +112,38 @@ def layout(slot: AttentionSpec) -> HeadLayout:
 
 def with_block(spec: Spec, name: str) -> Spec:
     """Return the model with its norms elsewhere: before each branch, after it, as the notes have it, or nowhere."""
-    check_name("block", name, BLOCKS)
-    return each_block(spec, lambda block: replace(block, arrangement=BLOCKS[name](norm_of(block.arrangement))))
+    chosen = choose("block", name)
+
+    def change(block: BlockSpec) -> BlockSpec:
+        norm = norm_of(block.arrangement) or LayerNorm()
+        return replace(block, arrangement=chosen.make(norm=norm))
+
+    return each_block(spec, change)
 
 
-def norm_of(arrangement: Arrangement) -> Norm:
-    """Return the norm that an arrangement has; LayerNorm where it has none."""
-    match arrangement:
-        case PreNorm(norm=norm) | PostNorm(norm=norm) | NoteNorm(norm=norm):
-            return norm
-        case _:
-            return LayerNorm()
+def norm_of(arrangement: Arrangement) -> Norm | None:
+    """Return the norm that an arrangement has; None where it has none."""
+    held = (getattr(arrangement, field.name) for field in fields(cast(Any, arrangement)) if field.name == "norm")
+    return next(held, None)
+
+
+def with_norm(spec: Spec, name: str) -> Spec:
+    """Return the model with another norm wherever it has one."""
+    chosen = choose("norm", name)
+
+    def other(now: Norm) -> Norm:
+        return now if type(now) is chosen.cls and not chosen.fields else chosen.make()
+
+    def change(block: BlockSpec) -> BlockSpec:
+        now = norm_of(block.arrangement)
+        if now is None:
+            raise OptionError(f"norm: {block.arrangement} has no norm that could be another; choose a block with one")
+        return replace(block, arrangement=replace(cast(Any, block.arrangement), norm=other(now)))
+
+    return each_embedding(
+        each_block(spec, change),
+        lambda embedding: embedding if embedding.norm is None else replace(embedding, norm=other(embedding.norm)),
+    )
 
 
 def with_scale(spec: Spec, text: str) -> Spec:
@@ -166,22 +177,18 @@ def parse_scale(text: str) -> Similarity:
 
 def with_feed_forward(spec: Spec, name: str) -> Spec:
     """Return the model with another feed-forward of the same d_ff in every block, or without any."""
-    check_name("feed_forward", name, FEED_FORWARDS)
-    return each_block(spec, lambda block: replace(block, feed_forward=other_feed_forward(block, name)))
+    if name == "none":
+        return each_block(spec, lambda block: replace(block, feed_forward=None))
+    chosen = choose("feed_forward", name)
 
+    def other(now: FeedForward | None) -> FeedForward:
+        if now is not None and type(now) is chosen.cls and not chosen.fields:
+            return now
+        if now is None and "d_ff" not in chosen.fields:
+            raise OptionError(f"feed_forward: {name} takes its d_ff from the one there is, and this block has none")
+        return chosen.make(**({} if now is None else {"d_ff": now.d_ff}))
 
-def other_feed_forward(block: BlockSpec, name: str) -> FeedForward | None:
-    kind, now = FEED_FORWARDS[name], block.feed_forward
-    if kind is None or isinstance(now, kind):
-        return None if kind is None else now
-    if now is None:
-        raise OptionError(f"feed_forward: {name} takes its d_ff from the one there is, and this block has none")
-    return kind(now.d_ff)
-
-
-def check_name(option: str, name: str, known: Mapping[str, object] | tuple[str, ...]) -> None:
-    if name not in known:
-        raise OptionError(f"{option}: there is no {name!r}; there are {', '.join(known)}")
+    return each_block(spec, lambda block: replace(block, feed_forward=other(block.feed_forward)))
 
 
 def parse_whole(option: str, text: str) -> int:
@@ -217,11 +224,12 @@ PARTS: dict[str, Callable[[Spec, str, int], Spec]] = {
     "value_rank": lambda spec, value, context: with_value_rank(spec, value),
     "d_value": lambda spec, value, context: with_d_value(spec, value),
     "block": lambda spec, value, context: with_block(spec, value),
+    "norm": lambda spec, value, context: with_norm(spec, value),
     "feed_forward": lambda spec, value, context: with_feed_forward(spec, value),
     "position": with_position,
 }
 """The parts of a model that can be changed by name, in the order in which they are: scale works on the attention that
-is chosen, value_rank on its heads."""
+is chosen, value_rank on its heads, norm on the block."""
 
 
 def with_part(spec: Spec, name: str, value: str, *, context: int) -> Spec:

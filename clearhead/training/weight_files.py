@@ -25,7 +25,7 @@ __all__ = ["Header", "TensorInfo", "check_shapes", "read_header"]
 
 
 class TensorInfo(NamedTuple):
-    """A tensor as a header has it: its dtype as safetensors calls it, and its shape."""
+    """A tensor in a header: its dtype as safetensors calls it, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def check_shapes(spec: Spec, header: Header, where: str) -> None:
-    """Raise RunError where the weights of a file are not those of the spec's model. It takes no memory to speak of."""
+    """Raise RunError where the weights of a file do not fit the spec's model. It takes almost no memory."""
     stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec,)
     blocks = sum(len(stack.blocks) for stack in stacks)
     if blocks > len(header):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from clearhead import cli
 from clearhead.errors import ClearheadError
 from clearhead.model.presets import Size
-from clearhead.training import curves
+from clearhead.plots import curves
 from clearhead.training.averaging import Last
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.attention import grid, support
+from clearhead.attention import grid
+from clearhead.attention.grid import support
 from clearhead.model import presets
 
 pytestmark = pytest.mark.gpu

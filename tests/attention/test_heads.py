@@ -183,9 +183,9 @@ def test_a_frozen_map_gets_no_gradient_and_the_others_theirs(bias):
 
 
 def counted(monkeypatch):
-    """The calls of `joined`, the one product."""
+    """The calls of `map_jointly`, the one product."""
     calls = []
-    monkeypatch.setattr(layers, "joined", lambda maps, x: calls.append(1) or heads.joined(maps, x))
+    monkeypatch.setattr(layers, "map_jointly", lambda maps, x: calls.append(1) or heads.map_jointly(maps, x))
     return calls
 
 

@@ -31,6 +31,7 @@ def parameters(module):
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize("weighting", ["softmax", "argmax average", "linear elu", "sigmoid"])
 @pytest.mark.parametrize("position", ["none", "rotary", "alibi"])
+@pytest.mark.pairs
 def test_forward_is_the_output_map_of_the_explained_context(layout, weighting, position):
     if weighting == "linear elu" and position == "alibi":
         with pytest.raises(ClearheadError, match="no score to add a bias to"):

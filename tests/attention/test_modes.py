@@ -55,6 +55,7 @@ def run(model, tokens, lengths=None):
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("kernel", "weighting"), SERVED)
+@pytest.mark.pairs(1)
 def test_attend_on_meta_gives_the_shape(kernel, weighting, mask):
     q, k, v = (torch.empty(2, heads, n, d, device="meta") for heads, n, d in ((4, 5, 8), (2, 6, 8), (2, 6, 3)))
     made = attend(q, k, v, kernel=kernel, weighting=weighting, mask=MASKS[mask]("meta"))
@@ -115,6 +116,7 @@ def test_vmap_over_sequences_and_their_lengths_is_the_batch(kernel, weighting):
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("kernel", "weighting"), [pair for pair in SERVED if pair[0] != "flex"])
+@pytest.mark.pairs(1)
 def test_jacrev_is_the_jacobian(kernel, weighting, mask):
     q, k, v = vectors(2, 2, 3, 4), vectors(2, 2, 6, 4), vectors(2, 2, 6, 3)
 
@@ -139,6 +141,7 @@ def test_document_masks_may_be_made_under_vmap(kernel, weighting):
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.pairs(1)
 def test_gradients_of_every_sample_of_a_whole_model(name, checkpointing):
     model = MODELS[name].build().double()
     for stack in (part for part in model.modules() if hasattr(part, "checkpointing")):

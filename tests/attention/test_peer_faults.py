@@ -136,6 +136,7 @@ def poisoned(tensor, poison, really=True):
 @every_weighting
 @pytest.mark.parametrize("poison", [NAN, INF, -INF])
 @pytest.mark.parametrize("where", [{"key"}, {"value"}, {"key", "value"}], ids=["key", "value", "both"])
+@pytest.mark.pairs
 def test_what_stands_at_a_masked_key_does_not_leak_from_ours(weighting, where, poison):
     q, clean_k, clean_v = draw(2, 4, 3, 4), draw(2, 2, 4, 4), draw(2, 2, 4, 3)
     exact = ch.attend(q, clean_k, clean_v, weighting=weighting, kernel="reference")
@@ -227,6 +228,7 @@ def with_padding_in_the_denominator(q, k, v):
 @pytest.mark.parametrize("features", ["elu", "softmax", "random"])
 @pytest.mark.parametrize("filling", [0.0, 5.0, NAN])
 @pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.pairs
 def test_padded_keys_are_not_in_the_denominator(features, filling, causal):
     q, k, v = draw(2, 2, 6, 4), draw(2, 2, 6, 4), draw(2, 2, 6, 3)
     long_k, long_v = (F.pad(x.detach(), (0, 0, 0, 5), value=filling).requires_grad_() for x in (k, v))
@@ -258,6 +260,7 @@ def running_sums(q, k, v, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.slow
 def test_the_normaliser_is_kept_in_float32_over_4096_tokens(dtype):
     q, k, v = (torch.randn(4096, 16).to(dtype) for _ in range(3))
     v = v + 1

@@ -328,6 +328,7 @@ def test_rotary_halves_turns_as_llama_does(place):
 
 @places
 @pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.pairs(1)
 def test_rotary_interleaved_turns_as_gptj_does(place, width):
     q, k, v = qkv(n_query=7, d_head=8)
     positions = torch.tensor(place)
@@ -341,6 +342,7 @@ def test_rotary_interleaved_turns_as_gptj_does(place, width):
 
 @places
 @pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.pairs(1)
 def test_rotary_interleaved_is_hugging_face_gptj(place, width):
     config = GPTJConfig(n_embd=24, n_head=3, rotary_dim=width, n_positions=64, attn_pdrop=0.0, resid_pdrop=0.0)
     peer = randomised(modeling_gptj.GPTJAttention(config, layer_idx=0))
@@ -354,6 +356,7 @@ def test_rotary_interleaved_is_hugging_face_gptj(place, width):
 
 @places
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+@pytest.mark.pairs(1)
 def test_partial_rotary_halves_is_hugging_face_gpt_neox(place, share):
     config = GPTNeoXConfig(
         hidden_size=24,
@@ -532,6 +535,7 @@ def plain_sums(q, k, v, *, causal, normalised):
 @features
 @normalisations
 @pytest.mark.parametrize("n", [1, 13, 150])
+@pytest.mark.pairs
 def test_causal_kernelized_is_a_cumulative_sum(name, normalised, n):
     q, k, v = inputs = qkv(n_query=n, n_key=n, d_head=4, d_value=3)
     theirs = plain_sums(PHI[name](q), PHI[name](k), v, causal=True, normalised=normalised)
@@ -541,6 +545,7 @@ def test_causal_kernelized_is_a_cumulative_sum(name, normalised, n):
 @features
 @normalisations
 @pytest.mark.parametrize(("n_query", "n_key"), [(7, 7), (3, 11), (140, 5)])
+@pytest.mark.pairs
 def test_kernelized_is_a_sum_also_across_two_sequences(name, normalised, n_query, n_key):
     q, k, v = inputs = qkv(n_query=n_query, n_key=n_key)
     theirs = plain_sums(PHI[name](q), PHI[name](k), v, causal=False, normalised=normalised)
@@ -549,6 +554,7 @@ def test_kernelized_is_a_sum_also_across_two_sequences(name, normalised, n_query
 
 @normalisations
 @pytest.mark.parametrize(("n_query", "n_key"), [(1, 4), (3, 11), (70, 150)])
+@pytest.mark.pairs(1)
 def test_causal_kernelized_of_new_queries_is_the_end_of_a_cumulative_sum(normalised, n_query, n_key):
     q, k, v = inputs = qkv(n_query=n_query, n_key=n_key, d_head=4, d_value=3)
     theirs = plain_sums(PHI["elu"](q), PHI["elu"](k), v, causal=True, normalised=normalised)
@@ -558,6 +564,7 @@ def test_causal_kernelized_of_new_queries_is_the_end_of_a_cumulative_sum(normali
 @normalisations
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("n", [11, 130])
+@pytest.mark.pairs
 def test_padded_kernelized_is_a_sum_over_the_real_keys(normalised, causal, n):
     q, k, v = inputs = qkv(heads=4, kv=2, n_query=n, n_key=n, d_head=4, d_value=3)
     lengths = torch.tensor([n, n - 5])

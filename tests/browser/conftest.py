@@ -1,13 +1,12 @@
 """A browser, the demo's run made small, and `clearhead look` of it in a process of its own."""
 
-import fcntl
-import os
 import shutil
 from dataclasses import replace
 
 import pytest
 
 from tests.browser.looking import looking, missing
+from tests.once import made_once
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
@@ -35,14 +34,7 @@ def chromium(browser_program):
 @pytest.fixture(scope="session")
 def demo_folder(browser_program, tmp_path_factory):
     """The demo's run with fewer numbers and steps, and several checkpoints; made once for all workers."""
-    base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "demo"
-    with (shared.parent / "demo.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (shared / "done").exists():
-            train_small(shared / "run", shared / "files")
-            (shared / "done").touch()
-    return shared / "run"
+    return made_once(tmp_path_factory, "demo", lambda home: train_small(home / "run", home / "files")) / "run"
 
 
 def train_small(folder, files):

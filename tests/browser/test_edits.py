@@ -15,7 +15,6 @@ from clearhead.serve.page import is_built, page_of
 from clearhead.serve.trace_request import TraceRequest
 from clearhead.tracing.names import Names
 from clearhead.tracing.survey import View, survey
-from clearhead.training import answers
 from tests.browser.looking import missing
 from tests.browser.watching import SITE, SOURCE, VIEWS, Tabs, comes_to, says, shown, state
 
@@ -103,7 +102,7 @@ def test_decoding_is_that_of_the_changed_model(tabs, demo):
     method = ch.Beam(width=3, n_best=3)
     scores = {}
     for name, one in (("changed", model), ("unchanged", demo.model)):
-        [found] = answers.translate(one, demo.task, [reads.encode(SOURCE)], method)
+        [found] = demo.task.search(one, [reads.encode(SOURCE)], method)
         scores[name] = found[0].score
         expect(rows.first.locator(".number")).to_have_text(re.compile(re.escape(f"{-found[0].score:.4f}"[:5])))
         for row, hypothesis in zip(rows.all(), found, strict=True):
@@ -123,7 +122,7 @@ def test_the_banner_fits_a_phone(tabs):
 def test_a_saved_page_says_what_is_changed(chromium, demo, tmp_path):
     if not is_built():
         missing("the explorer's page is not built; run `make web`")
-    traced = Explorer(demo).made(TraceRequest(source=SOURCE, target=None, edits=[HEAD_OFF], step=demo.step))
+    traced = Explorer(demo).make_trace(TraceRequest(source=SOURCE, target=None, edits=[HEAD_OFF], step=demo.step))
     file = tmp_path / "page.html"
     view = View(site=SITE, head=0)
     file.write_text(page_of(traced, survey(traced.trace), view=view).text, encoding="utf-8")

@@ -38,14 +38,11 @@ def note(folder):
 
 
 def compiled(factory):
-    from clearhead.cli.craft_folder import write_run
-    from clearhead.cli.craft_program import Ask
     from clearhead.rasp import PROGRAMS
+    from clearhead.training.rasp_run import compile_to_run
     from clearhead.training.run import load
 
-    return load(
-        write_run(Ask(program=PROGRAMS["histogram"]), factory.mktemp("compiled") / "histogram").path, device="cpu"
-    )
+    return load(compile_to_run(PROGRAMS["histogram"], factory.mktemp("compiled") / "histogram").path, device="cpu")
 
 
 RUNS = {

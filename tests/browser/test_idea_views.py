@@ -112,6 +112,7 @@ class TestContext:
         for index, text in enumerate(texts):
             page.get_by_test_id(f"context-text-{index}").fill(text)
         page.get_by_role("button", name="Compare").click()
+        page.wait_for_load_state("networkidle")  # until then the pair is of the sentences before
         pair = page.locator("[data-pair='A–B']")
         expect(page.locator("[data-pair]")).to_have_count(1)
         expect(page.locator("figure svg[role=img]").first).to_be_visible()

@@ -55,11 +55,11 @@ def turning_folder(browser_program, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compiled_folder(browser_program, tmp_path_factory):
-    from clearhead.cli.craft_folder import write_run
-    from clearhead.cli.craft_program import PROGRAMS, Ask
+    from clearhead.rasp import PROGRAMS
+    from clearhead.training.rasp_run import compile_to_run
 
     folder = tmp_path_factory.mktemp("compiled") / "run"
-    write_run(Ask(program=PROGRAMS["reverse"]), folder)
+    compile_to_run(PROGRAMS["reverse"], folder)
     return folder
 
 

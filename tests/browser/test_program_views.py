@@ -3,9 +3,8 @@
 import pytest
 from playwright.sync_api import expect
 
-from clearhead.cli.craft_folder import write_run
-from clearhead.cli.craft_program import Ask
 from clearhead.rasp import PROGRAMS
+from clearhead.training.rasp_run import compile_to_run
 from tests.browser.looking import looking
 from tests.browser.watching import Tabs, comes_to, shown
 
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def sort_home(tmp_path_factory):
-    folder = write_run(Ask(program=PROGRAMS["sort"]), tmp_path_factory.mktemp("craft") / "sort")
+    folder = compile_to_run(PROGRAMS["sort"], tmp_path_factory.mktemp("craft") / "sort")
     with looking(folder.path) as address:
         yield address
 

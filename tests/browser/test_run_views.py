@@ -10,7 +10,6 @@ import torch
 from playwright.sync_api import expect
 
 import clearhead as ch
-from clearhead.training import answers
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 from tests.browser.looking import looking
@@ -67,7 +66,7 @@ class TestDecoding:
         comes_to(page, beam=3)
         writes, reads = demo.task.tokenizers["target"], demo.task.tokenizers["source"]
         method = ch.Beam(width=3, n_best=3)
-        [found] = answers.translate(demo.model, demo.task, [reads.encode(SOURCE)], method)
+        [found] = demo.task.search(demo.model, [reads.encode(SOURCE)], method)
         rows = page.get_by_role("list", name="Outputs, the best first").get_by_role("listitem")
         expect(rows).to_have_count(3)
         for row, one in zip(rows.all(), found, strict=True):
@@ -285,7 +284,7 @@ class TestTraining:
 
     def test_curves_follow_a_run_that_trains(self, chromium, demo_folder, tmp_path):
         folder = RunFolder(shutil.copytree(demo_folder, tmp_path / "growing"))
-        with folder.locked(), looking(folder.path) as home:
+        with folder.lock(), looking(folder.path) as home:
             tabs = Tabs(chromium, home)
             page = tabs.open("training")
             expect(page.get_by_test_id("live")).to_be_visible()

@@ -43,8 +43,13 @@ class Tabs:
     def watch(self, page):
         page.on("console", lambda told: told.type == "error" and self.complain(told.text))
         page.on("pageerror", lambda error: self.complain(str(error)))
-        page.on("requestfailed", lambda request: self.complain(f"{request.url}: {request.failure}"))
+        page.on("requestfailed", self.failed)
         page.on("request", lambda request: self.asked(request.url))
+
+    def failed(self, request):
+        """Complain of a request without an answer, unless the page itself aborted it as it asks for something else."""
+        if request.failure != "net::ERR_ABORTED":
+            self.complain(f"{request.url}: {request.failure}")
 
     def complain(self, told):
         if not any(words in told for words in self.provoked):

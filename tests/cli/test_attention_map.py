@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from clearhead.cli.attention_map import attention_map, fitted, legend, pooled_map, readable, shade, swap
+from clearhead.cli.attention_map import attention_map, fit_widths, legend, pooled_map, readable, shade, swap
 from clearhead.errors import ShapeError
 
 GERMAN, ENGLISH = ["vierund", "zwanzig", "</s>"], ["▁twenty", "-", "four", "</s>"]
@@ -52,11 +52,11 @@ def test_a_map_of_long_names_is_cut_to_80_columns(n):
 
 
 def test_columns_share_the_room_and_the_widest_give_way():
-    assert fitted([2, 7, 7], 30) == [4, 7, 7]
-    assert sorted(fitted([4, 20, 9], 25)) == [4, 9, 9]
-    assert sorted(fitted([4, 20, 9], 20)) == [4, 6, 7]
+    assert fit_widths([2, 7, 7], 30) == [4, 7, 7]
+    assert sorted(fit_widths([4, 20, 9], 25)) == [4, 9, 9]
+    assert sorted(fit_widths([4, 20, 9], 20)) == [4, 6, 7]
     with pytest.raises(ShapeError, match="a map of 50 columns does not fit into 60 characters"):
-        fitted([5] * 50, 60)
+        fit_widths([5] * 50, 60)
 
 
 def test_a_map_that_does_not_fit_its_names_is_told():

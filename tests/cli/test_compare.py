@@ -62,6 +62,7 @@ def asked(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_a_probe_makes_one_table(command, tmp_path):
     code, out, err = command(tmp_path / "c", *SORT, *SMALL, "--attention", "softmax,argmax")
     assert code == 0, err
@@ -87,6 +88,7 @@ def test_a_probe_makes_one_table(command, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_json_is_the_only_thing_on_stdout_and_holds_every_run(command, tmp_path):
     lists = ["--attention", "softmax,kernelized", "--position", "alibi,rotary"]
     code, out, err = command(tmp_path / "c", *SORT, *SMALL, *lists, "--seeds", 7, "--json")
@@ -99,6 +101,7 @@ def test_json_is_the_only_thing_on_stdout_and_holds_every_run(command, tmp_path)
     assert json.loads((tmp_path / "c/comparison.json").read_text()) == told
 
 
+@pytest.mark.slow
 def test_recall_has_a_table_by_distance(command, tmp_path):
     code, out, err = command(
         tmp_path / "c", "--probe", "recall", "--longest", 16, *SMALL, "--attention", "softmax", "--seeds", "5"
@@ -108,6 +111,7 @@ def test_recall_has_a_table_by_distance(command, tmp_path):
     assert (tmp_path / "c/softmax-40k-seed5/recall.json").exists()
 
 
+@pytest.mark.slow
 def test_a_users_own_text_is_compared_on(command, tmp_path):
     text = tmp_path / "poems.txt"
     text.write_text("the cat sat on the mat and the dog on the log\n" * 100)
@@ -130,6 +134,7 @@ def test_sizes_are_arms_and_one_too_small_is_not_possible(command, asked, tmp_pa
     assert (asked["seeds"], asked["parallel"], asked["probe"]) == ([1, 2], 2, "sort")
 
 
+@pytest.mark.slow
 def test_variants_are_rows_of_one_table_and_differ_from_the_base_in_what_they_name(command, tmp_path):
     variants = ["base", "heads=sliced", "block=note", "scale=none, feed-forward=none", "value-rank=3,d-value=16"]
     options = [arg for variant in variants for arg in ("--variant", variant)]
@@ -175,8 +180,8 @@ def test_options_override_what_a_probe_has(command, asked, tmp_path):
 WRONG = [
     (["--probe", "sort"], "--attention: is missing: give a list"),
     (["--probe", "spell", "--attention", "softmax"], "--probe: there is no 'spell'. There are: copy, sort, recall"),
-    (["--attention", "softmax"], "--task: is missing: say what the models shall learn, or give --probe copy"),
-    ([*SORT, "--attention", "softmax,hard"], "--attention: there is no 'hard'. There are: softmax"),
+    (["--attention", "softmax"], "--task: is missing: say what to learn, or give --probe copy"),
+    ([*SORT, "--attention", "softmax,hard"], "--attention: there is no 'hard'; there are softmax, argmax"),
     ([*SORT, "--position", "polar"], "--position: there is no 'polar'"),
     ([*SORT, "--size", "big"], "--size: 'big' is no number of parameters"),
     ([*SORT, "--attention", "softmax", "--seeds", "1,x"], "--seeds: whole numbers with commas between them"),

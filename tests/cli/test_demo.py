@@ -17,14 +17,18 @@ import clearhead as ch
 from clearhead.cli import demo, run
 from clearhead.cli.attention_map import swap
 from clearhead.cli.demo_page import Translation, translated
-from clearhead.cli.number_words import BELOW, english, german
+from clearhead.cli.number_words import BELOW, draw, english, german
 from clearhead.cli.progress import PlainProgress, progress
 from clearhead.cli.screen import show
 from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.serve import page as serve_page
-from clearhead.training.recipe import Budget
+from clearhead.training.metrics import read_metrics
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
+from clearhead.training.train import train
+
+pytestmark = pytest.mark.slow
 
 REAL = demo.demo_recipe
 
@@ -173,7 +177,7 @@ def test_where_the_page_is_not_built_the_demo_says_how_and_goes_on(command, monk
     (there / "attention.html").unlink()
     code, out, err = command("demo", "--folder", str(there))
     assert (code, err) == (0, "")
-    assert "  open        no page for a browser: `make web` builds what it is made of\n" in out
+    assert "  open        the page for a browser is not built: run `make web`\n" in out
     assert not (there / "attention.html").exists()
     assert json.loads(command("demo", "--folder", str(there), "--json")[1])["page"] is None
 
@@ -192,10 +196,10 @@ def test_the_maps_are_those_of_the_trace(command, there):
 def test_a_second_time_the_run_is_used_again(command, monkeypatch, there):
     page = (there / "attention.html").read_bytes()
     weights = sorted(there.glob("checkpoints/*/*"))
-    monkeypatch.setattr(demo, "trained", pytest.fail)
+    monkeypatch.setattr(demo, "train_demo", pytest.fail)
     code, out, err = command("demo", "--folder", str(there))
     assert (code, err) == (0, "")
-    assert "  Trained earlier, and used again; clearhead demo --again trains anew.\n" in out
+    assert "  Trained earlier, and used again; clearhead demo --again trains a new one.\n" in out
     assert (there / "attention.html").read_bytes() == page
     assert sorted(there.glob("checkpoints/*/*")) == weights
 
@@ -223,7 +227,7 @@ def test_again_trains_anew_and_another_seed_asks_for_it(command, there):
     code, out, err = command("demo", "--folder", str(there), "--seed", "2")
     assert (code, out) == (2, "")
     assert "--seed: " in err
-    assert "was trained with seed 1; --again trains anew, with 2" in err
+    assert "was trained with seed 1; --again trains a new one, with 2" in err
     assert (there / "left-over").exists()
     code, out, err = command("demo", "--folder", str(there), "--seed", "2", "--again")
     assert code == 0
@@ -261,7 +265,7 @@ def test_a_marker_that_cannot_be_read_is_told(command, home):
 
 
 def test_a_demo_in_use_is_not_removed(command, there):
-    with load(there).folder.locked():
+    with load(there).folder.lock():
         code, out, err = command("demo", "--folder", str(there), "--again")
     assert (code, out) == (1, "")
     assert "is in use by process" in err
@@ -277,7 +281,23 @@ def test_the_run_translates_like_any_other(command, there, tmp_path):
     assert out.splitlines() == [one["output"] for one in answer["translations"]]
 
 
-@pytest.mark.slow
+def test_its_recipe_learns_from_the_first_steps_on(tmp_path):
+    """With a quarter of the tokens a step; `make test-all` trains the demo whole, for two minutes."""
+    recipe = replace(
+        REAL(demo.corpus(draw(1, train=3_000, held_out=60), tmp_path / "files"), 1),
+        batching=Batching(tokens=1024, context=64),
+        budget=Budget(steps=60),
+        checkpointing=Checkpointing(log=20, evaluate=20, select="last", score_records=0, samples=0),
+        machine=Machine(device="cpu", threads=1),
+    )
+    made = train(tmp_path / "run", recipe, log=lambda _: None)
+    losses = [line["loss"] for line in read_metrics(made.folder.metrics) if line["kind"] == "evaluation"]
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.thorough
 def test_it_learns_to_translate_numbers_never_seen_and_the_swap_is_seen(capsys, plain_terminal, tmp_path):
     home = tmp_path / "demo"
     assert run(["demo", "--folder", str(home), "--json"]) == 0

@@ -37,6 +37,7 @@ def command(capsys, plain_terminal):
     return ran
 
 
+@pytest.mark.slow
 def test_it_serves_until_ctrl_c_and_ends_well(classifier, page):
     """In a process of its own, as in a terminal."""
     script = f"from pathlib import Path; from clearhead.serve import server; server.STATIC = Path({str(page)!r}); "
@@ -87,6 +88,7 @@ def test_the_browser_is_opened_unless_told_not_to(command, classifier, page, uns
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_the_browsers_command_line_does_not_hold_the_token(classifier, page, tmp_path, end):
     """Every user of a machine can read the command lines of all; the page that leads there only its owner."""
     browser, told = tmp_path / "browser", tmp_path / "told"
@@ -144,7 +146,7 @@ def test_another_host_is_warned_about(command, classifier, page, unserved):
     code, out, err = command(classifier.folder.path, "--host", "0.0.0.0", "--no-open")
     assert code == 0
     assert ADDRESS.fullmatch(out.strip())
-    assert "Whoever knows the address can reach this from the network: it listens on 0.0.0.0" in err
+    assert "Listening on 0.0.0.0: anyone on the network who has the address can open this page" in err
 
 
 def test_a_port_that_is_taken_is_told(command, classifier, page):

@@ -142,6 +142,7 @@ def luminance(colour):
     return sum(share * x for share, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
+@pytest.mark.slow
 def test_the_module_runs_and_a_closed_pipe_is_quiet():
     process = subprocess.Popen([*MODULE, "kernels"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
@@ -150,6 +151,7 @@ def test_the_module_runs_and_a_closed_pipe_is_quiet():
     assert process.wait() == 141
 
 
+@pytest.mark.slow
 def test_the_module_prints_plain_lines_into_a_pipe_even_in_ascii():
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "FORCE_COLOR": "", "TERM": "xterm-256color"}
     done = subprocess.run([*MODULE, "steps"], capture_output=True, check=False, env=env)

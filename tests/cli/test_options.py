@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import pytest
 import typer
 
-from clearhead.cli.options import Sectioned, above_zero, given, grouped, one_of, share
+from clearhead.cli.options import Sectioned, above_zero, flatten_groups, given_flags, one_of, share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ def asked():
         calls.append((picture, look))
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(cls=Sectioned)(grouped(paint))
+    app.command(cls=Sectioned)(flatten_groups(paint))
     command = typer.main.get_command(app)
 
     def run(*args):
@@ -53,7 +53,7 @@ def test_a_group_is_taken_apart_and_put_together_with_those_in_it(asked):
 def test_the_signature_has_every_option():
     def paint(picture: str, look: Look) -> None: ...
 
-    assert list(inspect.signature(grouped(paint)).parameters) == ["picture", "size", "ink", "dark_mode"]
+    assert list(inspect.signature(flatten_groups(paint)).parameters) == ["picture", "size", "ink", "dark_mode"]
 
 
 def test_the_help_lists_options_under_the_title_of_their_group(asked, capsys):
@@ -64,8 +64,8 @@ def test_the_help_lists_options_under_the_title_of_their_group(asked, capsys):
 
 
 def test_what_was_given_is_what_differs_from_its_default():
-    assert given(Look()) == []
-    assert given(Look(size=3, colours=Colours(dark_mode=True))) == ["--size", "--dark-mode"]
+    assert given_flags(Look()) == []
+    assert given_flags(Look(size=3, colours=Colours(dark_mode=True))) == ["--size", "--dark-mode"]
 
 
 def test_an_unknown_name_is_told_with_those_there_are():

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from clearhead.cli.colours import THEME
-from clearhead.cli.progress import LiveProgress, PlainProgress, main_score, progress, scores_said, shown
+from clearhead.cli.progress import LiveProgress, PlainProgress, main_score, progress, scores_said, shorten_line
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -91,7 +91,7 @@ def test_a_sample_that_is_right_is_not_given_twice(plain):
 def test_the_live_display_stays_at_the_foot_and_never_wraps(live):
     display, out = live
     with display:
-        display.told("400 records")
+        display.log("400 records")
         display(step(20, total=100))
         display(evaluation(20))
         display({"kind": "saved", "step": 20})
@@ -140,6 +140,6 @@ def test_scores_have_names_that_people_know():
 
 
 def test_a_text_is_shown_on_one_line_and_cut():
-    assert shown(" a\tb\n\x1bc ", 10) == "a b c"
-    assert shown("abcdef", 6) == "abcdef"
-    assert shown("abcdefg", 6) == "abcde…"
+    assert shorten_line(" a\tb\n\x1bc ", 10) == "a b c"
+    assert shorten_line("abcdef", 6) == "abcdef"
+    assert shorten_line("abcdefg", 6) == "abcde…"

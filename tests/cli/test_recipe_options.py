@@ -26,6 +26,7 @@ from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe
 from clearhead.training.recipe import Budget
 from clearhead.training.schedules import Constant, Cosine, InverseSqrt, WarmupStableDecay
+from clearhead.training.tasks import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def refusal(made, task, **groups):
 
 @pytest.mark.parametrize("task", ["translate", "generate", "fill", "classify"])
 def test_with_files_and_nothing_else_it_is_the_default(recipe, text, task):
-    made, default = recipe(task), default_recipe(task, as_corpus(task, text[task]))
+    made, default = recipe(task), default_recipe(task, as_corpus(TASKS[task], text[task]))
     # The warm-up and the pace of evaluations go with the steps, which are the default's here.
     assert replace(made, checkpointing=default.checkpointing) == default
 
@@ -224,9 +225,9 @@ def test_a_tokenizer_from_a_file_is_used_as_it_is(recipe, tmp_path):
             "fill",
             "model",
             ModelOptions(attention="hard"),
-            "--attention: there is no 'hard'. There are: softmax, cosine",
+            "--attention: there is no 'hard'; there are softmax, argmax",
         ),
-        ("fill", "model", ModelOptions(position="polar"), "--position: there is no 'polar'. There are: sinusoidal"),
+        ("fill", "model", ModelOptions(position="polar"), "--position: there is no 'polar'; there are sinusoidal"),
         (
             "fill",
             "model",
@@ -269,7 +270,7 @@ def test_what_cannot_be_is_told_with_its_option(recipe, task, group, options, sa
 
 
 def test_a_task_must_be_named(text):
-    with pytest.raises(typer.BadParameter, match="is missing: say what the model shall learn: translate, generate"):
+    with pytest.raises(typer.BadParameter, match="is missing: say what to learn: translate, generate"):
         as_recipe(Choices(text=text["fill"]))
     with pytest.raises(typer.BadParameter, match="there is no 'sing'"):
         as_recipe(Choices(task="sing", text=text["fill"]))

@@ -56,7 +56,7 @@ def test_every_run_has_a_row(command, trained):
         assert row[:4] == [name, "classify", steps, "accuracy"]
         assert row[4:7] == [f"{100 * evaluation['accuracy']:.1f}", "%", f"{evaluation['loss']:.4f}"]
         assert row[7] == f"{evaluation['parameters'] / 1000:.0f}k"
-    assert "not finished. To go on:  clearhead train RUN --resume" in out
+    assert "not finished. Continue it:  clearhead train RUN --resume" in out
 
 
 def test_json_has_the_same_for_a_program(command, trained):
@@ -91,6 +91,7 @@ def test_a_run_folder_itself_is_a_row(command, trained):
         ("run.json", "{", "is not JSON"),
     ],
 )
+@pytest.mark.slow
 def test_a_broken_folder_is_listed_as_such_beside_the_others(command, copied, file, text, said):
     broken = copied / "ended"
     (broken / file).unlink() if text is None else (broken / file).write_text(text)

@@ -10,9 +10,10 @@ import torch
 
 import clearhead as ch
 from clearhead.cli import run
+from clearhead.cli.demonstration import demonstrate
 from clearhead.cli.four_steps import columns_that_fit, page
 from clearhead.cli.screen import show
-from clearhead.cli.steps import MASKS, WEIGHTINGS, demonstrate
+from clearhead.cli.steps import MASKS, WEIGHTINGS
 from clearhead.tracing.sentence import FEATURES, KINDS, TOKENS, creature_exchange, designed_layer, embeddings
 from clearhead.tracing.sequence_diagram import draw_sequence
 

@@ -11,6 +11,7 @@ import typer
 from clearhead.cli.texts import TextOptions, as_corpus, check_text, with_spooled
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Aligned, Documents, Table
+from clearhead.training.tasks import TASKS
 
 CORPORA = [
     (
@@ -81,14 +82,14 @@ WRONG = [
 
 @pytest.mark.parametrize(("task", "options", "corpus"), CORPORA)
 def test_the_corpus_is_what_was_named(task, options, corpus):
-    check_text(task, TextOptions(**options))
-    assert as_corpus(task, TextOptions(**options)) == corpus
+    check_text(TASKS[task], TextOptions(**options))
+    assert as_corpus(TASKS[task], TextOptions(**options)) == corpus
 
 
 @pytest.mark.parametrize(("task", "options", "option", "message"), WRONG)
 def test_what_a_task_does_not_take_is_told_with_its_option(task, options, option, message):
     with pytest.raises(typer.BadParameter) as caught:
-        check_text(task, TextOptions(**options))
+        check_text(TASKS[task], TextOptions(**options))
     assert message in caught.value.message
     assert caught.value.param_hint == option
 

@@ -282,7 +282,7 @@ def test_tensorboard_gets_the_numbers_too(command, files, tmp_path):
     ("args", "said"),
     [
         (["--text", "a.txt"], "--task: is missing"),
-        (["--task", "sing"], "--task: there is no 'sing'. There are: translate, generate, fill, classify"),
+        (["--task", "sing"], "--task: there is no 'sing'; there are translate, generate, fill, classify"),
         (["--task", "translate", "--source", "a"], "--target: is missing: --source needs its other side"),
         (["--task", "translate", "--text", "a"], "--text: translate takes --source with --target or --table"),
         (["--task", "generate"], "--text: generate takes --text or --table, which is missing"),
@@ -394,7 +394,9 @@ def begun(program, args, said):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)]
+)
 def test_a_signal_saves_and_leaves_and_the_run_goes_on(files, tmp_path, number, code):
     long = [*SMALL, "--steps", "100000", "--log-every", "1", "--evaluate-every", "100000"]
     with begun(["-m", "clearhead"], [tmp_path / "run", *files["translate"], *long], "step 1/") as process:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from clearhead.cli import run
+from clearhead.cli import line_io, run
 from clearhead.decoding import Greedy, Sample
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT, trained
@@ -51,6 +51,22 @@ def written(lines, end="\n"):
     return "".join(f"{line}{end}" for line in lines).encode()
 
 
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "generate"])
+def test_answer_serves_any_task_as_its_own_verb_does(runs, command, verb):
+    path, lines = runs[verb].folder.path, written(["the cat eats the <mask>", "", "eins", "eins " * 50])
+    assert command("answer", path, stdin=lines) == command(verb, path, stdin=lines)
+    assert command("answer", path, "--json", stdin=lines) == command(verb, path, "--json", stdin=lines)
+
+
+def test_answer_continues_a_line_the_same_whatever_is_beside_it(runs, command):
+    path = runs["generate"].folder.path
+    _, out, _ = command("answer", path, stdin=written(["the dog", "", "the cat"]))
+    _, alone, _ = command("answer", path, stdin=written(["the cat"]))
+    found = lines_of(out)
+    assert found[1] == ""
+    assert found[2] == lines_of(alone)[0] != ""
+
+
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_one_line_out_for_each_line_in_and_blank_for_blank(runs, command, verb, end):
@@ -68,7 +84,7 @@ def test_a_line_is_answered_the_same_alone_and_whatever_the_chunks_are(runs, com
     lines = ["zwei drei", "red cat", "the <mask> eats", "eins", "old plum " * 3]
     options = ["--greedy", "--tokens", "6"] if verb == "generate" else []
     together = command(verb, runs[verb].folder.path, *options, stdin=written(lines))[1]
-    monkeypatch.setattr(reading, "CHUNK", 2)
+    monkeypatch.setattr(line_io, "CHUNK", 2)
     assert command(verb, runs[verb].folder.path, *options, stdin=written(lines))[1] == together
     alone = [command(verb, runs[verb].folder.path, *options, stdin=written([line]))[1] for line in lines]
     assert "".join(alone) == together
@@ -93,7 +109,7 @@ def test_a_pipe_that_pauses_gets_its_answer(monkeypatch):
     with open(read, encoding="utf-8") as stdin, open(write, "wb", buffering=0) as pipe:
         monkeypatch.setattr(sys, "stdin", stdin)
         pipe.write(b"eins\nzwei")
-        chunks = reading.chunked("-")
+        chunks = line_io.read_chunks("-")
         assert [line.text for line in next(chunks)] == ["eins"]
         pipe.write(b"\n\ndrei\n")
         assert next(line.text for line in next(chunks)) == "zwei"

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.craft.building import layer, model_of
+from clearhead.craft.building import model_of
+from clearhead.craft.design import layer
 from clearhead.craft.designs import by_content, by_position, combine
 from clearhead.craft.inputs import inputs
 

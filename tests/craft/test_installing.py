@@ -14,7 +14,7 @@ import clearhead as ch
 from clearhead.craft import ready
 from clearhead.craft.building import model_of
 from clearhead.craft.designs import by_position
-from clearhead.craft.fitting import fit_content, fit_position, reaching
+from clearhead.craft.fitting import fit_content, fit_position, vectors_reaching
 from clearhead.craft.inputs import inputs
 from clearhead.craft.installing import install
 from clearhead.model import presets
@@ -73,6 +73,7 @@ def seed():
 
 
 @pytest.mark.parametrize("make", [sinusoidal, rotary])
+@pytest.mark.slow
 def test_one_back_is_read_off_the_positions_of_a_model(make):
     model = trained(make())
     put = install(model, fit_position(model, texts(), at=AT, offset=-1), at=AT, head=2)
@@ -84,6 +85,7 @@ def test_one_back_is_read_off_the_positions_of_a_model(make):
     assert max(one.previous for i, one in enumerate(readings(trace, trace[AT])) if i != 2) < 0.9
 
 
+@pytest.mark.slow
 def test_the_first_place_is_read_off_learned_positions():
     model = trained(gpt2())
     before = install(model, fit_position(model, texts(), at=AT, absolute=0), at=AT, head=1).measure(texts())
@@ -93,6 +95,8 @@ def test_the_first_place_is_read_off_learned_positions():
 
 @pytest.mark.parametrize("make", [gpt2, sinusoidal, rotary])
 @pytest.mark.parametrize("at", [AT, "decoder.1.attention"])
+@pytest.mark.pairs(1)
+@pytest.mark.slow
 def test_the_same_token_is_read_off_the_stream(make, at):
     model = trained(make())
     found = install(model, fit_content(model, texts(64), at=at), at=at, head=0).measure(texts())
@@ -106,6 +110,7 @@ def test_a_fit_is_for_other_texts_as_well_and_no_better_than_measured():
     assert 0.3 < found.weight < 0.999  # told as it is, not promised
 
 
+@pytest.mark.slow
 def test_in_an_encoder_decoder_each_side_is_fitted_to_its_own_texts():
     model = presets.classic(WORDS, size=SIZE, dropout=0.0).build()
     at = "encoder.0.attention"
@@ -118,7 +123,7 @@ def test_what_reaches_a_head_is_what_its_trace_says():
     model, ids = gpt2(), texts(1)
     out = trace_model(model, ids).value("decoder.embedding.out").clone()
     normed = model.stack.blocks[0].around_attention.norm(out)
-    assert torch.allclose(reaching(model, ids, at=AT)[0], normed, atol=1e-6)
+    assert torch.allclose(vectors_reaching(model, ids, at=AT)[0], normed, atol=1e-6)
     assert not model.stack.blocks[0].attention.query._forward_hooks
 
 
@@ -197,6 +202,7 @@ def loss(model):
     return F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).item()
 
 
+@pytest.mark.slow
 def test_the_rest_learns_around_it_and_its_sharpness_stays_where_its_inputs_do():
     model = sinusoidal()
     model.embedding.table.requires_grad_(False)  # what reaches the first layer is then always the same
@@ -209,6 +215,7 @@ def test_the_rest_learns_around_it_and_its_sharpness_stays_where_its_inputs_do()
     assert before.right == 1
 
 
+@pytest.mark.slow
 def test_what_it_reads_may_move_away_and_measuring_tells():
     model = sinusoidal()
     put = install(model, fit_position(model, texts(), at=AT, offset=-1), at=AT, head=0)

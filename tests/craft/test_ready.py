@@ -22,7 +22,7 @@ HARD = ch.weighting.Argmax(ties="average")
 SOFT = ch.weighting.Softmax()
 
 
-def texts(n_words=3, short=5, count=30, longest=LONG):
+def texts(n_words=3, short=4, count=30, longest=LONG):
     chance = random.Random(0)
     every = (list(text) for n in range(1, short + 1) for text in itertools.product(range(n_words), repeat=n))
     return [*every, *([chance.randrange(n_words) for _ in range(chance.randint(6, longest))] for _ in range(count))]
@@ -52,6 +52,7 @@ HEADS = {
 
 @pytest.mark.parametrize("weighting", [HARD, SOFT], ids=["argmax", "softmax"])
 @pytest.mark.parametrize("name", HEADS)
+@pytest.mark.pairs(1)
 def test_a_head_looks_where_it_should(name, weighting):
     make, plain = HEADS[name]
     head = make(inputs(WORDS, LONG))
@@ -88,7 +89,7 @@ def matching(ids):
 @pytest.mark.parametrize("weighting", [HARD, SOFT], ids=["argmax", "softmax"])
 def test_brackets_are_matched_balanced_or_not(weighting):
     model = ready.bracket_model(16, weighting=weighting)
-    for ids, _, found in seen(model, texts(2, short=7, longest=16)):
+    for ids, _, found in seen(model, texts(2, short=6, longest=16)):
         expected = torch.eye(len(ids))[matching(ids)]
         closing = [i for i, place in enumerate(matching(ids)) if place != i] if weighting is SOFT else range(len(ids))
         assert torch.allclose(found[closing], expected[closing], atol=1e-3)

@@ -9,7 +9,7 @@ import torch
 import clearhead as ch
 from clearhead.craft.designs import by_content, by_position, combine
 from clearhead.craft.inputs import inputs
-from clearhead.craft.sharpness import Case, least_scale, measured, scale_for
+from clearhead.craft.sharpness import Case, least_scale, measure_sharpness, scale_for
 
 WORDS = ["a", "b", "c"]
 
@@ -147,9 +147,9 @@ def test_a_design_that_cannot_be_sharp_says_so():
 
 def test_it_prints_what_it_found():
     assert str(by_position(inputs(WORDS, 10), offset=-1).sharpness(10)) == (
-        "at 10 tokens a wanted score is at least 1 above the others\n"
-        "softmax puts 0.99 on what is wanted from scale 6.792 on\n"
-        "it leaves at least 0.232 at 1, 0.378 at 1.698, 0.768 at 3.396, 0.990 at 6.792\n"
+        "at 10 tokens the score of a target is at least 1 above the others\n"
+        "softmax puts 0.99 of the weight on the target from scale 6.792 on\n"
+        "at least on the target: 0.232 at scale 1, 0.378 at scale 1.698, 0.768 at scale 3.396, 0.990 at scale 6.792\n"
         "argmax is exact"
     )
 
@@ -177,11 +177,11 @@ def test_epsilon_is_a_share(epsilon):
 def test_measured_counts_queries_that_want_something():
     masked = torch.tensor([[1.0, 0.0, -math.inf], [0.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
     wanted = torch.tensor([[True, False, False], [False, True, False], [False, False, False]])
-    found = measured([(masked, torch.softmax(masked, -1), wanted)])
+    found = measure_sharpness([(masked, torch.softmax(masked, -1), wanted)])
     weights = [1 / (1 + math.exp(-1)), math.exp(2) / (1 + math.exp(2) + math.exp(3))]
     assert (found.queries, found.right) == (2, 0.5)
     assert found.weight == pytest.approx(sum(weights) / 2)
     assert found.least == pytest.approx(weights[1])
-    assert "best key is wanted 50.0% of the time" in str(found)
+    assert "best key is a target 50.0% of the time" in str(found)
     with pytest.raises(ch.ClearheadError, match="no query"):
-        measured([(masked, masked, torch.zeros(3, 3, dtype=torch.bool))])
+        measure_sharpness([(masked, masked, torch.zeros(3, 3, dtype=torch.bool))])

@@ -41,6 +41,7 @@ def held_to_plain(case: Case, method: Beam, rules: Rules, *, stops: bool) -> lis
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: f"{len(end)} ends")
 @pytest.mark.slow
+@pytest.mark.pairs
 def test_exact_stopping_loses_nothing(case, penalty, end):
     """What is found is what a search finds that goes on to the greatest length whatever has ended."""
     method = Beam(width=3, n_best=3, length_penalty=penalty, stop="exact")
@@ -51,6 +52,7 @@ def test_exact_stopping_loses_nothing(case, penalty, end):
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("end", ENDS[1:], ids=lambda end: f"{len(end)} ends")
 @pytest.mark.slow
+@pytest.mark.pairs
 def test_each_way_to_stop_is_what_it_says(case, stop, penalty, end):
     method = Beam(width=2, n_best=2, length_penalty=penalty, stop=stop)
     assert held_to_plain(case, method, Rules(max_new=6, end=end), stops=True) == []

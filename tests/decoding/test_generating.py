@@ -37,6 +37,7 @@ def test_log_probs_sum_to_the_score(case, method):
 
 @methods
 @pytest.mark.parametrize("count", [1, 4, VOCABULARY, 30])
+@pytest.mark.pairs(1)
 def test_candidates_are_the_likeliest_at_each_step(case, method, count):
     """So many of them, the likeliest first, each with its log-probability; the chosen one has the same there."""
     for row, hypotheses in enumerate(case.generate(method, Rules(max_new=4, end=(2,)), candidates=count)):
@@ -95,13 +96,13 @@ class Read:
 
     def __init__(self, monkeypatch):
         self.shapes = []
-        original = Session.embedded
+        original = Session.embed
 
-        def embedded(session, tokens):
+        def embed(session, tokens):
             self.shapes.append(tuple(tokens.shape))
             return original(session, tokens)
 
-        monkeypatch.setattr(Session, "embedded", embedded)
+        monkeypatch.setattr(Session, "embed", embed)
 
 
 @pytest.mark.parametrize("method", METHODS[:2], ids=["greedy", "sample"])

@@ -9,6 +9,7 @@ import torch
 from clearhead.attention.kernels import chunked
 from clearhead.decoding import caches
 from clearhead.errors import OptionError
+from tests.covering import few
 from tests.decoding.laws import broken_laws, case_of
 from tests.decoding.models import allowed_pairs, beside_plain, build, models, on_axes, refused_pairs, spec_of
 
@@ -25,7 +26,7 @@ def small_memory(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_memory")
-@pytest.mark.parametrize("choices", models()[:QUICK], ids=str)
+@pytest.mark.parametrize("choices", few(models()[:QUICK], 10), ids=str)
 @pytest.mark.slow
 def test_the_laws_hold(choices):
     assert broken_laws(case_of(build(choices))) == {}

@@ -95,7 +95,9 @@ FEW = (55, 130, 175, 220, 250, 261, 297, 329, 344, 350, 366, 383)
 MANY = [seed for seed in range(150) if seed not in FEW]
 
 
-@pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "seeds", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.thorough])], ids=["few", "many"]
+)
 def test_beam_search_is_hugging_faces(seeds):
     every = []
     for seed in seeds:
@@ -160,6 +162,7 @@ def test_greedy_choice_is_hugging_faces(seed):
 @pytest.mark.parametrize("penalty", [0.7, 1.0, 1.5])
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.slow
+@pytest.mark.pairs(1)
 def test_repetition_penalty_is_hugging_faces(seed, penalty):
     """One input at a time: Hugging Face punishes the padding token too."""
     case = drawn(seed)

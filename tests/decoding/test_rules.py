@@ -52,7 +52,7 @@ def test_no_repeat_forbids_what_would_make_a_run_twice(n, length):
 def test_repetition_penalty_is_that_of_hugging_face(penalty):
     rows, logits = rows_of_tokens(8, 7, 30), torch.randn(8, 30, dtype=torch.float64)
     before = logits.clone()
-    mine = Rules(max_new=9, repetition_penalty=penalty).penalised(logits, rows)
+    mine = Rules(max_new=9, repetition_penalty=penalty).penalise(logits, rows)
     theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor(rows), logits.clone())
     torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
     assert torch.equal(logits, before)
@@ -77,7 +77,7 @@ def test_min_new_forbids_the_end_as_hugging_face_does_one_token_longer(end, n_ne
 def test_rules_that_forbid_nothing_leave_the_logits_as_they_are():
     logits = torch.randn(2, 6)
     before, rules = logits.clone(), Rules(max_new=3, end=(1,))
-    assert rules.forbid(rules.penalised(logits, [[]] * 2), 0, [[]] * 2) is logits
+    assert rules.forbid(rules.penalise(logits, [[]] * 2), 0, [[]] * 2) is logits
     assert torch.equal(logits, before)
     assert not rules.look_back
 

@@ -1,11 +1,10 @@
-"""What holds for the tests of the guide: small tensors on one thread, and tables left as they were."""
+"""What holds for the tests of the guide: small tensors on one thread, and the registry left as it was."""
 
-import contextlib
-from unittest import mock
+import importlib
 
 import pytest
 
-import clearhead as ch
+from tests.registering import registry_restored
 
 
 @pytest.fixture(autouse=True)
@@ -15,8 +14,7 @@ def small(one_thread):
 
 @pytest.fixture
 def tables_as_they_were():
-    """A page may add a part to a table; the next test does not see it."""
-    with contextlib.ExitStack() as stack:
-        for parts in (ch.similarity, ch.weighting, ch.positions, ch.masks):
-            stack.enter_context(mock.patch.dict(parts.TABLE))
+    """A page may register a part; the next test does not see it."""
+    importlib.import_module("clearhead.training")  # Clearhead's own parts are registered before, not meanwhile
+    with registry_restored():
         yield

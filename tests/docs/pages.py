@@ -3,22 +3,29 @@
 An ```output block right after a ```python block is what that block prints, exactly; `...` in it stands for any text
 within a line, for counts that grow with the package. A block that prints must have one.
 
+A python block that begins with a comment such as `# tagging.py` is a file of the reader's: it is written into the
+current folder, and not run. A ```shell block is run there by bash, and held to its output in the same way. Pages with
+such blocks are run in a folder of their own (`tests.docs.strangers`).
+
     python -m tests.docs.pages docs/attention.md        # writes what the blocks print now into the page
 """
 
 import contextlib
 import io
 import re
+import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 __all__ = ["Block", "PageError", "blocks", "run_page", "write_outputs"]
 
+FILE = re.compile(r"# (\w+\.py)\n")
+"""The first line of a block that is a file."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -28,7 +35,7 @@ class PageError(AssertionError):
 
 @dataclass(frozen=True)
 class Block:
-    """A python block: the line its code starts at, the code, and what it should print.
+    """A block to run: the line its code starts at, the code, and what it should print.
 
     `place` is where in the page the output stands; None if there is no output block.
     """
@@ -37,6 +44,13 @@ class Block:
     code: str
     output: str = ""
     place: slice | None = None
+    shell: bool = False
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file that the block is; None for one that is run."""
+        found = None if self.shell else FILE.match(self.code)
+        return found and found[1]
 
 
 def blocks(path: Path) -> list[Block]:
@@ -49,13 +63,13 @@ def blocks(path: Path) -> list[Block]:
         if fence[1] == "output":
             if end is None or text[end : fence.start()].strip():
                 raise PageError(f"{path.name}, line {line}: an output block without a python block right before it")
-            found[-1] = Block(found[-1].line, found[-1].code, fence[2], slice(*fence.span(2)))
-        elif fence[1] == "python":
-            found.append(Block(line + 1, fence[2]))
+            found[-1] = replace(found[-1], output=fence[2], place=slice(*fence.span(2)))
+        elif fence[1] in ("python", "shell"):
+            found.append(Block(line + 1, fence[2], shell=fence[1] == "shell"))
         elif fence[1] != "text":
             name = fence[1] or "nameless"
-            raise PageError(f"{path.name}, line {line}: a block is python, output or text, not {name!r}")
-        end = fence.end() if fence[1] == "python" else None
+            raise PageError(f"{path.name}, line {line}: a block is python, shell, output or text, not {name!r}")
+        end = fence.end() if fence[1] in ("python", "shell") else None
     return found
 
 
@@ -67,6 +81,14 @@ def run(path: Path, names: dict[str, object]) -> Iterator[tuple[Block, str]]:
 
 
 def printed(path: Path, block: Block, names: dict[str, object]) -> str:
+    if block.file is not None:
+        Path(block.file).write_text(block.code, encoding="utf-8")
+        return ""
+    if block.shell:
+        done = subprocess.run(["bash", "-euc", block.code], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise PageError(f"{path.name}, line {block.line}: ended with {done.returncode}: {done.stderr[-2000:]}")
+        return done.stdout
     stream = io.StringIO()
     # The lines above are left empty, so that a traceback counts as the page does.
     source = "\n" * (block.line - 1) + block.code

@@ -43,6 +43,7 @@ def test_a_figure_is_the_same_to_the_byte_when_drawn_again(data, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_script_writes_everything_that_is_committed(tmp_path):
     written = figures.main(tmp_path)
     assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import clearhead as ch
-from tests.docs.pages import PageError, run_page, write_outputs
+from tests.docs.pages import PageError, blocks, run_page, write_outputs
+from tests.docs.strangers import run_as_stranger
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -19,12 +20,16 @@ def write(folder: Path, text: str) -> Path:
     return page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tables_as_they_were")
 @pytest.mark.parametrize(
     "page", [*PAGES, DOCS.parent / "README.md"], ids=lambda page: f"{page.parent.name}/{page.stem}"
 )
-def test_page(page: Path):
-    run_page(page)
+def test_page(page: Path, tmp_path):
+    if any(block.shell for block in blocks(page)):
+        run_as_stranger(page, tmp_path)
+    else:
+        run_page(page)
 
 
 def test_there_are_pages():
@@ -79,13 +84,25 @@ def test_blocks_of_a_page_share_their_names_and_print_in_turn(tmp_path):
             r"page\.md, line 5: an output block without a python",
         ),
         ("```output\n1\n```\n", r"page\.md, line 1: an output block without a python"),
-        ("```py\nx = 1\n```\n", r"page\.md, line 1: a block is python, output or text, not 'py'"),
-        ("```\nx = 1\n```\n", r"page\.md, line 1: a block is python, output or text, not 'nameless'"),
+        ("```py\nx = 1\n```\n", r"page\.md, line 1: a block is python, shell, output or text, not 'py'"),
+        ("```\nx = 1\n```\n", r"page\.md, line 1: a block is python, shell, output or text, not 'nameless'"),
     ],
 )
 def test_a_page_that_does_not_hold_fails_and_names_its_line(tmp_path, text, said):
     with pytest.raises(PageError, match=said):
         run_page(write(tmp_path, text))
+
+
+def test_a_stranger_has_a_folder_a_file_and_commands_of_their_own(tmp_path):
+    page = (
+        "```python\n# mine.py\nx = 2\n```\n"
+        "```shell\nclearhead --version\nls\n```\n```output\nclearhead ...\nmine.py\n```\n"
+        "```python\nimport clearhead, mine\nprint(mine.x, clearhead.__file__.split('/')[-3])\n```\n"
+        "```output\n2 installed\n```\n"
+    )
+    run_as_stranger(write(tmp_path, page), tmp_path / "home")
+    with pytest.raises(PageError, match=r"page\.md, line 2: ended with 2: clearhead: No such command 'sing'"):
+        run_as_stranger(write(tmp_path, "```shell\nclearhead sing\n```\n"), tmp_path / "other")
 
 
 def test_dots_stand_for_text_within_a_line_and_no_more(tmp_path):

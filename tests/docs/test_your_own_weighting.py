@@ -1,6 +1,7 @@
 """The page that adds a weighting keeps its word: it is short, the grid passes it, and would not pass a wrong one."""
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead.attention.grid import Report, check, combinations
 from tests.docs.pages import blocks
+from tests.registering import registry_restored, write_module
 
 PAGE = Path(__file__).parents[2] / "docs/your-own-weighting.md"
 
@@ -21,11 +23,13 @@ def part_code() -> str:
     return next(block.code for block in blocks(PAGE) if "class TopK" in block.code)
 
 
-@pytest.fixture(scope="module")
-def top_k() -> type[ch.weighting.Weighting]:
-    names: dict[str, type] = {"__name__": "page"}
-    exec(part_code(), names)
-    return names["TopK"]
+@pytest.fixture
+def top_k(tmp_path, monkeypatch) -> Iterator[type[ch.weighting.Weighting]]:
+    """The class of the page, imported from a file; registered as long as the test runs."""
+    write_module(tmp_path, text=part_code())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with registry_restored("mine"):
+        yield importlib.import_module("mine").TopK
 
 
 @final
@@ -72,8 +76,8 @@ def test_a_wrong_one_does_not(wrong):
     assert part_of_the_grid(Changed(wrong)).failures
 
 
-@pytest.mark.usefixtures("tables_as_they_were")
+@pytest.mark.slow
 def test_once_registered_the_grid_finds_it(top_k):
-    ch.weighting.TABLE["top 3"] = top_k()
+    assert ch.weighting.TABLE["mine:TopK"] == top_k()
     for kernel in ("blockwise", "fused"):
-        assert [found for found in islice(combinations(kernel), 300) if found.parts["weighting"] == "top 3"]
+        assert [found for found in islice(combinations(kernel), 300) if found.parts["weighting"] == "mine:TopK"]

@@ -19,7 +19,7 @@ from clearhead.training.defaults import decoder
 from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Budget, Checkpointing, Machine
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 AMOUNT = Amount(longest=8, examples=60, held_out=10)
 SIZE = Size(1, 16, 2, 2, 32)
@@ -223,7 +223,6 @@ def test_nothing_that_is_possible_is_nothing_to_compare(tmp_path):
         compare(tmp_path, [Impossible(arm="x", why="too small")])
 
 
-@pytest.mark.slow
 def test_processes_do_the_same_as_this_one(tmp_path, finished):
     told = []
     found = compare(tmp_path, arms_of(tmp_path), seeds=(1,), probe="copy", parallel=2, log=told.append)

@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 
 from clearhead.errors import RunError
 from clearhead.experiments.comparison import (
-    QUALITY,
+    OF_PROBES,
     Comparison,
     Failure,
     Impossible,
     Measure,
     Outcome,
-    bits_per_byte,
     mean_of,
     outcome_of,
 )
 from clearhead.experiments.comparison_plot import draw_comparison, figure_of
+from clearhead.experiments.probes import PROBES
 from clearhead.training.folder import RunFolder
+from clearhead.training.tasks import TASKS, Generate
 from tests.training.small_runs import documents, stretch, trained
 
 EXACT = {("softmax", 1): 0.98, ("softmax", 2): 0.96, ("argmax", 1): 0.5, ("argmax", 2): 0.7}
@@ -69,8 +70,8 @@ def test_mean_and_spread_are_those_of_statistics(values):
 
 def test_of_one_run_there_is_no_spread():
     assert mean_of([3.0]).spread is None
-    assert Measure("loss", "loss", digits=2).shown(mean_of([3.0])) == "3.00"
-    assert Measure("loss", "loss", digits=2).shown(mean_of([math.nan])) == "–"
+    assert Measure("loss", "loss", digits=2).shown(3.0) == "3.00"
+    assert Measure("loss", "loss", digits=2).shown(math.nan) == "–"
 
 
 def test_the_table_has_quality_with_spread_and_cost_without():
@@ -114,7 +115,13 @@ def test_json_has_every_run_and_no_number_that_json_has_not():
 
 
 def test_every_task_and_probe_has_its_measures():
-    assert set(QUALITY) == {"translate", "generate", "fill", "classify", "copy", "sort", "recall"}
+    assert set(OF_PROBES) == set(PROBES)
+    assert {name: task.measures[0].key for name, task in TASKS.items()} == {
+        "translate": "bleu",
+        "generate": "loss",
+        "fill": "accuracy",
+        "classify": "accuracy",
+    }
     assert [measure.key for measure in replace(COPY, probe=None).quality] == ["bleu", "chrf", "exact_match", "loss"]
     assert replace(COPY, probe=None).table()[1][0][1] == "–"
 
@@ -132,8 +139,8 @@ def test_a_run_folder_says_all_there_is_in_the_table(tmp_path_factory, one_threa
 
 def test_bits_per_byte_of_single_bytes_are_bits_per_token(tmp_path_factory, one_thread):
     run = trained(stretch, tmp_path_factory)
-    held_out = run.folder.data / run.folder.described()["data"] / "dev"
-    assert bits_per_byte(math.log(2), held_out) == pytest.approx(1.0, rel=0.01)
+    held_out = run.folder.data / run.folder.read_description()["data"] / "dev"
+    assert Generate.derived_scores(math.log(2), held_out)["bits_per_byte"] == pytest.approx(1.0, rel=0.01)
 
 
 def test_a_run_that_has_lost_its_log_has_its_scores_still(tmp_path_factory, tmp_path, one_thread):
@@ -154,6 +161,7 @@ def test_a_run_without_an_evaluation_is_told(tmp_path_factory, tmp_path, one_thr
 
 
 @pytest.mark.parametrize("comparison", [COPY, RECALL, replace(COPY, outcomes=COPY.outcomes[:1])])
+@pytest.mark.slow
 def test_the_picture_is_the_same_bytes_twice(comparison, tmp_path):
     for name in ("one.svg", "other.svg"):
         draw_comparison(comparison, tmp_path / name)
@@ -178,6 +186,7 @@ def test_the_panels_show_what_was_found():
     assert sorted(words) == ["argmax", "softmax"]
 
 
+@pytest.mark.slow
 def test_the_way_is_shown_by_the_main_score_where_evaluations_have_it():
     [axes] = [axes for axes in figure_of(COPY).axes if axes.get_xlabel() == "step"]
     assert axes.get_ylabel() == "exact match %"

@@ -19,7 +19,7 @@ from clearhead.experiments.probes import (
     Amount,
     Question,
     distances,
-    drawn,
+    draw_examples,
     file_of,
     probe_recipe,
     questions,
@@ -34,12 +34,14 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Budget, Machine
 from clearhead.training.run import Run
+from clearhead.training.schedules import Cosine
 from clearhead.training.tasks import Generate
 from clearhead.training.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = Amount(longest=16, examples=60, held_out=12)
+CPU = Machine(device="cpu", threads=1)
 seeds = st.integers(0, 2**32)
 lengths = st.integers(8, 80)
 
@@ -118,10 +120,10 @@ def test_what_is_held_out_is_never_trained_on(name, tmp_path):
 
 def test_examples_to_do_without_are_drawn_by_chance_and_left_out():
     probe = replace(PROBES["sort"], example=lambda draw, longest: (draw.choice("abcdefgh"),) * 2)
-    found = drawn(probe, 8, 3, seed=1, without={(letter,) * 2 for letter in "abcde"})
+    found = draw_examples(probe, 8, 3, seed=1, without={(letter,) * 2 for letter in "abcde"})
     assert sorted(found) == [("f", "f"), ("g", "g"), ("h", "h")]
     with pytest.raises(OptionError, match="sort: there are no 4 different examples of this length; ask for fewer"):
-        drawn(probe, 8, 4, seed=1, without={(letter,) * 2 for letter in "abcde"})
+        draw_examples(probe, 8, 4, seed=1, without={(letter,) * 2 for letter in "abcde"})
 
 
 @pytest.mark.parametrize("name", PROBES)
@@ -188,9 +190,25 @@ def test_recall_is_scored_by_distance(reach, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_smaller_one_learns_to_sort_some_in_few_steps(tmp_path):
+    """Hardly one in a million would be right by chance."""
+    recipe = probe_recipe(PROBES["sort"], tmp_path / "probe", Amount(longest=8, examples=6_000, held_out=100), CPU)
+    recipe = replace(
+        recipe,
+        model=presets.classic(64, size=Size(1, 48, 2, 2, 96), dropout=0.0, arrangement=PreNorm()),
+        optimizer=replace(recipe.optimizer, lr=6e-3, schedule=Cosine(warmup=20, floor=0.05)),
+        batching=replace(recipe.batching, tokens=1024),
+        budget=Budget(steps=200),
+    )
+    run = train(tmp_path / "run", recipe, log=lambda _: None)
+    assert json.loads(run.folder.evaluation.read_text())["exact_match"] > 0.4
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_small_model_learns_to_sort(tmp_path):
     amount = Amount(longest=10, examples=20_000, held_out=200)
-    recipe = probe_recipe(PROBES["sort"], tmp_path / "probe", amount, Machine(device="cpu", threads=1))
+    recipe = probe_recipe(PROBES["sort"], tmp_path / "probe", amount, CPU)
     recipe = replace(
         recipe,
         model=presets.classic(64, size=Size(2, 64, 2, 2, 128), dropout=0.0, arrangement=PreNorm()),

@@ -100,6 +100,7 @@ def plain_block(arrangement, block, branches, norm):
 @pytest.mark.parametrize("feed_forward", FEED_FORWARDS)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("crossing", [False, True], ids=["alone", "crossing"])
+@pytest.mark.pairs
 def test_a_block_is_its_formula(arrangement, feed_forward, norm, crossing):
     if arrangement == "note" and feed_forward == "none":
         with pytest.raises(OptionError, match=r"NoteNorm is norm\(FFN\(a\) \+ a\): this block has no feed-forward"):
@@ -135,6 +136,7 @@ def test_the_notes_block_is_the_notes_formula():
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("feed_forward", FEED_FORWARDS)
 @pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.pairs
 def test_every_block_learns_in_every_part(arrangement, feed_forward, norm):
     if arrangement == "note" and feed_forward == "none":
         return
@@ -228,6 +230,7 @@ def test_layers_of_one_stack_may_differ():
 @pytest.mark.parametrize("position", [None, ch.positions.Sinusoidal(), ch.positions.Learned(9)], ids=str)
 @pytest.mark.parametrize("norm", [None, LayerNorm()], ids=["bare", "normed"])
 @pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.pairs
 def test_an_embedding_is_its_row_scaled_placed_and_normed(position, norm, scaled):
     embedding, tokens = Embedding(position=position, scaled=scaled, norm=norm).build(WORDS, D), words()
     wanted = embedding.table[tokens] * (math.sqrt(D) if scaled else 1)
@@ -327,6 +330,7 @@ def test_blanks_go_through_a_map_gelu_and_a_norm():
 @pytest.mark.parametrize("lengths", [None, [5, 3, 1]], ids=["whole", "ragged"])
 @pytest.mark.parametrize("hidden", [True, False])
 @pytest.mark.parametrize("pool", ["first", "last", "mean"])
+@pytest.mark.pairs
 def test_classes_look_at_one_vector_of_each_sequence(pool, hidden, lengths):
     model, tokens = built(encoder_spec(output=Classes(4, pool=pool, hidden=hidden))), words(3)
     given = None if lengths is None else torch.tensor(lengths)

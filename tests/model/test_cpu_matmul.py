@@ -16,6 +16,7 @@ def drawn(d_out, d_in, bias):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(7, 5), (5, 7)])
 @pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.pairs
 def test_few_rows_is_a_linear_map(rows, shape, bias):
     weight, offset = drawn(*shape, bias)
     x = torch.randn(rows, shape[1], dtype=torch.float64)

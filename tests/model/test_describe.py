@@ -95,6 +95,7 @@ def test_operations_of_every_output_are_those_torch_counts(output):
 
 @pytest.mark.parametrize("similarity", ch.similarity.TABLE.values(), ids=ch.similarity.TABLE)
 @pytest.mark.parametrize("position", ["none", "t5", "rotary"])
+@pytest.mark.pairs(1)
 def test_operations_of_every_similarity_are_those_torch_counts(similarity, position):
     model = encoder(reference(similarity=similarity, position=ch.positions.TABLE[position])).build()
     assert told(model).operations == ran(model)
@@ -102,6 +103,7 @@ def test_operations_of_every_similarity_are_those_torch_counts(similarity, posit
 
 @pytest.mark.parametrize("features", ["elu", "relu", "softmax", "random"])
 @pytest.mark.parametrize("heads", [ch.Heads(4), ch.Heads(4, kv=2, d_value=10)], ids=["equal", "grouped"])
+@pytest.mark.slow
 def test_kernelized_attention_is_counted_in_its_linear_form(features, heads):
     spec = encoder(AttentionSpec(heads=heads, weighting=ch.weighting.Kernelized(features), kernel="chunked"))
     assert told(spec).operations == ran(spec.build())
@@ -145,6 +147,7 @@ def test_operations_by_hand():
 
 @pytest.mark.parametrize("n", [1, 5, 300])
 @pytest.mark.parametrize("name", ch.masks.TABLE)
+@pytest.mark.pairs(1)
 def test_pairs_are_those_the_mask_allows(name, n):
     extent = Extent(2, 4, n, n + 3, torch.device("cpu"))
     mask = ch.masks.TABLE[name](extent)

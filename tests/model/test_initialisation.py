@@ -14,7 +14,7 @@ from clearhead.model.feedforward import GELU, ReLU, SiLU, SwiGLU
 from clearhead.model.presets import Size
 from clearhead.taps import watching
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 DEPTH, WORDS = 24, 1000
 DEEP = {

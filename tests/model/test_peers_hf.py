@@ -103,6 +103,7 @@ def gpt2_weights(peer):
 @dtypes
 @implementations
 @sizes
+@pytest.mark.pairs
 def test_gpt2(size, lengths, implementation, dtype):
     peer, ours = gpt2(size, dtype, implementation=implementation)
     batch = draw(lengths, VOCABULARY)
@@ -204,6 +205,7 @@ def bert_classes(peer):
 @dtypes
 @implementations
 @sizes
+@pytest.mark.pairs
 def test_bert_for_blanks(size, lengths, implementation, dtype):
     peer, ours = bert(BertForMaskedLM, size, dtype, output=Blanks(), implementation=implementation)
     batch = draw(lengths, VOCABULARY)
@@ -214,6 +216,7 @@ def test_bert_for_blanks(size, lengths, implementation, dtype):
 @dtypes
 @implementations
 @sizes
+@pytest.mark.pairs
 def test_bert_for_classes(size, lengths, implementation, dtype):
     output = Classes(5, hidden=True)
     peer, ours = bert(BertForSequenceClassification, size, dtype, output=output, implementation=implementation)
@@ -293,6 +296,7 @@ def llama_weights(peer):
     [(Size(2, 24, 4, 2, 40), (9, 5, 1)), (Size(1, 24, 3, 1, 33), (LENGTH, LENGTH)), (Size(3, 12, 2, 2, 7), (1,))],
     ids=["padded", "whole", "one token"],
 )
+@pytest.mark.pairs
 def test_llama(size, lengths, tied, implementation):
     peer, ours = llama(size, implementation=implementation, tied=tied)
     batch = draw(lengths, VOCABULARY)

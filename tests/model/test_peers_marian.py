@@ -186,6 +186,7 @@ def asked_of_two(source, target):
     ids=lambda kind: f"tied {kind.tied}",
 )
 @pairs_of_lengths
+@pytest.mark.pairs
 def test_marian(lengths, kind, dtype):
     peer, ours = marian(kind, dtype)
     source, target = draw(lengths[0], VOCABULARY), draw(lengths[1], kind.target_vocabulary)
@@ -204,6 +205,7 @@ def test_marian(lengths, kind, dtype):
     ids=lambda kind: kind.activation,
 )
 @pairs_of_lengths
+@pytest.mark.pairs
 def test_bart(lengths, kind, dtype):
     peer, ours = bart(kind, dtype)
     source, target = draw(lengths[0], VOCABULARY), draw(lengths[1], VOCABULARY)

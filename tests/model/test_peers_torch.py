@@ -170,6 +170,7 @@ def translate(model, source, target):
 @placements
 @kinds
 @pairs_of_lengths
+@pytest.mark.pairs
 def test_encoder_decoder(lengths, kind, norm_first, dtype):
     peer = randomised(Classic(kind, norm_first=norm_first), dtype)
     ours = built(spec_of(kind, norm_first=norm_first), dtype)
@@ -182,6 +183,7 @@ def test_encoder_decoder(lengths, kind, norm_first, dtype):
 @placements
 @kinds
 @pytest.mark.parametrize("lengths", [(9, 5, 1), (17, 17)], ids=["padded", "whole"])
+@pytest.mark.pairs
 def test_encoder(lengths, kind, norm_first, dtype):
     """An encoder without output gives the vectors themselves."""
     whole = randomised(Classic(kind, norm_first=norm_first), dtype)

@@ -66,6 +66,7 @@ def test_the_paper_counts_by_hand(make, size):
     ("size", "published"),
     [("small", 124_439_808), ("medium", 354_823_168), ("large", 774_030_080), ("xl", 1_557_611_200)],
 )
+@pytest.mark.slow
 def test_gpt2_has_its_published_sizes(size, published):
     n_layers, d_model, n_heads, _, d_ff = presets.GPT2[size]
     config = GPT2Config(n_layer=n_layers, n_embd=d_model, n_head=n_heads, n_inner=d_ff)
@@ -182,6 +183,7 @@ ASKED = [round(10 ** (5 + step / 60)) for step in range(60)] + [round(10 ** (6 +
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("vocabulary", [100, 1000, 8000, 32_000, 100_000, 250_000])
 @pytest.mark.slow
+@pytest.mark.pairs(1)
 def test_a_size_is_met_within_ten_percent(kind, vocabulary):
     asked = [wanted for wanted in ASKED if wanted >= 96 * vocabulary]
     given = [sizes.count(kind, shape_of(sized(kind, wanted, vocabulary)), vocabulary) for wanted in asked]
@@ -194,6 +196,7 @@ def test_a_size_is_met_within_ten_percent(kind, vocabulary):
     ("wanted", "vocabulary"), [(10**5, 100), (3 * 10**6, 8000), (10**8, 32_000), (10**10, 250_000)]
 )
 @pytest.mark.slow
+@pytest.mark.pairs(1)
 def test_the_count_of_a_size_is_that_of_the_whole_model(kind, wanted, vocabulary):
     spec = sized(kind, wanted, vocabulary)
     assert parameters(spec) == sizes.count(kind, shape_of(spec), vocabulary)
@@ -201,6 +204,7 @@ def test_the_count_of_a_size_is_that_of_the_whole_model(kind, wanted, vocabulary
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_rungs_go_up_one_by_one(kind):
     for parameters_asked in (2 * 10**5, 5 * 10**6, 3 * 10**8):
         counts = [sizes.count(kind, size, 500) for size in sizes.ladder(kind, parameters_asked, 500)]

@@ -34,6 +34,7 @@ def part(axis, name):
 @pytest.mark.parametrize("slot", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize(("axis", "name"), PARTS)
 @pytest.mark.slow
+@pytest.mark.pairs(1)
 def test_any_part_in_any_slot_is_what_the_reference_says(axis, name, slot):
     plain, special = AttentionSpec(heads=3), AttentionSpec(heads=3, **{axis: part(axis, name)})
     chosen = {each: special if each == slot else plain for each in ("encoder", "decoder", "cross")}

@@ -19,7 +19,7 @@ from triton.runtime import interpreter
 import clearhead as ch
 from clearhead.attention import grid
 from clearhead.attention.grid.case import difference
-from clearhead.attention.kernels import argmax_gpu, linear_gpu
+from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan
 
 M = ch.masks
 COMBINATIONS = 16
@@ -45,8 +45,8 @@ def patch_interpreter() -> None:
 
 def linear_cases():
     """Yield a name, a weighting, lengths, heads, widths, a dtype, the mask, lengths of padding, and a plan."""
-    plan = linear_gpu.Plan.of(linear_gpu.Tile(chunk=16), segment=32)
-    scanned = linear_gpu.Plan.of(linear_gpu.Tile(chunk=16), segment=16, few=1)
+    plan = linear_plan.Plan.of(linear_plan.Tile(chunk=16), segment=32)
+    scanned = linear_plan.Plan.of(linear_plan.Tile(chunk=16), segment=16, few=1)
     elu, relu, plain = (ch.weighting.Kernelized(name) for name in ("elu", "relu", "softmax"))
     total = ch.weighting.Kernelized("elu", normalised=False)
     yield "two segments", elu, (50, 50), (2, 2), (8, 8), M.causal(), None, plan

@@ -11,6 +11,7 @@ from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.kv_source import FromMemory, FromSelf
 from clearhead.model.presets import Size
+from tests.covering import few
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,6 +37,7 @@ def padded(name, model):
 
 
 @pytest.mark.parametrize(("name", "training"), [*((name, True) for name in MODELS), ("gpt2", False), ("bert", False)])
+@pytest.mark.slow
 def test_a_model_traces_as_one_graph(name, training):
     torch._dynamo.reset()
     model = MODELS[name].build().train(training)
@@ -52,10 +54,11 @@ def results(run, model, tokens, wanted):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("name", ["tiny", "llama"])
+@pytest.mark.parametrize("name", few(["tiny", "llama"], 1))
 def test_a_compiled_model_is_the_same_in_outputs_and_gradients(name):
     torch._dynamo.reset()
-    spec = presets.classic(WORDS, size=SIZE, dropout=0.0) if name == "tiny" else presets.llama(SIZE, vocabulary=WORDS)
+    size = Size(1, 16, 2, 2, 32)
+    spec = presets.classic(WORDS, size=size, dropout=0.0) if name == "tiny" else presets.llama(size, vocabulary=WORDS)
     model = spec.build()
     tokens = inputs(model)
     wanted = torch.randint(WORDS, (tokens[-1].numel(),))
@@ -66,6 +69,7 @@ def test_a_compiled_model_is_the_same_in_outputs_and_gradients(name):
 
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
 @pytest.mark.usefixtures("dynamo_of_torch_2_11")
+@pytest.mark.slow
 def test_an_encoder_decoder_with_lengths_is_one_graph_forward_and_backward_on_torch_2_11():
     torch._dynamo.reset()
     model = presets.classic(WORDS, size=Size(1, 16, 2, 2, 32), dropout=0.0).build()

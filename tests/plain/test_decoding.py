@@ -12,6 +12,7 @@ import torch
 from clearhead import weighting
 from clearhead.attention.kernels import chunked
 from clearhead.decoding import Beam, Greedy, Rules, caches
+from tests.covering import few
 from tests.decoding.laws import broken_laws, case_of
 from tests.decoding.models import PLAIN, allowed_pairs, build, models, on_axes
 from tests.decoding.plain import all_unlike, every_output
@@ -22,7 +23,7 @@ RUN = []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choices", models(), ids=str)
+@pytest.mark.parametrize("choices", few(models(), 60), ids=str)
 def test_the_laws_hold(choices, monkeypatch):
     monkeypatch.setattr(caches, "FIRST_COLUMNS", 4)  # so that these short texts outgrow it
     monkeypatch.setattr(chunked, "CHUNK", 2)
@@ -41,7 +42,8 @@ LARGE = {
 """Sizes from which on a step goes ways of its own, set so that these small models go them too."""
 
 
-@pytest.mark.parametrize("choices", models()[:25], ids=str)
+@pytest.mark.parametrize("choices", few(models()[:25], 10), ids=str)
+@pytest.mark.slow
 def test_the_laws_hold_on_the_ways_of_large_models(choices, monkeypatch):
     for name, size in LARGE.items():
         monkeypatch.setattr(name, size)
@@ -71,7 +73,7 @@ FEW = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choices", FEW, ids=str)
+@pytest.mark.parametrize("choices", few(FEW, 6), ids=str)
 def test_a_wide_beam_finds_the_best_of_all_outputs(choices):
     """320 beams leave nothing out before length 5, where all that are compared have one length."""
     case = case_of(build(choices, FIVE), (2, 4), vocabulary=FIVE)
@@ -84,6 +86,7 @@ def test_a_wide_beam_finds_the_best_of_all_outputs(choices):
 
 
 @pytest.mark.parametrize("choices", FEW[::6], ids=str)
+@pytest.mark.slow
 def test_the_widest_beam_ranks_all_outputs(choices):
     case = case_of(build(choices, FIVE), (3,), vocabulary=FIVE)
     method = Beam(width=1365, n_best=1365, length_penalty=1.0)

@@ -46,14 +46,8 @@ def test_on_a_cpu_they_say_what_they_need(kernel, monkeypatch):
 def test_on_a_gpu_auto_takes_them():
     x = torch.randn(1, 2, 3, 4)
     for kernel, weighting in WEIGHTINGS.items():
-        facts = ch.attention.request.make_call(
-            (x, x, x),
-            similarity=None,
-            weighting=weighting,
-            position=ch.positions.NoPosition(),
-            mask=ch.masks.causal(),
-            positions=(None, None),
-        ).facts()
+        options = ch.attention.request.AttentionOptions(None, weighting, ch.positions.NoPosition(), ch.masks.causal())
+        facts = options.inputs((x, x, x)).facts()
         on_gpu = facts._replace(device="cuda")
         assert next(name for name, one in KERNELS.items() if one.refusal(on_gpu) is None) == kernel
 

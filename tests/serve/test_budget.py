@@ -20,6 +20,7 @@ from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
 from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
+from clearhead.tracing import site as site_module
 from clearhead.tracing.head_metrics import compare_answers, lens
 from clearhead.tracing.site import Head
 from clearhead.tracing.trace import trace_model
@@ -120,7 +121,9 @@ def test_a_word_that_stands_everywhere_is_refused_before_it_is_compared(translat
 
 
 def test_kept_traces_stay_within_the_budget(translator):
-    one = Explorer(translator).made(TraceRequest(source="eins", target="1", edits=[], step=translator.step)).nbytes
+    one = (
+        Explorer(translator).make_trace(TraceRequest(source="eins", target="1", edits=[], step=translator.step)).nbytes
+    )
     explorer = Explorer(translator, Budget(memory=5 * one // 2))
     for text in ("eins", "zwei", "drei"):
         explorer.trace(Params({"source": text, "target": "1"}))
@@ -139,7 +142,7 @@ class Blocks:
 
     def __init__(self, monkeypatch, cells):
         self.alive, self.most, self.made = 0, 0, 0
-        monkeypatch.setattr(rebuilding, "CELLS", cells)
+        monkeypatch.setattr(site_module, "CELLS", cells)
         weigh = reference.weigh
 
         def counted(*args, **kwargs):
@@ -164,7 +167,7 @@ class Blocks:
         lambda head: head.tile("weight", 0, 0, 0),
         lambda head: head.tile("masked", 2, 0, 0),
         lambda head: head.tile("weight", 12, 0, 0),
-        lambda head: rebuilding.Site.mean_tile(head.site, "weight", 9, 0, 0),
+        lambda head: site_module.Site.mean_tile(head.site, "weight", 9, 0, 0),
     ],
     ids=["column", "tile", "coarse tile", "coarsest tile", "mean tile"],
 )
@@ -192,7 +195,7 @@ def test_a_tile_is_the_same_whatever_the_blocks(long, monkeypatch, level, cells)
     size = 1 << level
     whole = torch.nn.functional.pad(long.weight, (0, -600 % size, 0, -600 % size), value=-1.0)
     largest = whole.unflatten(0, (-1, size)).amax(1).unflatten(1, (-1, size)).amax(2)
-    monkeypatch.setattr(rebuilding, "CELLS", cells)
+    monkeypatch.setattr(site_module, "CELLS", cells)
     torch.testing.assert_close(long.tile("weight", level, 0, 0), largest[:256, :256])
     torch.testing.assert_close(long.column(3), long.weight[:, 3])
 
@@ -200,7 +203,7 @@ def test_a_tile_is_the_same_whatever_the_blocks(long, monkeypatch, level, cells)
 def test_a_block_of_a_tile_never_has_more_cells_than_it_may(long, monkeypatch):
     """A square of the coarsest level is the whole matrix, which must not be made at once."""
     sizes, rows = [], Head.rows
-    monkeypatch.setattr(rebuilding, "CELLS", 6000)
+    monkeypatch.setattr(site_module, "CELLS", 6000)
     monkeypatch.setattr(Head, "rows", lambda head, start, stop: sizes.append(stop - start) or rows(head, start, stop))
     long.tile("weight", 12, 0, 0)
     assert max(sizes) == 10
@@ -246,7 +249,7 @@ def test_work_stops_within_a_block_when_its_reader_leaves(documents, client_of, 
     )
     n = len(meta["sides"]["decoder"]["ids"])
     made = Head.rows
-    monkeypatch.setattr(rebuilding, "CELLS", 1)
+    monkeypatch.setattr(site_module, "CELLS", 1)
 
     def slow(head, start, stop):
         begun.set()

@@ -225,8 +225,11 @@ def own_process(run, folder, files):
 
 
 @pytest.mark.parametrize(
-    ("files", "count"), [(256, 300), pytest.param(1024, 1100, marks=pytest.mark.slow)], ids=["300", "1100"]
+    ("files", "count"),
+    [(256, 300), pytest.param(1024, 1100, marks=[pytest.mark.slow, pytest.mark.thorough])],
+    ids=["300", "1100"],
 )
+@pytest.mark.slow
 def test_silent_connections_neither_stop_it_nor_fill_the_terminal(classifier, tmp_path, files, count):
     """With the usual limit of 1,024 files, 1,100 of them stopped it before, and wrote 41 MB of tracebacks."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > count + 100

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from clearhead.attention.weighting import Argmax
-from clearhead.cli.craft_folder import write_run
-from clearhead.cli.craft_program import PROGRAMS, Ask
 from clearhead.decoding import Greedy
 from clearhead.decoding.generating import eval_mode
+from clearhead.rasp import PROGRAMS
 from clearhead.serve.budget import Budget, TooMuchError
 from clearhead.serve.explorer import TRACES, Explorer
 from clearhead.serve.params import Params
@@ -27,6 +26,7 @@ from clearhead.tracing.sentence import creature_exchange
 from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, weight_text
 from clearhead.tracing.spaces import compare_spaces
 from clearhead.training.folder import RunFolder
+from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
 
@@ -106,6 +106,7 @@ def test_every_example_of_a_run_can_be_traced(runs, client_of):
             assert status == 200, meta
 
 
+@pytest.mark.slow
 def test_examples_come_from_the_log_then_from_the_data_then_from_the_vocabulary(runs, tmp_path):
     for name, run in runs.items():
         folder = tmp_path / name
@@ -232,6 +233,7 @@ def test_a_site_says_its_arithmetic_and_names_its_parts_in_words(case):
         assert words["position"] in ("no positions", "rotary positions")
         assert words["mask"] in ("no mask", "causal mask", "padding mask", "causal mask and padding mask")
         assert (facts["kind"], facts["formula"]) == ("softmax", "query · key")
+        assert (facts["rule"], facts["blocked"]) == ("softmax(score / temperature)", None)
         assert facts["turns"] == own.position.turns == (words["position"] == "rotary positions")
         assert facts["causal"] == ("causal" in words["mask"])
 
@@ -383,7 +385,7 @@ def test_the_lens_shows_what_each_layer_would_answer(case):
     made = trace(run, text)
     status, found = client.get(f"api/trace/{meta['id']}/lens")
     assert status == 200
-    assert found["side"] == made.answering
+    assert found["side"] == made.answer_side
     own = lens(made, run.model)
     assert [layer["name"] for layer in found["layers"]] == [one.name for one in own]
     for layer, one in zip(found["layers"], own, strict=True):
@@ -614,6 +616,7 @@ def test_characters_never_met_are_noted(translator, client_of):
     assert any("never met in training, and read as unknown: 🙂Ω" in note for note in meta["notes"])
 
 
+@pytest.mark.slow
 def test_a_trace_that_was_let_go_is_gone_and_can_be_made_again(translator, client_of):
     client = client_of(translator)
     _, first = client.post("api/trace", {"source": "null null"})
@@ -713,7 +716,7 @@ def test_positions_side_by_side(runs, client_of):
 
 
 def test_a_compiled_table_of_positions_is_not_called_learned(tmp_path):
-    write_run(Ask(program=PROGRAMS["reverse"]), tmp_path / "reverse")
+    compile_to_run(PROGRAMS["reverse"], tmp_path / "reverse")
     found = Explorer(load(tmp_path / "reverse", device="cpu")).positions(Params({}))
     [own] = [kind for kind in found["kinds"] if kind["used"]]
     assert (found["used"], own["name"], own["title"], own["trained"]) == ("compiled", "compiled", "Compiled", False)
@@ -824,7 +827,7 @@ def test_curves_grow_with_the_log_and_are_cut_back_with_it(translator, tmp_path)
 def test_a_run_that_is_being_trained_says_so(translator, tmp_path):
     shutil.copytree(translator.folder.path, tmp_path / "run")
     explorer = Explorer(load(tmp_path / "run", device="cpu"))
-    with explorer.run.folder.locked():
+    with explorer.run.folder.lock():
         assert explorer.curves(Params({}))["training"] is True
         assert explorer.run_facts()["training"] is True
         assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())

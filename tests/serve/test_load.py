@@ -16,6 +16,7 @@ WORDS = ("null", "eins", "zwei", "drei", "vier")
 TEXTS = [f"{one} {other}" for one in WORDS for other in WORDS][:10]
 
 
+@pytest.mark.slow
 def test_a_hundred_requests_at_once_are_all_answered(translator, client_of):
     client = client_of(translator)
 

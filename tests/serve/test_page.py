@@ -35,6 +35,15 @@ SOURCE, TARGET = "vier und <zwanzig>", "twenty-four </script>"
 TEXT = "".join(random.Random(0).choices(string.ascii_letters, k=127))
 
 
+class Argmax(ch.weighting.Weighting):
+    """The root of what a score is above the least of its row, as a share. A user's own: its name says nothing."""
+
+    def weigh(self, masked, allowed):
+        least = masked.masked_fill(~allowed, float("inf")).amin(-1, keepdim=True)
+        roots = (masked - least).clamp(min=0).sqrt().masked_fill(~allowed, 0)
+        return roots / roots.sum(-1, keepdim=True).clamp(min=1e-9)
+
+
 @pytest.fixture(autouse=True)
 def template(monkeypatch, tmp_path, one_thread):
     """A page that is built, and of which little is left."""
@@ -100,6 +109,9 @@ def again(exact, site):
     masked = masked + matrices(exact["bias"], site) if "bias" in exact else masked
     allowed = allowed_of(exact, site)
     weighting = exact["weighting"]
+    if weighting is None:
+        weight = matrices(exact["weight"], site)
+        return weight, weight @ vectors(exact["value"], site, site.n_key)
     masked = masked.masked_fill(~allowed, 0 if weighting["kind"] == "kernelized" else float("-inf"))
     match weighting["kind"]:
         case "softmax":
@@ -126,12 +138,18 @@ def again(exact, site):
         AttentionSpec(heads=Heads(4), weighting=ch.weighting.Kernelized("elu")),
         AttentionSpec(heads=Heads(4), weighting=ch.weighting.Sigmoid()),
         AttentionSpec(heads=Heads(4), weighting=ch.weighting.Sparsemax()),
+        AttentionSpec(heads=Heads(4), weighting=Argmax()),
         AttentionSpec(heads=Heads(4), position=ch.positions.Rotary()),
         AttentionSpec(heads=Heads(4), position=ch.positions.ALiBi()),
         AttentionSpec(heads=Heads(4), mask=window(2)),
     ],
     ids=lambda spec: next(
-        (str(part) for part in (spec.similarity, spec.weighting, spec.position, spec.mask) if part), "softmax"
+        (
+            type(part).__name__ + ("" if type(part).__module__.startswith("clearhead") else " of a user")
+            for part in (spec.similarity, spec.weighting, spec.position, spec.mask)
+            if part
+        ),
+        "softmax",
     ),
 )
 def test_what_the_page_holds_gives_every_number_again(tokenizer, tmp_path, attention):
@@ -243,7 +261,18 @@ def test_as_many_are_exact_as_there_is_room_for_the_one_that_is_shown_first(toke
     assert seen[2][1:] == [name for name in order if name != "decoder.0.cross"][: len(seen[2]) - 1]
 
 
-def test_what_the_page_cannot_reckon_again_is_not_exact(tokenizer, tmp_path):
+def test_a_weighting_of_the_users_own_is_told_by_its_own_sentence_and_its_weights(tokenizer, tmp_path):
+    one = traced(translating(tokenizer, tmp_path, attention=AttentionSpec(heads=Heads(4), weighting=Argmax())), SOURCE)
+    data = data_of(made(one).text)
+    for site in data["meta"]["sites"]:
+        assert site["arithmetic"]["kind"] == "rows"
+        assert site["arithmetic"]["rule"] == "The root of what a score is above the least of its row, as a share"
+        assert data["exact"][site["name"]]["weighting"] is None
+    cell = one.trace["encoder.0.attention"].head[0].cell(0, 1)
+    assert (cell.kind, cell.exponential, cell.total) == ("rows", None, None)
+
+
+def test_what_an_edit_changed_is_not_exact(tokenizer, tmp_path):
     run = translating(tokenizer, tmp_path)
     off = ch.Edit(at="decoder.0.cross", step="context", head=1, times=0.0)
     one = traced(run, SOURCE, TARGET, edits=[off])

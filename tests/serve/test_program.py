@@ -6,7 +6,6 @@ import pytest
 
 import clearhead as ch
 from clearhead.attention.weighting import Softmax
-from clearhead.cli.craft_folder import write_run
 from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.craft_run import compare
 from clearhead.errors import RunError
@@ -16,6 +15,7 @@ from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
 from clearhead.serve.program import load_program
 from clearhead.training import resume
+from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.recipe import Budget
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,7 +27,7 @@ def look(tmp_path):
 
     def made(name, **options):
         ask = Ask(program=PROGRAMS[name], **options)
-        return ask, Explorer(ch.load(write_run(ask, tmp_path / name).path, device="cpu"))
+        return ask, Explorer(ch.load(compile_to_run(ask.program, tmp_path / name, **options).path, device="cpu"))
 
     return made
 

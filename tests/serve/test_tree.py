@@ -40,6 +40,7 @@ def found_by(model, request, width):
 
 
 @pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.slow
 def test_a_head_switched_off_is_decoded_as_by_a_model_without_it(case, width):
     run, text = case
     request = request_of(run, text, 12)

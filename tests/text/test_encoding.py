@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from clearhead.errors import DataError, OptionError
 from clearhead.text import encoding as module
 from clearhead.text import sources
-from clearhead.text.encoding import Corpus, Encoding, Layout, chunks, cut_in_two, every_nth, numbered, usable
+from clearhead.text.encoding import (
+    Corpus,
+    Encoding,
+    Layout,
+    chunks,
+    cut_in_two,
+    every_nth,
+    number_records,
+    usable_records,
+)
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Place, Problems
 from clearhead.text.sources import Aligned, Documents, Record, Table
@@ -97,10 +106,11 @@ def test_one_record_cannot_be_split(folder):
 
 def test_numbers_go_by_documents():
     records = [Record(("a",), Place("f", 1), ends=ends) for ends in (True, False, False, True, True)]
-    assert [number for number, _ in numbered(records)] == [0, 1, 1, 1, 2]
+    assert [number for number, _ in number_records(records)] == [0, 1, 1, 1, 2]
 
 
 @given(lines=st.lists(st.sampled_from([f"line {i}" for i in range(80)]), min_size=20, max_size=60))
+@pytest.mark.slow
 def test_nothing_held_out_is_learned_unless_it_is_common(folder, lines):
     encoding, train, dev = encoded(folder, Layout(texts=("text",), most=20), lined(folder, lines))
     learned, held = Counter(read(train)), Counter(read(dev))
@@ -273,7 +283,7 @@ def test_unknown_labels_are_problems_by_their_place(folder):
     rows = [("text", "label"), ("a", "x"), ("b", "y" * 100), ("c", "x")]
     source = Table(paths=(write(folder / "t.tsv", map("\t".join, rows)),), columns=rows[0], fields=rows[0])
     problems = Problems()
-    assert [record.fields[0] for record in usable(source, LABELLED, problems, ("x", "z"))] == ["a", "c"]
+    assert [record.fields[0] for record in usable_records(source, LABELLED, problems, ("x", "z"))] == ["a", "c"]
     with pytest.raises(DataError, match=r"t\.tsv:3: the label 'y{40}\.\.\.' never occurs .* which have 'x', 'z'"):
         problems.settle()
 

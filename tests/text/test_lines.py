@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from clearhead.errors import ClearheadError, DataError
 from clearhead.text import lines
-from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts, spooled
+from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts, spool
 from clearhead.text.problems import Place, Problems
 
 LINE_TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\n\r"))
@@ -225,30 +225,30 @@ def test_stdin_that_is_closed_or_empty_is_refused(monkeypatch, tmp_path):
         texts_of("-")
     give_stdin(monkeypatch, b"")
     with pytest.raises(DataError, match="stdin: the file is empty"):
-        spooled("-", tmp_path)
+        spool("-", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_stdin_is_spooled_and_then_read_twice(monkeypatch, tmp_path):
     give_stdin(monkeypatch, b"a\nb\n")
-    path = spooled("-", tmp_path / "new" / "folder")
+    path = spool("-", tmp_path / "new" / "folder")
     assert os.listdir(tmp_path / "new" / "folder") == ["stdin"]
     assert texts_of(path) == texts_of(path) == ["a", "b"]
     with pytest.raises(DataError, match="stdin can be read only once"):
-        spooled("-", tmp_path)
+        spool("-", tmp_path)
 
 
 def test_what_is_a_file_is_not_spooled(file, tmp_path):
     path = file(b"a")
-    assert spooled(path, tmp_path / "new") == path
-    assert spooled("missing", tmp_path / "new") == "missing"
+    assert spool(path, tmp_path / "new") == path
+    assert spool("missing", tmp_path / "new") == "missing"
     assert not (tmp_path / "new").exists()
 
 
 def test_where_nothing_can_be_written_spooling_is_refused(monkeypatch, file, tmp_path):
     give_stdin(monkeypatch, b"a\n")
     with pytest.raises(DataError, match=r"stdin cannot be copied to .*a\.txt.stdin: "):
-        spooled("-", tmp_path / os.path.basename(file(b"a")))
+        spool("-", tmp_path / os.path.basename(file(b"a")))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
@@ -262,7 +262,7 @@ def test_a_pipe_is_read_whatever_the_sizes_of_its_writes(tmp_path, content):
             for byte in content:
                 stream.write(bytes([byte]))
 
-    for read in (texts_of, lambda path: texts_of(spooled(path, tmp_path / "copies"))):
+    for read in (texts_of, lambda path: texts_of(spool(path, tmp_path / "copies"))):
         writer = threading.Thread(target=write)
         writer.start()
         assert read(pipe) == ["a", "b"]
@@ -356,6 +356,7 @@ def test_of_a_line_in_parts_what_comes_before_the_bad_part_is_kept(file):
 @settings(max_examples=500)
 @given(st.lists(LINE_TEXT, min_size=1), st.sampled_from(["\n", "\r\n"]))
 @example(["\ufeffx"], "\n")
+@pytest.mark.slow
 def test_any_text_written_as_lines_comes_back(folder, written, end):
     path = folder / "written"
     path.write_bytes(b"\xef\xbb\xbf" + "".join(line + end for line in written).encode())
@@ -365,6 +366,7 @@ def test_any_text_written_as_lines_comes_back(folder, written, end):
 
 @settings(max_examples=500)
 @given(BYTES)
+@pytest.mark.slow
 def test_any_bytes_give_as_many_lines_as_they_have(folder, content):
     path, problems = folder / "bytes", Problems(skip=True)
     path.write_bytes(content)
@@ -381,6 +383,7 @@ def test_any_bytes_give_as_many_lines_as_they_have(folder, content):
 
 @settings(max_examples=500)
 @given(BYTES.map(lambda content: gzip.compress(content, mtime=0)), st.data())
+@pytest.mark.slow
 def test_gzip_files_with_any_damage_are_read_or_refused(folder, packed, data):
     path = folder / "damaged"
     place = data.draw(st.integers(0, len(packed) - 1))

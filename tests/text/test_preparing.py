@@ -11,8 +11,8 @@ import pytest
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.text import preparing
 from clearhead.text.encoding import Corpus, Encoding
-from clearhead.text.lines import spooled
-from clearhead.text.preparing import Tokenizing, content_key, opened, prepare, sample
+from clearhead.text.lines import spool
+from clearhead.text.preparing import Tokenizing, content_key, open_prepared, prepare, sample
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.tasks import TASKS
@@ -218,7 +218,7 @@ def test_stdin_is_read_again_and_again_once_it_is_spooled(ready, tmp_path, monke
         buffer = io.BytesIO("".join(f"{line}\n" for line in DE).encode())
 
     monkeypatch.setattr("sys.stdin", Stdin())
-    source = Documents(paths=(spooled("-", tmp_path),), unit="line")
+    source = Documents(paths=(spool("-", tmp_path),), unit="line")
     assert both(ready(source)) == [[(line,) for line in side] for side in split(DE)]
     assert len(ready(source).train) == 57
 
@@ -268,7 +268,7 @@ def test_the_key_names_all_that_the_ids_are_made_of(file, tmp_path):
         content_key(corpus, TEXT, tokenizing)
 
 
-STAGES = ["made_tokenizers", "written_tokenizers", "told_of", "Encoding"]
+STAGES = ["make_tokenizers", "save_tokenizers", "describe_losses", "Encoding"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -280,7 +280,7 @@ def test_a_crash_leaves_nothing_that_is_taken_for_whole(file, ready, tmp_path, m
             ready(source)
     [home] = (tmp_path / "data").iterdir()
     with pytest.raises(RunError, match=f"^{home}: there is no text prepared, or not all of it"):
-        opened(home)
+        open_prepared(home)
     assert len(ready(source).train) == 57
     assert sorted(path.name for path in home.iterdir()) == ["dev", "tokenizer.json", "train", "whole.json"]
 
@@ -439,7 +439,7 @@ def test_ids_of_another_text_are_not_taken_for_these(file, ready):
     home = ready(Documents(paths=(file("text", DE),), unit="line")).train.folder.parent
     moved = home.rename(home.with_name("0" * 24))
     with pytest.raises(RunError, match=r"it was made as \w+, and lies in another place now"):
-        opened(moved)
+        open_prepared(moved)
 
 
 def test_text_that_was_prepared_before_there_were_checksums_is_used(file, ready):
@@ -454,10 +454,10 @@ def test_text_that_was_prepared_before_there_were_checksums_is_used(file, ready)
         kept = ("format",) if path.name == "store.json" else ()
         old = {name: one for name, one in told.items() if name in kept or name not in ("format", "sha256", *new)}
         path.write_text(json.dumps(old), encoding="utf-8")
-    assert both(opened(home)) == before
+    assert both(open_prepared(home)) == before
     flip(home / "train" / "text.ends")
     with pytest.raises(RunError, match="not a whole store"):
-        opened(home)
+        open_prepared(home)
 
 
 def test_a_device_is_no_tokeniser(file, ready):

@@ -457,6 +457,7 @@ def sources_of(path: str, other: str) -> list[Source]:
 @settings(max_examples=250)
 @given(BYTES, BYTES)
 @example(b"a\xc3\nb", b"a\n\x1f\n")
+@pytest.mark.slow
 def test_any_bytes_give_records_or_an_error_of_the_family(folder, one, other):
     paths = str(folder / "one"), str(folder / "other")
     for path, content in zip(paths, (one, other), strict=True):
@@ -476,6 +477,7 @@ def test_any_bytes_give_records_or_an_error_of_the_family(folder, one, other):
 
 @settings(max_examples=100)
 @given(BYTES)
+@pytest.mark.slow
 def test_gzip_and_plain_give_the_same(folder, content):
     outcomes = []
     for written in (content, gzip.compress(content)):
@@ -496,6 +498,7 @@ def outcome(source: Source) -> tuple[list[Record], dict[str, int], str]:
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(FULL, FULL, st.sampled_from(["fine", "source", "target", "both"])), min_size=1))
+@pytest.mark.slow
 def test_aligned_files_stay_aligned_without_their_bad_lines(folder, rows):
     bad = [b"\xff", b"\0", b"", b" "]
     sides = {"source": [], "target": []}
@@ -529,6 +532,7 @@ WITH_ENDS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_charac
 
 @settings(max_examples=250)
 @given(tables(WITH_ENDS), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), st.booleans())
+@pytest.mark.slow
 def test_what_csv_writes_comes_back(folder, table, quoting, named):
     names, rows = table
     path = folder / "written.csv"
@@ -541,6 +545,7 @@ def test_what_csv_writes_comes_back(folder, table, quoting, named):
 
 @settings(max_examples=250)
 @given(tables(WITH_ENDS), st.booleans())
+@pytest.mark.slow
 def test_what_json_writes_comes_back(folder, table, escaped):
     names, rows = table
     path = folder / "written.jsonl"
@@ -551,6 +556,7 @@ def test_what_json_writes_comes_back(folder, table, escaped):
 
 @settings(max_examples=300)
 @given(tables(FULL.map(lambda text: text.replace("\t", " x"))))
+@pytest.mark.slow
 def test_what_is_between_tabs_comes_back(folder, table):
     names, rows = table
     path = folder / "written.tsv"
@@ -560,6 +566,7 @@ def test_what_is_between_tabs_comes_back(folder, table):
 
 @settings(max_examples=300)
 @given(st.lists(TEXT, min_size=1).filter(lambda lines: any(map(str.strip, lines))))
+@pytest.mark.slow
 def test_any_text_comes_back_as_documents(folder, lines):
     path = folder / "text"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
@@ -568,6 +575,7 @@ def test_any_text_comes_back_as_documents(folder, lines):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @settings(max_examples=400)
 @given(BYTES, BYTES)
 def test_many_more_bytes_give_records_or_an_error_of_the_family(folder, one, other):
@@ -594,7 +602,7 @@ def test_many_more_bytes_give_records_or_an_error_of_the_family(folder, one, oth
 def test_a_big_file_takes_little_memory(tmp_path, source, line):
     path = tmp_path / "big"
     with path.open("wb") as stream:
-        for _ in range(100):
+        for _ in range(40):
             stream.write(line * (1_000_000 // len(line)))
     tracemalloc.start()
     for _ in source(str(path)).records(Problems(skip=True)):

@@ -123,6 +123,7 @@ KILLED = """
 """
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_no_store(tmp_path):
     folder = tmp_path / "store"
     code = textwrap.dedent(KILLED).format(folder=folder)

@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerFast
 
 from clearhead.errors import DataError, OptionError
 from clearhead.text import tokenizer as module
-from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, settled
+from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, stabilise
 from clearhead.text.tokenizer import BYTE_OF, Reading, Tokenizer, suggested_size
+from tests.covering import few
 
 CORPUS = [
     "Das Haus ist groß, und der Hund läuft um das Haus.",
@@ -62,6 +63,7 @@ def test_odd_text_comes_back_exactly(kind, text):
 
 @pytest.mark.parametrize("kind", ["metaspace", "unigram"])
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1), other=texts)
+@pytest.mark.slow
 def test_a_tokenizer_of_few_characters_loses_nothing(kind, text, other):
     """What it has not seen becomes bytes, even the signs it works with: the space, the escape, the digits of a byte."""
     small = Tokenizer.train(["x" + text], kind)
@@ -247,8 +249,8 @@ def test_fingerprints_differ_where_tokenizers_do():
 def test_settled_pieces_do_not_hang_on_the_last_digits_nor_on_the_order():
     once = [("▁a", -1.00000000001), ("▁b", -1.0), ("z", -7.0998), ("y", -7.0999), ("x", -7.1), ("▁c", -7.1)]
     again = [("▁b", -1.0), ("▁a", -0.99999999999), ("x", -7.0998), ("z", -7.0999), ("y", -7.1), ("▁c", -7.1)]
-    assert settled(once) == settled(again)
-    assert settled(once) == [("▁a", -1.0), ("▁b", -1.0), ("x", -7.1), ("y", -7.1), ("z", -7.1), ("▁c", -7.1)]
+    assert stabilise(once) == stabilise(again)
+    assert stabilise(once) == [("▁a", -1.0), ("▁b", -1.0), ("x", -7.1), ("y", -7.1), ("z", -7.1), ("▁c", -7.1)]
 
 
 @every
@@ -399,6 +401,7 @@ def test_suggested_size(n_bytes, size):
 
 
 @every
+@pytest.mark.slow
 def test_without_a_size_it_is_the_suggested_one_or_the_least(kind):
     """Texts that can be read only once, longer than the library's buffers, with more characters than suggested."""
     words = [f"w{n} {n * 7919 % 1000:b} {n:x}\n" for n in range(4000)]
@@ -518,11 +521,12 @@ def test_long_stretches_without_a_space_are_learned_from(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("megabytes", few([1, 5], 1))
 @every
-def test_five_megabytes_at_once(kind):
-    """And a fifth of it without a space."""
+def test_megabytes_at_once(kind, megabytes):
+    """And a fifth of them without a space."""
     line = " ".join(CORPUS[:3]) + "\n"
-    for text in (line * (5_000_000 // len(line)), "".join(CORPUS[0].split()) * 25_000):
+    for text in (line * (megabytes * 1_000_000 // len(line)), "".join(CORPUS[0].split()) * (5_000 * megabytes)):
         ids = TRAINED[kind].encode(text)
         assert kind == "word" or TRAINED[kind].decode(ids) == text
 

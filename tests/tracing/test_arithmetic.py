@@ -83,7 +83,7 @@ class Flipped(Position):
     def angles(self, positions, d_head):
         return (1 - 2 * (positions % 2),)
 
-    def turned(self, vectors, angles):
+    def turn_by(self, vectors, angles):
         return vectors * angles[0].unsqueeze(-1)
 
 

@@ -18,7 +18,7 @@ from clearhead.model.steps import Step
 from clearhead.taps import replacing
 from clearhead.tracing.names import Names
 from clearhead.tracing.recording import recording
-from clearhead.tracing.trace import recorded, trace_model
+from clearhead.tracing.trace import make_trace, trace_model
 from tests.decoding.models import build, models
 from tests.model.small import SIZE, WORDS, block_spec, both_spec, built, decoder_spec, encoder_spec, words
 from tests.tracing.observing import observed
@@ -67,6 +67,7 @@ def test_every_name_of_every_kind_of_model(choices):
 
 
 @pytest.mark.parametrize("choices", MODELS[4::40], ids=str)
+@pytest.mark.slow
 def test_a_few_rows_are_rows_of_the_whole(choices):
     model = build(choices)
     trace = trace_model(model, *inputs(model))
@@ -119,7 +120,7 @@ def test_a_pass_with_dropout_is_not_passed_off_as_one_without():
     model = built(spec).train()
     with recording(model) as record:
         model(words(1))
-    trace = recorded(model, record, {"decoder": words(1)[0].tolist()})
+    trace = make_trace(model, record, {"decoder": words(1)[0].tolist()})
     with pytest.raises(TraceError, match="traced in training mode with dropout"):
         trace.value("decoder.0.feed_forward.hidden")
 

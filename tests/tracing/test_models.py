@@ -8,7 +8,8 @@ from clearhead.errors import TraceError
 from clearhead.tracing.decoding import trace_decoding
 from clearhead.tracing.recording import recording
 from clearhead.tracing.site import MATRICES
-from clearhead.tracing.trace import recorded, trace_model
+from clearhead.tracing.trace import make_trace, trace_model
+from tests.covering import few
 from tests.decoding.models import VOCABULARY, build, models
 from tests.model.small import both_spec, built, decoder_spec, encoder_spec, words
 
@@ -36,7 +37,7 @@ def check_every_head(trace):
             )
 
 
-@pytest.mark.parametrize("choices", MODELS, ids=str)
+@pytest.mark.parametrize("choices", few(MODELS, 40), ids=str)
 def test_what_is_rebuilt_is_what_ran_and_outputs_are_the_same_bits(choices):
     model = build(choices)
     given = inputs(model)
@@ -45,7 +46,7 @@ def test_what_is_rebuilt_is_what_ran_and_outputs_are_the_same_bits(choices):
         with recording(model) as record:
             traced = model(*given)
     assert torch.equal(plain, traced)
-    check_every_head(recorded(model, record, ids_of(model, given)))
+    check_every_head(make_trace(model, record, ids_of(model, given)))
 
 
 def ids_of(model, given):
@@ -53,8 +54,10 @@ def ids_of(model, given):
     return {side: tokens[0].tolist() for side, tokens in zip(sides, given, strict=True)}
 
 
-@pytest.mark.parametrize("choices", SOME, ids=str)
+@pytest.mark.parametrize("choices", few(SOME, 12), ids=str)
 @pytest.mark.parametrize("method", [Greedy(), Beam(width=3, n_best=3)], ids=["greedy", "beam"])
+@pytest.mark.pairs(1)
+@pytest.mark.slow
 def test_each_output_of_cached_decoding_has_its_own_history(choices, method):
     model = build(choices)
     rules = Rules(max_new=6, end=(2,))
@@ -90,7 +93,7 @@ def test_a_row_of_a_training_batch_with_padding_is_the_text_by_itself(spec):
             model(*given, lengths=lengths)
     ids = [tokens[0].tolist() for tokens in given]
     names = ["encoder", "decoder"] if hasattr(model, "encoder") else [type(model).__name__.lower()]
-    trace = recorded(model, record, dict(zip(names, ids, strict=True)), row=0)
+    trace = make_trace(model, record, dict(zip(names, ids, strict=True)), row=0)
     alone = trace_model(model, *(tokens[:1, : (3 if i == 0 else 4)] for i, tokens in enumerate(given)))
     for name, site in alone.sites.items():
         for head, other in zip(trace[name].head, site.head, strict=True):
@@ -109,7 +112,7 @@ def test_a_training_step_is_recorded_without_dropout_of_weights(seed):
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     for row in range(2):
-        check_every_head(recorded(model, record, {"decoder": tokens[row].tolist()}, row=row))
+        check_every_head(make_trace(model, record, {"decoder": tokens[row].tolist()}, row=row))
 
 
 def test_a_mismatch_is_an_error():

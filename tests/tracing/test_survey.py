@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clearhead.model import presets
-from clearhead.tracing.survey import Surveyed, View, clearest, information, survey, views
+from clearhead.tracing.survey import SiteSurvey, View, clearest, information, survey, views
 from clearhead.tracing.trace import trace_model
 
 
@@ -50,8 +50,8 @@ def test_how_far_it_is_off_is_the_largest_difference(made):
 
 def test_the_clearest_head_is_the_one_that_says_most():
     found = {
-        "encoder.0.attention": Surveyed(information=[0.1, 1.5], off=0.0, tolerance=1.0),
-        "encoder.1.attention": Surveyed(information=[2.5, 0.3], off=0.0, tolerance=1.0),
+        "encoder.0.attention": SiteSurvey(information=[0.1, 1.5], off=0.0, tolerance=1.0),
+        "encoder.1.attention": SiteSurvey(information=[2.5, 0.3], off=0.0, tolerance=1.0),
     }
     assert clearest(found) == View("encoder.1.attention", 0)
 

@@ -22,7 +22,7 @@ from clearhead.cli.runs import look_into
 from clearhead.errors import ClearheadError
 from clearhead.files import seal
 from clearhead.serialization import load_tensors, save_tensors
-from clearhead.text.preparing import opened
+from clearhead.text.preparing import open_prepared
 from clearhead.tracing.saving import HEADER
 from clearhead.tracing.trace import trace_model
 from clearhead.training.metrics import read_metrics
@@ -206,7 +206,7 @@ def use_of(path):
 
 def use_of_data(home):
     def use():
-        prepared = opened(home)
+        prepared = open_prepared(home)
         stores = [store[name] for store in (prepared.train, prepared.dev) for name in store.fields]
         return [(one.ids.tolist(), one.ends.tolist()) for one in stores], prepared.labels
 

@@ -1,6 +1,7 @@
 """Small runs of every task, each trained once in a session of tests: a second or two, and good for something."""
 
 import random
+import shutil
 from dataclasses import replace
 
 import torch
@@ -16,6 +17,7 @@ from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
 from clearhead.training.schedules import Cosine
 from clearhead.training.train import train
+from tests.once import made_once
 
 CONTEXT = 32
 DIGITS = ("null", "eins", "zwei", "drei", "vier")
@@ -79,10 +81,15 @@ def classifying(folder):
 
 
 def trained(kind, factory, steps=60):
-    """The run of a kind (one of the functions above), made once and loaded afresh. `factory`: tmp_path_factory."""
-    if kind not in MADE:
-        MADE[kind] = made_in(factory.mktemp(kind.__name__), kind, steps)
-    return load(MADE[kind], device="cpu")
+    """Return the run of a kind (one of the functions above), loaded afresh. `factory`: tmp_path_factory.
+
+    It is trained once for all workers, and each has a copy, since tests write into it and lock it.
+    """
+    name = f"{kind.__name__}-{steps}"
+    if name not in MADE:
+        whole = made_once(factory, name, lambda folder: made_in(folder, kind, steps))
+        MADE[name] = shutil.copytree(whole / "run", factory.mktemp(kind.__name__) / "run", symlinks=True)
+    return load(MADE[name], device="cpu")
 
 
 def made_in(folder, kind, steps=60):

@@ -9,7 +9,9 @@ from clearhead.errors import OptionError
 from clearhead.text.kinds import KINDS
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import answers
-from clearhead.training.answers import Spoken, continue_texts, one_line, reach, window, with_blanks
+from clearhead.training.answers import one_line
+from clearhead.training.tasks.generate import Spoken, window
+from clearhead.training.tasks.translate import reach
 from tests.training.small_runs import CONTEXT, pairs
 
 WRITING = ["the cat eats the plum, größer", "the dog eats", "naïve café, the cow"] * 20
@@ -23,12 +25,13 @@ def source_rows(run, n=8):
 
 
 @pytest.mark.parametrize("method", [Greedy(), Beam(width=3), Beam(width=4, n_best=2, length_penalty=0.5)])
+@pytest.mark.slow
 def test_a_translation_does_not_depend_on_its_batch(translator, method, monkeypatch):
     rows = source_rows(translator)
-    together = answers.translate(translator.model, translator.task, rows, method)
+    together = translator.task.search(translator.model, rows, method)
     monkeypatch.setattr(answers, "ON_CPU", 100)
-    in_small_batches = answers.translate(translator.model, translator.task, rows, method)
-    alone = [answers.translate(translator.model, translator.task, [row], method)[0] for row in rows]
+    in_small_batches = translator.task.search(translator.model, rows, method)
+    alone = [translator.task.search(translator.model, [row], method)[0] for row in rows]
     for one, other, single in zip(together, in_small_batches, alone, strict=True):
         assert [found.tokens for found in one] == [found.tokens for found in single]
         assert [found.tokens for found in other] == [found.tokens for found in single]
@@ -37,13 +40,13 @@ def test_a_translation_does_not_depend_on_its_batch(translator, method, monkeypa
 
 def test_a_source_longer_than_the_context_is_cut_and_an_empty_one_is_translated(translator):
     row = translator.tokenizer.encode("eins zwei " * 20)
-    cut, whole, empty = answers.translate(translator.model, translator.task, [row[: CONTEXT - 1], row, []])
+    cut, whole, empty = translator.task.search(translator.model, [row[: CONTEXT - 1], row, []])
     assert cut[0].tokens == whole[0].tokens
     assert len(empty[0].tokens) <= CONTEXT
 
 
 def test_no_translation_is_longer_than_the_context(translator):
-    found = answers.translate(translator.model, translator.task, source_rows(translator))
+    found = translator.task.search(translator.model, source_rows(translator))
     assert all(len(one.tokens) <= CONTEXT for [one] in found)
 
 
@@ -64,7 +67,7 @@ def test_a_window_never_needs_more_than_the_context(context, max_new):
 
 def continuations(run, prompts, method, max_new, opened=True):
     rows = run.tokenizer.encode_batch(prompts)
-    return continue_texts(run.model, run.task, rows, method, max_new=max_new, opened=opened)
+    return run.task.continue_rows(run.model, rows, method, max_new=max_new, opened=opened)
 
 
 @pytest.mark.parametrize("method", [Greedy(), Sample(temperature=1.5, seeds=(7, 3, 11, 5))])
@@ -80,7 +83,7 @@ def test_a_continuation_does_not_depend_on_its_batch(documents, method):
 def test_within_the_context_it_is_what_decoding_gives(documents):
     row, end = documents.tokenizer.encode("the cat"), documents.tokenizer.end
     method = Sample(seeds=5)
-    [[found]] = continue_texts(documents.model, documents.task, [row], method, max_new=10, opened=True)
+    [[found]] = documents.task.continue_rows(documents.model, [row], method, max_new=10, opened=True)
     [[plain]] = generate(documents.model, [[end, *row]], method, rules=Rules(max_new=10, end=(end,)))
     assert found.tokens == plain.tokens
     assert found.log_probs == pytest.approx(plain.log_probs, abs=1e-5)
@@ -88,7 +91,7 @@ def test_within_the_context_it_is_what_decoding_gives(documents):
 
 def test_past_the_context_it_goes_on_from_the_last_half(stretch):
     row = stretch.tokenizer.encode("the")
-    [[found]] = continue_texts(stretch.model, stretch.task, [row], Sample(seeds=2), max_new=3 * CONTEXT, opened=False)
+    [[found]] = stretch.task.continue_rows(stretch.model, [row], Sample(seeds=2), max_new=3 * CONTEXT, opened=False)
     assert len(found.tokens) == 3 * CONTEXT
     read, written = window(CONTEXT, 3 * CONTEXT)
     for start in range(0, len(found.tokens), written):
@@ -222,7 +225,7 @@ def test_a_blank_stands_where_its_token_stood(kind, filler):
     text, word = ("the cat eats", "cat") if kind not in ("char", "byte") else ("the cat eats", "c")
     before, _, after = text.partition(word)
     ids = tokenizer.encode(text)
-    blanked = with_blanks(task, f"{before}<mask>{after}")
+    blanked = task.encode_blanks(f"{before}<mask>{after}")
     assert len(blanked) == len(ids)
     assert [one == other for one, other in zip(ids, blanked, strict=True)].count(False) == 1
     assert blanked.count(tokenizer.mask) == 1

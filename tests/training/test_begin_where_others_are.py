@@ -14,13 +14,13 @@ def test_a_disk_too_full_for_the_lock_is_no_reason_to_refuse(tmp_path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    with RunFolder(tmp_path / "run").locked():
+    with RunFolder(tmp_path / "run").lock():
         assert (tmp_path / "run" / ".lock").exists()
 
 
 @pytest.mark.parametrize("name", [".model.json.partial", ".recipe.json.0123abcd.partial", "curves.svg.partial"])
 def test_a_file_that_looks_like_litter_is_left_in_a_folder_that_is_not_ours_yet(tmp_path, name):
     (tmp_path / name).write_text("mine")
-    with RunFolder(tmp_path).locked():
+    with RunFolder(tmp_path).lock():
         claim(RunFolder(tmp_path))
         assert (tmp_path / name).read_text() == "mine"

@@ -40,7 +40,7 @@ def kept(tmp_path):
 
 
 def save(kept, step, **state):
-    model = {"a": torch.full((2, 3), float(step)), "b": torch.arange(step)}
+    model = {"a": torch.full((2, 3), float(step)), "b": torch.arange(min(step, 10))}
     kept.save(step, model, {"model.a": model["a"].t(), "nll": torch.zeros(())}, {**STATE, "tokens": step, **state})
 
 
@@ -59,7 +59,7 @@ def test_what_is_saved_is_what_is_loaded(kept):
     assert torch.equal(newest.model()["a"], torch.full((2, 3), 10.0))
     assert torch.equal(newest.model()["b"], torch.arange(10))
     assert torch.equal(newest.training()["model.a"], torch.full((3, 2), 10.0))
-    assert newest.broken() is None
+    assert newest.find_damage() is None
     assert sorted(os.listdir(newest.folder)) == sorted(FILES)
 
 
@@ -222,7 +222,8 @@ def test_a_state_with_a_field_that_is_missing_or_of_another_type_names_it(kept, 
         return
     told = []
     assert kept.newest(told.append).step == 5
-    assert repr(field) in told[0]
+    wrong = f"the field {field!r} is missing" if value == "missing" else f"{field}: "
+    assert told[0].startswith(f"{path}: {wrong}")
 
 
 def test_a_folder_that_was_renamed_to_another_step_is_told(kept):
@@ -340,7 +341,7 @@ def test_what_the_first_version_saved_is_read_and_adopted_and_no_other_is(kept):
     (kept.folder / "run.json").unlink()
     before = Checkpoints(kept.folder)
     assert steps(before) == [10, 5]
-    assert before.newest().broken() is None
+    assert before.newest().find_damage() is None
     after = Checkpoints(kept.folder, run=RUN, model="m")
     after.create(adopt=True)
     assert steps(after) == [10, 5]
@@ -363,7 +364,7 @@ def test_weights_that_are_no_numbers_are_not_used_though_their_checksum_is_right
     assert kept.newest(told.append).step == 10
     assert f"{name}: model.a has values that are no numbers" in told[0]
     with pytest.raises(RunError, match="no numbers"):
-        kept.at(15).load(name)
+        dict(kept.at(15).read_tensors(name))
 
 
 def test_the_optimisers_own_numbers_may_be_anything(kept):
@@ -487,4 +488,4 @@ def test_foreign_tensors_are_refused(saved, message):
 
 def test_a_copy_of_a_run_is_as_good(kept, tmp_path):
     shutil.copytree(kept.folder, tmp_path / "elsewhere")
-    assert Checkpoints(tmp_path / "elsewhere", run=RUN, model="m").newest().broken() is None
+    assert Checkpoints(tmp_path / "elsewhere", run=RUN, model="m").newest().find_damage() is None

@@ -6,26 +6,25 @@ import pytest
 import torch
 
 from clearhead.errors import OptionError
+from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
-from clearhead.training import defaults
+from clearhead.training.default_models import epochs, text_bytes
 from clearhead.training.defaults import (
     ATTENTIONS,
-    DEFAULTS,
     POSITIONS,
     decoder,
     default_recipe,
     encoder,
-    epochs,
-    text_bytes,
     with_attention,
     with_dropout,
     with_position,
 )
 from clearhead.training.loop import Stream
-from clearhead.training.machine import settled
+from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Budget, Checkpointing, Machine, read_recipe
+from clearhead.training.tasks import TASKS
 from clearhead.training.train import train
 from clearhead.training.train_step import Eager, TrainState
 from tests.training import small_runs
@@ -54,13 +53,14 @@ def sources(tmp_path_factory):
 def small(spec):
     """As large as a test has patience for."""
     return {
-        "EncoderDecoderSpec": lambda: defaults.presets.classic(64, size=Size(1, 16, 2, 2, 32), dropout=0.1),
+        "EncoderDecoderSpec": lambda: presets.classic(64, size=Size(1, 16, 2, 2, 32), dropout=0.1),
         "DecoderSpec": lambda: decoder(Size(1, 16, 2, 2, 32), 32, 0.1),
         "EncoderSpec": lambda: encoder(Size(1, 16, 2, 2, 32), spec.output, 0.1),
     }[type(spec).__name__]()
 
 
 @tasks
+@pytest.mark.slow
 def test_it_trains_as_it_is(task, sources, tmp_path):
     recipe = default_recipe(task, Corpus(train=sources[task]), CPU)
     recipe = replace(
@@ -81,7 +81,7 @@ def test_it_trains_as_it_is(task, sources, tmp_path):
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_every_size_of_text_has_a_recipe(task, on_gpu, sources):
     corpus = Corpus(train=sources[task])
-    found = [DEFAULTS[task](corpus, int(size), on_gpu) for size in SIZES]
+    found = [TASKS[task].default_recipe(corpus, int(size), on_gpu) for size in SIZES]
     steps = [recipe.budget.steps for recipe in found]
     assert steps == sorted(steps)
     assert 100 <= steps[0] <= steps[-1] <= 20_000
@@ -99,7 +99,7 @@ def test_a_gpu_affords_a_larger_model(sources):
         for task in ("translate", "generate", "fill"):
             corpus = Corpus(train=sources[task])
             on_cpu, on_gpu = (
-                sum(one.numel() for one in DEFAULTS[task](corpus, 10**8, gpu).model.build().parameters())
+                sum(one.numel() for one in TASKS[task].default_recipe(corpus, 10**8, gpu).model.build().parameters())
                 for gpu in (False, True)
             )
             assert on_gpu > 3 * on_cpu
@@ -134,6 +134,7 @@ CHANGES = (
 
 @tasks
 @pytest.mark.parametrize("change", [change for _, change in CHANGES], ids=[name for name, _ in CHANGES])
+@pytest.mark.pairs(1)
 def test_every_kind_of_model_trains_two_steps(task, change, sources, tmp_path_factory):
     recipe = default_recipe(task, Corpus(train=sources[task]), CPU)
     spec = change(small(recipe.model))
@@ -153,7 +154,7 @@ def test_every_kind_of_model_trains_two_steps(task, change, sources, tmp_path_fa
 def steps_of(recipe, home):
     """The losses of two steps, without a run folder."""
     work = work_on(recipe, home)
-    train_state = TrainState(work.spec.build().train(), work.task, recipe.optimizer, settled(recipe.machine))
+    train_state = TrainState(work.spec.build().train(), work.task, recipe.optimizer, resolve_machine(recipe.machine))
     batches = Stream(work, filled=False).batches(0)
     losses = []
     for _ in range(2):
@@ -167,7 +168,7 @@ def steps_of(recipe, home):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda spec: with_attention(spec, "hard"), "attention: there is no 'hard'; there are softmax, cosine"),
+        (lambda spec: with_attention(spec, "hard"), "attention: there is no 'hard'; there are softmax, argmax"),
         (lambda spec: with_position(spec, "gps", 5), "position: there is no 'gps'; there are sinusoidal, learned"),
     ],
 )
@@ -177,7 +178,7 @@ def test_a_name_that_is_none(change, message):
 
 
 def test_changes_reach_every_block_and_every_slot():
-    spec = defaults.presets.classic(64, size=Size(2, 16, 2, 2, 32), dropout=0.1)
+    spec = presets.classic(64, size=Size(2, 16, 2, 2, 32), dropout=0.1)
     changed = with_dropout(with_position(with_attention(spec, "cosine"), "rotary", 32), 0.7)
     blocks = [*changed.encoder.blocks, *changed.decoder.blocks]
     slots = [slot for block in blocks for slot in (block.attention, block.cross) if slot is not None]

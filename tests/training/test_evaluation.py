@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import clearhead as ch
 from clearhead.errors import DataError, OptionError
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.evaluation import Evaluating, evaluate, windows
+from clearhead.training.evaluation import Evaluating, evaluate
+from clearhead.training.tasks.generate import windows
 from tests.training.small_runs import CONTEXT, labelled, pairs, sentences, write_lines
 
 ODD = [("🙂 eins", "?1"), ("  zwei  ", " 2 "), ("vier " * 12, "4" * 40), ("eins zwei", "12.")]

@@ -43,7 +43,7 @@ def holder(tmp_path):
 def test_a_folder_in_use_is_refused_and_the_process_named(tmp_path, holder):
     with (
         pytest.raises(RunError, match=rf"is in use by process {holder.pid}; wait for it, or choose another folder"),
-        RunFolder(tmp_path).locked(),
+        RunFolder(tmp_path).lock(),
     ):
         pass
     assert (tmp_path / ".lock").read_text() == str(holder.pid)
@@ -52,22 +52,22 @@ def test_a_folder_in_use_is_refused_and_the_process_named(tmp_path, holder):
 def test_the_lock_goes_with_its_process(tmp_path, holder):
     holder.kill()
     holder.wait()
-    with RunFolder(tmp_path).locked():
+    with RunFolder(tmp_path).lock():
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
-    with RunFolder(tmp_path).locked():
+    with RunFolder(tmp_path).lock():
         pass
 
 
 def test_a_holder_that_has_not_said_its_number_yet(tmp_path, holder):
     (tmp_path / ".lock").write_text("")
-    with pytest.raises(RunError, match="is in use by another process; wait"), RunFolder(tmp_path).locked():
+    with pytest.raises(RunError, match="is in use by another process; wait"), RunFolder(tmp_path).lock():
         pass
 
 
 def test_the_lock_is_given_back_after_an_error(tmp_path):
-    with pytest.raises(KeyError), RunFolder(tmp_path).locked():
+    with pytest.raises(KeyError), RunFolder(tmp_path).lock():
         raise KeyError
-    with RunFolder(tmp_path).locked():
+    with RunFolder(tmp_path).lock():
         pass
 
 
@@ -75,7 +75,7 @@ def test_what_stood_in_the_lock_is_put_back(tmp_path):
     """Whoever is refused has changed nothing, not even the number of a process that is gone."""
     for before in ("", "4711"):
         (tmp_path / ".lock").write_text(before)
-        with RunFolder(tmp_path).locked():
+        with RunFolder(tmp_path).lock():
             assert (tmp_path / ".lock").read_text() == str(os.getpid())
         assert (tmp_path / ".lock").read_text() == before
 
@@ -91,7 +91,7 @@ def test_a_lock_that_is_no_regular_file_is_refused_and_nothing_behind_it_written
         (run / ".lock").mkdir()
     else:
         (run / ".lock").symlink_to(diary if kind == "link" else tmp_path / "none")
-    with pytest.raises(RunError, match=r"is a link|is no regular file|cannot be written to"), RunFolder(run).locked():
+    with pytest.raises(RunError, match=r"is a link|is no regular file|cannot be written to"), RunFolder(run).lock():
         pass
     assert diary.read_text() == "mine"
     assert not (tmp_path / "none").exists()
@@ -99,7 +99,7 @@ def test_a_lock_that_is_no_regular_file_is_refused_and_nothing_behind_it_written
 
 def test_a_held_folder_notices_that_it_was_moved_and_that_it_is_back(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    with folder.locked() as held:
+    with folder.lock() as held:
         held.check()
         folder.path.rename(tmp_path / "went")
         with pytest.raises(RunError, match="There is no checkpoint to go on from"):
@@ -116,7 +116,7 @@ def test_where_the_system_does_not_say_where_a_folder_went_it_is_still_noticed(t
     def none(path):
         raise FileNotFoundError
 
-    with RunFolder(tmp_path / "run").locked() as held:
+    with RunFolder(tmp_path / "run").lock() as held:
         held.saved = "step-00000004"
         (tmp_path / "run").rename(tmp_path / "went")
         monkeypatch.setattr(os, "readlink", none)
@@ -142,14 +142,14 @@ def test_a_checkpoints_json_that_names_no_folder_is_told(tmp_path):
 def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(RunError, match=r"cannot be written to .*; choose another folder"), RunFolder(path).locked():
+        with pytest.raises(RunError, match=r"cannot be written to .*; choose another folder"), RunFolder(path).lock():
             pass
 
     def refused(*given):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refused)
-    with pytest.raises(RunError, match=r"cannot be written to \(Permission denied\)"), RunFolder(tmp_path).locked():
+    with pytest.raises(RunError, match=r"cannot be written to \(Permission denied\)"), RunFolder(tmp_path).lock():
         pass
 
 
@@ -161,7 +161,7 @@ def test_what_was_described_is_what_is_found(run):
     assert isinstance(task, Translate)
     assert task.context == small_runs.CONTEXT
     assert task.tokenizers["source"] is task.tokenizers["target"]
-    assert folder.described()["task"] == "translate"
+    assert folder.read_description()["task"] == "translate"
 
 
 def test_a_folder_that_is_no_run(tmp_path):

@@ -25,7 +25,7 @@ from clearhead.training.train_step import TrainState
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet, recipe_for
 
-pytestmark = pytest.mark.usefixtures("one_thread", "undrawn")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "undrawn")]
 
 LONGER = Budget(steps=12)
 KEEPING = Checkpointing(log=2, evaluate=4, save=2, checkpoints=2, score_records=0, samples=0)
@@ -549,7 +549,7 @@ def test_checkpoints_of_another_run_are_not_gone_on_with(run, go_on, trained, tm
 def test_two_copies_of_a_run_do_not_write_to_the_same_checkpoints(recipe, home, tmp_path, go_on):
     run = train(tmp_path / "one", recipe, log=quiet, data=home / "data", checkpoints=tmp_path / "disk").folder
     two = RunFolder(shutil.copytree(run.path, tmp_path / "two"))
-    with run.locked() as held:
+    with run.lock() as held:
         held.add(run.checkpoints.folder)
         with pytest.raises(RunError, match=rf"disk: is in use by process {os.getpid()}"):
             go_on(two)

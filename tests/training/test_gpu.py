@@ -58,7 +58,7 @@ def taken(work, stepper_of, machine=GPU):
         ema_weight = averaging.ema_weight(step + 1, STEPS)
         train_state.hold_average(ema_weight)
         stepper.step([next(batches) for _ in range(work.recipe.batching.passes)], 1e-3)
-        train_state.move_average(ema_weight)
+        train_state.update_average(ema_weight)
     return train_state, train_state.totals()
 
 
@@ -123,7 +123,7 @@ def test_captured_is_eager_with_passes_r_drop_and_an_average(averaging, tmp_path
     eager, _ = taken(work, Eager)
     captured, _ = taken(work, Captured)
     assert_alike(eager.model, captured.model)
-    assert_alike(eager.caught_up(), captured.caught_up())
+    assert_alike(eager.averaged_model(), captured.averaged_model())
 
 
 def test_captured_dropout_differs_from_step_to_step_and_follows_the_seed(tmp_path):

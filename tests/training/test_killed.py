@@ -1,11 +1,13 @@
 """Killed, and stopped, from outside: a run ends with the same bytes as one that never was. `killing.py` kills more."""
 
+import shutil
 import signal
 import time
 
 import pytest
 
 from clearhead.training.folder import RunFolder
+from tests.covering import few
 from tests.training import killing
 from tests.training.killing import STEPS, Place, ended, kill, started, struck, whole
 from tests.training.tiny import assert_same_run
@@ -26,6 +28,7 @@ def wait_for(place, stages):
         time.sleep(0.001)
 
 
+@pytest.mark.thorough  # tests/attack kills at random too, in forks, which take a tenth of the time
 def test_killed_five_times(home):
     fallen, runs = kill(home, 5, seed=3, say=lambda _: None)
     assert len(fallen) == 5
@@ -33,7 +36,7 @@ def test_killed_five_times(home):
         assert_same_run(run, RunFolder(home / "undisturbed"))
 
 
-@pytest.mark.parametrize("stage", ["model.safetensors", "training.safetensors", "state.json", "rename"])
+@pytest.mark.parametrize("stage", few(["model.safetensors", "rename", "training.safetensors", "state.json"], 2))
 def test_killed_inside_a_write_at_each_of_its_stages(home, stage):
     path = home / f"in-{stage}"
     process, ready = started(home, path, hold=stage)
@@ -48,7 +51,7 @@ def test_killed_inside_a_write_at_each_of_its_stages(home, stage):
     assert not [one.name for one in RunFolder(path).checkpoints.folder.glob(".*")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", few([signal.SIGTERM, signal.SIGINT], 1))
 def test_a_signal_saves_and_leaves(home, number):
     path = home / number.name
     process, _ = started(home, path, hold="8")
@@ -87,8 +90,7 @@ def test_a_run_that_is_over_is_not_struck(home):
 def test_the_killer_sees_a_difference(home):
     """Or it would prove nothing."""
     folder = RunFolder(home / "reference")
-    other = RunFolder(home / "other")
-    killing.whole(home, other.path)
+    other = RunFolder(shutil.copytree(folder.path, home / "other"))
     assert killing.differences(other, folder) == []
     file = other.checkpoints.all()[0].folder / "training.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")

@@ -1,5 +1,7 @@
 """A run is loaded while another process trains it, saves a checkpoint and removes the one before."""
 
+import pytest
+
 from clearhead.training import run as run_module
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
@@ -8,6 +10,7 @@ from tests.training import small_runs
 from tests.training.tiny import quiet, recipe_for
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_replaced_between_listing_and_reading(tmp_path, monkeypatch):
     """`make attack` found it: 58 of 704 loads failed during training that kept one checkpoint."""
     train(tmp_path / "run", recipe_for(small_runs.translating, tmp_path / "text"), log=quiet)

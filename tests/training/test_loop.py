@@ -69,6 +69,8 @@ def saved(folder):
     return [one.step for one in folder.checkpoints.all()]
 
 
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.slow
 def test_what_is_logged_and_shown(recipe, go):
     seen = []
     folder = go(recipe, seen.append)
@@ -217,6 +219,7 @@ def test_weights_that_diverge_where_nothing_is_logged(recipe, go, tmp_path, monk
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_the_log_is_told(recipe, go, tmp_path, monkeypatch, go_on):
     write = MetricsLog.write
 
@@ -234,6 +237,7 @@ def test_a_disk_that_is_full_for_the_log_is_told(recipe, go, tmp_path, monkeypat
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_a_checkpoint_loses_no_other(recipe, go, tmp_path, monkeypatch, go_on):
     def between(stage):
         if stage == "state.json" and (tmp_path / "run" / "checkpoints" / "step-00000006").exists():
@@ -258,6 +262,7 @@ def test_curves_that_cannot_be_written_are_told_after_the_last_checkpoint(recipe
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_an_evaluation_that_fails_loses_no_checkpoint(recipe, go, tmp_path, monkeypatch, go_on):
     def fails(*given):
         raise MemoryError
@@ -283,6 +288,7 @@ def test_a_watcher_that_fails_loses_no_checkpoint(recipe, go, tmp_path, kind):
     assert saved(RunFolder(tmp_path / "run"))[0] == {"step": 4, "evaluation": 4, "saved": 6}[kind]
 
 
+@pytest.mark.slow
 def test_a_signal_before_the_first_step_is_obeyed(recipe, go, tmp_path, monkeypatch, go_on):
     count = loop.Stream.count
 

@@ -69,6 +69,7 @@ def test_what_is_not_finite_is_null(tmp_path):
 
 
 @given(st.lists(st.dictionaries(st.text(), values, max_size=4), max_size=4))
+@pytest.mark.slow
 def test_whatever_is_written_is_read(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("log") / "metrics.jsonl"
     written(path, lines)

@@ -47,6 +47,7 @@ def test_an_old_run_answers_as_it_did(old):
     check(load(path, device="cpu"), expected)
 
 
+@pytest.mark.slow
 def test_an_old_run_goes_on_as_it_would_have(old):
     path, expected = old
     run = resume(path, budget=Budget(steps=30), log=lambda line: None)

@@ -10,12 +10,14 @@ import pytest
 
 from clearhead import files
 from clearhead.errors import OptionError, RunError
+from clearhead.files import write_sealed
 from clearhead.serialization import to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import ATTENTIONS, POSITIONS, default_recipe, with_attention, with_position
+from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import (
     CLASSES,
     Batching,
@@ -193,9 +195,12 @@ def test_a_recipe_belongs_to_its_run(recipe, tmp_path):
     file = tmp_path / "recipe.json"
     write_recipe(recipe, file, run="0a1b")
     assert json.loads(file.read_text(encoding="utf-8"))["run"] == "0a1b"
-    assert read_recipe(file) == read_recipe(file, run="0a1b") == recipe
-    with pytest.raises(RunError, match=r"recipe\.json: belongs to another run"):
-        read_recipe(file, run="ffff")
+    assert read_recipe(file) == recipe
+    write_sealed(tmp_path / "run.json", {"run": "0a1b"})
+    assert RunFolder(tmp_path).recipe() == recipe
+    write_sealed(tmp_path / "run.json", {"run": "ffff"})
+    with pytest.raises(RunError, match=r"recipe\.json: is of another run \(0a1b; this is ffff\)"):
+        RunFolder(tmp_path).recipe()
 
 
 def test_a_path_that_is_no_unicode_is_written_and_read(recipe, tmp_path):
@@ -210,7 +215,7 @@ def test_a_part_that_no_one_could_read_again_is_not_written(recipe, tmp_path):
         def after(self, step, total):
             return 1.0
 
-    with pytest.raises(OptionError, match="cannot be written to a file: Mine is no part of Clearhead"):
+    with pytest.raises(OptionError, match="cannot be written to a file: Mine is not registered"):
         write_recipe(replace(recipe, optimizer=Optimizer(schedule=Mine())), tmp_path / "recipe.json")
     assert not (tmp_path / "recipe.json").exists()
 

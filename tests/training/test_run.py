@@ -8,7 +8,6 @@ import torch
 from clearhead.decoding import Greedy, Sample
 from clearhead.errors import OptionError, RunError
 from clearhead.text.sources import Aligned
-from clearhead.training import answers
 from clearhead.training.evaluation import evaluate
 from clearhead.training.run import load
 from tests.training.small_runs import pairs, write_lines
@@ -27,7 +26,7 @@ def test_a_translation_for_each_text_in_order_and_a_blank_one_for_a_blank_one(tr
 def test_a_beam_of_one_is_greedy(translator):
     texts = [source for source, _ in pairs(6, seed=2)]
     rows = translator.tokenizer.encode_batch(texts)
-    greedy = answers.translate(translator.model, translator.task, rows, Greedy())
+    greedy = translator.task.search(translator.model, rows, Greedy())
     decode = translator.task.tokenizers["target"].decode
     assert translator.translate(texts, beam=1) == [decode(one.tokens) for [one] in greedy]
 
@@ -46,6 +45,7 @@ def test_the_best_translations_come_best_first_and_the_first_is_the_translation(
 
 
 @pytest.mark.parametrize("method", [Greedy(), Sample(temperature=1.2, seeds=3)])
+@pytest.mark.slow
 def test_a_stream_is_what_generate_gives(documents, stretch, method):
     for run in (documents, stretch):
         for prompt in ("the cow", "", "the dog eats the plum, größer\nthe"):
@@ -63,16 +63,14 @@ def test_scores_of_texts_are_the_log_probabilities_of_their_tokens(documents):
     prompts = ["the", "the cow"]
     found = documents.scored_texts(prompts, max_new=5, method=Sample(seeds=1))
     rows = documents.tokenizer.encode_batch(prompts)
-    plain = answers.continue_texts(
-        documents.model, documents.task, rows, Sample(seeds=1), max_new=5, opened=documents.opens
-    )
+    plain = documents.task.continue_rows(documents.model, rows, Sample(seeds=1), max_new=5)
     assert [one.log_prob for one in found] == pytest.approx([sum(one.log_probs) for [one] in plain])
     assert [one.text for one in found] == documents.generate(prompts, max_new=5, method=Sample(seeds=1))
 
 
 def test_only_a_model_of_several_documents_has_seen_one_begin(documents, stretch):
-    assert documents.opens
-    assert not stretch.opens
+    assert documents.task.opened
+    assert not stretch.task.opened
 
 
 def test_another_task_is_refused_and_the_right_verb_named(documents, translator):

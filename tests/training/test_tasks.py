@@ -21,7 +21,8 @@ from clearhead.text.batches import ByLength, Rows, Windows
 from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.losses import NOTHING
-from clearhead.training.tasks import TASKS, Classify, Fill, Generate, Translate, restarting
+from clearhead.training.tasks import TASKS, Classify, Fill, Generate, Translate
+from clearhead.training.tasks.generate import restarting
 
 SIZE = Size(2, 16, 2, 2, 24)
 ONE = Tokenizer.train(["abc"], "byte")
@@ -169,6 +170,7 @@ POSITIONS = [
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda one: type(one).__name__)
+@pytest.mark.slow
 def test_a_document_among_others_is_as_it_is_alone(folder, position):
     """A row that packs several documents gives each token the logits it has in its document alone."""
     draw = plain_random.Random(0)

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.training import stopping
 from clearhead.training.folder import RunFolder
-from clearhead.training.machine import chosen_device, prepare_machine, settled
+from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.memory import memory_mb
 from clearhead.training.recipe import Budget, Checkpointing, Machine
 from clearhead.training.run import load
@@ -77,6 +78,7 @@ def test_the_run_is_the_one_that_load_gives(run):
     assert not run.model.training
 
 
+@pytest.mark.slow
 def test_token_ids_may_lie_elsewhere(home, recipe, tmp_path):
     told = []
     train(tmp_path / "one", recipe, log=told.append, data=tmp_path / "ids")
@@ -95,7 +97,7 @@ def test_a_folder_with_a_run_is_refused_and_left_alone(run, recipe):
 def test_a_run_in_use_is_refused(run, recipe, tmp_path):
     """Its own process holds it: the lock belongs to an opening of the file, not to a process."""
     new = RunFolder(tmp_path / "new")
-    with run.folder.locked(), new.locked():
+    with run.folder.lock(), new.lock():
         for act in (lambda: resume(run.folder.path), lambda: train(new.path, recipe)):
             with pytest.raises(RunError, match=rf"is in use by process {os.getpid()}; wait for it"):
                 act()
@@ -116,6 +118,7 @@ def test_a_task_that_is_none_is_refused(recipe, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_model_of_another_kind_is_refused_before_anything_is_trained(home, recipe, tmp_path):
     other = recipe_for(small_runs.stretch, home / "other").model
     with pytest.raises(OptionError, match="to translate takes an encoder-decoder; the model is a Decoder"):
@@ -125,6 +128,7 @@ def test_a_model_of_another_kind_is_refused_before_anything_is_trained(home, rec
 
 
 @pytest.mark.parametrize("kind", [small_runs.documents, small_runs.stretch, small_runs.filling, small_runs.classifying])
+@pytest.mark.slow
 def test_every_task_trains_and_answers(kind, tmp_path):
     recipe = recipe_for(kind, tmp_path / "text", budget=Budget(steps=2))
     run = train(tmp_path / "run", recipe, log=quiet)
@@ -138,17 +142,19 @@ def test_every_task_trains_and_answers(kind, tmp_path):
 
 
 def test_what_a_machine_leaves_open_is_settled():
-    assert settled(Machine(device="cpu")) == Machine(device="cpu", precision="float32", threads=torch.get_num_threads())
-    assert settled(Machine(device="cpu", precision="bfloat16", threads=3)).threads == 3
+    assert resolve_machine(Machine(device="cpu")) == Machine(
+        device="cpu", precision="float32", threads=torch.get_num_threads()
+    )
+    assert resolve_machine(Machine(device="cpu", precision="bfloat16", threads=3)).threads == 3
     with pytest.raises(OptionError, match="device: there is no 'abacus'"):
-        chosen_device("abacus")
+        choose_device("abacus")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_told():
-    assert chosen_device("auto") == torch.device("cpu")
+    assert choose_device("auto") == torch.device("cpu")
     with pytest.raises(OptionError, match="there is no GPU that torch can use"):
-        chosen_device("cuda")
+        choose_device("cuda")
 
 
 def test_the_machine_is_prepared(monkeypatch):

@@ -161,13 +161,13 @@ def test_the_average_is_what_its_pulls_make_whenever_it_is_asked_for(averaging, 
         ema_weight = averaging.ema_weight(step, total)
         train_state.hold_average(ema_weight)
         stepper.step([batch()], 0.02)
-        train_state.move_average(ema_weight)
+        train_state.update_average(ema_weight)
         by_hand = [
             old + ema_weight * (new.detach() - old) for old, new in zip(by_hand, train_state.parameters, strict=True)
         ]
         if step in asked:
-            assert train_state.caught_up() is train_state.averaged
-    found = list(train_state.caught_up().parameters())
+            assert train_state.averaged_model() is train_state.averaged
+    found = list(train_state.averaged_model().parameters())
     for one, other in zip(found, by_hand, strict=True):
         torch.testing.assert_close(one, other, **EXACT)
     assert not torch.equal(found[0], train_state.parameters[0])
@@ -176,8 +176,8 @@ def test_the_average_is_what_its_pulls_make_whenever_it_is_asked_for(averaging, 
 def test_without_averaging_the_weights_to_use_are_the_weights():
     train_state = learner_of()
     Eager(train_state).step([batch()], 0.1)
-    train_state.move_average(1.0)
-    assert train_state.caught_up() is train_state.model
+    train_state.update_average(1.0)
+    assert train_state.averaged_model() is train_state.model
 
 
 def test_weights_that_are_no_numbers_are_seen():

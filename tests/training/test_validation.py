@@ -9,7 +9,11 @@ from torch.nn import functional as F
 
 from clearhead.training.losses import NOTHING
 from clearhead.training.scores import score_translations
-from clearhead.training.validation import Held, assess, goal, loss_of, spread, with_blank
+from clearhead.training.tasks import Classify, Translate
+from clearhead.training.tasks.base import loss_of
+from clearhead.training.tasks.fill import with_blank
+from clearhead.training.tasks.measures import spread
+from clearhead.training.validation import Held, assess
 from tests.training import small_runs
 from tests.training.small_runs import trained
 from tests.training.tiny import recipe_for, work_on
@@ -170,16 +174,16 @@ def test_things_are_spread_evenly():
 
 
 @pytest.mark.parametrize(
-    ("scores", "expected"),
+    ("task", "scores", "expected"),
     [
-        ({"bleu": 3.0, "chrf": 20.0, "exact_match": 0.1}, 20.0),
-        ({"accuracy": 0.7}, 0.7),
-        ({}, -2.5),
-        ({"bleu": 3.0}, -2.5),
+        (Translate, {"bleu": 3.0, "chrf": 20.0, "exact_match": 0.1}, 20.0),
+        (Translate, {"bleu": 3.0}, -2.5),
+        (Classify, {"accuracy": 0.7}, 0.7),
+        (Classify, {}, -2.5),
     ],
 )
-def test_the_goal(scores, expected):
-    assert goal(scores, 2.5) == expected
+def test_the_goal(task, scores, expected):
+    assert task(tokenizers={}, context=8).goal(scores, 2.5) == expected
 
 
 def test_bfloat16_is_close(of):

@@ -58,6 +58,7 @@ def run(model, spec):
 
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize(("parts", "holds"), CASES, ids=lambda one: str(one) if isinstance(one, dict) else "")
+@pytest.mark.pairs(1)
 def test_a_variant_changes_every_block_builds_learns_and_is_stored(kind, parts, holds):
     spec = with_parts(SPECS[kind], parts, context=16)
     assert all(map(holds, blocks(spec)))

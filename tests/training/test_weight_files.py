@@ -61,6 +61,7 @@ def test_a_size_that_is_not_in_the_file_takes_no_memory(spec, message):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB; d_model 16,000 took 5 GB
 
 
+@pytest.mark.slow
 def test_a_spec_with_too_many_parts_is_not_even_made():
     written = spec_to_json(GPT)
     written["blocks"] = written["blocks"][:1] * 100_000
@@ -124,6 +125,7 @@ def test_a_tokeniser_for_another_text_is_told(copy, monkeypatch):
         load(copy.path, device="cpu")
 
 
+@pytest.mark.slow
 def test_a_small_file_is_checked_without_torchs_compiler():
     """On the meta device the simplest product imports torch._dynamo and sympy: two seconds of every command."""
     check = (

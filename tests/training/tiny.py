@@ -9,7 +9,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Work
 from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import task_named
 from tests.training import small_runs
 
 STEPS = 12
@@ -40,9 +40,9 @@ def recipe_for(kind, folder, *, dropout=0.1, **changed):
 
 def work_on(recipe, home):
     """What a trainer is given, with token ids in this folder."""
-    context, kind = recipe.batching.context, TASKS[recipe.task]
+    context, kind = recipe.batching.context, task_named(recipe.task)
     prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, home, quiet)
-    task = kind(tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
+    task = kind.of(prepared, context)
     spec = task.fitted(recipe.model)
     return Work(folder=RunFolder(home / "run"), recipe=recipe, prepared=prepared, task=task, spec=spec)
 

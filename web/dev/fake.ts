@@ -64,6 +64,10 @@ export class FakeSource implements Source {
   readonly views = VIEWS;
   private readonly traces = new Map<string, { meta: Meta; heads: Map<string, FakeHead> }>();
 
+  during(): this {
+    return this;
+  }
+
   exact(): boolean {
     return true;
   }
@@ -86,12 +90,15 @@ export class FakeSource implements Source {
       name: "number-words",
       path: "runs/number-words",
       task: "translate",
+      context: 64,
       step: 300,
       steps: [50, 100, 150, 200, 250, 300],
       kind: "encoder-decoder",
       parameters: 683_264,
       vocabulary: 412,
       sides: [side("encoder"), side("decoder")],
+      target: "writes",
+      place: "first",
       fields: ["source", "target"],
       examples: [
         { source: "vierundzwanzigtausenddreihundertzweiundvierzig" },
@@ -132,8 +139,8 @@ export class FakeSource implements Source {
         key_side: keySide,
         similarity: "ScaledDot()",
         weighting: "Softmax()",
-        position: null,
-        mask: side === "decoder" && slot === "attention" ? "causal" : null,
+        position: "NoPosition",
+        mask: side === "decoder" && slot === "attention" ? "Causal" : "Everything",
         words: {
           similarity: "scaled dot product",
           weighting: "softmax",
@@ -142,6 +149,8 @@ export class FakeSource implements Source {
         },
         arithmetic: {
           kind: "softmax",
+          rule: "softmax(score / temperature)",
+          blocked: null,
           formula: "query · key",
           prepared: "prepared {}",
           scale_reason: "the factor of this similarity",
@@ -235,7 +244,7 @@ export class FakeSource implements Source {
   async cell(id: string, site: string, head: number, query: number, key: number): Promise<Cell> {
     const { n_query, n_key } = this.site(id, site);
     return {
-      ...cellOf(this.head(id, site, head).inputs(query), key, { n_query, n_key }),
+      ...cellOf(this.head(id, site, head).inputs(query), key, { kind: "softmax", n_query, n_key }),
       input: noise(query + 9, D_MODEL),
     };
   }
@@ -488,7 +497,10 @@ export class FakeSource implements Source {
     return {
       nodes,
       best,
-      outputs: [{ text: "twenty-four thousand three hundred forty-two", score: -0.42, ids: ANSWER.map(hash16) }],
+      outputs: [
+        { text: "twenty-four thousand three hundred forty-two", score: -0.42, ids: ANSWER.map(hash16), ended: true },
+      ],
+      edits: [],
       source_tokens: SOURCE,
       cross: ANSWER.map((_, step) => ({
         step: step + 1,
@@ -582,12 +594,13 @@ class FakeHead {
 
   inputs(query: number): RowInputs {
     return {
+      blocked: -Infinity,
       query: this.queries[query],
       keys: this.keys,
       values: this.values,
       scale: D ** -0.5,
       weighting: this.weighting,
-      allowed: this.keys.map((_, key) => this.site.mask !== "causal" || key <= query),
+      allowed: this.keys.map((_, key) => !this.site.arithmetic.causal || key <= query),
     };
   }
 }
@@ -643,7 +656,7 @@ function spec(): SideSpec["layers"][number]["attention"] {
     d_head: D,
     weighting: "Softmax()",
     similarity: "ScaledDot()",
-    position: null,
+    position: "NoPosition",
   };
 }
 

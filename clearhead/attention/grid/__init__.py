@@ -15,7 +15,7 @@ from itertools import combinations as pairs_of
 
 from clearhead.attention import masks, positions, similarity, weighting
 from clearhead.attention.grid.case import DTYPES, HEADS, LENGTHS, Case, Combination, form_of
-from clearhead.attention.grid.support import KERNEL_NAMES, cell, promise, served
+from clearhead.attention.grid.support import KERNEL_NAMES, cell, is_served, promise
 from clearhead.attention.kernels import blockwise, chunked, flex
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import Position
@@ -33,7 +33,7 @@ sixth of them is enough."""
 
 @dataclass(frozen=True)
 class Report:
-    """What the grid found."""
+    """Result of a run of the grid: how many combinations agreed, were refused, or failed."""
 
     supported: int = 0
     refused: int = 0
@@ -46,7 +46,7 @@ class Report:
 
 
 def axes() -> dict[str, list[str]]:
-    """Every choice on every axis, read from the tables of parts."""
+    """Return every choice on every axis, read from the tables of parts."""
     return {
         "similarity": ["default", *similarity.TABLE],
         "weighting": list(weighting.TABLE),
@@ -62,7 +62,7 @@ def axes() -> dict[str, list[str]]:
 
 
 def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str = "cpu") -> Iterator[Combination]:
-    """Combinations on this kernel that show all there is to show.
+    """Yield enough combinations on this kernel to show what it serves and what it refuses.
 
     Every pair of choices that it serves together is in one that it serves, and every choice beside every reason for
     refusing is in one that it refuses.
@@ -70,7 +70,7 @@ def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str
     draw = random.Random(kernel)
     everything = axes() | {axis: ["own"] for axis in own or {}}
     shown: set[tuple[str, str]] = set()
-    for choices in (serving(kernel, everything, own or {}, device), everything):
+    for choices in (served_choices(kernel, everything, own or {}, device), everything):
         for _ in range(DRAWS // 6 if own else DRAWS):
             parts = {axis: draw.choice(options) for axis, options in choices.items()}
             found = Combination(kernel, parts, own or {}, device)
@@ -82,12 +82,14 @@ def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str
                 yield found
 
 
-def serving(
+def served_choices(
     kernel: str, choices: Mapping[str, list[str]], own: Mapping[str, Part], device: str
 ) -> dict[str, list[str]]:
-    """The choices that this kernel serves, taken one by one; an axis where it serves none is left as it is."""
+    """Return the choices that this kernel serves, taken one by one; an axis where it serves none stays as it is."""
     return {
-        axis: [part for part in parts if axis in own or served(cell(axis, part, form_of(axis, part), kernel), device)]
+        axis: [
+            part for part in parts if axis in own or is_served(cell(axis, part, form_of(axis, part), kernel), device)
+        ]
         or parts
         for axis, parts in choices.items()
     }
@@ -98,7 +100,7 @@ def reasons(combination: Combination) -> list[str]:
 
 
 def check(found: Iterable[Combination]) -> Report:
-    """Runs them, on kernels made small enough for it."""
+    """Run the combinations, on kernels whose blocks are small enough for these lengths."""
     supported, refused, failures = 0, 0, []
     with small_kernels():
         for seed, combination in enumerate(found):
@@ -123,19 +125,19 @@ def problems(combination: Combination, why: list[str], seed: int) -> list[str]:
 
 @contextlib.contextmanager
 def small_kernels() -> Iterator[None]:
-    """Blocks and chunks so small that these lengths have several; flex traced but not compiled, which takes seconds."""
+    """Make blocks and chunks so small that these lengths have several; trace flex but do not compile it."""
     kept = blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND
     blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND = 200, 2, "eager"
-    flex.compiled_flex.cache_clear()
+    flex.compile_flex.cache_clear()
     try:
         yield
     finally:
         blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND = kept
-        flex.compiled_flex.cache_clear()
+        flex.compile_flex.cache_clear()
 
 
 def check_part(part: Part) -> Report:
-    """The whole grid for one similarity, weighting or position, listed in a table or not."""
+    """Run the whole grid for one similarity, weighting or position, listed in a table or not."""
     axis = next((axis for kind, axis in AXIS_OF.items() if isinstance(part, kind)), None)
     if axis is None:
         raise OptionError(f"expected a similarity, a weighting or a position; came {part!r}")

@@ -41,7 +41,7 @@ TABLES: dict[str, Mapping[str, Any]] = {
 }
 FORMS: dict[str, Callable[[Any], str]] = {
     "similarity": lambda part: part.form,
-    "weighting": lambda part: part.form,
+    "weighting": lambda part: "log kernelized" if part.similarity.form == "log features" else part.form,
     "position": lambda part: part.bias_kind,
     "mask": lambda make: "ordered" if example_mask(make).kinds & ORDERED else "unordered",
 }
@@ -53,7 +53,7 @@ def example_mask(make: Callable[[Extent], Mask]) -> Mask:
 
 
 def form_of(axis: str, part: str) -> str | None:
-    """The form of a part in a table; None where an axis or a choice on it has none."""
+    """Return the form of a part in a table; None where an axis or a choice on it has none."""
     return FORMS[axis](TABLES[axis][part]) if part in TABLES.get(axis, ()) else None
 
 
@@ -77,7 +77,7 @@ class Combination:
         return self.part("mask")(self.extent())
 
     def forms(self) -> dict[str, str]:
-        """The form of every part that has one: what unlisted parts are promised by."""
+        """Return the form of every part that has one: unlisted parts are promised by their form."""
         forms = {axis: FORMS[axis](part) for axis, part in self.own.items()}
         listed = ((axis, form_of(axis, self.parts[axis])) for axis in TABLES if axis not in self.own)
         return forms | {axis: form for axis, form in listed if form is not None}
@@ -129,11 +129,11 @@ class Case:
         if self.dropout:
             value = torch.eye(extent.n_key, dtype=torch.float64).expand(*value.shape[:2], -1, -1)
         device = self.combination.device
-        query, key, value = self.poisoned(query.to(device), key.to(device), value.to(device))
+        query, key, value = self.poison(query.to(device), key.to(device), value.to(device))
         return query.to(dtype), key.to(dtype), value.to(dtype)
 
-    def poisoned(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """NaN at keys and values no query sees, and at queries that see no key."""
+    def poison(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the tensors with NaN at keys and values that no query sees, and at queries that see no key."""
         extent = self.combination.extent()
         where = self.default_positions()
         where = Positions(
@@ -150,7 +150,7 @@ class Case:
         )
 
     def run(self, kernel: str) -> dict[str, Tensor]:
-        """The context by that kernel, and the gradients of everything that has one, by name."""
+        """Return the context by that kernel, and the gradients of everything that has one, by name."""
         tensors = [tensor.clone() for tensor in self.tensors]
         if self.parts["gradients"] == "not needed" or self.dropout:
             with torch.no_grad():
@@ -169,15 +169,15 @@ class Case:
         return {"context": context.detach(), **gradients}
 
     def differences(self) -> list[str]:
-        """What the kernel gives that the reference does not; empty if they agree."""
+        """Return where the kernel differs from the reference; empty if they agree."""
         got = self.run(self.combination.kernel)
-        wanted = self.thinned(got["context"]) if self.dropout else self.run("reference")
+        wanted = self.thin_weights(got["context"]) if self.dropout else self.run("reference")
         allowed = TOLERANCE[DTYPES[self.parts["dtype"]]]
         found = [text for name in wanted if (text := difference(name, got[name], wanted[name], allowed)) is not None]
         return found + self.broken_laws(allowed)
 
     def broken_laws(self, tolerance: float) -> list[str]:
-        """What kernel and reference could both get wrong, since both use the part: the duties of the weights."""
+        """Return the laws of weights that are broken; kernel and reference could share such a mistake."""
         steps = explain(*self.tensors, **self.options)
         weight, blocked = steps.weight.detach(), ~self.allowed().expand(steps.weight.shape)
         sums = weight.sum(-1)
@@ -199,13 +199,13 @@ class Case:
         )
         return self.options["mask"].allowed(box(where, batch=BATCH, n_heads=self.combination.extent().n_heads))
 
-    def thinned(self, context: Tensor) -> dict[str, Tensor]:
-        """The reference's weights, 0 or doubled as the kernel's dropout had it: values are the identity here."""
+    def thin_weights(self, context: Tensor) -> dict[str, Tensor]:
+        """Return the reference's weights, 0 or doubled as the kernel's dropout had it: values are the identity."""
         weight = explain(*self.tensors, **self.options).weight / (1 - self.dropout)
         return {"context": torch.where(context == 0, 0, weight.detach().to(context.dtype))}
 
     def refusal(self) -> str | None:
-        """What the error says; None if there was none."""
+        """Return the error's message; None if there was none."""
         try:
             self.run(self.combination.kernel)
         except ClearheadError as error:

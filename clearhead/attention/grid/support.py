@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from clearhead.compiling import missing_triton
 
-__all__ = ["KERNEL_NAMES", "PAIRS", "PROMISE", "REASONS", "cell", "promise", "served"]
+__all__ = ["KERNEL_NAMES", "PAIRS", "PROMISE", "REASONS", "cell", "is_served", "promise"]
 
 PROMISE = """
 axis        part                  fused flex chunked recurrent blockwise linear argmax
@@ -37,6 +37,7 @@ weighting   (rows)                s     s    k       k         yes       k      
 weighting   (argmax)              s     s    k       k         yes       k      yes
 weighting   (softmax)             yes   yes  k       k         yes       k      a
 weighting   (kernelized)          s     s    yes     yes       yes       yes    a
+weighting   (log kernelized)      s     s    yes     yes       yes       x      a
 position    none                  yes   yes  yes     yes       yes       yes    yes
 position    rotary                yes   yes  yes     yes       yes       yes    yes
 position    rotary halves         yes   yes  yes     yes       yes       yes    yes
@@ -103,18 +104,22 @@ REASONS = {
 }
 
 PAIRS = (
-    # Two parts that are each served, but not together; the kernels, or every one.
+    # Two parts that are each is_served, but not together; the kernels, or every one.
     ("weighting (kernelized)", "similarity (dot)", "*", "leave similarity out"),
     ("weighting (kernelized)", "similarity (pairwise)", "*", "leave similarity out"),
     ("weighting (kernelized)", "position (fixed)", "*", "no score to add a bias to"),
     ("weighting (kernelized)", "position (learned)", "*", "no score to add a bias to"),
+    ("weighting (log kernelized)", "similarity (dot)", "*", "leave similarity out"),
+    ("weighting (log kernelized)", "similarity (pairwise)", "*", "leave similarity out"),
+    ("weighting (log kernelized)", "position (fixed)", "*", "no score to add a bias to"),
+    ("weighting (log kernelized)", "position (learned)", "*", "no score to add a bias to"),
     ("positions given", "mask (ordered)", "chunked recurrent linear argmax", "positions were given"),
     ("positions given", "mask padding", "linear argmax", "positions were given"),
 )
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:
-    """`{"axis part": {kernel: cell}}`; the first word of a line is the axis, the others the cells."""
+    """Return `{"axis part": {kernel: cell}}`; the first word of a line is the axis, the others the cells."""
     header, *lines = (line.split() for line in text.strip().splitlines())
     kernels = header[2:]
     rows = {}
@@ -129,24 +134,24 @@ KERNEL_NAMES = tuple(PROMISE.strip().splitlines()[0].split()[2:])
 
 
 def cell(axis: str, part: str, form: str | None, kernel: str) -> str:
-    """What the table says of one part on one kernel; of a part it does not list, by its form."""
+    """Return the table's cell for one part on one kernel; of a part it does not list, by its form."""
     row = ROWS.get(f"{axis} {part}") or ROWS[f"{axis} ({form})"]
     return row[kernel]
 
 
-def served(code: str, device: str) -> bool:
-    """Whether a cell of the table is a yes on that device: `c` is a no on a CPU alone, `g` where Triton cannot run."""
+def is_served(code: str, device: str) -> bool:
+    """Check whether a cell is a yes on that device: `c` is a no on a CPU alone, `g` where Triton cannot run."""
     if code == "g":
         return missing_triton(device) is None
     return code == "yes" or (code == "c" and device != "cpu")
 
 
 def promise(parts: Mapping[str, str], forms: Mapping[str, str], kernel: str, device: str = "cpu") -> list[str]:
-    """What the error of this combination says, any one of these; empty if it is served.
+    """Return what the error of this combination may say, any one of these; empty if it is served.
 
     `parts` names the part on each axis, `forms` the form of those that have one.
     """
     named = {f"{axis} {part}" for axis, part in parts.items()} | {f"{axis} ({form})" for axis, form in forms.items()}
     together = [why for one, other, on, why in PAIRS if {one, other} <= named and (on == "*" or kernel in on.split())]
     cells = [cell(axis, part, forms.get(axis), kernel) for axis, part in parts.items()]
-    return together + [REASONS[code] for code in cells if not served(code, device)]
+    return together + [REASONS[code] for code in cells if not is_served(code, device)]

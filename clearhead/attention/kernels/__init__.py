@@ -42,13 +42,13 @@ class Choice:
 
 
 def choose(facts: KernelFacts) -> str:
-    """The first kernel, in the table's order, that does not refuse, or the one it yields to."""
+    """Return the first kernel, in the table's order, that does not refuse, or the one it yields to."""
     first = next(kernel for kernel in KERNELS.values() if kernel.refusal(facts) is None)
     other = first.yields_to(facts)
     return first.name if other is None or KERNELS[other].refusal(facts) is not None else other
 
 
-remembered = functools.lru_cache(maxsize=4096)(choose)
+choose_cached = functools.lru_cache(maxsize=4096)(choose)
 
 
 def check_name(name: str) -> None:
@@ -57,10 +57,9 @@ def check_name(name: str) -> None:
 
 
 def kernel_for(name: str, call: AttentionInputs) -> Kernel:
-    """The kernel of that name, or the one `auto` picks."""
+    """Return the kernel of that name, or the one `auto` picks."""
     if name == "auto":
-        return KERNELS[(choose if torch.compiler.is_compiling() else remembered)(call.facts())]
-    check_name(name)
+        return KERNELS[(choose if torch.compiler.is_compiling() else choose_cached)(call.facts())]
     facts = call.facts()
     why = KERNELS[name].refusal(facts)
     if why is not None:
@@ -70,7 +69,7 @@ def kernel_for(name: str, call: AttentionInputs) -> Kernel:
 
 
 def run(name: str, call: AttentionInputs) -> Context:
-    """The context by the kernel of that name. Under autocast the inputs have their dtype already: it ends here."""
+    """Return the context by the kernel of that name. Autocast has set the inputs' dtype already, so it ends here."""
     kernel = kernel_for(name, call)
     if not autocast_enabled(call.query):
         return kernel.run(call)

@@ -19,7 +19,7 @@ from clearhead.attention.inputs import HALF, AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, Blockwise, block_rows, sight
 from clearhead.attention.kernels.fused import Fused
-from clearhead.attention.kernels.linear_gpu import (
+from clearhead.attention.kernels.launch import (
     Inputs,
     block_width,
     dense_rows,
@@ -30,7 +30,7 @@ from clearhead.attention.kernels.linear_gpu import (
     triton_code,
 )
 from clearhead.attention.masks import Mask
-from clearhead.attention.modes import transformed
+from clearhead.attention.modes import under_torch_func
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.score_index import Subset
 from clearhead.attention.similarity import ScaledDot, Similarity
@@ -41,7 +41,7 @@ __all__ = ["Argmax", "Choice", "Tile", "backward_value", "choose", "softmax_grad
 WIDEST = {torch.float32: 128, torch.bfloat16: 256, torch.float16: 256}
 """Numbers of a head that a program holds."""
 BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""In which order torch's kernels are tried for the straight-through gradient. On an H200 cuDNN's is the fastest."""
+"""Order in which torch's kernels are tried for the straight-through gradient. On an H200 cuDNN's is the fastest."""
 
 
 @final
@@ -74,14 +74,14 @@ class Argmax(Kernel):
         return ()
 
     def run(self, call: AttentionInputs) -> Context:
-        if transformed() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
+        if under_torch_func() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
             return Blockwise().run(call)
         rule = cast(weighting.Argmax, call.weighting)
         scale = call.scale
         query, key, value = call.query, call.key, call.value
         if isinstance(scale, Tensor) or type(call.similarity).prepare is not Similarity.prepare:
             # Prepared in float32 and left so: rounded to half precision, other keys would win.
-            call = call.widened()
+            call = call.to_float32()
             if not call.unmasked:
                 call = call.zero_hidden(sight(call, block_rows(call, BLOCK_NUMBERS)))
             query, key = call.similarity.prepare(call.query, call.key)
@@ -97,7 +97,7 @@ class Argmax(Kernel):
 
 @dataclass(frozen=True)
 class Task:
-    """What is computed, apart from the tensors."""
+    """Options of the computation, apart from the tensors."""
 
     mask: Mask
     scale: float
@@ -111,7 +111,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a kernel is compiled: queries and keys in a tile, warps, stages of its pipeline, registers for a thread."""
+    """Launch options of a kernel: queries and keys in a tile, warps, stages of its pipeline, registers for a thread."""
 
     rows: int = 64
     keys: int = 64
@@ -131,8 +131,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class Choice:
-    """The context, and what the way back needs: each row's winner (-1: it sees nothing), and with ties shared between
-    keys the least score that is tied and the share of each."""
+    """The context, and what the backward pass needs: each row's winner (-1: it sees nothing); and, where tied keys
+    share the weight, the least score that is tied and the share of each."""
 
     context: Tensor
     winners: Tensor

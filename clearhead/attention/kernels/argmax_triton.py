@@ -61,7 +61,7 @@ def scores_of(
 @jit()
 def keep_best(score, start, best, second, place):
     """Update the best score of each lane, the tile it was in, and the second best."""
-    place = tl.where(score > best, start, place)
+    place = tl.where(score > best, start, place)  # not >=: of equal scores in a lane the first tile is kept
     second = tl.maximum(second, tl.minimum(score, best))
     best = tl.maximum(best, score, propagate_nan=tl.PropagateNan.ALL)
     return best, second, place
@@ -133,9 +133,10 @@ def choose(
     out += batch * out_batch + head * out_head + first_row.to(tl.int64) * out_row
     winners += row * n_query + first_row
     query = load_rows(q, rows, q_row, sees, D, BD).to(DOT)
-    if NEGATED:
+    if NEGATED:  # a negative scale: then the least product wins, and `scale` is its absolute value
         query = -query
 
+    # Two loops: tiles that every row sees whole need no mask; the last ones do.
     best = tl.full((ROWS, KEYS), float("-inf"), tl.float32)
     second = tl.full((ROWS, KEYS), float("-inf"), tl.float32)
     place = tl.zeros((ROWS, KEYS), tl.int32)
@@ -152,6 +153,7 @@ def choose(
         start += KEYS
 
     highest = tl.max(best, 1)
+    # Ties are told after the scale, as the reference does: the tolerance is relative to scaled scores.
     highest = tl.where(sees, highest, 0.0) * scale
     threshold = highest - tolerance * tl.maximum(tl.abs(highest), 1.0)
     nothing = float("-inf")
@@ -166,7 +168,7 @@ def choose(
     if TIES == "average":
         amount = load_rows(v, winner.to(tl.int64), v_row, sees, DV, BV).to(tl.float32)
 
-    if ambiguous > 0:
+    if ambiguous > 0:  # a second pass over the keys, for this block of rows only
         if TIES == "average":
             amount = tl.zeros((ROWS, BV), tl.float32)
             count = tl.zeros((ROWS,), tl.float32)
@@ -266,7 +268,7 @@ def grad_value(
     if CAUSAL:  # the first row that sees a key of this block
         begin = tl.maximum(first_key - (n_key - n_query), 0) // ROWS * ROWS
     steps = tl.cdiv(n_query - begin, ROWS)
-    if PADDED:
+    if PADDED:  # a block that is all padding was chosen by no row
         steps = tl.where(first_key < length, steps, 0)
     for step in range(0, group * steps):
         head = kv_head * group + step // steps

@@ -1,4 +1,4 @@
-"""What a kernel is: a name, what it refuses and why, and the arithmetic."""
+"""`Kernel`, the base class of kernels: a name, what it refuses and why, and the arithmetic."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -20,23 +20,23 @@ class Kernel(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    """What it is good for, in a few words: the reason `auto` gives."""
+    """Reason that `auto` gives for choosing it, in a few words."""
 
     @abstractmethod
     def refusal(self, facts: KernelFacts) -> str | None:
-        """Why it cannot do this; None if it can."""
+        """Say why it cannot compute this; None if it can."""
 
     def yields_to(self, facts: KernelFacts) -> str | None:
         """Name the kernel that `auto` prefers over this one here, if that one can do it; None if there is none."""
         return None
 
     def notes(self, facts: KernelFacts) -> tuple[str, ...]:
-        """What it costs that one would not expect."""
+        """Return the costs that a user would not expect."""
         return ()
 
     @abstractmethod
     def run(self, call: AttentionInputs) -> Context:
-        """The context of every query."""
+        """Return the context of every query."""
 
 
 def differentiable_once(context: Tensor, kernel: str, operation: str = "") -> Tensor:

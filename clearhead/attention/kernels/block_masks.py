@@ -5,7 +5,6 @@ torch's `create_block_mask` evaluates a mask on all n_query x n_key cells at onc
 that no query sees. The layers of a model share their masks, so what was found is cached by the mask.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass, fields, is_dataclass
 
 import torch
@@ -18,6 +17,7 @@ from clearhead.attention import masks
 from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.modes import has_numbers
 from clearhead.attention.score_index import four_axes
+from clearhead.lru_cache import LRUCache
 
 __all__ = ["MaskTiles", "tiles_of"]
 
@@ -25,12 +25,12 @@ TILE = 128
 BAND_CELLS = 1 << 24
 """Cells of the mask evaluated at a time."""
 CACHED = 16
-"""Masks remembered, the least recently used dropped first."""
+"""Masks whose tiles are kept."""
 
 
 @dataclass(frozen=True)
 class MaskTiles:
-    """What flex needs of a mask beside the rule itself."""
+    """Tiles of a mask, and which queries and keys it hides: what flex needs beside the rule itself."""
 
     block_mask: BlockMask
     sight: Visibility | None
@@ -39,20 +39,13 @@ class MaskTiles:
     """Kept alive, so that no other mask comes to have the identity it is cached by."""
 
 
-cache: OrderedDict[tuple[object, ...], MaskTiles] = OrderedDict()
+cache = LRUCache[tuple[object, ...], MaskTiles](most=CACHED)
 
 
 def tiles_of(call: AttentionInputs) -> MaskTiles:
     """Return the tiles of a call's mask, from the cache where the same mask was seen at the same size."""
     key = cache_key(call)
-    if key is None:
-        return find_tiles(call)
-    if key not in cache:
-        cache[key] = find_tiles(call)
-        if len(cache) > CACHED:
-            cache.popitem(last=False)
-    cache.move_to_end(key)
-    return cache[key]
+    return find_tiles(call) if key is None else cache.get_or_make(key, lambda: find_tiles(call))
 
 
 def cache_key(call: AttentionInputs) -> tuple[object, ...] | None:
@@ -129,10 +122,12 @@ def block_mask_of(counts: Int[Tensor, "b h row_tile key_tile"], n_query: int, n_
     """Make the block mask; the rule for cells of partial tiles is given by the call that uses it."""
     full = counts == TILE * TILE
     partial = (counts > 0) & ~full
-    return BlockMask.from_kv_blocks(*ordered(partial), *ordered(full), BLOCK_SIZE=TILE, seq_lengths=(n_query, n_key))
+    return BlockMask.from_kv_blocks(
+        *list_tiles(partial), *list_tiles(full), BLOCK_SIZE=TILE, seq_lengths=(n_query, n_key)
+    )
 
 
-def ordered(
+def list_tiles(
     tiles: Bool[Tensor, "b h row_tile key_tile"],
 ) -> tuple[Int[Tensor, "b h row_tile"], Int[Tensor, "b h row_tile key_tile"]]:
     """Return how many tiles each row of tiles has, and their places, those it has first."""

@@ -15,12 +15,13 @@ from torch.utils.checkpoint import checkpoint
 from clearhead.attention import reference
 from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility
 from clearhead.attention.kernels.base import Context, Kernel, Refused
-from clearhead.attention.modes import transformed
+from clearhead.attention.modes import under_torch_func
+from clearhead.devices import random_state, set_random_state
 
 __all__ = ["Blockwise"]
 
 BLOCK_NUMBERS = 1 << 21
-"""How many scores (times what the similarity holds for each) a block may have: 8 MB in float32."""
+"""Most scores (times what the similarity holds for each) of a block: 8 MB in float32."""
 
 
 @final
@@ -37,7 +38,7 @@ class Blockwise(Kernel):
 
     def run(self, call: AttentionInputs) -> Context:
         dtype = call.query.dtype
-        call = call.widened().with_every_head()
+        call = call.to_float32().with_every_head()
         rows = block_rows(call, BLOCK_NUMBERS)
         if not call.unmasked:
             call = call.zero_hidden(sight(call, rows))
@@ -45,7 +46,7 @@ class Blockwise(Kernel):
         tensors = (query, key, call.value)
         if rows >= call.n_query or draws_once(call):
             return context(call, tensors, slice(0, call.n_query)).to(dtype)
-        if transformed():  # which computes any derivative, and keeps what it needs for it
+        if under_torch_func():  # which computes any derivative, and keeps what it needs for it
             return torch.cat([context(call, tensors, block) for block in blocks_of(call, rows)], 2).to(dtype)
         if torch.compiler.is_compiling():
             made = [checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)]
@@ -54,7 +55,7 @@ class Blockwise(Kernel):
 
 
 class Blocks(torch.autograd.Function):
-    """One block after another, and each of them again on the way back.
+    """Computes one block after another, and each of them again in the backward pass.
 
     torch's own checkpointing holds as little, but leaves small objects between the blocks, and the heap then finds no
     room for the next block where the last one was: 4 GB instead of 0.2 for additive attention at n = 4,096.
@@ -80,7 +81,7 @@ class Blocks(torch.autograd.Function):
         ]
         wanted = [tensor for tensor in inputs if tensor.requires_grad]
         totals = [torch.zeros_like(tensor) for tensor in wanted]
-        with as_it_was(ctx.random, grad.device), torch.enable_grad():
+        with restore_random_state(ctx.random, grad.device), torch.enable_grad():
             for block in blocks_of(ctx.call, ctx.rows):
                 made = context(ctx.call, (inputs[0], inputs[1], inputs[2]), block)
                 parts = torch.autograd.grad(made, wanted, grad[:, :, block], allow_unused=True)
@@ -94,25 +95,24 @@ class Blocks(torch.autograd.Function):
 
 
 def draws_once(call: AttentionInputs) -> bool:
-    """Whether dropout cannot be drawn again for the way back: nothing reads random numbers' state in a capture."""
+    """Check whether dropout cannot be drawn again in the backward pass: a capture reads no random state."""
     if call.dropout == 0 or not call.query.is_cuda or torch.compiler.is_compiling():
         return False
     return torch.cuda.is_current_stream_capturing()
 
 
-def random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
 @contextlib.contextmanager
-def as_it_was(state: Tensor | None, device: torch.device) -> Iterator[None]:
-    """The random numbers of then, for the same dropout; those of now go on afterwards."""
+def restore_random_state(state: Tensor | None, device: torch.device) -> Iterator[None]:
+    """Restore the random state of the forward pass, for the same dropout; the present one goes on afterwards."""
     if state is None:
         yield
         return
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
+    now = random_state(device)
+    set_random_state(state, device)
+    try:
         yield
+    finally:
+        set_random_state(now, device)
 
 
 def blocks_of(call: AttentionInputs, rows: int) -> list[slice]:
@@ -120,7 +120,7 @@ def blocks_of(call: AttentionInputs, rows: int) -> list[slice]:
 
 
 def context(call: AttentionInputs, tensors: tuple[Tensor, Tensor, Tensor], block: slice) -> Context:
-    """The context of a block of rows, from prepared queries and keys."""
+    """Return the context of a block of rows, from prepared queries and keys."""
     query, key, value = tensors
     weights = reference.weigh(call, query[:, :, block], key, block)
     return reference.mix(call, weights.weight, value)
@@ -132,7 +132,7 @@ def block_rows(call: AttentionInputs, block_numbers: int) -> int:
 
 
 def sight(call: AttentionInputs, rows: int) -> Visibility:
-    """Which queries see a key and which keys are seen, a block of queries at a time."""
+    """Return which queries see a key and which keys are seen, evaluating a block of queries at a time."""
     blocks = blocks_of(call, rows)
     seen = [Visibility.of(call.mask.allowed(call.cells(block))) for block in blocks]
     keys = seen[0].keys

@@ -28,7 +28,7 @@ from clearhead.attention.kernels.linear import (
     features,
     in_order,
     kernelized,
-    lifted,
+    lift_to_peak,
     logarithmic,
     nothing,
     seen,
@@ -42,15 +42,15 @@ CHUNK = 64
 """Positions in a chunk: n x CHUNK scores are held, and n / CHUNK sums of features x d_value."""
 
 NUMBERS = 1 << 22
-"""How many scores may be held at a time, if a head has no more: 16 MB in float32."""
+"""Most scores held at a time, if a head has no more: 16 MB in float32."""
 
 BEFORE, AFTER = -1, 1
 """On which side of a query's chunk others lie."""
 
 Parts = Float[Tensor, "batch head chunk row column"]
 Borders = Int[Tensor, "1 1 chunk 1 1"]
-Passed = Callable[["Sums", Tensor, Tensor], "Sums"]
-"""What of the sums may be seen at the first borders, having come from the second ones."""
+Carry = Callable[["Sums", Tensor, Tensor], "Sums"]
+"""Function that hides sums from the second borders where the first borders may not see them."""
 
 
 @final
@@ -71,7 +71,7 @@ class Chunked(Kernel):
 
     def run(self, call: AttentionInputs) -> Context:
         dtype = call.query.dtype
-        call = features(call.widened().with_every_head())
+        call = features(call.to_float32().with_every_head())
         if not in_order(call):
             return in_one_sum(call).to(dtype)
         return torch.cat([in_chunks(part) for part in by_heads(call)], 1).to(dtype)
@@ -82,7 +82,7 @@ def in_one_sum(call: AttentionInputs) -> Context:
 
 
 def by_heads(call: AttentionInputs) -> list[AttentionInputs]:
-    """On a CPU, a few heads at a time: what is held of each step stays small, and memory is used again."""
+    """Split the call, on a CPU, into a few heads at a time: what each step holds stays small and in cache."""
     if call.query.device.type != "cpu" or torch.compiler.is_compiling():
         return [call]
     numbers = call.query.shape[0] * max(call.n_query, call.n_key) * max(CHUNK, call.query.shape[-1])
@@ -108,19 +108,19 @@ def in_chunks(call: AttentionInputs) -> Context:
 
 
 def reach_back(call: AttentionInputs) -> int:
-    """How many positions back a query sees at most."""
+    """Return how many positions back a query sees at most."""
     return nearest([term.left for term in call.mask.terms if isinstance(term, Window)], call)
 
 
 def reach_ahead(call: AttentionInputs) -> int:
-    """How many positions ahead a query sees at most."""
+    """Return how many positions ahead a query sees at most."""
     if "causal" in call.mask.kinds:
         return 0
     return nearest([term.right for term in call.mask.terms if isinstance(term, Window)], call)
 
 
 def nearest(limits: list[int], call: AttentionInputs) -> int:
-    """The least of the limits, and of what lies past everything (by hand: `min` of a list breaks a traced graph)."""
+    """Return the least of the limits and of all there is to see (by hand: `min` of a list breaks a traced graph)."""
     reach = call.n_query + call.n_key
     for limit in limits:
         reach = min(reach, limit)
@@ -146,13 +146,13 @@ class Sums:
         peak = None if self.peak is None else self.peak.masked_fill(~kept, -math.inf)
         return Sums(self.amount.masked_fill(~kept, 0), peak)
 
-    def moved(self, shift: int, count: int) -> "Sums":
-        peak = None if self.peak is None else moved(self.peak, shift, count, -math.inf)
-        return Sums(moved(self.amount, shift, count), peak)
+    def shift_chunks(self, shift: int, count: int) -> "Sums":
+        peak = None if self.peak is None else shift_chunks(self.peak, shift, count, -math.inf)
+        return Sums(shift_chunks(self.amount, shift, count), peak)
 
 
 def each(change: Callable[..., Tensor], *sums: Sums) -> Sums:
-    """Do the same with the amounts and with the peaks."""
+    """Apply the function to the amounts and to the peaks."""
     peaks = [one.peak for one in sums]
     return Sums(change(*(one.amount for one in sums)), None if peaks[0] is None else change(*peaks))
 
@@ -183,11 +183,11 @@ class Chunks:
         return self.key.shape[3]
 
     def furthest(self, side: int) -> int:
-        """How many chunks from a query's own there can be on this side."""
+        """Return how many chunks from a query's own there can be on this side."""
         return (self.key if side == BEFORE else self.query).shape[2] - 1
 
     def positions(self, chunks: Parts) -> Int[Tensor, "1 1 chunk row 1"]:
-        """The positions in the chunks of the queries, or in those of the keys."""
+        """Return the positions in the chunks of the queries, or in those of the keys."""
         first = self.call.n_key - chunks.shape[2] * self.length
         every = torch.arange(first, self.call.n_key, device=chunks.device)
         return rearrange(every, "(chunk row) -> 1 1 chunk row 1", row=self.length)
@@ -203,9 +203,9 @@ def cut(vectors: Float[Tensor, "batch head n column"], n_chunks: int, length: in
 
 
 def block(chunks: Chunks, shift: int) -> Sums:
-    """What the queries get from the keys `shift` chunks after their own, scored one by one."""
+    """Return what the queries get from the keys `shift` chunks after their own, scored one by one."""
     count = chunks.query.shape[2]
-    key, value = moved(chunks.key, shift, count, nothing(chunks.call)), moved(chunks.value, shift, count)
+    key, value = shift_chunks(chunks.key, shift, count, nothing(chunks.call)), shift_chunks(chunks.value, shift, count)
     visible = block_seen(chunks, shift)
     if not logarithmic(chunks.call):
         return Sums(torch.where(visible, chunks.query @ key.mT, 0) @ value)
@@ -215,7 +215,7 @@ def block(chunks: Chunks, shift: int) -> Sums:
 
 
 def block_seen(chunks: Chunks, shift: int) -> Bool[Tensor, "batch_or_1 1 chunk_or_1 row key_row"]:
-    """The mask in these blocks. Padding is left out: such keys are zeros already."""
+    """Return the mask in these blocks. Padding is left out: such keys are zeros already."""
     query = chunks.positions(chunks.query)
     key = rearrange(query, "b h chunk row 1 -> b h chunk 1 row") + shift * chunks.length
     parts = []
@@ -227,12 +227,12 @@ def block_seen(chunks: Chunks, shift: int) -> Bool[Tensor, "batch_or_1 1 chunk_o
 
 
 def from_sums(chunks: Chunks, side: int, count: int) -> Sums:
-    """What the queries get from the `count` chunks next to their own on this side, all of which they see whole."""
-    sums = passing_sums(chunks, side, count).moved(side, chunks.query.shape[2])
+    """Return what the queries get from the `count` chunks next to their own on this side, which they see whole."""
+    sums = sums_behind(chunks, side, count).shift_chunks(side, chunks.query.shape[2])
     if sums.peak is None:
         read = Sums(chunks.query @ sums.amount)
     else:
-        query, peak = lifted(chunks.query, sums.peak.mT)
+        query, peak = lift_to_peak(chunks.query, sums.peak.mT)
         read = Sums(query @ sums.amount, peak)
     documents = chunks.terms("document")
     if not documents:
@@ -241,8 +241,8 @@ def from_sums(chunks: Chunks, side: int, count: int) -> Sums:
     return read.where(seen(chunks.call, documents, positions, border(positions, side)))
 
 
-def passing_sums(chunks: Chunks, side: int, count: int) -> Sums:
-    """At each chunk the sum of φ(k) vᵀ over it and those behind it, `count` in all, as seen from where the next begins.
+def sums_behind(chunks: Chunks, side: int, count: int) -> Sums:
+    """Return for each chunk the sum of φ(k) vᵀ over it and those behind it, `count` in all, at the next one's border.
 
     With documents that is the sum over the one document which runs on into the next chunk.
     """
@@ -256,13 +256,13 @@ def passing_sums(chunks: Chunks, side: int, count: int) -> Sums:
     if side == AFTER:
         sums, edge = each(lambda part: part.flip(2), sums), edge.flip(2)
 
-    def passed(sums: Sums, to: Borders, origin: Borders) -> Sums:
+    def carry(sums: Sums, to: Borders, origin: Borders) -> Sums:
         return sums.where(seen(chunks.call, documents, to, origin)) if documents else sums
 
     if count < chunks.furthest(side):
-        sums = sliding(sums, edge, count, passed)
+        sums = sum_window(sums, edge, count, carry)
     elif documents or sums.peak is not None:
-        sums = scanned(sums, edge, passed)
+        sums = prefix_sums(sums, edge, carry)
     else:
         sums = Sums(sums.amount.cumsum(2))
     return each(lambda part: part.flip(2), sums) if side == AFTER else sums
@@ -277,26 +277,26 @@ def chunk_sums(chunks: Chunks, key: Parts) -> Sums:
 
 
 def border(positions: Int[Tensor, "1 1 chunk row 1"], side: int) -> Borders:
-    """Where sums from this side come into a chunk: its first position, or its last."""
+    """Return where sums from this side enter a chunk: its first position, or its last."""
     return positions[:, :, :, :1] if side == BEFORE else positions[:, :, :, -1:]
 
 
-def sliding(sums: Sums, edge: Borders, count: int, passed: Passed) -> Sums:
-    """At each chunk the sum over the last `count` chunks, by doubling: nothing is subtracted, so nothing cancels."""
+def sum_window(sums: Sums, edge: Borders, count: int, carry: Carry) -> Sums:
+    """Return for each chunk the sum over the last `count` chunks, by doubling: no difference, so nothing cancels."""
     if count == 1:
         return sums
 
     def with_earlier(later: Sums, earlier: Sums, by: int) -> Sums:
         n_chunks = edge.shape[2]
-        return later + passed(earlier.moved(-by, n_chunks), edge, moved(edge, -by, n_chunks))
+        return later + carry(earlier.shift_chunks(-by, n_chunks), edge, shift_chunks(edge, -by, n_chunks))
 
-    half = sliding(sums, edge, count // 2, passed)
+    half = sum_window(sums, edge, count // 2, carry)
     even = with_earlier(half, half, count // 2)
     return with_earlier(sums, even, 1) if count % 2 else even
 
 
-def scanned(sums: Sums, edge: Borders, passed: Passed) -> Sums:
-    """At each chunk the sum over all up to it, in linear time: of pairs of chunks first, then between the pairs."""
+def prefix_sums(sums: Sums, edge: Borders, carry: Carry) -> Sums:
+    """Return for each chunk the sum over all up to it, in linear time: of pairs of chunks, then between the pairs."""
     n_chunks = edge.shape[2]
     if n_chunks == 1:
         return sums
@@ -306,21 +306,21 @@ def scanned(sums: Sums, edge: Borders, passed: Passed) -> Sums:
     )
     earlier, odd, later = pairs_and_later
     odd_edge = edge[:, :, 1::2]
-    at_odd = scanned(odd + passed(earlier, odd_edge, edge[:, :, :-1:2]), odd_edge, passed)
+    at_odd = prefix_sums(odd + carry(earlier, odd_edge, edge[:, :, :-1:2]), odd_edge, carry)
     n_later = (n_chunks - 1) // 2
     reaching = each(lambda part: part[:, :, :n_later], at_odd)
-    later = later + passed(reaching, edge[:, :, 2::2], odd_edge[:, :, :n_later])
+    later = later + carry(reaching, edge[:, :, 2::2], odd_edge[:, :, :n_later])
 
-    def alternating(first: Tensor, later: Tensor, at_odd: Tensor) -> Tensor:
+    def interleave(first: Tensor, later: Tensor, at_odd: Tensor) -> Tensor:
         at_even, n_pairs = torch.cat([first, later], 2), at_odd.shape[2]
         both = rearrange([at_even[:, :, :n_pairs], at_odd], "two b h pair row column -> b h (pair two) row column")
         return torch.cat([both, at_even[:, :, n_pairs:]], 2)
 
-    return each(alternating, first, later, at_odd)
+    return each(interleave, first, later, at_odd)
 
 
-def moved(chunks: Tensor, shift: int, count: int, fill: float = 0.0) -> Tensor:
-    """The last `count` chunks, each replaced by the one `shift` chunks after it; `fill` where there is none."""
+def shift_chunks(chunks: Tensor, shift: int, count: int, fill: float = 0.0) -> Tensor:
+    """Return the last `count` chunks, each replaced by the one `shift` chunks after it; `fill` where there is none."""
     skipped = chunks.shape[2] - count
     if shift == 0:
         return chunks[:, :, skipped:]

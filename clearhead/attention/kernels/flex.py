@@ -19,8 +19,8 @@ from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.block_masks import tiles_of
 from clearhead.attention.kernels.blockwise import block_rows, sight
-from clearhead.attention.kernels.fused import Fused, scaled_query, with_nan
-from clearhead.attention.modes import transformed
+from clearhead.attention.kernels.fused import Fused, scale_query, with_nan
+from clearhead.attention.modes import under_torch_func
 from clearhead.attention.score_index import ScoreIndex, four_axes, read_at
 from clearhead.compiling import missing_compiler
 
@@ -29,7 +29,7 @@ __all__ = ["Flex"]
 BACKEND = "inductor"
 COPIES = itertools.count()
 SIGHT_NUMBERS = 1 << 24
-"""How many cells of the mask are looked at in one go, to find rows that see nothing."""
+"""Cells of the mask evaluated at a time, to find rows that see nothing."""
 
 
 @final
@@ -61,13 +61,13 @@ class Flex(Kernel):
 
     def run(self, call: AttentionInputs) -> Context:
         nothing = call.query.is_meta or call.query.shape[0] == 0  # no numbers, so nothing to compile for
-        if missing_compiler(call.query.device.type) or transformed() or nothing:
+        if missing_compiler(call.query.device.type) or under_torch_func() or nothing:
             return Fused().run(call)
         blocks, seen = block_mask(call)
         if seen is not None:
             call = call.zero_hidden(seen)
-        query, key, scale = scaled_query(call)
-        run = call_flex if torch.compiler.is_compiling() else compiled_flex(structure(call))
+        query, key, scale = scale_query(call)
+        run = call_flex if torch.compiler.is_compiling() else compile_flex(structure(call))
         context = run((query, key, call.value), score_mod=score_mod(call), block_mask=blocks, scale=scale)
         context = with_nan(call, differentiable_once(context, Flex.name))
         return context if seen is None else context.masked_fill(~seen.rows.unsqueeze(-1), 0)
@@ -86,8 +86,8 @@ def call_flex(
 
 
 @functools.lru_cache(maxsize=256)
-def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
-    """Flex compiled for one structure of mask and bias, which has a copy of the code, under a name, to itself.
+def compile_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
+    """Compile flex for one structure of mask and bias, from a copy of the code under a name of its own.
 
     torch keeps what it compiled with the code, and fails where another mask has other attributes (2.13: an
     AttributeError as it looks up why the last one does not fit). By the name it remembers which numbers change, and
@@ -99,7 +99,7 @@ def compiled_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
 
 
 def structure(call: AttentionInputs) -> tuple[object, ...]:
-    """What flex is compiled for; only lengths and the batch may vary within it."""
+    """Return what flex is compiled for; only lengths and the batch may vary within it."""
     positions = "from zero" if counts_from_zero(call) else (call.positions.query.ndim, call.positions.key.ndim)
     heads = (call.n_heads, call.key.shape[1], call.key.shape[3], call.value.shape[3])
     parts = (call.mask.structure, call.position.structure, call.weighting.temperature)
@@ -107,7 +107,7 @@ def structure(call: AttentionInputs) -> tuple[object, ...]:
 
 
 def counts_from_zero(call: AttentionInputs) -> bool:
-    """Whether a position is its place in the tensor, on both sides: then flex need not load positions."""
+    """Check whether every position is its index in the tensor, so that flex need not load positions."""
     return call.given_positions is None and call.n_query == call.n_key
 
 

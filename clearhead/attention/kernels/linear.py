@@ -1,4 +1,4 @@
-"""What the linear forms of kernelized attention share: features with the unseen taken out, and the running state."""
+"""Shared by the linear forms of kernelized attention: features with hidden keys taken out, and the running state."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,18 @@ from clearhead.attention.score_index import ScoreIndex
 from clearhead.attention.weighting import Kernelized
 from clearhead.attention.weighting.features import finite
 
-__all__ = ["ORDERED", "State", "features", "hide", "in_order", "kernelized", "lifted", "logarithmic", "nothing", "seen"]
+__all__ = [
+    "ORDERED",
+    "State",
+    "features",
+    "hide",
+    "in_order",
+    "kernelized",
+    "lift_to_peak",
+    "logarithmic",
+    "nothing",
+    "seen",
+]
 
 ORDERED = frozenset({"causal", "document", "prefix", "window"})
 """The masks that ask where a key stands from the query. Each shows a query one unbroken range of positions, which holds
@@ -44,7 +55,7 @@ class State:
 
     @staticmethod
     def empty(key: Keys, value: Values, *, logarithms: bool = False) -> "State":
-        """The state before any key, for features of keys and values such as these."""
+        """Return the state before any key, for features of keys and values such as these."""
         dtype = torch.promote_types(key.dtype, torch.float32)
         total = torch.zeros(*key.shape[:2], key.shape[-1], value.shape[-1], dtype=dtype, device=key.device)
         normaliser = total.new_zeros(total.shape[:3])
@@ -56,7 +67,7 @@ class State:
         return State.empty(call.key, call.value, logarithms=logarithmic(call))
 
     def add(self, key: Keys, value: Values) -> "State":
-        """The state with more keys, as features, and their values."""
+        """Return the state with more keys, as features, and their values."""
         key, value = key.to(self.total.dtype), value.to(self.total.dtype)
         if self.peak is None:
             return State(self.total + key.mT @ value, self.normaliser + key.sum(2))
@@ -65,8 +76,8 @@ class State:
         total = self.total * before.unsqueeze(-1) + key.mT @ value
         return State(total, self.normaliser * before + key.sum(2), peak)
 
-    def kept(self, where: Bool[Tensor, "batch_or_1"]) -> "State":
-        """Empty again in the batch rows where it is not kept: what comes next is a new document."""
+    def keep_rows(self, where: Bool[Tensor, "batch_or_1"]) -> "State":
+        """Empty the state in the batch rows where it is not kept: a new document begins there."""
         gone = ~rearrange(where, "batch -> batch 1 1 1")
         peak = None if self.peak is None else self.peak.masked_fill(gone[..., 0], -math.inf)
         return State(self.total.masked_fill(gone, 0), self.normaliser.masked_fill(gone[..., 0], 0), peak)
@@ -79,25 +90,25 @@ class State:
         return [one for one in (self.total, self.normaliser, self.peak) if one is not None]
 
     def read(self, query: Float[Tensor, "batch head query feature"], weighting: Kernelized) -> Context:
-        """The context of queries, as features, that see everything in it; in the dtype of the state."""
+        """Return the context of queries, as features, that see everything in it; in the dtype of the state."""
         query = query.to(self.total.dtype)
         if self.peak is not None:
-            query, _ = lifted(query, self.peak.unsqueeze(2))
+            query, _ = lift_to_peak(query, self.peak.unsqueeze(2))
         row_sum = einsum(query, self.normaliser, "batch head query feature, batch head feature -> batch head query")
         return weighting.divide(query @ self.total, row_sum.unsqueeze(-1))
 
 
 def logarithmic(call: AttentionInputs) -> bool:
-    """Whether the call's queries and keys, once mapped, are logarithms of features."""
+    """Check whether the call's queries and keys, once mapped, are logarithms of features."""
     return call.similarity.form == "log features"
 
 
 def nothing(call: AttentionInputs) -> float:
-    """What stands for a feature of 0."""
+    """Return what stands for a feature of 0: 0, or -inf where features are logarithms."""
     return -math.inf if logarithmic(call) else 0.0
 
 
-def lifted(query: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
+def lift_to_peak(query: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
     """Return φ(q) times exp(peak), for sums that were divided by it, over its greatest entry; and that one's logarithm.
 
     So a row's greatest term is 1, whatever the size of queries and keys.
@@ -117,27 +128,27 @@ def kernelized(call: AttentionInputs) -> Kernelized:
 
 
 def in_order(call: AttentionInputs) -> bool:
-    """Whether the mask asks where a key stands from the query."""
+    """Check whether the mask depends on the distance between query and key."""
     return bool(call.mask.kinds & ORDERED)
 
 
 def features(call: AttentionInputs) -> AttentionInputs:
-    """The call with φ(q) and φ(k) for its queries and keys: zeros for keys nobody sees and queries that see none."""
+    """Return the call with φ(q) and φ(k); zeros for keys that no query sees and queries that see none."""
     if call.unmasked:
-        return mapped(call)
+        return map_features(call)
     sight = nearest_sight(call) if in_order(call) else Visibility.of(call.mask.allowed(call.cells(slice(0, 1))))
     # Before the map, so that it and its gradient meet no NaN; and after it, since φ(0) need not be 0.
-    return hide(mapped(call.zero_hidden(sight)).set_hidden_to_zero(sight), ~sight.keys.unsqueeze(-1))
+    return hide(map_features(call.zero_hidden(sight)).set_hidden_to_zero(sight), ~sight.keys.unsqueeze(-1))
 
 
-def mapped(call: AttentionInputs) -> AttentionInputs:
+def map_features(call: AttentionInputs) -> AttentionInputs:
     query, key = call.similarity.prepare(call.query, call.key)
     scaled = isinstance(call.scale, Tensor) or call.scale != 1
     return call.replace(query=query * call.scale if scaled else query, key=key)
 
 
 def nearest_sight(call: AttentionInputs) -> Visibility:
-    """What is seen in order, by one cell each: whoever sees anything sees what stands nearest to it.
+    """Return who sees and is seen, from one cell each: whoever sees anything sees what is nearest to it.
 
     That is because what a query sees is an unbroken range: see `ORDERED`. Padding leaves the nearest key before it.
     """
@@ -153,7 +164,7 @@ def nearest_sight(call: AttentionInputs) -> Visibility:
 def seen(
     call: AttentionInputs, terms: Sequence[Mask], query: Int[Tensor, "*query_axes"], key: Int[Tensor, "*key_axes"]
 ) -> Bool[Tensor, "*axes"]:
-    """Whether these terms let a query at one position see a key at another; positions broadcast, batch axis first."""
+    """Check whether these terms let a query at one position see a key at another; positions broadcast, batch first."""
     batch = torch.arange(call.query.shape[0], device=query.device).view(-1, *[1] * (query.ndim - 1))
     head, query_index = torch.zeros_like(batch), query - (call.n_key - call.n_query)
     cells = ScoreIndex(

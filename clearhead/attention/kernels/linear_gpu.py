@@ -1,14 +1,12 @@
 """Linear: kernelized attention in Triton kernels, forward and backward, in time and memory linear in n.
 
-`linear_triton.py` holds the GPU code and the mathematics; here is what it serves, how a call is cut up, and the order
-of the launches. Feature maps elu and relu are computed inside the kernels; other maps by torch before them.
+`linear_triton.py` and `linear_backward_triton.py` hold the GPU code and the mathematics; here is what it serves, how a
+call is cut up, and the order of the launches. Feature maps elu and relu are computed inside the kernels; other maps by
+torch before them.
 """
 
-import contextlib
-import importlib
-from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -18,37 +16,27 @@ from torch.nn import functional as F
 from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.chunked import Chunked
+from clearhead.attention.kernels.launch import (
+    Inputs,
+    block_width,
+    dense_rows,
+    empty_like_rows,
+    key_lengths,
+    on_device,
+    padding_arguments,
+    triton_code,
+)
 from clearhead.attention.kernels.linear import features, kernelized
-from clearhead.attention.masks import Padding, numbers_on
-from clearhead.attention.modes import transformed
+from clearhead.attention.kernels.linear_plan import Cut, Options, Plan, plan_for, sums_mode
+from clearhead.attention.modes import under_torch_func
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
-__all__ = [
-    "Inputs",
-    "Linear",
-    "Options",
-    "Plan",
-    "Tile",
-    "attend_linear",
-    "backward",
-    "block_width",
-    "dense_rows",
-    "empty_like_rows",
-    "forward",
-    "key_lengths",
-    "on_device",
-    "padding_arguments",
-    "triton_code",
-]
+__all__ = ["Linear", "attend_linear", "backward", "forward"]
 
 MAPS = {"elu": "elu", "relu": "relu", "plain": "identity"}
 """Feature maps this kernel serves, and what it computes for each: a plain one was mapped by torch before."""
 WIDEST = 128
 """Features, or numbers of a value, that one program holds; more are computed in slices."""
-FEW = 8
-"""Up to this many segments a program adds up the sums before its own by itself; beyond it they are scanned first."""
-PROGRAMS = 1024
-"""Programs that fill a GPU: segments are made shorter until there are as many."""
 
 
 @final
@@ -72,7 +60,7 @@ class Linear(Kernel):
         return missing_triton(facts.device)
 
     def run(self, call: AttentionInputs) -> Context:
-        if transformed() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
+        if under_torch_func() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
             return Chunked().run(call)
         dtype, lengths = call.value.dtype, key_lengths(call)
         options = Options(
@@ -82,76 +70,10 @@ class Linear(Kernel):
         )
         query, key = call.query, call.key
         if options.map == "identity":
-            mapped = features(call.widened())
+            mapped = features(call.to_float32())
             narrow = dtype if dtype == torch.bfloat16 else torch.float32
             query, key = mapped.query.to(narrow), mapped.key.to(narrow)
         return attend_linear(Inputs(query, key, call.value, lengths), options)
-
-
-class Inputs(NamedTuple):
-    """The tensors of a call, `(batch, head, n, d)`, and how many keys each batch row has; None: all of them."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    lengths: Tensor | None
-
-    @property
-    def needs_gradient(self) -> bool:
-        return torch.is_grad_enabled() and any(side.requires_grad for side in self[:3])
-
-
-def key_lengths(call: AttentionInputs) -> Tensor | None:
-    """Return how many keys each batch row has, `(batch,)` or `(1,)`; None without padding."""
-    lengths = [numbers_on(term.lengths, call.query.device) for term in call.mask.terms if isinstance(term, Padding)]
-    if call.share is not None:
-        lengths = [call.share.of_batch(one) for one in lengths]
-    return reduce(torch.minimum, lengths) if lengths else None
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is computed, apart from the tensors."""
-
-    causal: bool
-    normalised: bool
-    map: str
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How one kernel is compiled: positions in a chunk, warps, stages of its pipeline, and registers for a thread."""
-
-    chunk: int = 64
-    warps: int = 4
-    stages: int = 2
-    registers: int | None = None
-
-    def options(self) -> dict[str, Any]:
-        return {"CHUNK": self.chunk, "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a call is cut up: positions in a segment, and a tile for each kernel."""
-
-    segment: int = 512
-    sums: Tile = Tile()
-    attend: Tile = Tile()
-    grad_query: Tile = Tile()
-    grad_key: Tile = Tile()
-    split: bool = True
-    """Forward, the float32 state enters bfloat16 products as two parts (16 bits of it) instead of one (8 bits); one is
-    faster, and how exact it is on long texts is not measured. On the way back it is always two: the product nearly
-    cancels with d z."""
-    precision: str = "tf32x3"
-    """Of float32 products: `tf32x3`, three products on tensor cores for one, or `ieee`, slow and no more exact here."""
-    few: int = FEW
-
-    @staticmethod
-    def of(tile: Tile, **options: Any) -> "Plan":
-        """Return a plan with the same tile for every kernel."""
-        return Plan(sums=tile, attend=tile, grad_query=tile, grad_key=tile, **options)
 
 
 def attend_linear(inputs: Inputs, options: Options) -> Context:
@@ -274,40 +196,6 @@ def empty_results(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, Ten
     return empty_like_rows(query, n_heads, n_query, value.shape[3], value.dtype), inverse, sums
 
 
-def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
-    """Choose segments and tiles for these shapes. The figures come from benchmarks/gpu_kernels.py."""
-    segment = 1024
-    while segment > 128 and rows * -(-n_slots // segment) < PROGRAMS:
-        segment //= 2
-    wide = max(query.shape[-1], value.shape[-1]) > 64
-    if value.dtype == torch.bfloat16:
-        tile = Tile(chunk=64, warps=8 if wide else 4, stages=2)
-        walk = tile if wide else Tile(chunk=64, warps=4, stages=2, registers=168)
-        return Plan(segment=segment, sums=tile, attend=walk, grad_query=tile, grad_key=tile)
-    return Plan.of(Tile(16 if value.dtype == torch.float32 else 32, 8 if wide else 4, 1), segment=segment)
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How many slots and segments there are on each side; causal queries and keys share theirs."""
-
-    query_slots: int
-    key_slots: int
-    query_segments: int
-    key_segments: int
-    first_segment: int
-    """The first segment with a query in it."""
-
-    @staticmethod
-    def of(query: Tensor, key: Tensor, causal: bool, segment: int) -> "Cut":
-        n_query, n_key = query.shape[2], key.shape[2]
-        if not causal:
-            return Cut(n_query, n_key, -(-n_query // segment), -(-n_key // segment), 0)
-        n_slots = max(n_query, n_key)
-        n_segments = -(-n_slots // segment)
-        return Cut(n_slots, n_slots, n_segments, n_segments, (n_slots - n_query) // segment)
-
-
 def forward(inputs: Inputs, options: Options, plan: Plan | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the context, 1 / denominator, and the sums of the segments: what the way back needs."""
     code = triton_code("linear_triton")
@@ -379,7 +267,7 @@ def backward(
 
     `kept` is what `forward` returned beside the context, with the same plan.
     """
-    code = triton_code("linear_triton")
+    code = triton_code("linear_backward_triton")
     query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
     inverse, sums = kept
     grad = dense_rows(grad)
@@ -495,15 +383,6 @@ def sum_groups(gradient: Tensor, like: Tensor) -> Tensor:
     return made.copy_(gradient.unflatten(1, (like.shape[1], -1)).sum(2))
 
 
-def sums_mode(causal: bool, n_segments: int, plan: Plan) -> str:
-    """Say how a program finds its state among the sums that `forward` returned."""
-    if not causal:
-        return "all"
-    if n_segments == 1:
-        return "none"
-    return "added" if n_segments <= plan.few else "scanned"
-
-
 def gather_sums(sums: Tensor, causal: bool, plan: Plan, *, reverse: bool) -> tuple[Tensor, str]:
     """Prepare the sums of the segments for the programs that start from them, and say how to read them."""
     code = triton_code("linear_triton")
@@ -517,25 +396,6 @@ def gather_sums(sums: Tensor, causal: bool, plan: Plan, *, reverse: bool) -> tup
     block = min(64, 1 << (n_segments - 1).bit_length())
     code.scan[(rows * -(-size // 64),)](sums, scanned, n_segments, size, reverse, block, 64, num_warps=4)
     return scanned, mode
-
-
-@dataclass(frozen=True)
-class PaddingArguments:
-    lengths: Tensor
-    stride: int
-    padded: bool
-
-
-def padding_arguments(inputs: Inputs) -> PaddingArguments:
-    lengths = inputs.lengths
-    if lengths is None:
-        return PaddingArguments(inputs.query, 0, False)
-    return PaddingArguments(lengths, lengths.stride(0) if lengths.shape[0] > 1 else 0, True)
-
-
-def triton_code(name: str) -> Any:
-    """Import a file of Triton code of this folder, when it is first needed: Triton may not be installed."""
-    return importlib.import_module(f"clearhead.attention.kernels.{name}")
 
 
 def constants_for(query: Tensor, value: Tensor, options: Options, plan: Plan) -> dict[str, Any]:
@@ -562,30 +422,6 @@ def pick(constants: dict[str, Any], names: str) -> dict[str, Any]:
     return {name: constants[name] for name in names.split()}
 
 
-def block_width(width: int) -> int:
-    """Return the power of two, 16 or more, that holds this many columns: what a matrix product in Triton needs."""
-    return max(16, 1 << (width - 1).bit_length())
-
-
-def dense_rows(tensor: Tensor) -> Tensor:
-    """Return the tensor with its last axis dense in memory; the others may have any strides."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def empty_like_rows(like: Tensor, n_heads: int, n: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Return an empty `(batch, head, n, width)`, laid out as `like` is: heads inside or outside the positions."""
-    if like.stride(1) < like.stride(2):
-        return like.new_empty(like.shape[0], n, n_heads, width, dtype=dtype).transpose(1, 2)
-    return like.new_empty(like.shape[0], n_heads, n, width, dtype=dtype)
-
-
 def empty_sums(like: Tensor, rows: int, n_segments: int, constants: dict[str, Any]) -> Tensor:
     size = constants["BF"] * (constants["BV"] + 1)
     return like.new_empty(rows, n_segments, size, dtype=torch.float32)
-
-
-def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Make the tensor's GPU the current one: Triton launches there."""
-    if tensor.device.type != "cuda" or tensor.device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device(tensor.device)

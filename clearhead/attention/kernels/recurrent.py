@@ -39,18 +39,18 @@ class Recurrent(Kernel):
 
     def run(self, call: AttentionInputs) -> Context:
         dtype = call.query.dtype
-        call = features(call.widened().with_every_head())
+        call = features(call.to_float32().with_every_head())
         return (one_by_one(call) if in_order(call) else at_the_end(call)).to(dtype)
 
 
 def one_by_one(call: AttentionInputs) -> Context:
-    """Each query on the keys up to its own; one before the first key on none."""
+    """Return the context of each query on the keys up to its own; zeros before the first key."""
     first, kept, state = call.n_key - call.n_query, same_document(call), State.before(call)
     contexts = []
     for position in range(min(0, first), call.n_key):
         if position >= 0:
             here = slice(position, position + 1)
-            state = state.kept(kept[:, position]).add(call.key[:, :, here], call.value[:, :, here])
+            state = state.keep_rows(kept[:, position]).add(call.key[:, :, here], call.value[:, :, here])
         if position >= first:
             row = slice(position - first, position - first + 1)
             contexts.append(state.read(call.query[:, :, row], kernelized(call)))
@@ -58,7 +58,7 @@ def one_by_one(call: AttentionInputs) -> Context:
 
 
 def at_the_end(call: AttentionInputs) -> Context:
-    """Every query on all keys."""
+    """Return the context of every query on all keys."""
     state = State.before(call)
     for position in range(call.n_key):
         here = slice(position, position + 1)
@@ -67,7 +67,7 @@ def at_the_end(call: AttentionInputs) -> Context:
 
 
 def same_document(call: AttentionInputs) -> Bool[Tensor, "batch_or_1 key"]:
-    """Whether the key at each position is of the same document as the one before it."""
+    """Check for each position whether its key is of the same document as the one before it."""
     key = rearrange(call.positions.key, "n -> 1 n")
     documents = [term for term in call.mask.terms if term.kind == "document"]
     return seen(call, documents, key, key - 1) if documents else torch.ones_like(key, dtype=torch.bool)

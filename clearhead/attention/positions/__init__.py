@@ -1,4 +1,4 @@
-"""Position: how attention comes to know the order of things. One file a kind, one line of `TABLE`.
+"""Position: how attention comes to know the order of things. One file a kind, one line that registers it.
 
 `Rotary`, `ALiBi` and `T5Bias` act inside attention; `Sinusoidal` and `Learned` are added to the embeddings before it:
 
@@ -8,19 +8,27 @@
 [0.841, 0.54, 0.01, 1.0]
 """
 
+from collections.abc import Mapping
+
 from clearhead.attention.positions.base import EmbeddedPosition, NoPosition, Position
 from clearhead.attention.positions.biases import ALiBi, T5Bias
 from clearhead.attention.positions.embedded import Learned, Sinusoidal
 from clearhead.attention.positions.rotary import Rotary
+from clearhead.registry import Examples, register
 
 __all__ = ["ALiBi", "EmbeddedPosition", "Learned", "NoPosition", "Position", "Rotary", "Sinusoidal", "T5Bias"]
 
-TABLE: dict[str, Position] = {
-    "none": NoPosition(),
-    "rotary": Rotary(),
-    "rotary halves": Rotary(pairing="halves"),
-    "rotary partial": Rotary(width=4),
-    "alibi": ALiBi(),
-    "t5": T5Bias(),
-}
-"""Every position that acts inside attention, by name: the command line and the test grid read it."""
+register(Sinusoidal, option="sinusoidal")
+register(Learned, option="learned")
+register(NoPosition, examples={"none": NoPosition()})
+register(
+    Rotary,
+    option="rotary",
+    examples={"rotary": Rotary(), "rotary halves": Rotary(pairing="halves"), "rotary partial": Rotary(width=4)},
+)
+register(ALiBi, option="alibi", examples={"alibi": ALiBi()})
+register(T5Bias, option="t5", examples={"t5": T5Bias()})
+
+TABLE: Mapping[str, Position] = Examples("position")
+"""Every position that acts inside attention, by name, those that users register too: the command line and the test grid
+read it."""

@@ -16,7 +16,7 @@ __all__ = ["ALiBi", "T5Bias"]
 
 
 def alibi_slope(head: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor:
-    """A geometric series over the heads: 2^(-8/n), 2^(-16/n), …; heads past a power of two fill in between."""
+    """Return a geometric series over the heads: 2^(-8/n), 2^(-16/n), …; heads past a power of two fill in between."""
     whole = 2 ** math.floor(math.log2(n_heads))
     exponent = torch.where(head < whole, 8 * (head + 1), 4 * (2 * (head - whole) + 1))
     return torch.exp2(-exponent.to(dtype) / whole)
@@ -66,7 +66,7 @@ class T5Bias(Position):
         return LearnedT5Bias(self, shape.n_heads)
 
     def bucket(self, ahead: Tensor) -> Tensor:
-        """The bucket of a distance, `ahead` = key position - query position."""
+        """Return the bucket of a distance, `ahead` = key position - query position."""
         half = self.buckets // 2 if self.two_sided else self.buckets
         side = (ahead > 0) * half if self.two_sided else torch.zeros_like(ahead)
         distance = ahead.abs() if self.two_sided else (-ahead).clamp(min=0)

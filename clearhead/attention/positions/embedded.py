@@ -1,7 +1,7 @@
 """Positions added to the embeddings: sinusoidal, computed once and reused, and learned."""
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import ClassVar, Literal, final, get_args
 
 import torch
 from jaxtyping import Float
@@ -17,7 +17,7 @@ Layout = Literal["interleaved", "halves"]
 
 
 def sinusoid(positions: Tensor, d_model: int, *, base: float, layout: Layout) -> Float[Tensor, "*batch n d_model"]:
-    """sin and cos of position / base^(2i/d_model): early dimensions turn fast, late ones slowly."""
+    """Return sin and cos of position / base^(2i/d_model): early dimensions turn fast, late ones slowly."""
     exact = angle_dtype(positions.device)
     frequency = base ** (-torch.arange(0, d_model, 2, device=positions.device, dtype=exact) / d_model)
     angle = positions.to(exact).unsqueeze(-1) * frequency
@@ -31,6 +31,7 @@ def sinusoid(positions: Tensor, d_model: int, *, base: float, layout: Layout) ->
 class Sinusoidal(EmbeddedPosition):
     """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same; `halves` puts all sines before the cosines."""
 
+    scales_tokens: ClassVar[bool] = True
     layout: Layout = "interleaved"
     base: float = 10_000.0
 
@@ -124,5 +125,5 @@ class LearnedTable(PositionTable):
 
 
 def is_captured(positions: Tensor) -> bool:
-    """Whether a CUDA graph is being made of what is done with them: then nobody may look at them."""
+    """Check whether a CUDA graph is being captured with these positions: then nobody may read them."""
     return positions.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -38,7 +38,7 @@ class Rotary(Position):
             raise OptionError(f"Rotary: width must be even and at least 2, pairs are turned; came {self.width}")
 
     def angles(self, positions: Tensor, d_head: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of position x frequency, for each pair that turns."""
+        """Return cos and sin of position x frequency, for each pair that is rotated."""
         width = d_head if self.width is None else self.width
         if width > d_head or width % 2:
             raise ShapeError(f"Rotary turns pairs: expected an even width of at most d_head = {d_head}; came {width}")
@@ -54,7 +54,7 @@ class Rotary(Position):
             return [(first, first + 1) for first in range(0, width, 2)]
         return [(first, first + width // 2) for first in range(width // 2)]
 
-    def turned(self, vectors: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
+    def turn_by(self, vectors: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
         wide = torch.promote_types(vectors.dtype, torch.float32)
         cos, sin = (part.to(wide) for part in angles)
         width = 2 * cos.shape[-1]

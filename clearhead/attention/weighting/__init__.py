@@ -1,4 +1,4 @@
-"""Weighting: how a row of scores becomes a row of weights. One file a weighting, one line of `TABLE`.
+"""Weighting: how a row of scores becomes a row of weights. One file a weighting, one line that registers it.
 
 A weighting sees `masked` scores, `blocked` (-inf) where the query may not attend, and `allowed`, True where it may. A
 row that may attend nothing gets weights of zero.
@@ -11,6 +11,8 @@ row that may attend nothing gets weights of zero.
 2.0
 """
 
+from collections.abc import Mapping
+
 from clearhead.attention.weighting.argmax import Argmax
 from clearhead.attention.weighting.base import Weighting, softmax_rows
 from clearhead.attention.weighting.features import Elu, Features, LogFeatures, RandomFeatures, Relu, SoftmaxFeatures
@@ -18,6 +20,7 @@ from clearhead.attention.weighting.kernelized import Kernelized
 from clearhead.attention.weighting.sigmoid import Sigmoid
 from clearhead.attention.weighting.softmax import Softmax
 from clearhead.attention.weighting.sparsemax import Sparsemax
+from clearhead.registry import Examples, register
 
 __all__ = [
     "Argmax",
@@ -35,19 +38,30 @@ __all__ = [
     "softmax_rows",
 ]
 
-TABLE: dict[str, Weighting] = {
-    "softmax": Softmax(),
-    "warm softmax": Softmax(temperature=2.0),
-    "argmax": Argmax(),
-    "argmax last": Argmax(ties="last"),
-    "argmax average": Argmax(ties="average"),
-    "argmax frozen": Argmax(gradient="none"),
-    "sigmoid": Sigmoid(),
-    "sparsemax": Sparsemax(),
-    "linear elu": Kernelized("elu"),
-    "linear relu": Kernelized("relu"),
-    "linear softmax": Kernelized("softmax"),
-    "linear random": Kernelized("random"),
-    "linear sum": Kernelized("elu", normalised=False),
-}
-"""Every weighting by name: the command line and the test grid read it."""
+register(Softmax, option="softmax", examples={"softmax": Softmax(), "warm softmax": Softmax(temperature=2.0)})
+register(
+    Argmax,
+    option="argmax",
+    examples={
+        "argmax": Argmax(),
+        "argmax last": Argmax(ties="last"),
+        "argmax average": Argmax(ties="average"),
+        "argmax frozen": Argmax(gradient="none"),
+    },
+)
+register(Sigmoid, option="sigmoid", examples={"sigmoid": Sigmoid()})
+register(Sparsemax, option="sparsemax", examples={"sparsemax": Sparsemax()})
+register(
+    Kernelized,
+    option="kernelized",
+    examples={
+        "linear elu": Kernelized("elu"),
+        "linear relu": Kernelized("relu"),
+        "linear softmax": Kernelized("softmax"),
+        "linear random": Kernelized("random"),
+        "linear sum": Kernelized("elu", normalised=False),
+    },
+)
+
+TABLE: Mapping[str, Weighting] = Examples("weighting")
+"""Every weighting by name, those that users register too: the command line and the test grid read it."""

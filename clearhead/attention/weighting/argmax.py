@@ -1,7 +1,7 @@
 """Argmax (hard) attention: all the weight on the best key, or shared among those that tie."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final, get_args
+from typing import Any, ClassVar, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -50,6 +50,10 @@ class Argmax(Weighting):
     def summary(self) -> str:
         return SUMMARIES[self.ties]
 
+    @property
+    def page_arithmetic(self) -> dict[str, Any]:
+        return {"kind": "argmax", "ties": self.ties, "tolerance": self.tolerance}
+
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         chosen = self.choose(masked.detach(), allowed)
         if self.gradient == "none" or not torch.is_grad_enabled():
@@ -60,7 +64,7 @@ class Argmax(Weighting):
         return chosen + (soft - soft.detach())
 
     def choose(self, masked: Tensor, allowed: Tensor) -> Tensor:
-        """Exactly one-hot, or exactly averaged over the ties; NaN where the scores of a row are NaN."""
+        """Return exactly one-hot weights, or exactly averaged over ties; NaN where the scores of a row are NaN."""
         best = masked.amax(-1, keepdim=True)
         tied = (masked >= best - self.tolerance * best.abs().clamp(min=1)) & allowed
         if self.ties == "average":

@@ -3,6 +3,7 @@
 import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -14,7 +15,9 @@ from torch.nn import functional as F
 from clearhead.attention.modes import outside_modes
 from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.attention.similarity import DotForm, Scores, Similarity
+from clearhead.devices import widest_float
 from clearhead.errors import OptionError
+from clearhead.registry import Examples, kind, register
 
 __all__ = [
     "FEATURES",
@@ -33,6 +36,7 @@ MOST_FEATURES = 1 << 16
 """More than these for a stated accuracy are refused: softmax itself is cheaper for any length that fits in memory."""
 
 
+@kind("feature map")
 class Features(Part, ABC):
     """φ: vectors of d_head numbers to vectors of features, none negative."""
 
@@ -40,12 +44,12 @@ class Features(Part, ABC):
     """`elu` or `relu`, which kernels may compute themselves; else `plain`."""
 
     def build(self, shape: HeadShape) -> "Features":
-        """The map with values of its own, for one layer; itself if it has none."""
+        """Return the map with learned values of its own, for one layer; itself if it has none."""
         return self
 
     @abstractmethod
     def map(self, vectors: Tensor) -> Tensor:
-        """φ of each vector."""
+        """Return φ of each vector."""
 
 
 class LogFeatures(Features):
@@ -104,7 +108,7 @@ def log_positive_random(vectors: Tensor, projection: Tensor, factor: float | Non
 
 
 def orthogonal_rows(count: int, width: int, generator: torch.Generator | None = None) -> Tensor:
-    """Gaussian rows, orthogonal within each block of `width` of them: the same average, less variance."""
+    """Return Gaussian rows, orthogonal within each block of `width`: the same average, less variance."""
     blocks = []
     for start in range(0, count, width):
         gaussian = torch.randn(width, width, generator=generator, dtype=torch.float64)
@@ -250,7 +254,7 @@ def log_products(query: Tensor, key: Tensor) -> Tensor:
     features are constants to the gradient, which is whole without them.
     """
     of_query, of_key = (side.detach().amax(-1, keepdim=True) for side in (query, key))
-    wide = query.dtype if query.device.type == "mps" else torch.float64  # mps has no float64
+    wide = widest_float(query.device)
     products = torch.exp((query - finite(of_query)).to(wide)) @ torch.exp((key - finite(of_key)).to(wide)).mT
     logs = products.clamp(min=torch.finfo(wide).tiny).log().to(query.dtype)
     return logs + of_query + rearrange(of_key, "... key 1 -> ... 1 key")
@@ -261,10 +265,10 @@ def finite(exponents: Tensor) -> Tensor:
     return exponents.masked_fill(exponents == -math.inf, 0)
 
 
-FEATURES: dict[str, Features] = {
-    "elu": Elu(),
-    "relu": Relu(),
-    "softmax": SoftmaxFeatures(),
-    "random": RandomFeatures(),
-}
-"""Every feature map by name."""
+register(Elu, examples={"elu": Elu()})
+register(Relu, examples={"relu": Relu()})
+register(SoftmaxFeatures, examples={"softmax": SoftmaxFeatures()})
+register(RandomFeatures, examples={"random": RandomFeatures()})
+
+FEATURES: Mapping[str, Features] = dict(Examples("feature map"))
+"""The feature maps that `Kernelized` takes by name."""

@@ -1,7 +1,7 @@
 """Kernelized (linear) attention: weights in proportion to φ(q)·φ(k), so that keys and values can be summed first."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class Kernelized(Weighting):
 
     @property
     def part(self) -> Features:
-        """The feature map itself, where it was given by name."""
+        """Feature map itself, where it was given by name."""
         return FEATURES[self.features] if isinstance(self.features, str) else self.features
 
     @property
@@ -59,13 +59,19 @@ class Kernelized(Weighting):
         part = self.part
         return LogFeatureDot(part) if self.normalised and isinstance(part, LogFeatures) else FeatureDot(part)
 
+    @property
+    def page_arithmetic(self) -> dict[str, Any]:
+        if self.amounts == "exponential":
+            return {"kind": "softmax", "temperature": self.temperature}
+        return {"kind": "kernelized", "normalised": self.normalised}
+
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         if self.amounts == "exponential":
             return softmax_rows(masked, allowed)
         return self.divide(masked, masked.sum(-1, keepdim=True))
 
     def divide(self, amount: Tensor, total: Tensor) -> Tensor:
-        """Each row over its total; zeros where the total is 0. Unnormalised, the amount as it is."""
+        """Divide each row by its total; zeros where the total is 0. Unnormalised, return the amount as it is."""
         if not self.normalised:
             return amount
         nothing = total == 0

@@ -1,7 +1,7 @@
 """Sigmoid: each weight by itself, with no competition in the row."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -24,9 +24,13 @@ class Sigmoid(Weighting):
     sums_to_one: ClassVar[bool] = False
     offset: float | None = None
 
-    def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
-        return torch.sigmoid(masked + (self.fitted(masked, allowed) if self.offset is None else self.offset))
+    @property
+    def page_arithmetic(self) -> dict[str, Any]:
+        return {"kind": "sigmoid", "offset": self.offset}
 
-    def fitted(self, masked: Tensor, allowed: Tensor) -> Tensor:
+    def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
+        return torch.sigmoid(masked + (self.fit_offset(masked, allowed) if self.offset is None else self.offset))
+
+    def fit_offset(self, masked: Tensor, allowed: Tensor) -> Tensor:
         count = allowed.expand(masked.shape).sum(-1, keepdim=True).clamp(min=1)
         return -torch.log(count.to(masked.dtype))

@@ -1,7 +1,7 @@
 """Softmax: each weight is the score's exponential over the row's sum of them."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 from torch import Tensor
 
@@ -25,6 +25,10 @@ class Softmax(Weighting):
             raise OptionError(
                 f"Softmax: temperature must be above 0 and finite; came {self.temperature}. For 0 use Argmax()"
             )
+
+    @property
+    def page_arithmetic(self) -> dict[str, Any]:
+        return {"kind": "softmax", "temperature": self.temperature}
 
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         return softmax_rows(masked / self.temperature, allowed)

@@ -1,7 +1,7 @@
 """Sparsemax: the nearest distribution to the scores, with exact zeros (Martins and Astudillo, 2016)."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -16,6 +16,10 @@ __all__ = ["Sparsemax"]
 @dataclass(frozen=True)
 class Sparsemax(Weighting):
     """max(score - τ, 0), with τ such that the row sums to one."""
+
+    @property
+    def page_arithmetic(self) -> dict[str, Any]:
+        return {"kind": "sparsemax"}
 
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
         empty = ~allowed.any(-1, keepdim=True)

@@ -11,7 +11,7 @@ from clearhead.attention.kernels.block_masks import find_tiles, tiles_of
 from clearhead.attention.kernels.flex import mask_mod
 from clearhead.attention.masks import Extent
 from clearhead.attention.positions import ALiBi, NoPosition
-from clearhead.attention.request import make_call
+from clearhead.attention.request import AttentionOptions
 from clearhead.attention.weighting import Softmax
 
 BATCH, HEADS = 2, 3
@@ -20,23 +20,17 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _forget():
-    block_masks.cache.clear()
+    block_masks.cache.values.clear()
 
 
 def call_of(mask, n_query=300, n_key=300, positions=(None, None), position=NoPosition()):
     query, key = torch.randn(BATCH, HEADS, n_query, 16), torch.randn(BATCH, HEADS, n_key, 16)
-    return make_call(
-        (query, key, key),
-        similarity=None,
-        weighting=Softmax(),
-        position=position,
-        mask=mask,
-        positions=positions,
-    )
+    return AttentionOptions(None, Softmax(), position, mask).inputs((query, key, key), positions)
 
 
 @pytest.mark.parametrize(("n_query", "n_key"), [(300, 300), (128, 256), (5, 290), (270, 130)])
 @pytest.mark.parametrize("name", list(masks.TABLE))
+@pytest.mark.pairs(1)
 def test_tiles_are_those_of_torch(name, n_query, n_key, monkeypatch):
     monkeypatch.setattr(block_masks, "BAND_CELLS", 1)  # a band is one row of tiles
     call = call_of(masks.TABLE[name](Extent(BATCH, HEADS, n_query, n_key, CPU)), n_query, n_key)
@@ -91,7 +85,7 @@ def test_what_a_users_function_says_is_asked_anew_each_time():
 def test_the_cache_stays_small():
     for _ in range(2 * block_masks.CACHED):
         tiles_of(call_of(masks.document(torch.zeros(300, dtype=torch.long))))
-    assert len(block_masks.cache) == block_masks.CACHED
+    assert len(block_masks.cache.values) == block_masks.CACHED
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def refuses(kernel: str, tensors, mask) -> bool:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
 @pytest.mark.parametrize("name", MASKS)
+@pytest.mark.pairs(1)
 def test_every_mask_is_as_in_the_reference(name, shape):
     tensors, mask = inputs(*shape), MASKS[name](shape[1])
     expected = outcome("reference", tensors, mask)
@@ -124,6 +125,7 @@ def test_a_few_heads_at_a_time_change_nothing(heads, monkeypatch):
 @pytest.mark.parametrize("kernel", LINEAR)
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.pairs
 def test_every_feature_map_is_as_in_the_reference(features, normalised, kernel):
     weighting = Kernelized(features=features, normalised=normalised)
     tensors = inputs(11, 13)
@@ -177,6 +179,7 @@ def test_a_scale_of_the_score_counts_where_rows_are_not_normalised(kernel):
 @pytest.mark.parametrize("kernel", LINEAR)
 @pytest.mark.parametrize("shape", [(5, 13), (13, 5)], ids=lambda shape: f"{shape[0]}x{shape[1]}")
 @pytest.mark.parametrize("name", EDGES)
+@pytest.mark.pairs
 def test_what_nobody_sees_touches_nothing(name, shape, kernel):
     query, key, value = inputs(*shape)
     mask = MASKS[name](shape[1])
@@ -291,7 +294,7 @@ def test_an_empty_state_reads_as_zeros():
 
 def test_a_state_is_forgotten_by_batch_row():
     key, value = torch.rand(2, 1, 3, 4), torch.randn(2, 1, 3, 5)
-    kept = State.empty(key, value).add(key, value).kept(torch.tensor([True, False]))
+    kept = State.empty(key, value).add(key, value).keep_rows(torch.tensor([True, False]))
     assert kept.total[0].any()
     assert kept.normaliser[0].any()
     assert not kept.total[1].any()
@@ -306,6 +309,7 @@ SIZES = [1e-3, 1.0, 6.0, 30.0, 100.0]
 @pytest.mark.parametrize(
     "name", ["none", "causal, padding", "prefix", "window", "document, causal", "everything at once"]
 )
+@pytest.mark.pairs(1)
 def test_random_features_of_any_size_are_as_in_the_reference(name, size):
     query, key, value = inputs(17, 17)
     tensors, mask = (query * size, key * size, value), MASKS[name](17)
@@ -363,7 +367,7 @@ def test_a_state_of_logarithms_may_be_fed_in_pieces_of_any_size():
         state = state.add(piece_k, piece_v)
     torch.testing.assert_close(state.peak, key.amax(2))
     torch.testing.assert_close(state.read(query, RANDOM), whole.read(query, RANDOM))
-    forgotten = state.kept(torch.tensor([True, False]))
+    forgotten = state.keep_rows(torch.tensor([True, False]))
     torch.testing.assert_close(forgotten.read(query, RANDOM)[0], whole.read(query, RANDOM)[0])
     assert not forgotten.read(query, RANDOM)[1].any()
 

@@ -112,6 +112,7 @@ describe("a row and its cell", () => {
     scale: 0.5,
     weighting: { kind: "softmax", temperature: 1 },
     bias: [0, 0.25, 0],
+    blocked: -Infinity,
     allowed: [true, true, false],
   };
 
@@ -125,17 +126,35 @@ describe("a row and its cell", () => {
   });
 
   it("every number of a cell fits the others", () => {
-    const cell = cellOf(inputs, 1, { n_query: 1, n_key: 3 });
+    const cell = cellOf(inputs, 1, { kind: "softmax", n_query: 1, n_key: 3 });
     expect(total(cell.products)).toBe(cell.score);
     expect(cell.exponential).toBeCloseTo(Math.exp(cell.masked! - cell.highest!), 14);
     expect(cell.weight).toBeCloseTo(cell.exponential! / cell.total!, 14);
     expect(cell.share).toEqual(cell.value.map((part) => part * cell.weight));
-    expect(cellOf(inputs, 2, { n_query: 1, n_key: 3 })).toMatchObject({ masked: null, weight: 0, allowed: false });
+    expect(cellOf(inputs, 2, { kind: "softmax", n_query: 1, n_key: 3 })).toMatchObject({
+      masked: null,
+      weight: 0,
+      allowed: false,
+    });
   });
 
-  it("kernelized blocks with 0, not with −inf", () => {
-    const steps = rowSteps({ ...inputs, scale: 1, bias: null, weighting: { kind: "kernelized", normalised: true } });
+  it("what blocks is what the weighting says: of kernelized 0, not −inf", () => {
+    const steps = rowSteps({
+      ...inputs,
+      blocked: 0,
+      scale: 1,
+      bias: null,
+      weighting: { kind: "kernelized", normalised: true },
+    });
     expect(steps.masked).toEqual([1, 2, 0]);
     expect(steps.weight).toEqual([1 / 3, 2 / 3, 0]);
+  });
+
+  it("weights that it cannot compute are those it was given, and shares of nothing", () => {
+    const own: RowInputs = { ...inputs, weighting: null, weight: [0.5, 0.3, 0] };
+    expect(rowSteps(own)).toMatchObject({ weight: [0.5, 0.3, 0], masked: rowSteps(inputs).masked });
+    const cell = cellOf(own, 1, { kind: "rows", n_query: 1, n_key: 3 });
+    expect(cell).toMatchObject({ kind: "rows", weight: 0.3, exponential: null, total: null });
+    expect(cell.context).toEqual(mix([0.5, 0.3, 0], inputs.values));
   });
 });

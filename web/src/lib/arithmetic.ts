@@ -1,8 +1,8 @@
 /** The arithmetic of attention on plain arrays: what the page shows is what this computes. −inf stands for "blocked". */
 
-import type { Cell } from "./source";
+import type { Cell, WeightingKind } from "./source";
 
-/** How a row of scores becomes weights, as clearhead.weighting has it. */
+/** How a row of scores becomes weights: what `Weighting.page_arithmetic` of a part says. */
 export type Weighting =
   | { kind: "softmax"; temperature: number }
   | { kind: "argmax"; ties: "first" | "last" | "average"; tolerance: number }
@@ -28,7 +28,11 @@ export interface RowInputs {
   keys: ArrayLike<number>[];
   values: ArrayLike<number>[];
   scale: number;
-  weighting: Weighting;
+  /** Null where the weights cannot be computed here: then they are given. */
+  weighting: Weighting | null;
+  weight?: ArrayLike<number> | null;
+  /** What stands in place of a score where the query may not attend. */
+  blocked: number;
   bias?: ArrayLike<number> | null;
   allowed: boolean[];
   /** Scores that are no product of query and key. */
@@ -126,24 +130,32 @@ export function weigh(weighting: Weighting, masked: ArrayLike<number>): Weighed 
   }
 }
 
+/** Weights that come from elsewhere: they are shares of nothing. */
+function given(masked: ArrayLike<number>, weight: ArrayLike<number>): Weighed {
+  return { weight: Array.from(weight), highest: top(masked), exponential: [], total: 0, ties: [] };
+}
+
 /** One query's row, step by step: score, scaled, masked, weight, context. */
 export function rowSteps(inputs: RowInputs): RowSteps {
-  const blocked = inputs.weighting.kind === "kernelized" ? 0 : -Infinity;
   const score = inputs.keys.map((key, place) => inputs.score?.[place] ?? dot(inputs.query, key));
   const scaled = score.map((one) => one * inputs.scale);
-  const masked = scaled.map((one, key) => (inputs.allowed[key] ? one + (inputs.bias?.[key] ?? 0) : blocked));
-  const weighed = weigh(inputs.weighting, masked);
+  const masked = scaled.map((one, key) => (inputs.allowed[key] ? one + (inputs.bias?.[key] ?? 0) : inputs.blocked));
+  const weighed = inputs.weighting === null ? given(masked, inputs.weight!) : weigh(inputs.weighting, masked);
   return { ...weighed, score, scaled, masked, context: mix(weighed.weight, inputs.values) };
 }
 
-/** The cell of one key in that row, every number named. */
-export function cellOf(inputs: RowInputs, key: number, size: { n_query: number; n_key: number }): Cell {
+/** The cell of one key in that row, every number named; `kind` is the site's. */
+export function cellOf(
+  inputs: RowInputs,
+  key: number,
+  { kind, ...size }: { kind: WeightingKind; n_query: number; n_key: number },
+): Cell {
   const steps = rowSteps(inputs);
   const value = Array.from(inputs.values[key]);
-  const shared = inputs.weighting.kind === "softmax" || inputs.weighting.kind === "kernelized";
+  const shared = kind === "softmax" || kind === "kernelized";
   const seen = steps.masked.map((one, place) => (inputs.allowed[place] ? one : -Infinity));
   return {
-    kind: inputs.weighting.kind,
+    kind,
     query: inputs.query,
     key: Array.from(inputs.keys[key]),
     products: inputs.query.map((part, place) => part * inputs.keys[key][place]),
@@ -154,7 +166,7 @@ export function cellOf(inputs: RowInputs, key: number, size: { n_query: number; 
     allowed: inputs.allowed[key],
     masked: finite(steps.masked[key]),
     highest: finite(steps.highest),
-    temperature: inputs.weighting.kind === "softmax" ? inputs.weighting.temperature : 1,
+    temperature: inputs.weighting?.kind === "softmax" ? inputs.weighting.temperature : 1,
     exponential: shared ? steps.exponential[key] : null,
     total: shared ? steps.total : null,
     weight: steps.weight[key],

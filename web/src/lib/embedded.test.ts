@@ -142,6 +142,18 @@ describe("a saved page", () => {
     expect((await page.cell("", EXACT, 1, 7, 3)).turn).toBeNull();
   });
 
+  it("has the weights that it cannot compute as they were", async () => {
+    const weights = Array.from({ length: 4 * 10 * 10 }, (_, cell) => cell / 400);
+    const exact = { ...saved.exact[EXACT], weighting: null, weight: floats(weights) };
+    const meta = structuredClone(saved.meta);
+    meta.sites.find((site) => site.name === EXACT)!.arithmetic.kind = "rows";
+    const own = new EmbeddedSource({ ...saved, meta, exact: { [EXACT]: exact } });
+    const row = await own.row("", EXACT, 2, 7);
+    row.weight.forEach((one, key) => expect(one).toBeCloseTo(weights[270 + key], 6));
+    expect(row.masked).toEqual((await page.row("", EXACT, 2, 7)).masked);
+    expect(await own.cell("", EXACT, 2, 7, 3)).toMatchObject({ kind: "rows", exponential: null, total: null });
+  });
+
   it("says in words what it does not hold", async () => {
     await expect(page.cell("", "encoder.0.attention", 0, 0, 0)).rejects.toThrow(
       /only the weights of encoder.0.attention/,

@@ -74,7 +74,10 @@ export interface Exact {
   plain?: boolean;
   /** scaled = score × scale, for each head. */
   scale: number[];
-  weighting: Weighting;
+  /** Null where a page cannot compute the weights: then `weight` has them. */
+  weighting: Weighting | null;
+  /** float32 [head][n_query][n_key] */
+  weight?: string;
   /** float32 [head][n_query][n_key], added to scaled; left out where it is zero. */
   bias?: string;
   /** One bit a cell, [query][key] (or [head][query][key]), the lowest bit of a byte first; left out: all allowed. */
@@ -98,6 +101,7 @@ interface Numbers {
   key: Float32Array;
   value: Float32Array;
   bias: Float32Array | null;
+  weight: Float32Array | null;
   allowed: Uint8Array | null;
   score: Float32Array | null;
 }
@@ -120,6 +124,11 @@ export class EmbeddedSource implements Source {
 
   get shown(): Saved["shown"] {
     return this.saved.shown;
+  }
+
+  /** There are no requests to abort. */
+  during(): this {
+    return this;
   }
 
   exact(site: string): boolean {
@@ -189,8 +198,8 @@ export class EmbeddedSource implements Source {
   }
 
   async cell(_: string, name: string, head: number, query: number, key: number): Promise<Cell> {
-    const { n_query, n_key } = this.site(name);
-    const cell = cellOf(await this.inputs(name, head, query), key, { n_query, n_key });
+    const { n_query, n_key, arithmetic } = this.site(name);
+    const cell = cellOf(await this.inputs(name, head, query), key, { kind: arithmetic.kind, n_query, n_key });
     return { ...cell, turn: await this.turn(name, head, query, key) };
   }
 
@@ -340,7 +349,7 @@ export class EmbeddedSource implements Source {
   }
 
   private async inputs(name: string, head: number, query: number): Promise<RowInputs> {
-    const { n_heads, n_query, n_key } = this.site(name);
+    const { n_heads, n_query, n_key, arithmetic } = this.site(name);
     const numbers = await this.numbers(name);
     const vectors = (all: Float32Array, count: number): Float32Array[] => {
       const width = all.length / n_heads / count;
@@ -355,6 +364,8 @@ export class EmbeddedSource implements Source {
       values: vectors(numbers.value, n_key),
       scale: this.saved.exact[name].scale[head],
       weighting: this.saved.exact[name].weighting,
+      weight: row(numbers.weight),
+      blocked: arithmetic.blocked ?? -Infinity,
       bias: row(numbers.bias),
       score: row(numbers.score),
       allowed: allowedRow(numbers.allowed, head, query, n_query, n_key),
@@ -394,7 +405,7 @@ export class EmbeddedSource implements Source {
 
   private labels(token: number): Record<string, string> {
     const row = this.saved.meta.candidates[token] ?? [];
-    return Object.fromEntries(row.map((one) => [one.id, one.text ?? ""]));
+    return Object.fromEntries(row.map((one) => [one.id, one.text]));
   }
 
   private tokensHeld(side: SideName): string {
@@ -416,11 +427,11 @@ function absent(): Promise<never> {
 async function unpacked(exact: Exact): Promise<Numbers> {
   const floats = async (text: string | undefined): Promise<Float32Array | null> =>
     text === undefined ? null : new Float32Array((await inflate(text)).buffer);
-  const [query, key, value, bias, score] = await Promise.all(
-    [exact.query, exact.key, exact.value, exact.bias, exact.score].map(floats),
+  const [query, key, value, bias, score, weight] = await Promise.all(
+    [exact.query, exact.key, exact.value, exact.bias, exact.score, exact.weight].map(floats),
   );
   const allowed = exact.allowed === undefined ? null : await inflate(exact.allowed);
-  return { query: query!, key: key!, value: value!, bias, score, allowed };
+  return { query: query!, key: key!, value: value!, bias, score, weight, allowed };
 }
 
 /** Which keys a query may attend; the bits are of one head where all heads have the same. */

@@ -1,6 +1,6 @@
 /** Draws a matrix of any size on a canvas: the tiles seen, the tokens along both sides, the cell that is read. */
 
-import { fit, kept, levelFor, seen, type Sight, TILE, type TilePlace, zoomed } from "./tiles";
+import { fit, kept, levelFor, seen, type Viewport, TILE, type TilePlace, zoomed } from "./tiles";
 import type { TileStore } from "./tilestore";
 
 export interface Inks {
@@ -32,7 +32,7 @@ const LEAST = 12;
 
 /** Where things lie on the canvas, in CSS pixels, and what is seen of the matrix. */
 export class Heat {
-  sight: Sight = { x: 0, y: 0, zoom: 1 };
+  viewport: Viewport = { x: 0, y: 0, zoom: 1 };
   width = 0;
   height = 0;
   left = 0;
@@ -58,7 +58,7 @@ export class Heat {
 
   /** Whether all of the matrix is seen. */
   get whole(): boolean {
-    return this.sight.zoom <= fit(this.screen, this.rows, this.columns) * 1.0001;
+    return this.viewport.zoom <= fit(this.screen, this.rows, this.columns) * 1.0001;
   }
 
   /** Takes the size of the canvas; what was seen stays seen if the reader had chosen it. */
@@ -71,34 +71,34 @@ export class Heat {
     this.left = Math.max(this.left, numbers(this.rows));
     this.top = Math.max(this.top, numbers(this.columns));
     const start = { x: 0, y: 0, zoom: fit(this.screen, this.rows, this.columns) };
-    this.sight = this.bounded(this.touched ? this.sight : start);
+    this.viewport = this.bounded(this.touched ? this.viewport : start);
   }
 
   pan(dx: number, dy: number): void {
     this.touched = true;
-    this.sight = this.bounded({
-      ...this.sight,
-      x: this.sight.x - dx / this.sight.zoom,
-      y: this.sight.y - dy / this.sight.zoom,
+    this.viewport = this.bounded({
+      ...this.viewport,
+      x: this.viewport.x - dx / this.viewport.zoom,
+      y: this.viewport.y - dy / this.viewport.zoom,
     });
   }
 
   zoom(factor: number, x = this.left + this.screen.width / 2, y = this.top + this.screen.height / 2): void {
     this.touched = true;
-    this.sight = this.bounded(zoomed(this.sight, factor, { x: x - this.left, y: y - this.top }));
+    this.viewport = this.bounded(zoomed(this.viewport, factor, { x: x - this.left, y: y - this.top }));
   }
 
   all(): void {
     this.touched = false;
-    this.sight = this.bounded({ x: 0, y: 0, zoom: fit(this.screen, this.rows, this.columns) });
+    this.viewport = this.bounded({ x: 0, y: 0, zoom: fit(this.screen, this.rows, this.columns) });
   }
 
-  /** Brings a cell into sight, if it is not. */
+  /** Brings a cell into viewport, if it is not. */
   follow(query: number, key: number): void {
-    const { x, y, zoom } = this.sight;
+    const { x, y, zoom } = this.viewport;
     const shift = (place: number, start: number, span: number): number =>
       Math.min(place, Math.max(start, place + 1 - span));
-    this.sight = this.bounded({
+    this.viewport = this.bounded({
       zoom,
       x: shift(key, x, this.screen.width / zoom),
       y: shift(query, y, this.screen.height / zoom),
@@ -108,16 +108,16 @@ export class Heat {
   /** The cell under a point of the canvas. */
   cellAt(x: number, y: number): { query: number; key: number } | null {
     if (x < this.left || y < this.top) return null;
-    const key = Math.floor(this.sight.x + (x - this.left) / this.sight.zoom);
-    const query = Math.floor(this.sight.y + (y - this.top) / this.sight.zoom);
+    const key = Math.floor(this.viewport.x + (x - this.left) / this.viewport.zoom);
+    const query = Math.floor(this.viewport.y + (y - this.top) / this.viewport.zoom);
     return key >= 0 && key < this.columns && query >= 0 && query < this.rows ? { query, key } : null;
   }
 
   /** The tiles to draw: the level seen, and one that covers all to stand in for what is not there yet. */
   tiles(ratio: number): { seen: TilePlace[]; standIn: TilePlace[] } {
-    const level = levelFor(this.sight.zoom, ratio, this.rows, this.columns);
+    const level = levelFor(this.viewport.zoom, ratio, this.rows, this.columns);
     const coarsest = levelFor(0, 1, this.rows, this.columns);
-    const at = (one: number): TilePlace[] => seen(this.sight, this.screen, one, this.rows, this.columns);
+    const at = (one: number): TilePlace[] => seen(this.viewport, this.screen, one, this.rows, this.columns);
     return { seen: at(level), standIn: level === coarsest ? [] : at(coarsest) };
   }
 
@@ -132,7 +132,7 @@ export class Heat {
     this.inside(context, () => {
       for (const place of places) this.drawTile(context, stores.numbers, place);
       if (stores.mask) this.drawMasked(context, stores.mask, standIn, seen, ratio, inks);
-      if (this.sight.zoom >= 12) this.drawGrid(context, inks);
+      if (this.viewport.zoom >= 12) this.drawGrid(context, inks);
     });
     this.drawMarked(context, inks, marked);
     this.drawTokens(context, inks, marked);
@@ -177,8 +177,8 @@ export class Heat {
     const x = this.xOf(place.column * TILE * cells);
     const y = this.yOf(place.row * TILE * cells);
     context.imageSmoothingEnabled = false;
-    const width = Math.min(tile.columns * cells, this.columns - place.column * TILE * cells) * this.sight.zoom;
-    const height = Math.min(tile.rows * cells, this.rows - place.row * TILE * cells) * this.sight.zoom;
+    const width = Math.min(tile.columns * cells, this.columns - place.column * TILE * cells) * this.viewport.zoom;
+    const height = Math.min(tile.rows * cells, this.rows - place.row * TILE * cells) * this.viewport.zoom;
     context.drawImage(tile.picture, x, y, width, height);
   }
 
@@ -188,15 +188,15 @@ export class Heat {
     context.beginPath();
     const [right, bottom] = [this.xOf(this.columns), this.yOf(this.rows)];
     const [from, to] = [this.xOf(0), this.yOf(0)];
-    for (const key of this.span(this.sight.x, this.screen.width, this.columns))
+    for (const key of this.span(this.viewport.x, this.screen.width, this.columns))
       line(context, this.xOf(key), to, this.xOf(key), bottom);
-    for (const query of this.span(this.sight.y, this.screen.height, this.rows))
+    for (const query of this.span(this.viewport.y, this.screen.height, this.rows))
       line(context, from, this.yOf(query), right, this.yOf(query));
     context.stroke();
   }
 
   private drawMarked(context: CanvasRenderingContext2D, inks: Inks, marked: Marked): void {
-    const size = Math.max(3, this.sight.zoom);
+    const size = Math.max(3, this.viewport.zoom);
     this.inside(context, () => {
       context.lineWidth = 1.5;
       const [x0, x1, y0, y1] = [this.xOf(0), this.xOf(this.columns), this.yOf(0), this.yOf(this.rows)];
@@ -219,14 +219,14 @@ export class Heat {
     context.font = inks.font;
     context.textBaseline = "middle";
     context.textAlign = "right";
-    for (const query of this.labelled(this.sight.y, this.screen.height, this.rows, marked.query)) {
+    for (const query of this.labelled(this.viewport.y, this.screen.height, this.rows, marked.query)) {
       const y = this.yOf(query + 0.5);
       if (y < this.top || y > this.height) continue;
       context.fillStyle = query === marked.query ? inks.query : inks.faint;
       context.fillText(this.name(context, this.queryTokens, query, marked.query, this.left), this.left - GAP, y);
     }
     context.textAlign = "left";
-    for (const key of this.labelled(this.sight.x, this.screen.width, this.columns, marked.key)) {
+    for (const key of this.labelled(this.viewport.x, this.screen.width, this.columns, marked.key)) {
       const x = this.xOf(key + 0.5);
       if (x < this.left || x > this.width) continue;
       context.fillStyle = key === marked.key ? inks.key : inks.faint;
@@ -246,13 +246,13 @@ export class Heat {
     marked: number | null,
     margin: number,
   ): string {
-    if (this.sight.zoom < LEAST && place !== marked) return String(place);
+    if (this.viewport.zoom < LEAST && place !== marked) return String(place);
     return clipped(context, tokens[place], margin - GAP * 2);
   }
 
   /** The places that have a label: all where there is room, else every few, and the marked one. */
   private labelled(start: number, span: number, count: number, marked: number | null): number[] {
-    const every = evenly(LEAST / this.sight.zoom);
+    const every = evenly(LEAST / this.viewport.zoom);
     const shown = this.span(start, span, count).filter((place) => place % every === 0 && place < count);
     if (marked === null || shown.includes(marked)) return shown;
     return [...shown.filter((place) => Math.abs(place - marked) >= every), marked];
@@ -260,21 +260,21 @@ export class Heat {
 
   private span(start: number, size: number, count: number): number[] {
     const first = Math.max(0, Math.floor(start));
-    const last = Math.min(count, Math.ceil(start + size / this.sight.zoom));
+    const last = Math.min(count, Math.ceil(start + size / this.viewport.zoom));
     return Array.from({ length: Math.max(0, last - first + 1) }, (_, index) => first + index);
   }
 
   private xOf(key: number): number {
-    return this.left + (key - this.sight.x) * this.sight.zoom;
+    return this.left + (key - this.viewport.x) * this.viewport.zoom;
   }
 
   private yOf(query: number): number {
-    return this.top + (query - this.sight.y) * this.sight.zoom;
+    return this.top + (query - this.viewport.y) * this.viewport.zoom;
   }
 
   /** A small matrix sits at the left top, next to its labels, not in the middle. */
-  private bounded(sight: Sight): Sight {
-    const made = kept(sight, this.screen, this.rows, this.columns);
+  private bounded(viewport: Viewport): Viewport {
+    const made = kept(viewport, this.screen, this.rows, this.columns);
     return { ...made, x: Math.max(0, made.x), y: Math.max(0, made.y) };
   }
 }

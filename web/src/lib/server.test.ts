@@ -1,4 +1,4 @@
-import { expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 
 import { ServerSource } from "./server";
 
@@ -58,4 +58,61 @@ it("says in words that nobody answers", async () => {
     },
   ]);
   await expect(source.run()).rejects.toThrow(/does not answer/);
+});
+
+describe("a request that several wait for", () => {
+  /** Requests that are never answered, each with its signal. */
+  function waiting(): { source: ServerSource; signals: AbortSignal[] } {
+    const signals: AbortSignal[] = [];
+    const fetcher = ((_: string, init: RequestInit) => {
+      signals.push(init.signal!);
+      return new Promise((_, fail) => init.signal!.addEventListener("abort", () => fail(init.signal!.reason)));
+    }) as typeof fetch;
+    return { source: new ServerSource("api/", fetcher), signals };
+  }
+
+  it("is aborted when none of them waits any longer", async () => {
+    const { source, signals } = waiting();
+    const [one, other] = [new AbortController(), new AbortController()];
+    const rows = [one, other].map(({ signal }) => source.during(signal).row("a", "s", 0, 0));
+    one.abort();
+    expect(signals.map((signal) => signal.aborted)).toEqual([false]);
+    other.abort();
+    expect(signals.map((signal) => signal.aborted)).toEqual([true]);
+    await Promise.all(rows.map((row) => expect(row).rejects.toThrow()));
+  });
+
+  it("goes on for one who waits without a signal", () => {
+    const { source, signals } = waiting();
+    const stop = new AbortController();
+    void source
+      .during(stop.signal)
+      .row("a", "s", 0, 0)
+      .catch(() => {});
+    void source.row("a", "s", 0, 0).catch(() => {});
+    stop.abort();
+    expect(signals.map((signal) => signal.aborted)).toEqual([false]);
+  });
+
+  it("is made anew after it was aborted, and not at all where the signal is aborted already", async () => {
+    const { source, signals } = waiting();
+    const stop = new AbortController();
+    const row = source.during(stop.signal).row("a", "s", 0, 0);
+    stop.abort();
+    void source.row("a", "s", 0, 0).catch(() => {});
+    await expect(row).rejects.toThrow();
+    void source.row("a", "s", 0, 0).catch(() => {});
+    expect(signals.map((signal) => signal.aborted)).toEqual([true, false]);
+    await expect(source.during(stop.signal).row("a", "s", 0, 1)).rejects.toThrow(/abort/i);
+    expect(signals).toHaveLength(2);
+  });
+
+  it("is not asked for again after its answer, though all who waited have gone", async () => {
+    const { source, asked } = served([json({ weight: [1] })]);
+    const stop = new AbortController();
+    await source.during(stop.signal).row("a", "s", 0, 0);
+    stop.abort();
+    expect(await source.row("a", "s", 0, 0)).toEqual({ weight: [1] });
+    expect(asked).toHaveLength(1);
+  });
 });

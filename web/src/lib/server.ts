@@ -53,40 +53,52 @@ const ALL: readonly ViewName[] = [
 ];
 
 type Values = Record<string, string | number>;
+type Make<Answer> = (signal: AbortSignal) => Promise<Answer>;
+
+/** What was answered lately, and is not asked for again. */
+class Kept {
+  readonly requests = new Cache<TraceRequest>(64);
+  readonly metas = new Cache<Shared<Meta>>(16);
+  readonly small = new Cache<Shared<unknown>>(400);
+  /** The map and what stands beside it ask for the same ones. */
+  readonly tiles = new Cache<Shared<Matrix>>(8);
+}
 
 export class ServerSource implements Source {
   readonly views = ALL;
-  private readonly requests = new Cache<TraceRequest>(64);
-  private readonly metas = new Cache<Promise<Meta>>(16);
-  private readonly small = new Cache<Promise<unknown>>(400);
-  private readonly tiles = new Cache<Promise<Matrix>>(8);
 
   constructor(
     private readonly base = "api/",
     private readonly fetcher: typeof fetch = (...given) => fetch(...given),
+    private readonly kept = new Kept(),
+    private readonly signal?: AbortSignal,
   ) {}
+
+  during(signal: AbortSignal): ServerSource {
+    return new ServerSource(this.base, this.fetcher, this.kept, signal);
+  }
 
   exact(): boolean {
     return true;
   }
 
   run(): Promise<Run> {
-    return this.json("run");
+    return this.json("run", {}, { signal: this.signal });
   }
 
   trace(request: TraceRequest): Promise<Meta> {
-    return remember(this.metas, JSON.stringify(request), () => this.post(request));
+    return this.remember(this.kept.metas, JSON.stringify(request), (signal) => this.post(request, signal));
   }
 
-  /** The last few are kept: the map and what stands beside it ask for the same ones. */
   tile(id: string, request: TileRequest): Promise<Matrix> {
-    const name = `${id} ${JSON.stringify(request)}`;
-    return remember(this.tiles, name, async () => matrix(await this.ofTrace(id, "tile", { ...request })));
+    const make = async (signal: AbortSignal): Promise<Matrix> =>
+      matrix(await this.ofTrace(id, "tile", { ...request }, signal));
+    return this.remember(this.kept.tiles, `${id} ${JSON.stringify(request)}`, make);
   }
 
   thumbs(id: string, site: string): Promise<Thumbs> {
-    return this.once(`thumbs ${id} ${site}`, async () => {
-      const answer = await this.ofTrace(id, "thumbs", { site });
+    return this.once(`thumbs ${id} ${site}`, async (signal) => {
+      const answer = await this.ofTrace(id, "thumbs", { site }, signal);
       const [heads, rows, columns] = ["X-Heads", "X-Rows", "X-Columns"].map((name) => Number(answer.headers.get(name)));
       return { heads, rows, columns, data: new Uint8Array(await answer.arrayBuffer()) };
     });
@@ -106,7 +118,7 @@ export class ServerSource implements Source {
 
   vectors(id: string, request: VectorRequest): Promise<Matrix> {
     const name = `vectors ${id} ${JSON.stringify(request)}`;
-    return this.once(name, async () => matrix(await this.ofTrace(id, "vectors", { ...request })));
+    return this.once(name, async (signal) => matrix(await this.ofTrace(id, "vectors", { ...request }, signal)));
   }
 
   readings(id: string, site?: string): Promise<Record<string, Readings>> {
@@ -134,7 +146,7 @@ export class ServerSource implements Source {
   }
 
   sentence(token: number): Promise<Sentence> {
-    return this.once(`sentence ${token}`, () => this.json("sentence", { token }));
+    return this.once(`sentence ${token}`, (signal) => this.json("sentence", { token }, { signal }));
   }
 
   box(id: string, request: BoxRequest): Promise<BoxNumbers> {
@@ -146,58 +158,107 @@ export class ServerSource implements Source {
   }
 
   context(request: ContextRequest): Promise<ContextAnswer> {
-    return this.once(`context ${JSON.stringify(request)}`, () => this.json("context", {}, request));
+    return this.once(`context ${JSON.stringify(request)}`, (signal) =>
+      this.json("context", {}, { signal, body: request }),
+    );
   }
 
   positions(n: number): Promise<Positions> {
-    return this.once(`positions ${n}`, () => this.json("positions", { n }));
+    return this.once(`positions ${n}`, (signal) => this.json("positions", { n }, { signal }));
   }
 
   decode(request: DecodeRequest): Promise<Decoded> {
-    return this.once(`decode ${JSON.stringify(request)}`, () => this.json("decode", {}, request));
+    return this.once(`decode ${JSON.stringify(request)}`, (signal) =>
+      this.json("decode", {}, { signal, body: request }),
+    );
   }
 
   curves(after: number): Promise<Curves> {
-    return this.json("curves", { after });
+    return this.json("curves", { after }, { signal: this.signal });
   }
 
-  private async post(request: TraceRequest): Promise<Meta> {
-    const meta = await this.json<Meta>("trace", {}, request);
-    this.requests.set(meta.id, request);
+  private async post(request: TraceRequest, signal: AbortSignal): Promise<Meta> {
+    const meta = await this.json<Meta>("trace", {}, { signal, body: request });
+    this.kept.requests.set(meta.id, request);
     return meta;
   }
 
   private part<Answer>(id: string, what: string, values: Values = {}): Promise<Answer> {
     const name = `${what} ${id} ${JSON.stringify(values)}`;
-    return this.once(name, async () => (await (await this.ofTrace(id, what, values)).json()) as Answer);
+    return this.once(name, async (signal) => (await (await this.ofTrace(id, what, values, signal)).json()) as Answer);
   }
 
-  private once<Answer>(name: string, make: () => Promise<Answer>): Promise<Answer> {
-    return remember(this.small as Cache<Promise<Answer>>, name, make);
+  private once<Answer>(name: string, make: Make<Answer>): Promise<Answer> {
+    return this.remember(this.kept.small as Cache<Shared<Answer>>, name, make);
+  }
+
+  /** A request kept under its name; one that fails or is aborted is forgotten, so that it is tried again. */
+  private remember<Answer>(cache: Cache<Shared<Answer>>, name: string, make: Make<Answer>): Promise<Answer> {
+    if (this.signal?.aborted) return Promise.reject(this.signal.reason);
+    const known = cache.get(name);
+    if (known !== undefined) return known.wait(this.signal);
+    const made = new Shared(make, () => cache.get(name) === made && cache.delete(name));
+    cache.set(name, made);
+    return made.wait(this.signal);
   }
 
   /** Asks about a trace; one the server has let go is asked for again first. */
-  private async ofTrace(id: string, what: string, values: Values): Promise<Response> {
+  private async ofTrace(id: string, what: string, values: Values, signal: AbortSignal): Promise<Response> {
     try {
-      return await this.ask(`trace/${id}/${what}`, values);
+      return await this.ask(`trace/${id}/${what}`, values, { signal });
     } catch (error) {
-      const request = this.requests.get(id);
+      const request = this.kept.requests.get(id);
       if (!(error instanceof SourceError) || error.status !== GONE || request === undefined) throw error;
-      const meta = await this.post(request);
-      return this.ask(`trace/${meta.id}/${what}`, values);
+      const meta = await this.post(request, signal);
+      return this.ask(`trace/${meta.id}/${what}`, values, { signal });
     }
   }
 
-  private async json<Answer>(path: string, values: Values = {}, body?: unknown): Promise<Answer> {
-    return (await (await this.ask(path, values, body)).json()) as Answer;
+  private async json<Answer>(path: string, values: Values, more: More): Promise<Answer> {
+    return (await (await this.ask(path, values, more)).json()) as Answer;
   }
 
-  private async ask(path: string, values: Values, body?: unknown): Promise<Response> {
+  private async ask(path: string, values: Values, { signal, body }: More): Promise<Response> {
     const asked = new URLSearchParams(Object.entries(values).map(([name, value]) => [name, String(value)])).toString();
     const address = this.base + path + (asked && `?${asked}`);
-    const answer = await this.fetcher(address, body === undefined ? undefined : posting(body)).catch(unreachable);
+    const init = { signal, ...(body === undefined ? {} : posting(body)) };
+    const answer = await this.fetcher(address, init).catch(unreachable);
     if (!answer.ok) throw new SourceError(await sentence(answer), answer.status);
     return answer;
+  }
+}
+
+interface More {
+  signal?: AbortSignal;
+  body?: unknown;
+}
+
+/** A request that several wait for; it is aborted when none of them waits any longer. */
+class Shared<Answer> {
+  private readonly stop = new AbortController();
+  private readonly answer: Promise<Answer>;
+  private waiting = 0;
+  private settled = false;
+
+  constructor(
+    make: Make<Answer>,
+    private readonly forget: () => void,
+  ) {
+    this.answer = make(this.stop.signal);
+    this.answer.then(() => (this.settled = true), forget);
+  }
+
+  wait(signal?: AbortSignal): Promise<Answer> {
+    this.waiting++;
+    signal?.addEventListener("abort", () => this.leave(), { once: true });
+    return this.answer;
+  }
+
+  private leave(): void {
+    this.waiting--;
+    if (this.waiting > 0 || this.settled) return;
+    this.forget();
+    this.stop.abort();
   }
 }
 
@@ -217,14 +278,4 @@ async function sentence(answer: Response): Promise<string> {
 async function matrix(answer: Response): Promise<Matrix> {
   const [rows, columns] = ["X-Rows", "X-Columns"].map((name) => Number(answer.headers.get(name)));
   return { rows, columns, data: new Float32Array(await answer.arrayBuffer()) };
-}
-
-/** A promise kept under its name; one that fails is forgotten, so that it is tried again. */
-function remember<Answer>(cache: Cache<Promise<Answer>>, name: string, make: () => Promise<Answer>): Promise<Answer> {
-  const kept = cache.get(name);
-  if (kept !== undefined) return kept;
-  const made = make();
-  cache.set(name, made);
-  made.catch(() => cache.delete(name));
-  return made;
 }

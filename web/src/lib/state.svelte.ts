@@ -5,6 +5,7 @@ import { getContext, setContext } from "svelte";
 import { read, type State, type Theme, write } from "./address";
 import { requestWith, sameEdits } from "./edits";
 import { begun, did, type History, redone, undone } from "./history";
+import { type Answer, type Resource, resource } from "./resource.svelte";
 import type {
   EditJson,
   HeadChoice,
@@ -100,12 +101,14 @@ export class Explorer {
     this.openOn(this.source.shown);
     this.followMachine();
     addEventListener("hashchange", () => this.followAddress());
-    await this.guarded(async () => {
+    try {
       this.run = await this.source.run();
-      const first = { source: this.run.examples[0]?.source ?? "" };
-      await this.load(state.request ?? first, { push: false, unchanged: state.unchanged });
-      if (this.meta === null && state.request !== null) await this.askInstead(first);
-    });
+    } catch (error) {
+      return this.fail(error);
+    }
+    const first = { source: this.run.examples[0]?.source ?? "" };
+    await this.load(state.request ?? first, { push: false, unchanged: state.unchanged });
+    if (this.meta === null && state.request !== null) await this.askInstead(first);
   }
 
   /** Where the address asked for what cannot be, there is something to look at all the same, and the reason. */
@@ -208,14 +211,13 @@ export class Explorer {
     this.error = error instanceof Error ? error.message : String(error);
   }
 
-  /** Runs what may fail and shows the failure in the page, in words. */
-  async guarded<Answer>(work: () => Promise<Answer>): Promise<Answer | undefined> {
-    try {
-      return await work();
-    } catch (error) {
-      this.fail(error);
-      return undefined;
-    }
+  /** A resource asked of the page's source; its errors stand at the top of the page unless the view shows them itself. */
+  resource<Value>(
+    ask: (source: Source) => Answer<Value>,
+    { reset, showsError = false }: { reset?: boolean; showsError?: boolean } = {},
+  ): Resource<Value> {
+    const onerror = showsError ? undefined : (error: unknown): void => this.fail(error);
+    return resource((signal) => ask(this.source.during(signal)), { reset, onerror });
   }
 
   /** The address of the page as it stands, for a link that restores it. */

@@ -64,7 +64,7 @@ describe("a cut of a matrix", () => {
   });
 });
 
-describe("a sight", () => {
+describe("a viewport", () => {
   const screen = { width: 400, height: 400 };
 
   it("stays inside the matrix", () => {

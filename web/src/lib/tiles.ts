@@ -6,7 +6,7 @@ import type { Matrix } from "./source";
 export const TILE = 256;
 
 /** What is seen: the cell at the left top corner, and screen pixels a cell. */
-export interface Sight {
+export interface Viewport {
   x: number;
   y: number;
   zoom: number;
@@ -36,10 +36,16 @@ export function sizeAt(level: number, count: number): number {
 }
 
 /** The tiles of a level that a screen of this size shows, those in the middle first. */
-export function seen(sight: Sight, screen: Extent, level: number, n_rows: number, n_columns: number): TilePlace[] {
+export function seen(
+  viewport: Viewport,
+  screen: Extent,
+  level: number,
+  n_rows: number,
+  n_columns: number,
+): TilePlace[] {
   const span = TILE * 2 ** level;
-  const columns = range(sight.x / span, (sight.x + screen.width / sight.zoom) / span, n_columns / span);
-  const rows = range(sight.y / span, (sight.y + screen.height / sight.zoom) / span, n_rows / span);
+  const columns = range(viewport.x / span, (viewport.x + screen.width / viewport.zoom) / span, n_columns / span);
+  const rows = range(viewport.y / span, (viewport.y + screen.height / viewport.zoom) / span, n_rows / span);
   const found = rows.flatMap((row) => columns.map((column) => ({ level, row, column })));
   const middle = { row: mean(rows), column: mean(columns) };
   const far = (place: TilePlace): number => Math.abs(place.row - middle.row) + Math.abs(place.column - middle.column);
@@ -80,14 +86,14 @@ export async function cutOf(
   return made;
 }
 
-/** A sight kept inside the matrix: no further out than all of it, no further in than `closest` pixels a cell. */
-export function kept(sight: Sight, screen: Extent, n_rows: number, n_columns: number, closest = 64): Sight {
+/** A viewport kept inside the matrix: no further out than all of it, no further in than `closest` pixels a cell. */
+export function kept(viewport: Viewport, screen: Extent, n_rows: number, n_columns: number, closest = 64): Viewport {
   const whole = fit(screen, n_rows, n_columns);
-  const zoom = Math.min(Math.max(sight.zoom, whole), Math.max(closest, whole));
+  const zoom = Math.min(Math.max(viewport.zoom, whole), Math.max(closest, whole));
   return {
     zoom,
-    x: inside(sight.x, screen.width / zoom, n_columns),
-    y: inside(sight.y, screen.height / zoom, n_rows),
+    x: inside(viewport.x, screen.width / zoom, n_columns),
+    y: inside(viewport.y, screen.height / zoom, n_rows),
   };
 }
 
@@ -96,13 +102,13 @@ export function fit(screen: Extent, n_rows: number, n_columns: number): number {
   return Math.min(screen.width / Math.max(1, n_columns), screen.height / Math.max(1, n_rows));
 }
 
-/** The same sight, larger or smaller by a factor, with one point of the screen staying where it is. */
-export function zoomed(sight: Sight, factor: number, at: { x: number; y: number }): Sight {
-  const zoom = sight.zoom * factor;
+/** The same viewport, larger or smaller by a factor, with one point of the screen staying where it is. */
+export function zoomed(viewport: Viewport, factor: number, at: { x: number; y: number }): Viewport {
+  const zoom = viewport.zoom * factor;
   return {
     zoom,
-    x: sight.x + at.x / sight.zoom - at.x / zoom,
-    y: sight.y + at.y / sight.zoom - at.y / zoom,
+    x: viewport.x + at.x / viewport.zoom - at.x / zoom,
+    y: viewport.y + at.y / viewport.zoom - at.y / zoom,
   };
 }
 

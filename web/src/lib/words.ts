@@ -19,12 +19,12 @@ export const TITLES: Record<ViewName, string> = {
 
 /** One line about each view, for its entry in the menu. */
 export const ABOUT: Record<ViewName, string> = {
-  model: "The text's way through the whole model",
+  model: "The whole model, from tokens to output",
   head: "Where one head looks",
   steps: "Attention in four steps, with every number",
   similarity: "How alike two vectors are",
   context: "One word, a different vector in each sentence",
-  positions: "How a place in the text is written into a vector",
+  positions: "How the model knows the order of tokens",
   decoding: "How an output is found, token by token",
   intervene: "Change something inside and see what comes out",
   training: "How the run learned",
@@ -39,7 +39,7 @@ export const COMPARING: readonly ViewName[] = ["intervene", "design"];
 /** Views that edits do not reach, and why. */
 export const UNREACHED: Partial<Record<ViewName, string>> = {
   context: "It compares several texts, and an edit is made for one.",
-  positions: "Positions are there before any edit acts.",
+  positions: "Position vectors are added before the first layer, so edits do not change them.",
 };
 
 /** What of a view the edits reach, where it is not plain. */

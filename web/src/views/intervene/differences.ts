@@ -28,7 +28,7 @@ export function differing(before: readonly string[], after: readonly string[]): 
 
 export interface Moved {
   id: number;
-  text: string | null;
+  text: string;
   /** null where the token is not among the likeliest of that run. */
   before: number | null;
   after: number | null;

@@ -28,9 +28,9 @@ export function boxWords(box: BoxSpec, side: SideSpec): string {
     case "token":
       return `Every id has one learned vector of ${side.d_model} numbers: a row of the table.`;
     case "position":
-      return "A vector for each place is added to that of the token, so that order is not lost.";
+      return "Adds a vector for each position to the token’s vector, so that the model knows the order.";
     case "norm":
-      return "Brings the vector of each token to a common size, then stretches each number by what was learned.";
+      return "Normalises each token’s vector, then multiplies each number by a learned factor.";
     case "add":
       return "What the branch made is added to what came into it: the residual connection.";
     case "feed_forward":

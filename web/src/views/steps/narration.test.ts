@@ -8,7 +8,7 @@ const SITE = {
   n_heads: 4,
   d_head: 16,
   words: { weighting: "softmax" },
-  arithmetic: { kind: "softmax", turns: false, scale_reason: "" },
+  arithmetic: { kind: "softmax", formula: "query · key", blocked: null, turns: false, scale_reason: "" },
 } as SiteMeta;
 const of = (arithmetic: Partial<SiteMeta["arithmetic"]>): Partial<SiteMeta> => ({
   arithmetic: { ...SITE.arithmetic, ...arithmetic },
@@ -22,9 +22,9 @@ function plain(site: Partial<SiteMeta> = {}, row: Partial<Row> = {}): string[] {
 describe("sentences", () => {
   it("say the scale, the mask and the weighting of this row", () => {
     const [, scores, weights, sum] = plain();
-    expect(scores).toContain("“cat” meets every key: their 16 numbers");
+    expect(scores).toContain("“cat” is compared with every key: their 16 numbers");
     expect(weights).toBe(
-      "Every score ÷ √16; 1 key out of sight set to −∞; then softmax makes shares of them, the weights, which sum to 1.",
+      "Every score ÷ √16; 1 key masked, set to −∞; then softmax makes shares of them, the weights, which sum to 1.",
     );
     expect(sum).toContain("the other 3 heads");
   });
@@ -32,13 +32,21 @@ describe("sentences", () => {
   it("differ for cross-attention, a choice and a kernel", () => {
     expect(plain({ slot: "cross" })[0]).toContain("text being read");
     expect(plain(of({ kind: "argmax" }))[2]).toContain("the highest takes all the weight");
-    expect(plain(of({ kind: "kernelized" }), { scaled: [4, 8] })[2]).toContain("set to 0");
+    expect(plain(of({ kind: "kernelized", blocked: 0 }), { scaled: [4, 8] })[2]).toContain("set to 0");
     expect(plain({ n_heads: 1 })[3]).not.toContain("other");
+  });
+
+  it("say of a weighting and a similarity of the user's own what the parts say of themselves", () => {
+    const own = of({ kind: "rows", rule: "The square root of each positive score", formula: "a score of the pair" });
+    const [, scores, weights] = plain({ ...own, words: { ...SITE.words, weighting: "rooted" } });
+    expect(scores).toBe("The query of “cat” is compared with every key: the score is a score of the pair.");
+    expect(weights).toContain("then rooted makes the weights: The square root of each positive score.");
+    expect(weights).not.toContain("softmax");
   });
 
   it("say that queries and keys are turned only where they are", () => {
     expect(plain(of({ turns: true }))[0]).toContain("turned by its position");
-    expect(plain(of({ turns: true }))[1]).toContain("The turned query of “cat” meets every turned key");
+    expect(plain(of({ turns: true }))[1]).toContain("The turned query of “cat” is compared with every turned key");
     expect(plain().join(" ")).not.toContain("turned");
   });
 

@@ -1,7 +1,7 @@
 /** What each step is, in a sentence with the numbers of the row that is shown. */
 
 import type { Role, Row, SiteMeta } from "../../lib/source";
-import { piece } from "../../lib/words";
+import { piece, shown } from "../../lib/words";
 import { scaleWords } from "./working";
 
 export const NAMES = ["Vectors", "Scores", "Weights", "Weighted sum"] as const;
@@ -37,18 +37,18 @@ function vectors(site: SiteMeta): string {
     ? " Then each {query} and each {key} is turned by its position, pair by pair, so that their product knows how far apart they stand."
     : "";
   return (
-    "Each token’s vector is mapped three times: to a {query}, what it looks for; a {key}, what it is found by; " +
+    "Each token’s vector is projected three times: to a {query}, what it looks for; a {key}, what it is found by; " +
     `a {value}, what it gives. ${where}${turned}`
   );
 }
 
 function scores(site: SiteMeta, token: string): string {
-  if (isKernel(site)) {
-    return `The {query} of “${token}” meets every {key}: both pass through φ, and the score is φ(q) · φ(k), never negative.`;
-  }
-  const turned = site.arithmetic.turns ? "turned " : "";
+  const { turns, formula } = site.arithmetic;
+  const turned = turns ? "turned " : "";
+  const pair = `The ${turned}{query} of “${token}” is compared with every ${turned}{key}: `;
+  if (formula !== "query · key") return `${pair}the score is ${formula}.`;
   return (
-    `The ${turned}{query} of “${token}” meets every ${turned}{key}: their ${site.d_head} numbers multiplied pair by pair and added. ` +
+    `${pair}their ${site.d_head} numbers are multiplied pair by pair and added. ` +
     "The better the two fit, the higher the score."
   );
 }
@@ -58,16 +58,21 @@ function weights(site: SiteMeta, row: Row): string {
   const scaled = by ? `Every score ${by}; ` : "The scores stay as they are; ";
   const off = (row.allowed ?? []).filter((may) => !may).length;
   const keys = off === 1 ? "1 key" : `${off.toLocaleString("en-GB")} keys`;
-  const mask = off ? `${keys} out of sight set to ${isKernel(site) ? "0" : "−∞"}; ` : "nothing is masked; ";
+  const mask = off ? `${keys} masked, set to ${shown(site.arithmetic.blocked)}; ` : "nothing is masked; ";
   return scaled + mask + weighed(site);
 }
 
 function weighed(site: SiteMeta): string {
-  if (isKernel(site)) return "then each key’s share of the row’s sum is its {weight}.";
-  if (site.arithmetic.kind === "argmax") return "then the highest takes all the {weight}.";
-  if (site.arithmetic.kind === "softmax")
-    return "then softmax makes shares of them, the {weight:weights}, which sum to 1.";
-  return `then ${site.words.weighting} makes {weight:weights} of them.`;
+  switch (site.arithmetic.kind) {
+    case "kernelized":
+      return "then each key’s share of the row’s sum is its {weight}.";
+    case "argmax":
+      return "then the highest takes all the {weight}.";
+    case "softmax":
+      return "then softmax makes shares of them, the {weight:weights}, which sum to 1.";
+    case "rows":
+      return `then ${site.words.weighting} makes the {weight:weights}: ${site.arithmetic.rule}.`;
+  }
 }
 
 function sum(site: SiteMeta, token: string): string {
@@ -83,10 +88,6 @@ function scaleOf(row: Row): number {
   const at = row.score?.findIndex((score) => score !== null && Math.abs(score) > 1e-6) ?? -1;
   const [score, scaled] = [row.score?.[at], row.scaled?.[at]];
   return at < 0 || score == null || scaled == null ? 1 : scaled / score;
-}
-
-function isKernel(site: SiteMeta): boolean {
-  return site.arithmetic.kind === "kernelized";
 }
 
 function coloured(text: string): Sentence {

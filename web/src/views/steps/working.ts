@@ -1,6 +1,6 @@
 /** The arithmetic of one cell, as it is written out: what each number was made of, for every kind of weighting. */
 
-import type { Arithmetic, Cell } from "../../lib/source";
+import type { Arithmetic, Cell, WeightingKind } from "../../lib/source";
 import { shown } from "../../lib/words";
 
 /** Four figures that count, whatever the size: 14.20, 0.01235, 3.403e−4; null is −∞. */
@@ -128,7 +128,7 @@ export interface Amount {
 
 /** Every key's amount in a row: what the weights are shares of. */
 export function amounts(
-  kind: string,
+  kind: WeightingKind,
   masked: ArrayLike<number | null>,
   weight: ArrayLike<number>,
   temperature = 1,
@@ -143,7 +143,7 @@ export function amounts(
   }));
 }
 
-function amountOf(kind: string, masked: number | null, highest: number, temperature: number): number | null {
+function amountOf(kind: WeightingKind, masked: number | null, highest: number, temperature: number): number | null {
   if (kind === "kernelized") return masked;
   if (kind !== "softmax") return null;
   return masked === null ? 0 : Math.exp((masked - highest) / temperature);

@@ -33,7 +33,7 @@ interface Measure {
   digits?: number;
 }
 
-/** The scores of one task, which share a panel; as clearhead/training/curves.py has them. */
+/** The scores of one task, which share a panel; as clearhead/plots/curves.py has them. */
 const FAMILIES: Record<string, Measure[]> = {
   "score": [
     { key: "bleu", name: "BLEU", role: "value" },

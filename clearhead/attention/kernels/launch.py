@@ -1,0 +1,89 @@
+"""Shared by the Triton kernels of this folder: their tensors, padding, memory layout and device."""
+
+import contextlib
+import importlib
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.inputs import AttentionInputs
+from clearhead.attention.masks import Padding, numbers_on
+
+__all__ = [
+    "Inputs",
+    "PaddingArguments",
+    "block_width",
+    "dense_rows",
+    "empty_like_rows",
+    "key_lengths",
+    "on_device",
+    "padding_arguments",
+    "triton_code",
+]
+
+
+class Inputs(NamedTuple):
+    """The tensors of a call, `(batch, head, n, d)`, and how many keys each batch row has; None: all of them."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    lengths: Tensor | None
+
+    @property
+    def needs_gradient(self) -> bool:
+        return torch.is_grad_enabled() and any(side.requires_grad for side in self[:3])
+
+
+def key_lengths(call: AttentionInputs) -> Tensor | None:
+    """Return how many keys each batch row has, `(batch,)` or `(1,)`; None without padding."""
+    lengths = [numbers_on(term.lengths, call.query.device) for term in call.mask.terms if isinstance(term, Padding)]
+    if call.share is not None:
+        lengths = [call.share.of_batch(one) for one in lengths]
+    return reduce(torch.minimum, lengths) if lengths else None
+
+
+@dataclass(frozen=True)
+class PaddingArguments:
+    lengths: Tensor
+    stride: int
+    padded: bool
+
+
+def padding_arguments(inputs: Inputs) -> PaddingArguments:
+    lengths = inputs.lengths
+    if lengths is None:
+        return PaddingArguments(inputs.query, 0, False)
+    return PaddingArguments(lengths, lengths.stride(0) if lengths.shape[0] > 1 else 0, True)
+
+
+def triton_code(name: str) -> Any:
+    """Import a file of Triton code of this folder, when it is first needed: Triton may not be installed."""
+    return importlib.import_module(f"clearhead.attention.kernels.{name}")
+
+
+def block_width(width: int) -> int:
+    """Return the power of two, 16 or more, that holds this many columns: what a matrix product in Triton needs."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def dense_rows(tensor: Tensor) -> Tensor:
+    """Return the tensor with its last axis dense in memory; the others may have any strides."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def empty_like_rows(like: Tensor, n_heads: int, n: int, width: int, dtype: torch.dtype) -> Tensor:
+    """Return an empty `(batch, head, n, width)`, laid out as `like` is: heads inside or outside the positions."""
+    if like.stride(1) < like.stride(2):
+        return like.new_empty(like.shape[0], n, n_heads, width, dtype=dtype).transpose(1, 2)
+    return like.new_empty(like.shape[0], n_heads, n, width, dtype=dtype)
+
+
+def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Make the tensor's GPU the current one: Triton launches there."""
+    if tensor.device.type != "cuda" or tensor.device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(tensor.device)

@@ -1,0 +1,102 @@
+"""How a call of the linear kernel is cut up: segments, chunks and launch options, chosen by the shapes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Cut", "Options", "Plan", "Tile", "plan_for", "sums_mode"]
+
+FEW = 8
+"""Up to this many segments a program adds up the sums before its own by itself; beyond it they are scanned first."""
+PROGRAMS = 1024
+"""Programs that fill a GPU: segments are made shorter until there are as many."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the computation, apart from the tensors."""
+
+    causal: bool
+    normalised: bool
+    map: str
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Launch options of one kernel: positions in a chunk, warps, stages of its pipeline, and registers for a thread."""
+
+    chunk: int = 64
+    warps: int = 4
+    stages: int = 2
+    registers: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        return {"CHUNK": self.chunk, "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Positions in a segment, and launch options for each kernel."""
+
+    segment: int = 512
+    sums: Tile = Tile()
+    attend: Tile = Tile()
+    grad_query: Tile = Tile()
+    grad_key: Tile = Tile()
+    split: bool = True
+    """Forward, the float32 state enters bfloat16 products as two parts (16 bits of it) instead of one (8 bits); one is
+    faster, and how exact it is on long texts is not measured. On the way back it is always two: the product nearly
+    cancels with d z."""
+    precision: str = "tf32x3"
+    """Of float32 products: `tf32x3`, three products on tensor cores for one, or `ieee`, slow and no more exact here."""
+    few: int = FEW
+
+    @staticmethod
+    def of(tile: Tile, **options: Any) -> "Plan":
+        """Return a plan with the same tile for every kernel."""
+        return Plan(sums=tile, attend=tile, grad_query=tile, grad_key=tile, **options)
+
+
+def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
+    """Choose segments and tiles for these shapes. The figures come from benchmarks/gpu_kernels.py."""
+    segment = 1024
+    while segment > 128 and rows * -(-n_slots // segment) < PROGRAMS:
+        segment //= 2
+    wide = max(query.shape[-1], value.shape[-1]) > 64
+    if value.dtype == torch.bfloat16:
+        tile = Tile(chunk=64, warps=8 if wide else 4, stages=2)
+        walk = tile if wide else Tile(chunk=64, warps=4, stages=2, registers=168)
+        return Plan(segment=segment, sums=tile, attend=walk, grad_query=tile, grad_key=tile)
+    return Plan.of(Tile(16 if value.dtype == torch.float32 else 32, 8 if wide else 4, 1), segment=segment)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Number of slots and segments on each side; causal queries and keys share theirs."""
+
+    query_slots: int
+    key_slots: int
+    query_segments: int
+    key_segments: int
+    first_segment: int
+    """The first segment with a query in it."""
+
+    @staticmethod
+    def of(query: Tensor, key: Tensor, causal: bool, segment: int) -> "Cut":
+        n_query, n_key = query.shape[2], key.shape[2]
+        if not causal:
+            return Cut(n_query, n_key, -(-n_query // segment), -(-n_key // segment), 0)
+        n_slots = max(n_query, n_key)
+        n_segments = -(-n_slots // segment)
+        return Cut(n_slots, n_slots, n_segments, n_segments, (n_slots - n_query) // segment)
+
+
+def sums_mode(causal: bool, n_segments: int, plan: Plan) -> str:
+    """Say how a program finds its state among the sums that `forward` returned."""
+    if not causal:
+        return "all"
+    if n_segments == 1:
+        return "none"
+    return "added" if n_segments <= plan.few else "scanned"

@@ -1,0 +1,40 @@
+"""`clearhead answer`: a run answers each line, whatever its task is."""
+
+from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells
+from clearhead.cli.options import Parts
+from clearhead.training.run import load
+
+__all__ = ["EXAMPLES", "answer"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead answer runs/tags lines.txt --parts tagging > tags.txt
+  echo 'what a film' | clearhead answer runs/reviews --json"""
+
+
+def answer(
+    run: RunPath,
+    file: File = "-",
+    *,
+    device: Device = "auto",
+    parts: Parts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer lines of text with a run of any task: one line out for each line in, in order.
+
+    Use it for a task of your own. For the built-in tasks, `translate`, `generate`, `fill` and `classify` do the same
+    with more options. A blank line stays blank. A line longer than the model's context is cut, with a note on stderr.
+    """
+    loaded = load(run, device=device)
+
+    def answers(texts: list[str], numbers: list[int]) -> list[Found]:
+        return loaded.task.answer(loaded.model, texts)
+
+    lines = Lines(
+        answer=answers,
+        as_text=lambda found: cells([found["output"]]),
+        as_json=as_json,
+        reads=loaded.task.reads,
+        lengths=loaded.task.count_tokens,
+    )
+    answer_lines(loaded, file, lines)

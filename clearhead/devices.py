@@ -1,0 +1,72 @@
+"""What a device is and can do, in one place: which one `auto` takes, its widest float, its random numbers, its clock.
+
+CPU and CUDA are tested. MPS, the GPU of a Mac, is untested: nothing here has one. What is known to be missing on it is
+decided here, and tests check the decisions.
+"""
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import OptionError
+
+__all__ = ["choose_device", "random_state", "set_random_state", "synchronize", "takes_foreach", "widest_float"]
+
+NO_FLOAT64 = frozenset({"mps"})
+"""The kinds of device that have no float64."""
+FOREACH = frozenset({"cpu", "cuda"})
+"""The kinds of device on which gradients are clipped by one call for all; elsewhere torch decides how."""
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of a name; `auto` is the first there is of cuda, mps and cpu. OptionError for one that is not.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        there = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device(there)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise OptionError(f"device: there is no {name!r}; there are auto, cpu, mps, cuda, cuda:1 and so on") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError("device: there is no GPU that torch can use on this machine; take --device cpu, or auto")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise OptionError("device: torch finds no MPS, the GPU of a Mac, on this machine; take --device cpu, or auto")
+    return device
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return float64, for sums that must keep their digits; float32 where the device has no float64."""
+    return torch.float32 if device.type in NO_FLOAT64 else torch.float64
+
+
+def takes_foreach(device: torch.device) -> bool | None:
+    """Return what to give torch as `foreach`: True where that is known to work; None leaves it to torch."""
+    return True if device.type in FOREACH else None
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was given; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def random_state(device: torch.device) -> Tensor:
+    """Return the state of the device's random numbers."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.mps.get_rng_state() if device.type == "mps" else torch.get_rng_state()
+
+
+def set_random_state(state: Tensor, device: torch.device) -> None:
+    """Make the device draw on from this state."""
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    elif device.type == "mps":
+        torch.mps.set_rng_state(state)
+    else:
+        torch.set_rng_state(state)

@@ -1,0 +1,92 @@
+"""The fast decoding step: a module as a function of one new position of every row, `(row, d_model)`.
+
+In a step of a small model the arithmetic takes less time than Python takes to walk through the modules. So each module
+may give a shorter way by its `fast_step` method: a function bound to its weights, made once for a whole decoding. A
+module without one (a user's own norm or feed-forward, an adapter, a quantized map) is called as it is. The tests hold
+cached decoding to the uncached forward for every kind of module.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.attention.heads import alike, is_hooked
+from clearhead.model.cpu_matmul import few_rows, is_large
+from clearhead.taps import Tapped
+
+__all__ = [
+    "DecodingModule",
+    "FastStep",
+    "call_module",
+    "fast_step_of",
+    "has_own_step",
+    "is_observed",
+    "join_linears",
+    "linear_step",
+    "plain_linear",
+]
+
+FastStep = Callable[[Tensor], Tensor]
+"""Maps the vectors of one position, `(row, d_model)`, to the module's output there, without dropout."""
+
+
+class DecodingModule(Tapped):
+    """A module that maps each position by itself; a subclass may give a shorter way than its `forward`."""
+
+    def fast_step(self) -> FastStep:
+        """Return the module as a function of one position of every row: by default a call of the module."""
+        return call_module(self)
+
+
+def call_module(module: nn.Module) -> FastStep:
+    """Return a function that calls the module with a sequence of length 1."""
+    return lambda x: module(x.unsqueeze(1)).squeeze(1)
+
+
+def fast_step_of(module: nn.Module) -> FastStep:
+    """Return the module's own fast step where it has one, else a call of the module."""
+    if isinstance(module, DecodingModule) and has_own_step(module):
+        return module.fast_step()
+    return call_module(module)
+
+
+def has_own_step(module: nn.Module) -> bool:
+    """Check that the class which defines the module's `forward` is also the one which defines its `fast_step`.
+
+    A subclass that changes `forward` alone would otherwise be decoded by the `fast_step` of its parent.
+    """
+    latest = next(kind for kind in type(module).__mro__ if "forward" in vars(kind) or "fast_step" in vars(kind))
+    return "fast_step" in vars(latest)
+
+
+def is_observed(module: nn.Module) -> bool:
+    """Check whether a hook or a tap sees the module's inputs or outputs, so that its forward must run."""
+    return is_hooked(module) or (isinstance(module, Tapped) and module.tapped)
+
+
+def plain_linear(module: nn.Module) -> bool:
+    """Check for torch's own linear map with a plain weight: not a subclass, an adapter or a quantized map."""
+    return type(module) is nn.Linear and alike([module.weight])
+
+
+def linear_step(module: nn.Module) -> FastStep:
+    """Return a linear map as a function of its weights; any other module in its place is called."""
+    if not plain_linear(module):
+        return call_module(module)
+    assert isinstance(module, nn.Linear)
+    return multiply_by(module.weight, module.bias)
+
+
+def join_linears(maps: Sequence[nn.Linear]) -> FastStep:
+    """Return several linear maps of the same vector as one product, their outputs side by side."""
+    weights: list[Tensor] = [part.weight for part in maps]
+    biases: list[Tensor] = [part.bias for part in maps if part.bias is not None]
+    return multiply_by(torch.cat(weights), torch.cat(biases) if biases else None)
+
+
+def multiply_by(weight: Tensor, bias: Tensor | None) -> FastStep:
+    if is_large(weight):
+        return lambda x: few_rows(x, weight, bias)
+    return lambda x: F.linear(x, weight, bias)

@@ -1,0 +1,516 @@
+"""What the server answers: one class for each reply, and for each thing in it.
+
+web/src/lib/messages.ts has the same types in TypeScript. It is written from this file by
+`python -m tests.serve.write_messages`, and a test compares the two. Another test holds the replies of a running server
+against these types. In JSON a number that is not finite is null.
+"""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+__all__ = ["OPEN", "REPLIES"]
+
+SideName = Literal["encoder", "decoder"]
+Slot = Literal["attention", "cross"]
+ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
+WeightingKind = Literal["softmax", "kernelized", "argmax", "rows"]
+BoxKind = Literal["token", "position", "norm", "attention", "cross", "add", "feed_forward", "output"]
+
+
+class AttentionSpec(TypedDict):
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    weighting: str
+    similarity: str
+    position: str
+
+
+class LayerSpec(TypedDict):
+    attention: AttentionSpec
+    cross: NotRequired[AttentionSpec]
+    feed_forward: str | None
+    arrangement: str
+
+
+class BoxValue(TypedDict):
+    """A named value that is made in a box, and how it follows from others."""
+
+    name: str
+    """Its name in the trace: "encoder.0.feed_forward.hidden"."""
+    formula: str
+    """In words, or with its operands in braces: "{gamma} · {normalized} + {beta}"."""
+    operands: dict[str, str]
+    """From what stands in braces to the name of that value."""
+    map: str
+    """The linear map that makes it of the value `of`; "" where none does."""
+    of: str
+    rows: Literal["query", "key", "none", "whole"]
+    """What its rows are; "none": one for all tokens, "whole": one made of all of them."""
+    columns: Literal["unit", "key"]
+    per_head: bool
+
+
+class BoxSpec(TypedDict):
+    """A box of the model's picture, with every value that is made in it."""
+
+    name: str
+    kind: BoxKind
+    layer: int | None
+    values: list[BoxValue]
+
+
+class EmbeddingSpec(TypedDict):
+    position: str | None
+    scaled: bool
+
+
+class SideSpec(TypedDict):
+    side: SideName
+    n_layers: int
+    d_model: int
+    layers: list[LayerSpec]
+    boxes: list[BoxSpec]
+    embedding: EmbeddingSpec
+
+
+class Example(TypedDict):
+    source: str
+    target: NotRequired[str]
+
+
+class ProgramHead(TypedDict):
+    site: str
+    head: int
+    words: str
+
+
+class ProgramUnit(TypedDict):
+    words: str
+
+
+class ProgramLayer(TypedDict):
+    side: SideName
+    layer: int
+    heads: list[ProgramHead]
+    units: int
+    network: list[ProgramUnit]
+
+
+class Program(TypedDict):
+    """The program that was compiled into a run."""
+
+    name: str
+    about: str
+    listing: list[str]
+    """The program, a line for each sequence it computes."""
+    layers: list[ProgramLayer]
+    exact: bool
+    """Whether the weights are still those that were compiled."""
+
+
+class Run(TypedDict):
+    name: str
+    path: str
+    task: str
+    context: int
+    step: int
+    steps: list[int]
+    """The steps whose checkpoints are kept."""
+    kind: ModelKind
+    parameters: int
+    vocabulary: int
+    sides: list[SideSpec]
+    target: Literal["none", "writes", "continues"]
+    """Whether a text has a target: none, one that the model writes, or one that continues the text."""
+    place: Literal["first", "last", "blank"]
+    """The place of a text whose answer is shown first."""
+    fields: list[str]
+    labels: NotRequired[list[str]]
+    examples: list[Example]
+    training: bool
+    absent: NotRequired[dict[str, str]]
+    """Views that would have nothing to show for this run, each with the reason."""
+    weightings: NotRequired[list[str]]
+    """What can be put in the place of a weighting, by name; a saved page has none."""
+    directions: NotRequired[list[str]]
+    """Of a compiled program: what each direction of the residual stream is called."""
+    program: NotRequired[Program]
+
+
+class StepEdit(TypedDict):
+    """A change of one step of one site: a head off is {step: "context", head, times: 0}."""
+
+    at: str
+    step: str
+    head: NotRequired[int | None]
+    query: NotRequired[int | None]
+    key: NotRequired[int | None]
+    to: NotRequired[float | bool | None]
+    times: NotRequired[float | None]
+
+
+class WeightingEdit(TypedDict):
+    """One weighting in place of another."""
+
+    at: str
+    weighting: str
+
+
+class SideMeta(TypedDict):
+    ids: list[int]
+    tokens: list[str]
+    n_layers: int
+    d_model: int
+
+
+class PartWords(TypedDict):
+    """What a reader calls the parts: "scaled dot product", "no positions", "causal mask"."""
+
+    similarity: str
+    weighting: str
+    position: str
+    mask: str
+
+
+class Arithmetic(TypedDict):
+    """What the arithmetic of a site is, as its parts say it."""
+
+    kind: WeightingKind
+    """How a weight is worked out: its share of the row's exponentials, or of its scores; all on the best key; or
+    `rows`, any function of the row, of which nothing is known but what the part says of itself."""
+    rule: str
+    """What its weighting does, in a sentence of its own without a full stop."""
+    blocked: float | None
+    """What stands in place of a score where the query may not attend; null is −∞."""
+    formula: str
+    """How the score of a query and a key is made."""
+    prepared: str
+    """What a query or key is called once prepared for that, "{}" standing for its name: "unit {}"."""
+    scale_reason: str
+    """Why the scale is what it is, where it is not 1/√d_head."""
+    biased: bool
+    """Whether its positions add to the scaled scores."""
+    turns: bool
+    """Whether its positions turn queries and keys before they are compared."""
+    masks: bool
+    """Whether a key may be hidden from a query."""
+    causal: bool
+
+
+class SiteMeta(TypedDict):
+    name: str
+    side: SideName
+    layer: int
+    slot: Slot
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    d_value: int
+    n_query: int
+    n_key: int
+    query_side: SideName
+    key_side: SideName
+    similarity: str
+    weighting: str
+    position: str
+    mask: str
+    words: PartWords
+    arithmetic: Arithmetic
+    scale: list[float]
+    kernel: str
+    why: str
+    """Why the reference computed it and no kernel; "" where a kernel did."""
+    edited: bool
+
+
+class Candidate(TypedDict):
+    id: int
+    text: str
+    p: float
+
+
+class ProgramAnswers(TypedDict):
+    answers: list[str]
+    offset: int
+
+
+class Meta(TypedDict):
+    """What a trace is of: its tokens, its attentions, and what the model answers."""
+
+    id: str
+    source: str
+    target: str | None
+    edits: list[StepEdit | WeightingEdit]
+    step: int | None
+    notes: list[str]
+    kind: ModelKind
+    sides: dict[SideName, SideMeta]
+    sites: list[SiteMeta]
+    names: list[str]
+    candidates: list[list[Candidate]]
+    answer: str
+    program: NotRequired[ProgramAnswers]
+    """Of a compiled program: its answer at each token of the text, which begins at token `offset`."""
+
+
+class Row(TypedDict):
+    """One query's numbers against every key; null stands for −∞. The mean of heads has only its weight."""
+
+    query: NotRequired[list[float]]
+    score: NotRequired[list[float | None]]
+    scaled: NotRequired[list[float | None]]
+    masked: NotRequired[list[float | None]]
+    weight: list[float]
+    context: NotRequired[list[float]]
+    allowed: NotRequired[list[bool]]
+
+
+class Column(TypedDict):
+    weight: list[float]
+
+
+class Turn(TypedDict):
+    """A query and a key before their turn, and by how much each pair of their numbers is turned, in radians."""
+
+    query: list[float]
+    key: list[float]
+    query_position: int
+    key_position: int
+    pairs: list[tuple[int, int]]
+    query_angles: list[float]
+    key_angles: list[float]
+
+
+class Cell(TypedDict):
+    """Every number of one cell's arithmetic."""
+
+    kind: WeightingKind
+    query: list[float]
+    key: list[float]
+    products: list[float]
+    score: float | None
+    scale: float
+    scaled: float | None
+    bias: float | None
+    allowed: bool
+    masked: float | None
+    highest: float | None
+    temperature: float
+    """What softmax divides by before the exponential."""
+    exponential: float | None
+    """What the weight is a share of `total` of; null in weightings that are no share."""
+    total: float | None
+    weight: float
+    ties: list[int]
+    value: list[float]
+    share: list[float]
+    context: list[float]
+    turn: Turn | None
+    """How the positions turned query and key before they were compared; null where they did not."""
+    input: list[float] | None
+    n_query: int
+    n_key: int
+
+
+class Readings(TypedDict):
+    """Of each head, means over its queries; null where there is no such key for any query. Entropy is in bits."""
+
+    entropy: list[float | None]
+    distance: list[float | None]
+    previous: list[float | None]
+    same: list[float | None]
+    induction: list[float | None]
+
+
+class LensLayer(TypedDict):
+    name: str
+    rows: list[list[Candidate]]
+
+
+class Lens(TypedDict):
+    side: SideName
+    layers: list[LensLayer]
+
+
+class HeadEffect(TypedDict):
+    head: int
+    change: float
+    kl: float
+
+
+class Effects(TypedDict):
+    effects: list[HeadEffect]
+
+
+class StreamRow(TypedDict):
+    name: str
+    norm: list[float]
+    cosine: list[float]
+
+
+class Stream(TypedDict):
+    """How long each position's vector is along the stream, and its cosine with the embedding."""
+
+    rows: list[StreamRow]
+
+
+class Spaces(TypedDict):
+    """Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys."""
+
+    places: list[int]
+    tokens: list[str]
+    embedding: list[list[float]]
+    query_key: list[list[float]]
+    score: list[list[float]]
+    value: list[list[float]]
+
+
+class Sequence(TypedDict):
+    """A sequence diagram of one attention step, as an SVG element."""
+
+    svg: str
+
+
+class Sentence(TypedDict):
+    """The same of the notes' sentence, whose head was set by hand."""
+
+    svg: str
+    tokens: list[str]
+    token: int
+
+
+class BoxNumbers(TypedDict):
+    """The numbers of a box for one token, by name; what its values follow from is among them. null stands for −∞."""
+
+    values: dict[str, list[float | None]]
+    constants: dict[str, float]
+    """Numbers of formulas that are no value of the trace: the scale of a head."""
+    labels: dict[str, str]
+    """What units of an output are called, the likeliest of them."""
+
+
+class BoxTerms(TypedDict):
+    """A number that a linear map makes: the sum of x · weight, and bias."""
+
+    x: list[float]
+    weight: list[float]
+    bias: float
+    value: float
+
+
+class ContextPlace(TypedDict):
+    text: str
+    tokens: list[str]
+    places: list[int]
+
+
+class Attended(TypedDict):
+    index: int
+    text: str
+    weight: float
+
+
+class ContextAnswer(TypedDict):
+    word: str
+    places: list[ContextPlace]
+    layers: list[str]
+    cosine: list[list[list[float]]]
+    path: list[list[tuple[float, float]]]
+    responsible: list[list[list[Attended]]]
+
+
+class PositionKind(TypedDict):
+    name: str
+    title: str
+    sentence: str
+    """What the kind is."""
+    note: str
+    """What this run has of it."""
+    used: bool
+    """Whether this run has it."""
+    trained: bool
+    table: list[list[float]] | None
+    similarity: list[float]
+
+
+class Positions(TypedDict):
+    used: str
+    kinds: list[PositionKind]
+
+
+class DecodeNode(TypedDict):
+    id: int
+    parent: int | None
+    step: int
+    token: int
+    text: str
+    log_prob: float
+    total: float
+    state: Literal["live", "pruned", "ended", "best"]
+    rank: int
+    candidates: list[Candidate]
+
+
+class DecodeOutput(TypedDict):
+    text: str
+    score: float
+    ids: list[int]
+    ended: bool
+
+
+class CrossWeights(TypedDict):
+    step: int
+    weight: list[list[float]]
+
+
+class Decoded(TypedDict):
+    nodes: list[DecodeNode]
+    best: list[int]
+    outputs: list[DecodeOutput]
+    source_tokens: list[str]
+    cross: list[CrossWeights] | None
+    edits: list[StepEdit | WeightingEdit]
+
+
+class CurveLine(TypedDict):
+    kind: str
+    step: int
+    loss: NotRequired[float | None]
+
+
+class Curves(TypedDict):
+    lines: list[CurveLine]
+    training: bool
+    last: int | None
+
+
+class Problem(TypedDict):
+    """What went wrong, in a sentence."""
+
+    error: str
+
+
+OPEN = {"CurveLine"}
+"""Messages that hold more than is said here: a line of the log has the scores of its task."""
+
+REPLIES: dict[str, Any] = {
+    "run": Run,
+    "trace": Meta,
+    "sentence": Sentence,
+    "context": ContextAnswer,
+    "positions": Positions,
+    "decode": Decoded,
+    "curves": Curves,
+    "row": Row,
+    "column": Column,
+    "cell": Cell,
+    "stream": Stream,
+    "spaces": Spaces,
+    "sequence": Sequence,
+    "box": BoxNumbers,
+    "terms": BoxTerms,
+    "readings": dict[str, Readings],
+    "lens": Lens,
+    "effects": Effects,
+}
+"""Every reply in JSON by the last part of its address; `tile`, `vectors` and `thumbs` are raw numbers."""

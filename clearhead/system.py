@@ -1,0 +1,87 @@
+"""What operating systems do differently, in one place: flags of `open`, folders, locks, processes.
+
+Linux is where all of it is tested. macOS has the same calls. Windows has no `fcntl`, opens no folder, and has no flag
+against links: its branches run here only in a simulation (tests/test_system.py), and are untested on Windows itself.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+__all__ = ["NO_LINK", "NO_WAIT", "check_no_link", "is_alive", "open_folder", "open_to_flush", "try_lock", "unlock"]
+
+NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+"""Do not follow a link. Where there is no such flag, `check_no_link` looks before the file is opened."""
+NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
+"""Do not wait for the other end of a pipe."""
+FOLDER: int | None = getattr(os, "O_DIRECTORY", None)
+LOCKED_BYTE = 1 << 30
+"""The byte that stands for the file where locks are of bytes. It lies past the content, which stays readable."""
+
+
+def check_no_link(path: str | Path) -> None:
+    """Raise OSError for a link, where the flag of `open` against links does not exist."""
+    if not NO_LINK and os.path.islink(path):
+        raise OSError("it is a link")
+
+
+def open_folder(path: Path) -> int | None:
+    """Open a folder, to flush it or to hold it; None on Windows, where a folder is not opened."""
+    return None if FOLDER is None else os.open(path, os.O_RDONLY | FOLDER)
+
+
+def open_to_flush(path: Path) -> int | None:
+    """Open a file or a folder for fsync, which on Windows takes a file that is open to be written, and no folder."""
+    if path.is_dir():
+        return open_folder(path)
+    return os.open(path, os.O_RDWR if FOLDER is None else os.O_RDONLY)
+
+
+def try_lock(handle: int, *, shared: bool = False) -> bool:
+    """Lock an open file without waiting; False where another process has locked it. The lock ends with the process.
+
+    A `shared` lock is refused only where another process has one that is not; Windows has none of that kind.
+    """
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        else:
+            lock_byte(handle, "LK_NBLCK")
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def unlock(handle: int) -> None:
+    """Give up the lock of `try_lock`."""
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    else:
+        lock_byte(handle, "LK_UNLCK")
+
+
+def lock_byte(handle: int, mode: str) -> None:
+    """Lock or unlock the byte that stands for the file, as the C library of Windows does."""
+    import msvcrt
+
+    windows: Any = msvcrt
+    os.lseek(handle, LOCKED_BYTE, os.SEEK_SET)
+    windows.locking(handle, getattr(windows, mode), 1)
+
+
+def is_alive(process: int) -> bool:
+    """Return whether there is a process of this number; always True on Windows, where asking by `kill` would end it."""
+    if fcntl is None:
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,115 @@
+"""A RASP program compiled for a run folder: its task, a tokeniser of its symbols, and a model that reads its rows."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from clearhead.attention.weighting import Weighting
+from clearhead.errors import OptionError
+from clearhead.model.outputs import ToVocabulary
+from clearhead.model.transformers import EncoderDecoder
+from clearhead.rasp import CompiledModel, Layout, Plan, Program, plan
+from clearhead.rasp.compiled_model import SURE
+from clearhead.rasp.compiler import AVERAGING
+from clearhead.rasp.spaces import ONE
+from clearhead.text.kinds import SPECIALS
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.tasks import Fill, Generate, Translate
+
+__all__ = ["GO", "ProgramModel", "compile_for_task", "make_tokenizer"]
+
+START, END = SPECIALS[2], SPECIALS[3]
+GO = "<go>"
+"""The token that the answer of a program with a source begins from: in a run it is `<s>`."""
+LAYOUTS = {
+    "encoder": {"target": Layout(sink=START, offset=1, beside=1), "source": Layout()},
+    "decoder": {"target": Layout(sink=END, offset=1), "source": Layout()},
+    "encoder-decoder": {"target": Layout(sink=START, offset=0), "source": Layout(sink=END, offset=0, beside=1)},
+}
+"""The layout of a row by the kind of model. Encoder: `<s>`, the text, `</s>`. Decoder: `</s>`, which opens a document,
+then the text. Encoder-decoder: the source and `</s>`; the target, whose first token is `<s>` itself."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ProgramModel:
+    """A compiled model whose ids are a tokeniser's, the plan it was built from, and the longest row of its task."""
+
+    task: str
+    plan: Plan
+    tokenizer: Tokenizer
+    compiled: CompiledModel
+    context: int
+
+
+def compile_for_task(program: Program, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0) -> ProgramModel:
+    """Compile a program into a model of the task that fits it: translate with a source, generate if causal, else fill.
+
+    Raises OptionError where no run can hold the program.
+    """
+    has_source = program.source_vocabulary is not None
+    task = Translate if has_source else Generate if program.causal else Fill
+    layouts = LAYOUTS[task.family]
+    found = plan(
+        program.output,
+        program.vocabulary,
+        length=program.length,
+        source_vocabulary=program.source_vocabulary,
+        causal=program.causal,
+        weighting=weighting,
+        sharpness=sharpness,
+        layouts=layouts,
+    )
+    if has_source:
+        check_target_start(program, found)
+    words = [token for token in program.vocabulary if not (has_source and token == GO)]
+    tokenizer = make_tokenizer([*words, *(program.source_vocabulary or ())], found.answers)
+    ids = token_ids(tokenizer)
+    compiled = found.build(ids | {GO: ids[START]} if has_source else ids)
+    if not compiled.numeric:
+        add_end_logit(compiled, found)
+    context = layouts["target"].total(program.length)
+    return ProgramModel(task=task.name, plan=found, tokenizer=tokenizer, compiled=compiled, context=context)
+
+
+def check_target_start(program: Program, found: Plan) -> None:
+    """Refuse a target that cannot begin with `<s>`: it lacks `<go>`, or `<s>` would also be the sink of its heads."""
+    why = None
+    if GO not in program.vocabulary:
+        why = f"its vocabulary has no {GO} for an answer to begin from"
+    elif any(level.own for level in found.levels["target"]):
+        why = "heads of its target need a token beside the text to attend to, and a run that translates has none"
+    if why is not None:
+        raise OptionError(f"{program.name} cannot be a run: {why}. `clearhead craft run {program.name}` runs it")
+
+
+@torch.no_grad()
+def add_end_logit(compiled: CompiledModel, found: Plan) -> None:
+    """Give `</s>` half the logit of an answer everywhere, so the model says it exactly where there is no answer."""
+    part = compiled.model.decoder if isinstance(compiled.model, EncoderDecoder) else compiled.model
+    assert isinstance(part.output, ToVocabulary)
+    part.output.table[compiled.ids[END], found.directions.of(ONE)] = SURE
+
+
+def make_tokenizer(vocabulary: Iterable[Any], answers: Iterable[Any]) -> Tokenizer:
+    """Return a word tokeniser of the special tokens, the program's tokens, and its other answers."""
+    words = [str(token) for token in vocabulary]
+    symbols = [*words, *map(str, answers)]
+    if taken := [symbol for symbol in symbols if symbol in SPECIALS]:
+        raise OptionError(f"{taken[0]!r} is a special token of every run, so no program's own; call it otherwise")
+    whole = json.loads(Tokenizer.train(["a"], "word", len(SPECIALS) + 1).to_json())
+    whole["model"]["vocab"] = {symbol: place for place, symbol in enumerate(dict.fromkeys([*SPECIALS, *symbols]))}
+    tokenizer = Tokenizer(json.dumps(whole))
+    ids = token_ids(tokenizer)
+    for word in words:
+        if tokenizer.encode(word) != [ids[word]]:
+            raise OptionError(f"{word!r} cannot be a word of a run's text: it is empty, or has a space in it")
+    return tokenizer
+
+
+def token_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return every token of a tokeniser with its id."""
+    return json.loads(tokenizer.to_json())["model"]["vocab"]

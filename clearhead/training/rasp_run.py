@@ -1,0 +1,189 @@
+"""A compiled RASP program as a run folder: the model, its tokeniser, texts for it, and a checkpoint of step 0.
+
+```
+from clearhead.rasp import PROGRAMS
+from clearhead.training.rasp_run import compile_to_run
+
+compile_to_run(PROGRAMS["sort"], "runs/sort")
+```
+
+The folder is a run like any other: it loads, traces, is looked into and is trained further.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clearhead.attention.weighting import Weighting
+from clearhead.errors import OptionError, RunError
+from clearhead.files import os_errors_as_run_errors, write_text
+from clearhead.rasp import Program, run
+from clearhead.rasp.compiled_model import SURE
+from clearhead.rasp.compiler import AVERAGING
+from clearhead.rasp.description import describe_layers, list_program
+from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import Tokenizing, prepare
+from clearhead.text.sources import Aligned, Documents
+from clearhead.training.checkpoints import named_tensors
+from clearhead.training.claiming import claim
+from clearhead.training.folder import RunFolder
+from clearhead.training.loop import training_tensors
+from clearhead.training.machine import resolve_machine
+from clearhead.training.metrics import MetricsLog
+from clearhead.training.rasp_model import GO, ProgramModel, compile_for_task
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
+from clearhead.training.tasks import Task, task_named
+from clearhead.training.train_step import TrainState
+
+__all__ = ["compile_to_run"]
+
+TEXTS, HELD_OUT, TRIES = 64, 8, 5000
+
+Lines = list[str]
+"""A text, or a source and its target."""
+
+
+def compile_to_run(
+    program: Program, path: str | Path, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0
+) -> RunFolder:
+    """Compile a RASP program and write it as a run folder. RunError where the folder is there and not empty."""
+    path = Path(path)
+    folder = RunFolder(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"{path}: there is something already; choose another folder, or `clearhead look {path}`")
+    made = compile_for_task(program, weighting=weighting, sharpness=sharpness)
+    texts = list(draw_texts(program, made.context))
+    if not texts:
+        raise OptionError(f"{program.name}: no text was found that it is for, or that it answers with its own tokens")
+    with folder.lock(), os_errors_as_run_errors(path):
+        claim(folder)
+        made.tokenizer.save(path / "tokenizer.json")
+        layout = task_named(made.task).layout(made.context)
+        write_texts(path, layout.texts, texts)
+        recipe = recipe_of(made, path, layout.texts)
+        kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, log=lambda line: None)
+        task = task_named(made.task).of(kept, made.context)
+        folder.describe(made.compiled.model.spec, task, kept)
+        folder.write_own(folder.program_file, describe_program(program, made))
+        folder.checkpoints.create()
+        folder.begin(recipe)
+        save(folder, recipe, task, made, texts[0])
+    return folder
+
+
+def recipe_of(made: ProgramModel, path: Path, fields: tuple[str, ...]) -> Recipe:
+    """Return a recipe of the model and the texts beside it, so that it can be trained further."""
+    train, dev = ([(str(path / f"{part}.{field}.txt"),) for field in fields] for part in ("train", "held-out"))
+    return Recipe(
+        task=made.task,
+        corpus=Corpus(train=source_of(train), dev=source_of(dev)),
+        tokenizing=Tokenizing(kind="word", given=str(path / "tokenizer.json")),
+        model=made.compiled.model.spec,
+        optimizer=Optimizer(),
+        batching=Batching(context=made.context),
+        budget=Budget(steps=1),
+        checkpointing=Checkpointing(select="last"),
+        machine=resolve_machine(Machine(device="cpu")),
+    )
+
+
+def source_of(files: list[tuple[str]]) -> Aligned | Documents:
+    """Return one file as documents, a line each; two files as lines that belong together."""
+    if len(files) == 1:
+        return Documents(paths=files[0], unit="line")
+    return Aligned(source=files[0], target=files[1])
+
+
+def save(folder: RunFolder, recipe: Recipe, task: Task, made: ProgramModel, example: Lines) -> None:
+    """Save the checkpoint, of step 0 as nothing was trained, and log an example for the explorer to begin with."""
+    log = MetricsLog(folder.metrics)
+    sample = dict(zip(("input", "reference"), example, strict=False))
+    log.write({"kind": "evaluation", "step": 0, "loss": None, "scores": {}, "samples": [sample], "best": False})
+    state = {
+        "seconds": 0.0,
+        "tokens": 0,
+        "places": 0,
+        "metrics_size": log.size,
+        "best": None,
+        "since_best": 0,
+        "finished": False,
+    }
+    log.close()
+    train_state = TrainState(made.compiled.model, task, recipe.optimizer, recipe.machine)
+    folder.checkpoints.save(0, named_tensors(made.compiled.model), training_tensors(train_state), state)
+
+
+def describe_program(program: Program, made: ProgramModel) -> dict[str, Any]:
+    """Describe what the weights were compiled from: `clearhead.serve.program.RunProgram` has the meanings."""
+    compiled, layout = made.compiled, made.compiled.layouts["target"]
+    return {
+        "program": program.name,
+        "about": program.about,
+        "listing": list_program(made.plan),
+        "layers": describe_layers(made.plan),
+        "vocabulary": [str(token) for token in program.vocabulary],
+        "length": program.length,
+        "answers": [str(answer) for answer in compiled.answers],
+        "answer_ids": [compiled.ids[str(answer)] for answer in compiled.answers],
+        "threshold": SURE,
+        "numeric": compiled.numeric,
+        "directions": compiled.directions,
+        "offset": layout.offset,
+        "beside": layout.beside,
+    }
+
+
+def write_texts(path: Path, fields: tuple[str, ...], texts: list[Lines]) -> None:
+    """Write the texts to train on and those held out; very few texts serve as both."""
+    parts = {"held-out": texts[:HELD_OUT], "train": texts[HELD_OUT:] or texts * 2}
+    for part, rows in parts.items():
+        for place, field in enumerate(fields):
+            write_text(path / f"{part}.{field}.txt", "".join(f"{row[place]}\n" for row in rows))
+
+
+def draw_texts(program: Program, context: int) -> Iterator[Lines]:
+    """Yield different texts that the program is for, its example first; the seed is fixed, so always the same."""
+    seen = dict[str, None]()
+    for text in itertools.islice(draw_candidates(program, context), TRIES):
+        lines = lines_of(program, text)
+        if lines and lines[0] not in seen:
+            seen[lines[0]] = None
+            yield lines
+        if len(seen) == TEXTS:
+            return
+
+
+def draw_candidates(program: Program, context: int) -> Iterator[list[Any]]:
+    """Yield the example, then random texts over the vocabulary that the program reads, without end."""
+    draw = random.Random(0)
+    if program.source_vocabulary is None:
+        vocabulary, longest, first = program.vocabulary, program.length, program.usable_example()
+    else:
+        vocabulary, longest = program.source_vocabulary, context - 1
+        first = list(program.source_example or vocabulary)[:longest]
+    yield first
+    while True:
+        yield draw.choices(vocabulary, k=draw.randint(1, longest))
+
+
+def lines_of(program: Program, text: list[Any]) -> Lines:
+    """Return a text as a line, or a source and the program's target; an empty list where it is not for that text."""
+    line = " ".join(map(str, text))
+    if program.source_vocabulary is None:
+        return [line] if program.fits(text) else []
+    target = generate_target(program, text)
+    return [line, " ".join(map(str, target))] if target else []
+
+
+def generate_target(program: Program, source: list[Any]) -> list[Any]:
+    """Run the interpreter on a source as a decoder runs: each answer is read as the next token, until there is none."""
+    known = {str(token): token for token in program.vocabulary}
+    text: list[Any] = [GO]
+    while len(text) < program.length:
+        answer = run(program.output, text, source)[-1]
+        if answer is None or str(answer) not in known:
+            break
+        text.append(known[str(answer)])
+    return text[1:]

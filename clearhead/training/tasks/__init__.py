@@ -1,0 +1,63 @@
+"""Tasks: translate, generate, fill and classify, a file each; and what a task of your own is made of.
+
+docs/your-own-task.md writes a fifth one.
+"""
+
+from clearhead.errors import OptionError
+from clearhead.registry import find, options, register
+from clearhead.serialization import name_in_files
+from clearhead.text.encoding import Layout
+from clearhead.training.default_models import encoder
+from clearhead.training.losses import NOTHING
+from clearhead.training.tasks.base import Answer, Batch, Task, close_rows, encode_for_trace, to_batch
+from clearhead.training.tasks.classify import Classify
+from clearhead.training.tasks.fill import Fill
+from clearhead.training.tasks.generate import Generate
+from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
+from clearhead.training.tasks.translate import Translate
+
+__all__ = [
+    "ACCURACY",
+    "LOSS",
+    "NOTHING",
+    "TASKS",
+    "Answer",
+    "Batch",
+    "Classify",
+    "Fill",
+    "Generate",
+    "Layout",
+    "Measure",
+    "Task",
+    "Translate",
+    "close_rows",
+    "encode_for_trace",
+    "encoder",
+    "name_of",
+    "task_named",
+    "to_batch",
+]
+
+for _task in (Translate, Generate, Fill, Classify):
+    register(_task, option=_task.name)
+
+TASKS: dict[str, type[Task]] = options("task")
+"""The tasks that have a short name: Clearhead's own, and those that are registered with one."""
+
+
+def task_named(name: str) -> type[Task]:
+    """Return the task with this name, `fill` or `mine:Tagging`; raise where there is none, or none is registered."""
+    try:
+        return find(name, "task")
+    except OptionError as problem:
+        raise OptionError(f"task: {problem}") from None
+
+
+def name_of(task: type[Task]) -> str:
+    """Return what recipes and run folders call a task.
+
+    >>> name_of(Fill)
+    'fill'
+    """
+    name = name_in_files(task)
+    return name if ":" in name else task.name

@@ -1,0 +1,347 @@
+"""What a task is: all that the rest of Clearhead asks of translating, generating, filling, classifying, or of your own.
+
+A task says how records are laid out and read, which model it fits, what the model is asked and by what it is scored,
+what a default recipe is, how lines are answered, and what a trace of a text looks like. `Task` has a neutral answer to
+each where there is one: a task overrides only what differs.
+
+A batch is a few tensors of whole numbers, the same few for every task: `tokens` go into the model, `wanted` is what
+should come out (`NOTHING` where nothing is asked), `lengths`, `source`, `source_lengths` and `documents` where the task
+has them.
+"""
+
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from clearhead.decoding import Rules
+from clearhead.decoding.generating import eval_mode
+from clearhead.decoding.session import pad_right
+from clearhead.devices import widest_float
+from clearhead.errors import OptionError
+from clearhead.model.sizes import Spec, kind_of
+from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.registry import kind
+from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.encoding import Corpus, Encoding, Layout
+from clearhead.text.preparing import Prepared
+from clearhead.text.sources import Source, Unit
+from clearhead.text.store import Ragged, Store, StoreWriter
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.tracing.trace import Trace
+from clearhead.training.answers import in_batches, token_names
+from clearhead.training.losses import NOTHING, cross_entropy
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks.measures import ACCURACY, LOSS, Evaluating, Held, Measure, spread
+
+__all__ = [
+    "Answer",
+    "Batch",
+    "Decoding",
+    "StoredLoss",
+    "Task",
+    "TraceInputs",
+    "close_rows",
+    "encode_for_trace",
+    "loss_of",
+    "stored_loss",
+    "to_batch",
+]
+
+Batch = dict[str, Tensor]
+Ids = NDArray[np.int64]
+Answer = dict[str, Any]
+"""What is answered to a line: `output`, and whatever else `--json` tells."""
+Family = Literal["encoder", "decoder", "encoder-decoder"]
+Way = Literal["source", "table", "text"]
+DEV_SEED = 0
+AT_ONCE = 8192
+"""Tokens of a batch of records: the same anywhere, since which blanks are asked for goes by the batches."""
+
+
+class TraceInputs(NamedTuple):
+    """A text as a model is given it: the ids of each side, and how each piece is shown."""
+
+    ids: dict[str, list[int]]
+    pieces: dict[str, list[str]]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """What is decoded from, and what the output may be. `before`: ids of the text that an output follows."""
+
+    source: list[int]
+    prefix: list[list[int]] | None
+    rules: Rules
+    writes: Tokenizer
+    before: list[int]
+
+
+@kind("task", saved=False)
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A task over given tokenisers, with rows of `context` tokens at most.
+
+    `labels` are those of the training text, where the task has any; `documents` is how many documents that text has,
+    where it matters.
+    """
+
+    name: ClassVar[str]
+    """What the model was trained to do, in one word: the verb of messages such as "was trained to classify"."""
+    family: ClassVar[Family] = "encoder"
+    """The kind of model that it takes."""
+    ways: ClassVar[tuple[Way, ...]] = ("table",)
+    """How text can be given on the command line, by the option that says so, the usual one first."""
+    unit: ClassVar[Unit] = "line"
+    """What a document is in a file that is given with `--text`."""
+    measures: ClassVar[tuple[Measure, ...]] = (ACCURACY, LOSS)
+    """What tells how good a model is, the main one first. With ACCURACY it is counted at every place that asks."""
+    best_by: ClassVar[str] = "accuracy"
+    """The score that the best checkpoint has most of; the least loss where there is no such score."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """The fields of `Evaluating` that bear on its evaluation."""
+    outputs: ClassVar[bool] = False
+    """Whether its evaluation has an output for each record, which `--output` writes."""
+    verb: ClassVar[str] = "answer"
+    """The command that answers lines."""
+    target: ClassVar[Literal["none", "writes", "continues"]] = "none"
+    """Whether a text has a target: none; one that the model writes; or one that continues the text."""
+    answered: ClassVar[str] = "at the last place"
+    """Where the answer that a trace shows stands, in words."""
+    place: ClassVar[Literal["first", "last", "blank"]] = "first"
+    """The place of a text whose answer the explorer shows first."""
+
+    tokenizers: Mapping[str, Tokenizer]
+    context: int
+    labels: tuple[str, ...] = ()
+    documents: int | None = None
+
+    @classmethod
+    def of(cls, prepared: Prepared, context: int) -> "Task":
+        """Return the task for a corpus that is prepared."""
+        return cls(tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
+
+    @staticmethod
+    @abstractmethod
+    def layout(context: int) -> Layout:
+        """Return what is kept of a record."""
+
+    @classmethod
+    def fields(cls) -> tuple[str, ...]:
+        """Return what a record holds: the names of a table's columns, unless others are given."""
+        return cls.layout(AT_ONCE).fields
+
+    @property
+    def reads(self) -> int:
+        """How many tokens of a text the model reads."""
+        return self.layout(self.context).most
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokeniser of what comes in."""
+        return next(iter(self.tokenizers.values()))
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens each text has, to be compared with `reads`."""
+        return [len(row) for row in self.tokenizer.encode_batch(list(texts))]
+
+    @classmethod
+    @abstractmethod
+    def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+        """Return the recipe for a corpus of so many bytes, on this kind of machine."""
+
+    def fitted(self, spec: Spec) -> Spec:
+        """Return the spec for these tokenisers' vocabularies; raise OptionError where it is the wrong kind of model."""
+        if kind_of(spec) != self.family or isinstance(spec, EncoderDecoderSpec):
+            raise OptionError(f"to {self.name} takes {with_article(self.family)}; the model is a {spec_name(spec)}")
+        return replace(spec, vocabulary=self.tokenizer.vocabulary)
+
+    def planner(self, store: Store, tokens: int, seed: int) -> Planner:
+        """Return the plan of batches of about so many tokens."""
+        layout = self.layout(self.context)
+        extra = self.context - layout.most
+        return ByLength(store=store, fields=layout.texts, tokens=tokens, seed=seed, longest=layout.most, extra=extra)
+
+    @abstractmethod
+    def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
+        """Return the batch itself. `filled` gives it the full shape of its width, with rows that ask for nothing."""
+
+    def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "*place choice"]:
+        """Return what the model says where `wanted` asks."""
+        return model(batch["tokens"], lengths=batch["lengths"])
+
+    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+        """Return scores of held-out records beside loss and accuracy, and samples: input, output and reference."""
+        which = spread(len(held.store), held.samples)
+        first = self.layout(self.context).texts[0]
+        texts = [self.tokenizer.decode(held.store[first][i].tolist()) for i in which]
+        answers = self.answer(model, texts) if texts else []
+        samples = [{"input": text, "output": one["output"]} for text, one in zip(texts, answers, strict=True)]
+        for i, sample in zip(which, samples, strict=True):
+            if (reference := self.reference(held.store, i)) is not None:
+                sample["reference"] = reference
+        return {}, samples
+
+    def reference(self, store: Store, record: int) -> str | None:
+        """Return the right answer to a record as text; None where there is none."""
+        return None
+
+    def goal(self, scores: Mapping[str, float], loss: float) -> float:
+        """Return the number that the best checkpoint has most of."""
+        if self.best_by not in scores:
+            return -loss
+        higher = next((one.higher for one in self.measures if one.key == self.best_by), True)
+        return scores[self.best_by] if higher else -scores[self.best_by]
+
+    @classmethod
+    def derived_scores(cls, loss: float, held_out: Path) -> dict[str, float]:
+        """Return scores that follow from the mean loss over the store in this folder."""
+        return {}
+
+    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+        """Return the scores on the user's files by name, and the outputs where there are any."""
+        started = time.perf_counter()
+        loss = stored_loss(self, model, source, self.layout(self.context))
+        speed = loss.tokens / (time.perf_counter() - started)
+        scores = {"accuracy": loss.right / max(loss.places, 1)} if ACCURACY in self.measures else {}
+        told = {"places": loss.places, "tokens": loss.tokens, "tokens_per_second": round(speed, 1)}
+        return {"loss": loss.nats, **scores, **told}, []
+
+    @abstractmethod
+    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+        """Return the answer to each text, with the usual options. Texts are not blank."""
+
+    def predict(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return the logits for each row of ids, in order: what an answer is made of where one pass is enough."""
+
+        def answer(batch: list[int]) -> list[Tensor]:
+            tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
+            with eval_mode(model):
+                return list(model(tokens, lengths=lengths))
+
+        return in_batches([len(row) for row in rows], model, answer)
+
+    @classmethod
+    def usage(cls) -> tuple[str, str]:
+        """Return two commands to try with a run, `{run}` for its folder: one that answers, one that evaluates."""
+        given = {"source": "--source TEST --target TEST", "table": "--table TEST", "text": "--text TEST"}[cls.ways[0]]
+        return f"echo 'a line of text' | clearhead {cls.verb} {{run}}", f"clearhead evaluate {{run}} {given}"
+
+    def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
+        """Return a text as the model is given it; a target only where `target` says that there is one."""
+        return encode_for_trace(self, "encoder", [self.tokenizer.start, *self.tokenizer.encode(source)])
+
+    def decoding(self, ids: Mapping[str, list[int]], *, max_new: int | None, usual: int) -> Decoding:
+        """Return what decoding from these ids begins with: for tasks whose `target` is not "none".
+
+        `max_new` None: as many new tokens as the task gives, `usual` where it leaves the choice.
+        """
+        raise OptionError(f"to {self.name} writes nothing, so there is nothing to decode")
+
+    def answer_names(self, ids: Sequence[int]) -> list[str]:
+        """Return what the answers with these numbers are called."""
+        if self.labels:
+            return [self.labels[i] for i in ids]
+        return token_names([*self.tokenizers.values()][-1], ids)
+
+    def traced_answer(self, source: str, trace: Trace) -> str:
+        """Return what the model says to a text that was traced."""
+        return trace.candidates[-1][0].text
+
+    def traced_target(self, target: str | Sequence[int] | None, trace: Trace) -> str | None:
+        """Return the target of a trace as text, given as text or as ids."""
+        return target if target is None or isinstance(target, str) else self.tokenizer.decode(target)
+
+    def example_text(self, ids: list[int]) -> str:
+        """Return a text to look at, from the ids of a held-out one."""
+        return self.tokenizer.decode(ids)
+
+    def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
+        """Yield texts to look at from these records of a store: a source and, where it is known, its target."""
+        first = self.layout(self.context).texts[0]
+        for place in places:
+            yield {"source": self.example_text(store[first][place].tolist())}
+
+
+def spec_name(spec: Spec) -> str:
+    return type(spec).__name__.removesuffix("Spec")
+
+
+def with_article(family: str) -> str:
+    return f"{'an' if family.startswith('e') else 'a'} {family}"
+
+
+def close_rows(rows: Ragged, batch: Rows, width: int, tokenizer: Tokenizer, *, filled: bool) -> tuple[Ids, Ids]:
+    """Return rows with an end token after each, and their lengths, the end counted.
+
+    They are padded to `width` if filled, else to the longest of them; one that has no room for its end is cut.
+    """
+    lengths = np.minimum(rows.lengths(batch.which), width - 1)
+    ids = rows.padded(batch.which, width if filled else int(lengths.max()) + 1, tokenizer.pad)
+    ids[np.arange(len(ids)), lengths] = tokenizer.end
+    return ids, lengths + 1
+
+
+def to_batch(arrays: Mapping[str, Ids], rows: int = 0) -> Batch:
+    """Return arrays as tensors, with rows added up to `rows`: copies of the first one that ask for nothing."""
+    missing = max(0, rows - len(arrays["wanted"]))
+    more = {name: np.repeat(array[:1], missing, 0) for name, array in arrays.items()}
+    more["wanted"] = np.full_like(more["wanted"], NOTHING)
+    return {name: torch.from_numpy(np.concatenate([array, more[name]])) for name, array in arrays.items()}
+
+
+def encode_for_trace(task: Task, side: str, ids: list[int]) -> TraceInputs:
+    """Return ids of a single text as they are traced; raise OptionError where they are more than the model reads."""
+    if len(ids) > task.context:
+        raise OptionError(
+            f"the text has {len(ids)} tokens, and the model was trained to read {task.context}; shorten it"
+        )
+    return TraceInputs({side: ids}, {side: token_names(task.tokenizer, ids)})
+
+
+def loss_of(model: nn.Module, task: Task, held: Held) -> tuple[float, int, int]:
+    """Return nats in all, places that asked, and how many of them the likeliest answer was right at."""
+    device = next(model.parameters()).device
+    random = np.random.default_rng(DEV_SEED)
+    nll, right, places = torch.zeros((), dtype=widest_float(device), device=device), torch.zeros((), device=device), 0
+    with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
+        for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
+            read = task.read(held.store, rows, random, filled=False)
+            batch = {name: one.to(device) for name, one in read.items()}
+            logits, wanted = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
+            nll += cross_entropy(logits, wanted).nll
+            right += (logits.argmax(-1) == wanted).sum()
+            places += int((wanted != NOTHING).sum())
+    return nll.item(), places, int(right.item())
+
+
+class StoredLoss(NamedTuple):
+    """The mean loss over the places that asked, how many those are, and at how many of them the likeliest was right."""
+
+    nats: float
+    places: int
+    right: int
+    tokens: int
+    too_long: int
+
+
+def stored_loss(task: Task, model: nn.Module, source: Source, layout: Layout) -> StoredLoss:
+    """Return the loss by teacher forcing, from ids on disk as in training: a corpus of any size will do."""
+    encoding = Encoding(layout, task.tokenizers, task.labels)
+    with tempfile.TemporaryDirectory() as folder, StoreWriter(Path(folder) / "held", encoding.sizes) as writer:
+        encoding.fill(source, writer)
+        store = writer.close({})
+        held = Held(store=store, tokens=AT_ONCE, score_records=0, samples=0)
+        total, places, right = loss_of(model, task, held)
+    tokens = sum(store.sizes[name].tokens for name in layout.texts)
+    return StoredLoss(total / max(places, 1), places, right, tokens, encoding.too_long)

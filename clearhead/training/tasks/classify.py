@@ -1,0 +1,146 @@
+"""To classify: a label for each text, with an encoder."""
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from torch import nn
+
+from clearhead.devices import widest_float
+from clearhead.errors import OptionError
+from clearhead.model.outputs import Classes
+from clearhead.model.presets import Size
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderSpec
+from clearhead.text.batches import Rows
+from clearhead.text.encoding import Corpus, Layout, chunks, label_of, texts_of, usable_records
+from clearhead.text.preparing import Tokenizing
+from clearhead.text.problems import Problems
+from clearhead.text.sources import Source
+from clearhead.text.store import Store
+from clearhead.training.answers import one_line
+from clearhead.training.averaging import Ema
+from clearhead.training.default_models import encoder, epochs
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
+from clearhead.training.schedules import Cosine
+from clearhead.training.scores import score_classes
+from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_batch
+from clearhead.training.tasks.measures import Evaluating, Held, spread
+
+__all__ = ["Class", "Classify"]
+
+
+class Class(NamedTuple):
+    """A label, its probability, and that of every label."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+@final
+class Classify(Task):
+    """Text with a label: a start token in front, from which (or from the mean of all) the class is read."""
+
+    name = "classify"
+    outputs = True
+    verb = "classify"
+    answered = "what it takes the text for"
+
+    @staticmethod
+    def layout(context: int) -> Layout:
+        return Layout(texts=("text",), label="label", most=context - 1, too_long="cut")
+
+    @classmethod
+    def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+        steps = epochs(4, n_bytes / 4, 4096, least=200)
+        return Recipe(
+            task=cls.name,
+            corpus=corpus,
+            tokenizing=Tokenizing(kind="metaspace", lower=True),
+            model=encoder(Size(2, 128, 4, 4, 256), Classes(2, pool="mean"), 0.4),
+            optimizer=Optimizer(
+                lr=1e-3,
+                schedule=Cosine(warmup=steps // 10),
+                weight_decay=0.05,
+                smoothing=0.1,
+                r_drop=2.0,
+                averaging=Ema(0.999),
+            ),
+            batching=Batching(tokens=4096, context=256),
+            budget=Budget(steps=steps, patience=10),
+            checkpointing=Checkpointing(evaluate=max(50, steps // 20)),
+        )
+
+    def fitted(self, spec: Spec) -> Spec:
+        if not isinstance(spec, EncoderSpec) or not isinstance(spec.output, Classes):
+            raise OptionError(f"to classify takes an encoder with Classes for output; the model is a {spec_name(spec)}")
+        output = replace(spec.output, count=len(self.labels))
+        return replace(spec, vocabulary=self.tokenizer.vocabulary, output=output)
+
+    def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
+        lengths = np.minimum(store["text"].lengths(rows.which), self.reads)
+        width = rows.width if filled else int(lengths.max()) + 1
+        text = store["text"].padded(rows.which, width - 1, self.tokenizer.pad)
+        tokens = np.concatenate([np.full((len(text), 1), self.tokenizer.start), text], 1)
+        wanted = store["label"].padded(rows.which, 1, 0)[:, 0]
+        return to_batch({"tokens": tokens, "lengths": lengths + 1, "wanted": wanted}, rows.full if filled else 0)
+
+    def classify(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Class]:
+        """Return the class of each row of ids. A row longer than the context is cut."""
+        opened = [[self.tokenizer.start, *row[: self.reads]] for row in rows]
+        found = self.predict(model, opened)
+        return [self.name_class(logits.to(widest_float(logits.device)).softmax(-1).tolist()) for logits in found]
+
+    def name_class(self, probabilities: list[float]) -> Class:
+        best = max(range(len(self.labels)), key=probabilities.__getitem__)
+        return Class(self.labels[best], probabilities[best], dict(zip(self.labels, probabilities, strict=True)))
+
+    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+        """Return labels with their probabilities, the likeliest first."""
+        found = self.classify(model, self.tokenizer.encode_batch(list(texts)))
+        return [
+            {
+                "output": one.label,
+                "score": math.log(one.probability),
+                "probability": one.probability,
+                "probabilities": dict(sorted(one.probabilities.items(), key=lambda pair: -pair[1])),
+            }
+            for one in found
+        ]
+
+    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+        which = spread(len(held.store), held.samples)
+        rows = [held.store["text"][i].tolist() for i in which]
+        found = self.classify(model, rows) if rows else []
+        return {}, [
+            {
+                "input": self.tokenizer.decode(row),
+                "output": one.label,
+                "reference": self.labels[int(held.store["label"][i][0])],
+            }
+            for i, row, one in zip(which, rows, found, strict=True)
+        ]
+
+    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+        layout = self.layout(self.context)
+        outputs: list[str] = []
+        truths: list[str] = []
+        nats = 0.0
+        started = time.perf_counter()
+        for chunk in chunks(usable_records(source, layout, Problems(skip=True), self.labels)):
+            rows = self.tokenizer.encode_batch([texts_of(source, layout, record)[0] for record in chunk])
+            found, true = self.classify(model, rows), [label_of(source, layout, record) for record in chunk]
+            outputs += [one.label for one in found]
+            truths += true
+            # A probability that is 0 in float64 counts as the least there is: the loss stays finite.
+            shares = (one.probabilities[name] for one, name in zip(found, true, strict=True))
+            nats += sum(-math.log(max(share, sys.float_info.min)) for share in shares)
+        speed = len(outputs) / (time.perf_counter() - started)
+        scores = asdict(score_classes(outputs, truths, self.labels))
+        told = {"loss": nats / len(outputs), "labels": list(self.labels), "sentences_per_second": round(speed, 1)}
+        return {**scores, **told}, [one_line(output) for output in outputs]

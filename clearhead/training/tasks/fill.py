@@ -1,0 +1,234 @@
+"""To fill blanks: the tokens that belong where a text has `<mask>`, with an encoder."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import nn
+
+from clearhead.decoding.generating import eval_mode
+from clearhead.decoding.session import pad_right
+from clearhead.errors import OptionError
+from clearhead.model.outputs import Blanks
+from clearhead.model.presets import Size
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderSpec
+from clearhead.text.batches import Rows
+from clearhead.text.encoding import Corpus, Layout
+from clearhead.text.preparing import Tokenizing
+from clearhead.text.sources import Source
+from clearhead.text.store import Store
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.tracing.trace import Trace
+from clearhead.training.answers import continued, in_batches
+from clearhead.training.averaging import Ema
+from clearhead.training.default_models import encoder, epochs
+from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
+from clearhead.training.schedules import Cosine
+from clearhead.training.tasks.base import (
+    Answer,
+    Batch,
+    Task,
+    TraceInputs,
+    close_rows,
+    encode_for_trace,
+    spec_name,
+    to_batch,
+)
+from clearhead.training.tasks.measures import Evaluating, Held, spread
+
+__all__ = ["BLANK", "CANDIDATES", "Fill", "Filling", "with_blank"]
+
+BLANK = "<mask>"
+"""How a blank is written in a text."""
+BLANK_SHARE = 0.15
+CANDIDATES = 5
+"""Pieces that are given for a blank, unless another number is asked for."""
+
+
+class Filling(NamedTuple):
+    """A text with its blanks filled; for each blank the likeliest pieces and their probabilities."""
+
+    text: str
+    blanks: list[list[tuple[str, float]]]
+
+
+@final
+class Fill(Task):
+    """Text with some tokens blanked: three in twenty are asked for, most of them shown as a blank."""
+
+    name = "fill"
+    ways = ("text", "table")
+    verb = "fill"
+    place = "blank"
+
+    @staticmethod
+    def layout(context: int) -> Layout:
+        return Layout(texts=("text",), most=context - 2, too_long="split")
+
+    @classmethod
+    def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+        steps = epochs(40, n_bytes / 4, 8192)
+        size = Size(6, 384, 6, 6, 1536) if on_gpu else Size(4, 128, 4, 4, 512)
+        return Recipe(
+            task=cls.name,
+            corpus=corpus,
+            tokenizing=Tokenizing(kind="bpe"),
+            model=encoder(size, Blanks(), 0.1),
+            optimizer=Optimizer(lr=1e-3, schedule=Cosine(warmup=min(500, steps // 10)), averaging=Ema(0.999)),
+            batching=Batching(tokens=8192, context=256),
+            budget=Budget(steps=steps, patience=10),
+            checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
+        )
+
+    def fitted(self, spec: Spec) -> Spec:
+        if not isinstance(spec, EncoderSpec):
+            raise OptionError(f"to fill blanks takes an encoder; the model is a {spec_name(spec)}")
+        return super().fitted(spec)
+
+    def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
+        tokenizer = self.tokenizer
+        text, lengths = close_rows(store["text"], rows, rows.width - 1, tokenizer, filled=filled)
+        start = np.full((len(text), 1), tokenizer.start)
+        tokens = np.concatenate([start, text], 1)
+        width = tokens.shape[1]
+        places = np.arange(width)
+        # Drawn for the full width, so that the same blanks are asked for whether the batch is filled or not.
+        shape = len(tokens), rows.width
+        chance, lot = (random.random(shape)[:, :width] for _ in range(2))
+        other = random.integers(0, tokenizer.vocabulary, shape)[:, :width]
+        asked = (places > 0) & (places < lengths[:, None]) & (chance < BLANK_SHARE)
+        asked[np.arange(len(tokens)), 1 + random.integers(0, np.maximum(lengths - 1, 1))] |= lengths > 1
+        shown = np.where(lot < 0.8, tokenizer.mask, np.where(lot < 0.9, other, tokens))
+        found = {
+            "tokens": np.where(asked, shown, tokens),
+            "lengths": lengths + 1,
+            "wanted": np.where(asked, tokens, NOTHING),
+        }
+        return to_batch(found, rows.full if filled else 0)
+
+    def fill(self, model: nn.Module, texts: Sequence[str], *, shown: int = CANDIDATES) -> list[Filling]:
+        """Fill each `<mask>` of each text with the likeliest token, all blanks at once; the rest stays as it is.
+
+        Of a text longer than the context the beginning is read, and only the blanks in it are filled.
+        """
+        tokenizer = self.tokenizer
+        if shown < 1:
+            raise OptionError(f"shown is how many pieces to give for a blank, 1 or more; came {shown}")
+        rows = [[tokenizer.start, *self.encode_blanks(text)[: self.reads], tokenizer.end] for text in texts]
+        never = [tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask]
+
+        def answer(batch: list[int]) -> list[Filling]:
+            tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
+            with eval_mode(model):
+                probabilities = model(tokens, lengths=lengths).float().softmax(-1)
+                probabilities[..., never] = 0
+                best = torch.topk(probabilities, min(shown, tokenizer.vocabulary), -1)
+            found = zip(batch, best.values.tolist(), best.indices.tolist(), strict=True)
+            return [put_into_blanks(tokenizer, texts[i], rows[i], values, ids) for i, values, ids in found]
+
+        return in_batches([len(row) for row in rows], model, answer)
+
+    def encode_blanks(self, text: str) -> list[int]:
+        """Return the ids of a text, a mask token for each blank.
+
+        Where a token has its space in front, a blank has it too.
+        """
+        first, *others = parts_of(self.tokenizer, text)
+        if not others:
+            raise OptionError(f"there is no blank to fill in {text[:60]!r}: write {BLANK} where one is")
+        ids = self.tokenizer.encode(first)
+        for part in others:
+            ids += [self.tokenizer.mask, *encode_inside(self.tokenizer, part)]
+        return ids
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens each text has; 0 for one without a blank, of which nothing is read."""
+        return [len(self.encode_blanks(text)) if BLANK in text else 0 for text in texts]
+
+    def answer(self, model: nn.Module, texts: Sequence[str], *, shown: int = CANDIDATES) -> list[Answer]:
+        """Return texts filled, `score` the log-probability of that; a text without a blank comes back as it is."""
+        blank = [text for text in texts if BLANK in text]
+        found = iter(self.fill(model, blank, shown=shown) if blank else ())
+        return [as_answer(next(found)) if BLANK in text else {"output": text, "blanks": []} for text in texts]
+
+    @classmethod
+    def usage(cls) -> tuple[str, str]:
+        use = f"echo 'a line with a {BLANK} in it' | clearhead fill {{run}}"
+        return use, "clearhead evaluate {run} --text TEST"
+
+    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+        """Return as samples a few records with their middle token blanked, and filled."""
+        rows = [held.store["text"][i].tolist() for i in spread(len(held.store), held.samples)]
+        texts = [with_blank(self.tokenizer, row) for row in rows]
+        return {}, [
+            {"input": text, "output": found.text, "reference": self.tokenizer.decode(row)}
+            for row, text, found in zip(rows, texts, self.fill(model, texts), strict=True)
+        ]
+
+    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+        """Return loss and accuracy at blanks; which ones are asked for is drawn with a fixed seed."""
+        scores, outputs = super().evaluate(model, source, how)
+        return {"blanks" if name == "places" else name: value for name, value in scores.items()}, outputs
+
+    def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
+        text = self.encode_blanks(source) if BLANK in source else self.tokenizer.encode(source)
+        return encode_for_trace(self, "encoder", [self.tokenizer.start, *text, self.tokenizer.end])
+
+    def traced_answer(self, source: str, trace: Trace) -> str:
+        """Return the text with its blanks filled, by tokens that stand for text."""
+        tokenizer = self.tokenizer
+        never = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
+        usable = [[one for one in row if one.id not in never] or row for row in trace.candidates]
+        values = [[math.exp(one.log_prob) for one in row] for row in usable]
+        ids = [[one.id for one in row] for row in usable]
+        return put_into_blanks(tokenizer, source, trace.sides["encoder"].ids, values, ids).text
+
+    def example_text(self, ids: list[int]) -> str:
+        return with_blank(self.tokenizer, ids) if ids else ""
+
+
+def parts_of(tokenizer: Tokenizer, text: str) -> list[str]:
+    """Return what stands before, between and after the blanks, less the space that belongs to a blank."""
+    *before, last = text.split(BLANK)
+    alone = tokenizer.kind in ("byte", "char")
+    return [*(part if alone else part.removesuffix(" ") for part in before), last]
+
+
+def encode_inside(tokenizer: Tokenizer, part: str) -> list[int]:
+    """Return the ids of what stands within a text: some tokenisers put a space before whatever they are given."""
+    line_end = tokenizer.encode("\n")
+    both = tokenizer.encode(f"\n{part}")
+    return both[len(line_end) :] if both[: len(line_end)] == line_end else tokenizer.encode(part)
+
+
+def put_into_blanks(
+    tokenizer: Tokenizer, text: str, row: Sequence[int], values: list[list[float]], ids: list[list[int]]
+) -> Filling:
+    """Return the text with the likeliest piece in each blank; a space before a blank is not put there twice."""
+    blanks = [place for place, token in enumerate(row) if token == tokenizer.mask]
+    likeliest = [ids[place][0] if place in blanks else token for place, token in enumerate(row)]
+    made, *others = text.split(BLANK)
+    for place, part in zip(blanks, others, strict=False):
+        piece = continued(tokenizer, likeliest[:place], likeliest[place : place + 1])
+        made += (piece.removeprefix(" ") if made == "" or made.endswith(" ") else piece) + part
+    made = BLANK.join([made, *others[len(blanks) :]])
+    pieces = [list(zip(tokenizer.pieces(ids[place]), values[place], strict=True)) for place in blanks]
+    return Filling(made, pieces)
+
+
+def as_answer(one: Filling) -> Answer:
+    blanks = [[{"piece": piece, "probability": share} for piece, share in blank] for blank in one.blanks]
+    return {"output": one.text, "score": sum((math.log(blank[0][1]) for blank in one.blanks), 0.0), "blanks": blanks}
+
+
+def with_blank(tokenizer: Tokenizer, row: list[int]) -> str:
+    """Return the text of a row with a blank for its middle token. A token with a space in front leaves the space."""
+    at = len(row) // 2
+    piece = continued(tokenizer, row[:at], row[at : at + 1])
+    space = " " if at and piece.startswith(" ") and piece != " " else ""
+    after = continued(tokenizer, row[: at + 1], row[at + 1 :])
+    return f"{tokenizer.decode(row[:at])}{space}{BLANK}{after}"

@@ -1,0 +1,400 @@
+"""To generate: text that goes on from a text, with a decoder."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, cast, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.attention import masks
+from clearhead.decoding import Greedy, Hypothesis, Rules, Sample, Token, stream
+from clearhead.decoding.generating import collect, eval_mode
+from clearhead.decoding.request import Model
+from clearhead.decoding.session import pad_right
+from clearhead.devices import widest_float
+from clearhead.errors import OptionError
+from clearhead.model.presets import Size
+from clearhead.model.transformers import Decoder
+from clearhead.text.batches import Planner, Rows, Windows
+from clearhead.text.encoding import Corpus, Layout, chunks, texts_of, usable_records
+from clearhead.text.preparing import Prepared, Tokenizing
+from clearhead.text.problems import Problems
+from clearhead.text.sources import Source
+from clearhead.text.store import Store
+from clearhead.text.tokenizer import LOST, Tokenizer
+from clearhead.training.answers import Written, continued, in_batches
+from clearhead.training.averaging import Ema
+from clearhead.training.default_models import decoder, epochs
+from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
+from clearhead.training.schedules import Cosine
+from clearhead.training.scores import score_text
+from clearhead.training.tasks.base import (
+    Answer,
+    Batch,
+    Decoding,
+    Task,
+    TraceInputs,
+    encode_for_trace,
+    to_batch,
+)
+from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, spread
+
+__all__ = ["MAX_NEW", "Generate", "Spoken", "Window", "restarting", "window", "windows"]
+
+MAX_NEW, TEMPERATURE = 200, 0.8
+"""How much is written, and how it is drawn, unless asked otherwise."""
+SAMPLE_TOKENS = 100
+"""Of a sample at an evaluation."""
+BEGINNING = 16
+"""Tokens of a text to go on from, in an example."""
+STRETCHES = 200
+"""Of how many other places of a long text an example may begin."""
+NEXT_ROUND = 1_000_003
+"""What a seed grows by when the model goes on from a text it wrote itself."""
+MANY_WINDOWS = 1024
+"""How many are sorted by length together."""
+
+
+@final
+class Generate(Task):
+    """A stream of documents, cut into stretches. An end token closes a document, and opens the next one.
+
+    Of a stream of several documents none sees another, and positions begin again with each.
+    """
+
+    name = "generate"
+    family = "decoder"
+    ways = ("text", "table")
+    unit = "file"
+    measures = (LOSS, Measure("bits_per_byte", "bits/byte", digits=3, higher=False))
+    best_by = "loss"
+    options = ("stride",)
+    verb = "generate"
+    target = "continues"
+    answered = "what it would write next"
+    place = "last"
+
+    @classmethod
+    def of(cls, prepared: Prepared, context: int) -> Task:
+        return replace(super().of(prepared, context), documents=len(prepared.train))
+
+    @property
+    def opened(self) -> bool:
+        """Whether the model has seen documents begin."""
+        return (self.documents or 1) > 1
+
+    @staticmethod
+    def layout(context: int) -> Layout:
+        return Layout(texts=("text",), most=context, too_long="keep", end=True)
+
+    @property
+    def reads(self) -> int:
+        return window(self.context, MAX_NEW)[0]
+
+    @classmethod
+    def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+        size = Size(6, 384, 6, 6, 1536) if on_gpu else Size(4, 128, 4, 4, 512)
+        context = 256 if on_gpu else 128
+        tokens = 64 * 256 if on_gpu else 16 * 128
+        dropout = 0.2 if n_bytes < 5e6 and on_gpu else 0.0
+        steps = epochs(20, n_bytes / 4, tokens, most=5000 if on_gpu else 3000)
+        return Recipe(
+            task=cls.name,
+            corpus=corpus,
+            tokenizing=Tokenizing(kind="bpe"),
+            model=decoder(size, context, dropout),
+            optimizer=Optimizer(
+                lr=1e-3, schedule=Cosine(warmup=100), betas=(0.9, 0.99), weight_decay=0.1, averaging=Ema(0.99)
+            ),
+            batching=Batching(tokens=tokens, context=context),
+            budget=Budget(steps=steps, patience=10),
+            checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
+        )
+
+    def planner(self, store: Store, tokens: int, seed: int) -> Planner:
+        n_tokens = store.sizes["text"].tokens
+        width = max(1, min(self.context, n_tokens - 1))
+        return Windows(n_tokens=n_tokens, width=width, rows=max(1, tokens // width), seed=seed)
+
+    def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
+        places = rows.which[:, None] + np.arange(rows.width + 1)
+        ids = store["text"].ids[places].astype(np.int64)
+        found = {"tokens": ids[:, :-1], "wanted": ids[:, 1:]}
+        if len(store) > 1:
+            found["documents"] = np.cumsum(ids[:, :-1] == self.tokenizer.end, axis=1)
+        return to_batch(found, rows.full if filled else 0)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "*place choice"]:
+        assert isinstance(model, Decoder)
+        if "documents" not in batch:
+            return model(batch["tokens"])
+        documents = batch["documents"]
+        if model.spec.embedding.position is None:
+            # They count up, so each is one run; to look at them would stop a step from being captured.
+            return model(batch["tokens"], mask=masks.Document(documents, packed=True))
+        return model(batch["tokens"], mask=masks.document(documents, documents), positions=restarting(documents))
+
+    def stream(
+        self,
+        model: nn.Module,
+        rows: Sequence[Sequence[int]],
+        method: Greedy | Sample,
+        *,
+        max_new: int,
+        opened: bool | None = None,
+    ) -> Iterator[Token]:
+        """Go on from each row, token by token. Where the context is full, go on from the last half of it.
+
+        `opened`: the model saw documents begin with an end token, so each row does too, and an end token ends it; None
+        is as it was in training.
+        """
+        end = self.tokenizer.end
+        opened = self.opened if opened is None else opened
+        read, written = window(self.context, max_new)
+        lines = [[*([end] if opened or not row else []), *row] for row in rows]
+        going = list(range(len(rows)))
+        for begun in range(0, max_new if rows else 0, written):
+            rules = Rules(max_new=min(written, max_new - begun), end=(end,) if opened else ())
+            inputs = [lines[i][-read:] for i in going]
+            ended = set()
+            for token in stream(cast(Model, model), inputs, with_seeds(method, going, begun), rules=rules):
+                i = going[token.sequence]
+                lines[i].append(token.token)
+                ended |= {i} if token.ended else set()
+                yield token._replace(sequence=i)
+            going = [i for i in going if i not in ended]
+            if not going:
+                return
+
+    def continue_rows(
+        self,
+        model: nn.Module,
+        rows: Sequence[Sequence[int]],
+        method: Greedy | Sample,
+        *,
+        max_new: int,
+        opened: bool | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Return what `stream` writes, whole. Row i draws from the i-th seed, whatever the batches are."""
+        if isinstance(method, Sample):
+            method.draws(len(rows))  # raises where there are not as many seeds as rows
+
+        def answer(batch: list[int]) -> list[list[Hypothesis]]:
+            own = with_seeds(method, batch, 0)
+            tokens = self.stream(model, [rows[i] for i in batch], own, max_new=max_new, opened=opened)
+            return collect(tokens, len(batch))
+
+        read, written = window(self.context, max_new)
+        return in_batches([min(len(row), read) + written for row in rows], model, answer)
+
+    def continue_texts(
+        self, model: nn.Module, prompts: Sequence[str], method: Greedy | Sample, *, max_new: int
+    ) -> list[Written]:
+        """Return what follows each prompt, with its log-probability."""
+        rows = self.tokenizer.encode_batch(list(prompts))
+        found = self.continue_rows(model, rows, method, max_new=max_new)
+        return [
+            Written(continued(self.tokenizer, row, one.tokens), one.score, one.score)
+            for row, [one] in zip(rows, found, strict=True)
+        ]
+
+    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+        """Return a continuation of each text, drawn from the same seed: the texts beside it change nothing."""
+        method = Sample(temperature=TEMPERATURE, seeds=(0,) * len(texts))
+        found = self.continue_texts(model, texts, method, max_new=MAX_NEW)
+        return [{"output": one.text, "score": one.score} for one in found]
+
+    @classmethod
+    def usage(cls) -> tuple[str, str]:
+        return "clearhead generate {run} --prompt 'A beginning'", "clearhead evaluate {run} --text TEST"
+
+    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+        """Return no score beside the loss, and as samples continuations of a few stretches, with a fixed seed."""
+        text = held.store["text"].ids
+        length = min(16, self.context // 4, len(text))
+        starts = spread(len(text) - length + 1, held.samples)
+        rows = [[int(token) for token in text[start : start + length]] for start in starts]
+        new = min(SAMPLE_TOKENS, max(1, self.context - length))
+        method = Sample(temperature=TEMPERATURE, seeds=tuple(range(len(rows))))
+        found = self.continue_rows(model, rows, method, max_new=new, opened=False) if rows else []
+        return {}, [
+            {"input": self.tokenizer.decode(row), "output": continued(self.tokenizer, row, one[0].tokens)}
+            for row, one in zip(rows, found, strict=True)
+        ]
+
+    @classmethod
+    def derived_scores(cls, loss: float, held_out: Path) -> dict[str, float]:
+        """Return bits per byte: from nats a token, by how many tokens the text has for its bytes."""
+        size = Store(held_out).sizes["text"]
+        return {"bits_per_byte": loss * size.tokens / (size.text_bytes * math.log(2))}
+
+    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+        """Return how well text is foreseen. Every token of it is asked for once; no end token is."""
+        stride = self.context if how.stride is None else how.stride
+        if not 1 <= stride <= self.context:
+            raise OptionError(f"stride: between 1 and the model's context, {self.context}, tokens; came {stride}")
+        encoded = EncodedText(self, source)
+        made = windows(encoded, self.tokenizer.end, context=self.context, stride=stride, opened=self.opened)
+        total = 0.0
+        started = time.perf_counter()
+        while some := list(islice(made, MANY_WINDOWS)):
+            total += math.fsum(window_losses(model, some))
+        speed = encoded.tokens / (time.perf_counter() - started)
+        scores = asdict(score_text(total, encoded.tokens, encoded.n_bytes))
+        told = {"stride": stride, "context": self.context, "unknown": encoded.unknown}
+        return {**scores, **told, "tokens_per_second": round(speed, 1)}, []
+
+    def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
+        """Return the source and, after it, the target."""
+        read = self.tokenizer.encode(source)
+        if isinstance(target, str):
+            read = self.tokenizer.encode(source + target)
+        elif target is not None:
+            read = [*read, *target]
+        return encode_for_trace(self, "decoder", [self.tokenizer.end, *read] if self.opened or not read else read)
+
+    def decoding(self, ids: Mapping[str, list[int]], *, max_new: int | None, usual: int) -> Decoding:
+        source = ids["decoder"]
+        room = self.context - len(source) + 1  # what is written last is never read
+        if room < 1:
+            raise OptionError(f"the text fills the context of {self.context} tokens; shorten it to write more")
+        end = (self.tokenizer.end,) if self.opened else ()
+        rules = Rules(max_new=min(room, max_new or usual), end=end)
+        return Decoding(source=source, prefix=None, rules=rules, writes=self.tokenizer, before=source)
+
+    def example_text(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids[:BEGINNING])
+
+    def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
+        yield from super().examples(store, places)
+        ids = store["text"].ids  # of few long texts, other stretches than the beginnings
+        for start in spread(max(0, len(ids) - BEGINNING), STRETCHES):
+            yield {"source": self.example_text(ids[start : start + BEGINNING].tolist())}
+
+
+def restarting(documents: Tensor) -> Tensor:
+    """Return the place of each token within its document."""
+    places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    first = torch.ones_like(documents[:, :1], dtype=torch.bool)
+    begins = torch.cat([first, documents[:, 1:] != documents[:, :-1]], 1)
+    return places - torch.where(begins, places, 0).cummax(1).values
+
+
+def window(context: int, max_new: int) -> tuple[int, int]:
+    """Return how many tokens of a text so far are read, and how many are then written before it is read again.
+
+    >>> window(128, 28), window(128, 500)
+    ((100, 28), (64, 64))
+    """
+    written = min(max_new, max(1, context - context // 2))
+    return max(1, context - written), written
+
+
+def with_seeds(method: Greedy | Sample, rows: Sequence[int], begun: int) -> Greedy | Sample:
+    """Return the method for these of the rows, each with its own seed; in a later round with another one."""
+    if isinstance(method, Greedy):
+        return method
+    first = method.seeds
+    seeds = (first + i if isinstance(first, int) else first[i] for i in rows)
+    return replace(method, seeds=tuple(seed + begun * NEXT_ROUND for seed in seeds))
+
+
+class Spoken:
+    """Text as its tokens come. What may still change with the next token, such as half a character, is held back."""
+
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
+        self.tokenizer, self.ids = tokenizer, list(before)
+        self.told, self.given = 0, len(self.ids)
+
+    def add(self, token: int) -> str:
+        """Return the text that is new with this token, if it is certain."""
+        self.ids.append(token)
+        piece = self.rest()
+        if not piece or piece.endswith(LOST):
+            return ""
+        self.told, self.given = self.given, len(self.ids)
+        return piece
+
+    def rest(self) -> str:
+        """Return what is held back. The piece before it, which ends with a character, tells how it begins."""
+        return continued(self.tokenizer, self.ids[self.told : self.given], self.ids[self.given :])
+
+
+class Window(NamedTuple):
+    """A stretch of ids, of which the model is asked for the last `new`, each from all before it."""
+
+    ids: list[int]
+    new: int
+
+
+class EncodedText:
+    """The ids of a corpus, piece by piece as it is read in training, and what they come to: tokens, bytes of text."""
+
+    def __init__(self, task: Task, source: Source) -> None:
+        self.task, self.source = task, source
+        self.tokens = self.unknown = self.n_bytes = 0
+
+    def __iter__(self) -> Iterator[tuple[list[int], bool]]:
+        """Yield pieces of documents; the second value says whether the document ends with it."""
+        layout, tokenizer = self.task.layout(self.task.context), self.task.tokenizer
+        for chunk in chunks(usable_records(self.source, layout, Problems(skip=True))):
+            written = [texts_of(self.source, layout, record)[0] for record in chunk]
+            for record, text, ids in zip(chunk, written, tokenizer.encode_batch(written), strict=True):
+                self.n_bytes += len(text.encode())
+                self.tokens += len(ids)
+                self.unknown += ids.count(tokenizer.unknown)
+                yield ids, record.ends
+
+
+def windows(
+    pieces: Iterable[tuple[list[int], bool]], end: int, *, context: int, stride: int, opened: bool
+) -> Iterator[Window]:
+    """Yield windows in which every id is new once. A document's first id is asked for from an end token.
+
+    `opened`: the model has seen documents begin with one, so it stays in front of what follows too.
+    """
+    held: list[int] = []
+    seen = 0
+    for ids, ends in pieces:
+        if not held and opened:
+            held, seen = [end], 1
+        elif not held and ids:
+            yield Window([end, ids[0]], 1)
+            seen = 1
+        held += ids
+        at = 0
+        while len(held) - at > context:
+            yield Window(held[at : at + context + 1], context + 1 - seen)
+            at, seen = at + stride, context + 1 - stride
+        held = held[at:]
+        if ends:
+            if len(held) > seen:
+                yield Window(held, len(held) - seen)
+            held, seen = [], 0
+
+
+def window_losses(model: nn.Module, some: list[Window]) -> list[float]:
+    """Return what the new ids of each window cost, in nats."""
+    device = next(model.parameters()).device
+
+    def answer(batch: list[int]) -> list[float]:
+        rows = [some[i] for i in batch]
+        tokens, lengths = pad_right([row.ids for row in rows], device)
+        new = torch.tensor([row.new for row in rows], device=device)
+        places = torch.arange(1, tokens.shape[1], device=device)
+        asked = (places >= (lengths - new).unsqueeze(1)) & (places < lengths.unsqueeze(1))
+        wanted = torch.where(asked, tokens[:, 1:], NOTHING)
+        with eval_mode(model):
+            logits = model(tokens[:, :-1]).float().transpose(1, 2)
+            lost = nn.functional.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="none")
+        return lost.to(widest_float(lost.device)).sum(1).tolist()
+
+    return in_batches([len(window.ids) for window in some], model, answer)

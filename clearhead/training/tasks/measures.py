@@ -1,0 +1,87 @@
+"""What a model is measured by: a score and how it is shown, the records it is measured on, and the options."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import numpy as np
+
+from clearhead.errors import OptionError
+from clearhead.text.store import Store
+from clearhead.training.scores import TOKENIZERS
+
+__all__ = ["ACCURACY", "LOSS", "Evaluating", "Held", "Measure", "spread"]
+
+
+class Measure(NamedTuple):
+    """A number of a run by its key, and how it is shown: times a factor, with so many digits.
+
+    `higher` says whether more of it is better.
+    """
+
+    key: str
+    name: str
+    factor: float = 1.0
+    digits: int = 1
+    higher: bool = True
+
+    def shown(self, mean: float, spread: float | None = None) -> str:
+        """Return the mean as text and, where there is one, the spread around it.
+
+        >>> Measure("exact_match", "exact match %", 100).shown(0.98, 0.0141)
+        '98.0 ± 1.4'
+        """
+        if math.isnan(mean):
+            return "–"
+        said = f"{self.factor * mean:,.{self.digits}f}"
+        return said if spread is None else f"{said} ± {self.factor * spread:,.{self.digits}f}"
+
+
+ACCURACY = Measure("accuracy", "accuracy %", 100)
+LOSS = Measure("loss", "dev loss", digits=3, higher=False)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """The records that a model is assessed on: a store of held-out ones, read in batches of so many tokens."""
+
+    store: Store
+    tokens: int
+    score_records: int
+    samples: int
+    bfloat16: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evaluating:
+    """How to evaluate.
+
+    Translations are made with a `beam` (1 is greedy) and its `length_penalty`; BLEU splits words by `tokenize`, and
+    `lower` makes BLEU and chrF blind to case. Text is read in windows of the model's context, of which each after the
+    first brings `stride` new tokens: the fewer, the more each of them sees. None is a whole context, the quickest.
+    `skip_bad` leaves out lines that cannot be used.
+    """
+
+    beam: int = 5
+    length_penalty: float = 1.0
+    tokenize: str = "13a"
+    lower: bool = False
+    stride: int | None = None
+    skip_bad: bool = False
+
+    def __post_init__(self) -> None:
+        if self.beam < 1:
+            raise OptionError(f"beam must be 1 or more; came {self.beam}")
+        if self.tokenize not in TOKENIZERS:
+            raise OptionError(f"tokenize must be one of {', '.join(TOKENIZERS)}; came {self.tokenize!r}")
+
+
+def spread(n: int, count: int) -> list[int]:
+    """Return at most so many of n things, evenly from the first to the last.
+
+    >>> spread(100, 3), spread(2, 5), spread(9, 0)
+    ([0, 49, 99], [0, 1], [])
+    """
+    return [int(i) for i in np.linspace(0, n - 1, min(count, n))]

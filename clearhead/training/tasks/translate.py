@@ -1,0 +1,233 @@
+"""To translate: lines of one language into lines of another, with an encoder-decoder."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, cast, final
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, generate
+from clearhead.decoding.request import Model
+from clearhead.errors import OptionError
+from clearhead.model import presets
+from clearhead.model.presets import Size
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.text.batches import Rows
+from clearhead.text.encoding import Corpus, Layout, chunks, texts_of, usable_records
+from clearhead.text.preparing import Tokenizing
+from clearhead.text.problems import Problems
+from clearhead.text.sources import Source
+from clearhead.text.store import Store
+from clearhead.tracing.trace import Trace
+from clearhead.training.answers import Written, in_batches, one_line, token_names
+from clearhead.training.averaging import Last
+from clearhead.training.default_models import PLACEHOLDER, epochs
+from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
+from clearhead.training.schedules import InverseSqrt
+from clearhead.training.scores import score_translations
+from clearhead.training.tasks.base import (
+    Answer,
+    Batch,
+    Decoding,
+    Task,
+    TraceInputs,
+    close_rows,
+    spec_name,
+    stored_loss,
+    to_batch,
+)
+from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, spread
+
+__all__ = ["Translate", "reach"]
+
+BEAM = 5
+"""Hypotheses that are kept, unless another number is asked for."""
+
+
+@final
+class Translate(Task):
+    """Pairs: the source with an end token, the target from a start token to an end token."""
+
+    name = "translate"
+    family = "encoder-decoder"
+    ways = ("source", "table")
+    measures = (
+        Measure("bleu", "BLEU"),
+        Measure("chrf", "chrF"),
+        Measure("exact_match", "exact match %", 100),
+        LOSS,
+    )
+    best_by = "chrf"
+    options = ("beam", "length_penalty", "tokenize", "lower")
+    outputs = True
+    verb = "translate"
+    target = "writes"
+    answered = "what it would write next"
+
+    @staticmethod
+    def layout(context: int) -> Layout:
+        return Layout(texts=("source", "target"), most=context - 1, too_long="drop")
+
+    @classmethod
+    def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+        small = n_bytes < 20e6
+        size = Size(4, 128, 4, 4, 256) if small or not on_gpu else Size(6, 512, 8, 8, 2048)
+        dropout = 0.3 if small else 0.1
+        steps = epochs(40 if small else 20, n_bytes / 4, 8192 if small else 25_000)
+        return Recipe(
+            task=cls.name,
+            corpus=corpus,
+            tokenizing=Tokenizing(kind="metaspace"),
+            model=presets.classic(PLACEHOLDER, size=size, dropout=dropout),
+            optimizer=Optimizer(
+                lr=5e-3 if size.d_model == 128 else 1e-3,
+                schedule=InverseSqrt(warmup=min(2000, max(100, steps // 4))),
+                smoothing=0.1,
+                weight_decay=0.0,
+                averaging=Last(),
+            ),
+            batching=Batching(tokens=8192 if small else 25_000, micro_batch_tokens=None if small or on_gpu else 4096),
+            budget=Budget(steps=steps, patience=10),
+            checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
+        )
+
+    def fitted(self, spec: Spec) -> Spec:
+        if not isinstance(spec, EncoderDecoderSpec):
+            raise OptionError(f"to translate takes an encoder-decoder; the model is a {spec_name(spec)}")
+        source, target = (self.tokenizers[name].vocabulary for name in ("source", "target"))
+        shared = self.tokenizers["source"] is self.tokenizers["target"]
+        return replace(
+            spec,
+            encoder=replace(spec.encoder, vocabulary=source),
+            decoder=replace(spec.decoder, vocabulary=target),
+            tied=spec.tied if shared or spec.tied != "three" else "two",
+        )
+
+    def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
+        (source, source_lengths), (target, lengths) = (
+            close_rows(store[name], rows, rows.width, self.tokenizers[name], filled=filled)
+            for name in ("source", "target")
+        )
+        start = np.full((len(target), 1), self.tokenizers["target"].start)
+        tokens = np.concatenate([start, target[:, :-1]], 1)
+        wanted = np.where(np.arange(target.shape[1]) < lengths[:, None], target, NOTHING)
+        found = {"source": source, "source_lengths": source_lengths, "tokens": tokens, "wanted": wanted}
+        return to_batch(found, rows.full if filled else 0)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "*place choice"]:
+        return model(batch["source"], batch["tokens"], source_lengths=batch["source_lengths"])
+
+    def search(
+        self, model: nn.Module, rows: Sequence[Sequence[int]], method: Greedy | Beam = Greedy()
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses for each row of source ids, without end token. A row over the context is cut."""
+        source, target = self.tokenizers["source"], self.tokenizers["target"]
+        closed = [[*row[: self.context - 1], source.end] for row in rows]
+
+        def answer(batch: list[int]) -> list[list[Hypothesis]]:
+            rules = Rules(max_new=min(self.context, reach(len(closed[batch[0]]))), end=(target.end,))
+            inputs = [closed[i] for i in batch]
+            return generate(cast(Model, model), inputs, method, rules=rules, prefix=[[target.start]])
+
+        width = method.width if isinstance(method, Beam) else 1
+        return in_batches([len(row) for row in closed], model, answer, width=width, apart=reach)
+
+    def translate(self, model: nn.Module, lines: Sequence[str], method: Greedy | Beam) -> list[list[Written]]:
+        """Return the translations of each text with their scores, the best first; a blank text's are blank."""
+        said = [i for i, text in enumerate(lines) if text.strip()]
+        rows = self.tokenizers["source"].encode_batch([lines[i] for i in said])
+        n_best = method.n_best if isinstance(method, Beam) else 1
+        found = [[Written("", 0.0, 0.0)] * n_best for _ in lines]
+        decode = self.tokenizers["target"].decode
+        for i, some in zip(said, self.search(model, rows, method), strict=True):
+            found[i] = [Written(decode(one.tokens), sum(one.log_probs, 0.0), one.score) for one in some]
+        return found
+
+    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+        found = self.translate(model, texts, Beam(width=BEAM))
+        return [{"output": best.text, "score": best.score, "log_prob": best.log_prob} for best, *_ in found]
+
+    @classmethod
+    def usage(cls) -> tuple[str, str]:
+        return (
+            "echo 'a line of the source' | clearhead translate {run}",
+            "clearhead evaluate {run} --source TEST --target TEST",
+        )
+
+    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+        """Return BLEU, chrF and exact match of greedy translations of records spread over the store."""
+        which = spread(len(held.store), held.score_records)
+        if not which:
+            return {}, []
+        rows = [held.store["source"][i].tolist() for i in which]
+        target = self.tokenizers["target"]
+        outputs = [target.decode(hypotheses[0].tokens) for hypotheses in self.search(model, rows)]
+        references = [target.decode(held.store["target"][i].tolist()) for i in which]
+        scores = score_translations(outputs, references)
+        inputs = [self.tokenizers["source"].decode(row) for row in rows[: held.samples]]
+        return {"bleu": scores.bleu, "chrf": scores.chrf, "exact_match": scores.exact_match}, [
+            {"input": one, "output": output, "reference": reference}
+            for one, output, reference in zip(inputs, outputs, references, strict=False)
+        ]
+
+    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+        layout = self.layout(self.context)
+        method = Greedy() if how.beam == 1 else Beam(width=how.beam, length_penalty=how.length_penalty)
+        outputs: list[str] = []
+        references: list[str] = []
+        started = time.perf_counter()
+        for chunk in chunks(usable_records(source, layout, Problems(skip=True))):
+            sources, targets = zip(*(texts_of(source, layout, record) for record in chunk), strict=True)
+            outputs += (one_line(found[0].text) for found in self.translate(model, sources, method))
+            references += targets
+        speed = len(outputs) / (time.perf_counter() - started)
+        scores = asdict(score_translations(outputs, references, tokenize=how.tokenize, lower=how.lower))
+        loss = stored_loss(self, model, source, replace(layout, too_long="cut"))
+        told = {"beam": how.beam, "length_penalty": how.length_penalty, "sentences_per_second": round(speed, 1)}
+        return {**scores, "loss": loss.nats, "tokens": loss.places, "cut": loss.too_long, **told}, outputs
+
+    def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
+        reads, writes = self.tokenizers["source"], self.tokenizers["target"]
+        read = reads.encode(source)
+        wanted = [] if target is None else writes.encode(target) if isinstance(target, str) else list(target)
+        for name, row in (("source", read), ("target", wanted)):
+            if len(row) > self.reads:
+                raise OptionError(f"the {name} has {len(row)} tokens, and the model reads {self.reads}; shorten it")
+        ids = {"encoder": [*read, reads.end], "decoder": [writes.start, *wanted]}
+        pieces = {
+            "encoder": token_names(reads, ids["encoder"]),
+            "decoder": token_names(writes, ids["decoder"]),
+        }
+        return TraceInputs(ids, pieces)
+
+    def decoding(self, ids: Mapping[str, list[int]], *, max_new: int | None, usual: int) -> Decoding:
+        writes, source = self.tokenizers["target"], ids["encoder"]
+        most = min(self.context, max_new or reach(len(source)))
+        rules = Rules(max_new=most, end=(writes.end,))
+        return Decoding(source=source, prefix=[[writes.start]], rules=rules, writes=writes, before=[])
+
+    def traced_answer(self, source: str, trace: Trace) -> str:
+        return self.tokenizers["target"].decode([row[0].id for row in trace.candidates])
+
+    def traced_target(self, target: str | Sequence[int] | None, trace: Trace) -> str | None:
+        return self.tokenizers["target"].decode(trace.sides["decoder"].ids)
+
+    def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
+        for place in places:
+            yield {name: self.tokenizers[name].decode(store[name][place].tolist()) for name in ("source", "target")}
+
+
+def reach(length: int) -> int:
+    """Return how many tokens the translation of a text may have, the same for texts of similar length.
+
+    A beam's search depends on it, so a text must be given the same whatever stands beside it.
+
+    >>> [reach(n) for n in (3, 16, 17, 50)]
+    [48, 48, 80, 144]
+    """
+    return 2 * max(16, 1 << (length - 1).bit_length()) + 16

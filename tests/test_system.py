@@ -1,0 +1,90 @@
+"""What systems do differently: locks, folders, links, processes; and a whole run without what Windows lacks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from clearhead import files, system
+from clearhead.errors import RunError
+from clearhead.training import memory
+from clearhead.training.holding import Hold
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_a_run_is_made_and_used_without_what_windows_lacks(tmp_path):
+    """Simulated, and untested on Windows: tests/windows_like.py says what is taken away."""
+    command = [sys.executable, "-X", "warn_default_encoding", "-m", "tests.windows_like", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("modules imported; trained, loaded, resumed\n")
+
+
+def test_a_lock_is_one_handles_alone_until_it_is_given_up(tmp_path):
+    handles = [os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2)]
+    try:
+        assert system.try_lock(handles[0])
+        assert not system.try_lock(handles[1])
+        assert not system.try_lock(handles[1], shared=True)
+        system.unlock(handles[0])
+        assert system.try_lock(handles[1], shared=True)
+        assert system.try_lock(handles[0], shared=True)
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_folder_that_was_replaced_is_noticed_with_and_without_holding_it_open(tmp_path, monkeypatch, opens):
+    if not opens:
+        monkeypatch.setattr(system, "FOLDER", None)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    assert (system.open_folder(folder) is not None) == opens
+    files.flush(folder)
+    with Hold(folder) as held:
+        held.check()
+        folder.rename(tmp_path / "away")
+        folder.mkdir()
+        where = "was moved to .*away" if opens else "was moved, removed or replaced"
+        with pytest.raises(RunError, match=where):
+            held.check()
+
+
+@pytest.mark.parametrize("flagged", [True, False])
+def test_a_log_is_not_opened_through_a_link_with_or_without_the_flag(tmp_path, monkeypatch, flagged):
+    if not flagged:
+        monkeypatch.setattr(system, "NO_LINK", 0)
+        monkeypatch.setattr(files, "NO_LINK", 0)
+    (tmp_path / "real.txt").write_text("mine")
+    (tmp_path / "log.txt").symlink_to(tmp_path / "real.txt")
+    with pytest.raises(OSError):  # noqa: PT011, the two systems word it differently
+        files.open_log(tmp_path / "log.txt")
+    with files.open_log(tmp_path / "other.txt") as log:
+        log.write(b"line\n")
+    assert ((tmp_path / "real.txt").read_text(), (tmp_path / "other.txt").read_text()) == ("mine", "line\n")
+
+
+def test_whether_a_process_lives_is_never_asked_by_kill_where_kill_would_end_it(monkeypatch):
+    assert system.is_alive(os.getpid())
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert not system.is_alive(gone.pid)
+    monkeypatch.setattr(system, "fcntl", None)
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("on Windows this ends the process"))
+    assert system.is_alive(gone.pid)
+
+
+def test_memory_is_told_by_linux_by_getrusage_or_not_at_all(monkeypatch, tmp_path):
+    cpu = torch.device("cpu")
+    told = memory.memory_mb(cpu)
+    assert told > 10
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "status")
+    assert memory.memory_mb(cpu) == pytest.approx(told, rel=0.5)
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert memory.memory_mb(cpu) == 0

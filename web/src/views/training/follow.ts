@@ -1,0 +1,30 @@
+/** Follows the log of a run, also while it is written. */
+
+import type { CurveLine, Source } from "../../lib/source";
+import { askedAfter, merged } from "./curves";
+
+/** What is known of a run's training so far. */
+export interface Log {
+  lines: CurveLine[];
+  training: boolean;
+  /** The steps whose checkpoints are kept. */
+  checkpoints: number[];
+}
+
+/** Reads what is new in the log, and all of it where it has been cut back. The run is asked for its checkpoints again
+ * where there may be others. */
+export async function follow(source: Pick<Source, "curves" | "run">, known: Log, first: boolean): Promise<Log> {
+  const after = askedAfter(known.lines);
+  let found = await source.curves(after);
+  const cut = after >= 0 && found.lines.length === 0;
+  if (cut) found = await source.curves(-1);
+  const lines = merged(cut ? [] : known.lines, found.lines);
+  const ended = known.training && !found.training;
+  const others = !first && (ended || evaluations(lines) !== evaluations(known.lines));
+  const checkpoints = others ? (await source.run()).steps : known.checkpoints;
+  return { lines, training: found.training, checkpoints };
+}
+
+function evaluations(lines: readonly CurveLine[]): number {
+  return lines.filter((line) => line.kind === "evaluation").length;
+}
