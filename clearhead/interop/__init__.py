@@ -1,0 +1,5 @@
+"""Models in other people's formats: read into specs and weights of ours, one small table an architecture."""
+
+from clearhead.interop.huggingface import Imported, read_hugging_face
+
+__all__ = ["Imported", "read_hugging_face"]

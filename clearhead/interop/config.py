@@ -1,0 +1,80 @@
+"""Read a model's configuration, every field checked: what is missing, of another kind or not supported is named."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+from clearhead.errors import OptionError
+
+__all__ = ["Config"]
+
+LARGEST = 2**31
+
+
+@final
+class Config:
+    """The fields of a config.json; errors begin with `where`, the file.
+
+    >>> config = Config({"n_layer": 2, "layer_norm_epsilon": 1e-5}, "config.json")
+    >>> config.count("n_layer"), config.number("layer_norm_epsilon"), config.flag("scale", default=True)
+    (2, 1e-05, True)
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values, self.where = values, where
+
+    def get(self, name: str) -> Any:
+        """Return a field as it is; None where it is missing or null."""
+        return self.values.get(name)
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """Return a whole number of 1 or more."""
+        value = self.values.get(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < LARGEST:
+            raise self.error(name, f"expected a whole number from 1 to {LARGEST - 1:,}; came {shorten(value)}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Return a finite number above 0."""
+        value = self.values.get(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise self.error(name, f"expected a number above 0; came {shorten(value)}")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(name, f"expected true or false; came {shorten(value)}")
+        return value
+
+    def choose(self, name: str, table: Mapping[str, Any], default: str | None = None) -> Any:
+        """Return what a table has for the name in a field."""
+        value = self.values.get(name)
+        if value is None:
+            value = default
+        if not isinstance(value, str) or value not in table:
+            raise self.error(name, f"{shorten(value)} is not supported; there are {', '.join(table)}")
+        return table[value]
+
+    def require(self, name: str, *allowed: Any) -> None:
+        """Raise OptionError where a field that changes the model is there with a value that is not supported."""
+        value = self.values.get(name)
+        if value is not None and value not in allowed:
+            raise self.error(
+                name, f"{shorten(value)} is not supported yet; expected {' or '.join(map(repr, allowed)) or 'none'}"
+            )
+
+    def error(self, name: str, problem: str) -> OptionError:
+        return OptionError(f"{self.where}: {name}: {problem}")
+
+
+def shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

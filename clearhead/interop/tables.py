@@ -1,0 +1,82 @@
+"""Tables from the names of one format to the names of another: the same table reads a model and writes it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import OptionError
+
+__all__ = ["Row", "expand", "fill", "gather"]
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """One tensor of theirs, and what it is here: one tensor, or several that lie in it one after the other.
+
+    `{i}` in a name stands for the number of a block. `transposed`: theirs has its inputs first (GPT-2's Conv1D).
+    """
+
+    theirs: str
+    ours: tuple[str, ...]
+    transposed: bool = False
+
+    def at(self, block: int) -> "Row":
+        """Return the row of one block."""
+        names = tuple(name.format(i=block) for name in self.ours)
+        return Row(self.theirs.format(i=block), names, self.transposed)
+
+    def split(self, tensor: Tensor, shapes: Sequence[torch.Size], where: str) -> list[Tensor]:
+        """Return our tensors out of theirs; OptionError where their shape is not what the model has."""
+        expected = joined_shape(shapes)
+        turned = tensor.T if self.transposed and tensor.ndim == 2 else tensor
+        if turned.shape != expected:
+            there = tuple(reversed(expected)) if self.transposed and len(expected) == 2 else tuple(expected)
+            raise OptionError(f"{where}: {self.theirs} is {tuple(tensor.shape)}, and config.json says {there}")
+        return list(turned.split([shape[0] for shape in shapes]))
+
+    def join(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return their tensor out of ours."""
+        tensor = torch.cat(list(tensors)) if len(tensors) > 1 else tensors[0]
+        return (tensor.T if self.transposed and tensor.ndim == 2 else tensor).contiguous()
+
+
+def joined_shape(shapes: Sequence[torch.Size]) -> torch.Size:
+    return torch.Size((sum(shape[0] for shape in shapes), *shapes[0][1:]))
+
+
+def expand(rows: Iterable[Row], n_blocks: int) -> Iterator[Row]:
+    """Yield the rows of a model with so many blocks: those with `{i}` once for each."""
+    for row in rows:
+        if "{i}" in row.theirs:
+            yield from (row.at(block) for block in range(n_blocks))
+        else:
+            yield row
+
+
+@torch.no_grad()
+def fill(ours: Mapping[str, Tensor], rows: Iterable[Row], theirs: Mapping[str, Tensor], where: str) -> set[str]:
+    """Copy their tensors into ours; return the names of theirs that were used.
+
+    OptionError where one of theirs is missing or has another shape, and where one of ours was not written.
+    """
+    left, used = set(ours), set[str]()
+    for row in rows:
+        if row.theirs not in theirs:
+            raise OptionError(f"{where}: the tensor {row.theirs} is missing")
+        used.add(row.theirs)
+        parts = row.split(theirs[row.theirs], [ours[name].shape for name in row.ours], where)
+        for name, part in zip(row.ours, parts, strict=True):
+            ours[name].copy_(part)
+            left.discard(name)
+    if left:
+        raise OptionError(f"{where}: nothing in it is our {sorted(left)[0]}")
+    return used
+
+
+def gather(ours: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
+    """Return their tensors, made of ours: what `fill` would read."""
+    return {row.theirs: row.join([ours[name].detach() for name in row.ours]) for row in rows}
