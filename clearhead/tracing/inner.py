@@ -119,7 +119,9 @@ class InnerValues:
 
         def run(x: Tensor) -> Tensor:
             if not isinstance(module, Attention):
-                return module(x)
+                returned = module(x)
+                made.setdefault(f"{at}.out", returned[0])  # a network of the user's own may tap nothing
+                return returned
             return module.finish(self.sites[at].context[:, rows].unsqueeze(0).to(x.dtype))
 
         with eval_mode(self.model), self.collect_taps({around: at, module: at}) as made:

@@ -1,5 +1,6 @@
 """Every inner value has a name in the trace, and is what passed there; what is not stored is made again."""
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -284,3 +285,30 @@ def test_parts_of_the_user_s_own_are_named_and_made_again():
     torch.testing.assert_close(
         trace.value("decoder.0.feed_forward.hidden", slice(3, 4)), wanted["decoder.0.feed_forward.hidden"][3:4]
     )
+
+
+class Untapped(Network):
+    """A network of a user's own that says nothing of what it makes."""
+
+    def __init__(self, d_model, d_ff):
+        super().__init__()
+        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+
+    def forward(self, x):
+        return self.down(torch.tanh(self.up(x)))
+
+
+@dataclass(frozen=True)
+class Tanh(FeedForward):
+    def build(self, d_model):
+        return Untapped(d_model, self.d_ff)
+
+
+def test_a_network_that_taps_nothing_has_the_value_it_returns():
+    model = built(decoder_spec(blocks=(block_spec(feed_forward=Tanh(12)),)))
+    [network] = [module for module in model.modules() if isinstance(module, Untapped)][:1]
+    returned = []
+    with contextlib.ExitStack() as hooks:
+        hooks.callback(network.register_forward_hook(lambda module, args, out: returned.append(out[0])).remove)
+        trace = trace_model(model, words(1, 5))
+    torch.testing.assert_close(trace.value("decoder.0.feed_forward.out"), returned[0])
