@@ -122,7 +122,12 @@ def wait_for(page, **wanted):
 def read(page, name):
     """What a row says once it is clicked: the place it stands at, the number there, and the largest others."""
     row = page.locator(f"[data-testid=box-values] > [data-name='{name}'][data-made=true]")
-    row.locator("button.row").click()
+    for tried in range(900):  # numbers that come between the click and the drawing may close the row again
+        if row.locator(".more").count():
+            break
+        if tried % 30 == 0:
+            row.locator("button.row").click()
+        page.wait_for_timeout(100)
     row.locator(".more").wait_for()
     said = row.evaluate(
         """row => ({
