@@ -10,11 +10,11 @@ from typing import final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.decoding.caches import Caches, FromSource
 
-__all__ = ["RecordedStep", "is_ours", "record", "records"]
+__all__ = ["RecordedStep", "record", "records"]
 
 Logits = Float[Tensor, "row vocabulary"]
 WARM_UPS = 2
@@ -27,11 +27,6 @@ FIRST_COLUMNS = 64
 def records(device: torch.device) -> bool:
     """Check whether steps are recorded on this device."""
     return device.type == "cuda"
-
-
-def is_ours(model: nn.Module) -> bool:
-    """Check that every module is Clearhead's or torch's: one of the user's own may do what cannot be recorded."""
-    return all(type(module).__module__.partition(".")[0] in ("clearhead", "torch") for module in model.modules())
 
 
 def record(work: Callable[[], None]) -> Callable[[], None]:

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
 from clearhead.decoding.caches import Caches, Clock, Source
-from clearhead.decoding.recorded import RecordedStep, is_ours, records
+from clearhead.decoding.recorded import RecordedStep, records
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.cpu_matmul import FEW
 from clearhead.model.fast_step import FastStep, is_observed
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
+from clearhead.registry import is_built_in
 
 __all__ = ["Session", "open_session", "pad_right"]
 
@@ -79,7 +80,7 @@ class Session:
         if (
             fast_step is None
             or not records(self.device)
-            or not is_ours(decoder)
+            or not is_built_in(decoder)
             or not self.caches.can_fix(decoder.stack)
         ):
             return None
