@@ -15,6 +15,7 @@ call or command names.
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import sys
@@ -172,13 +173,19 @@ def is_built_in(*objects: object) -> bool:
 
     Only those are known to work where dtypes are narrow and steps are recorded.
     """
-    known = {"clearhead", "torch", "builtins", *sys.stdlib_module_names} - {"__main__"}
     for whole in objects:
         for one in whole.modules() if isinstance(whole, torch.nn.Module) else (whole,):
             held = vars(one).values() if isinstance(one, torch.nn.Module) else ()
-            if any(type(part).__module__.partition(".")[0] not in known for part in (one, *held)):
+            if not (known_type(type(one)) and all(map(known_type, set(map(type, held))))):
                 return False
     return True
+
+
+@functools.cache
+def known_type(of: type) -> bool:
+    """Check for a class of Clearhead's, torch's or Python's own."""
+    root = of.__module__.partition(".")[0]
+    return root in ("clearhead", "torch", "builtins") or (root in sys.stdlib_module_names and root != "__main__")
 
 
 @final

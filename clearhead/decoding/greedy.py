@@ -26,7 +26,7 @@ def greedy_search(session: Session, step: RecordedStep, count: int, rules: Rules
     have: what they say then is not read.
     """
     session.recorded = step
-    rows = Rows(count, rules.end)
+    rows = Rows(count, rules.end, session.device)
     steps: list[tuple[Tensor, Tensor]] = []
     for n_new, chosen in enumerate(choose_tokens(session, step, rows), 1):
         steps.append(chosen)
@@ -65,8 +65,9 @@ def choose_tokens(
 class Rows:
     """What the rows have written so far; `sequences` says which sequence each row is, -1 for one that has ended."""
 
-    def __init__(self, count: int, end: tuple[int, ...]) -> None:
+    def __init__(self, count: int, end: tuple[int, ...], device: torch.device) -> None:
         self.end = frozenset(end)
+        self.ends = torch.tensor(end, dtype=torch.long, device=device)
         self.sequences = list(range(count))
         self.live = count
         self.tokens: list[list[int]] = [[] for _ in range(count)]
@@ -74,11 +75,14 @@ class Rows:
 
     def add(self, log_probs: Float[Tensor, "row n"], tokens: Int[Tensor, "row n"]) -> None:
         """Add the next tokens of every row, up to the first that ends it."""
-        for row, (values, ids) in enumerate(zip(log_probs.tolist(), tokens.tolist(), strict=True)):
+        ends = torch.isin(tokens, self.ends)
+        lengths = torch.where(ends.any(1), ends.int().argmax(1) + 1, tokens.shape[1])
+        for row, (length, values, ids) in enumerate(
+            zip(lengths.tolist(), log_probs.tolist(), tokens.tolist(), strict=True)
+        ):
             sequence = self.sequences[row]
             if sequence < 0:
                 continue
-            length = next((place for place, token in enumerate(ids, 1) if token in self.end), len(ids))
             self.tokens[sequence] += ids[:length]
             self.log_probs[sequence] += values[:length]
             if ids[length - 1] in self.end:

@@ -83,7 +83,7 @@ class RecordedStep:
             return True
         self.steps = 1 if rows > self.rows else self.steps + 1
         self.rows = rows
-        if self.steps > WARM_UPS and self.clock.limit - self.clock.n - self.clock.new >= FEWEST:
+        if self.steps > (0 if self.choose else WARM_UPS) and self.clock.limit - self.clock.n - self.clock.new >= FEWEST:
             self.record()
         return self.replay is not None
 

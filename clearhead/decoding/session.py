@@ -50,11 +50,14 @@ class Session:
         self.fast_step = self.find_fast_step()
         fast = self.fast_step if longest == 1 else None
         self.logits = self.read(tokens) if fast is None else self.step(tokens, fast)
-        self.recorded = self.find_recorded()
+        self.recorded: RecordedStep | None = None
+        self.may_record = True
 
     def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
         """Return the logits after one more token in every row; valid until the next call."""
         new = tokens.unsqueeze(1)
+        if self.recorded is None and self.may_record:
+            self.recorded, self.may_record = self.find_recorded(), False
         if self.recorded is not None:
             self.logits = self.recorded.step(new)
         else:
