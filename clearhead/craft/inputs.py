@@ -166,7 +166,9 @@ def inputs(
     for name, labels in one_hot.items():
         if name == "position":
             raise OptionError("inputs: `position` is made by `length`; call the room something else")
-        blocks[name] = Block(name=name, labels=checked(name, labels), first=0, vectors=torch.eye(len(labels)))
+        if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
+            raise OptionError(f"{name}: expected a list of different labels, at least one; came {labels!r}")
+        blocks[name] = Block(name=name, labels=tuple(labels), first=0, vectors=torch.eye(len(labels)))
         if name == "token" and length is not None:
             blocks["position"] = positions(length, waves)
     if length is None and waves is not None:
@@ -189,9 +191,3 @@ def positions(length: int, waves: int | None) -> Block:
     spec = None if waves is None else Sinusoidal()
     vectors = torch.eye(length) if spec is None or waves is None else spec.embed(waves)(length)
     return Block(name="position", labels=tuple(map(str, range(length))), first=0, vectors=vectors, waves=spec)
-
-
-def checked(name: str, labels: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
-        raise OptionError(f"{name}: expected a list of different labels, at least one; came {labels!r}")
-    return tuple(labels)
