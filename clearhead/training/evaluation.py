@@ -43,7 +43,9 @@ def evaluate(
     """
     layout = run.task.layout(run.task.context)
     check_fields(run.task, layout, source)
-    file = None if output is None else output_of(run.task, Path(output), source)
+    if output is not None and not run.task.outputs:
+        raise OptionError(f"output: to {run.task.name} is scored without outputs, so there are none to write")
+    file = None if output is None else check_output(Path(output), option="output", inputs=source.files)
     found = survey(source, layout, Problems(skip=how.skip_bad), run.task.labels if layout.label else None)
     started = time.perf_counter()
     scores, outputs = run.task.evaluate(run.model, source, how)
@@ -69,10 +71,3 @@ def check_fields(task: Task, layout: Layout, source: Source) -> None:
             f"a run that was trained to {task.name} is evaluated on records of {' and '.join(layout.fields)}; "
             f"these have {' and '.join(source.fields)}"
         )
-
-
-def output_of(task: Task, path: Path, source: Source) -> Path:
-    """Return the path, if there is something to write and it can be written: told now, not when the work is done."""
-    if not task.outputs:
-        raise OptionError(f"output: to {task.name} is scored without outputs, so there are none to write")
-    return check_output(path, option="output", inputs=source.files)
