@@ -10,6 +10,7 @@ import typer
 
 from clearhead.attention.positions import Learned
 from clearhead.cli.options import above_zero, flag, import_named, one_of, share, wrong
+from clearhead.cli.part_options import part_option
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.devices import choose_device
 from clearhead.errors import ClearheadError, OptionError
@@ -42,13 +43,6 @@ __all__ = [
 EVALUATIONS = 20
 """How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
 LEAST = 100
-OWN = "or your own, module:Class"
-"""What an option says that names a part."""
-
-
-def part_option(option: str, text: str) -> Any:
-    """Return an option that names a part: naming one of the user's own imports its module."""
-    return typer.Option(metavar="NAME", callback=import_named(option), help=f"{text}; {OWN}.")
 
 
 Name = str | None
@@ -271,6 +265,8 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
     check_vectors(choices, model)
     if choices.tokenizer.freeze_vectors:
         model = defaults.each_embedding(model, lambda embedding: replace(embedding, frozen=True))
+    # The width of a model with given vectors is theirs, so --size cannot choose it.
+    size = choices.model.size if choices.tokenizer.vectors is None else None
     return replace(
         default,
         vectors=choices.tokenizer.vectors,
@@ -280,7 +276,7 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
         batching=batching,
         budget=budget,
         checkpointing=as_checkpointing(choices.checkpointing, default.checkpointing, budget),
-        parameters=asked_parameters(choices),
+        parameters=None if size is None else parse_count(size),
     )
 
 
@@ -330,12 +326,6 @@ def as_tokenizing(options: TokenizerOptions, recipe: Recipe) -> Tokenizing:
 
 
 FEW_TOKENS = {"char": defaults.PLACEHOLDER, "byte": 256 + len(SPECIALS)}
-
-
-def asked_parameters(choices: Choices) -> int | None:
-    """Return how many parameters the model shall have; None where its width is that of its vectors and must stay."""
-    size = choices.model.size
-    return None if size is None or choices.tokenizer.vectors is not None else parse_count(size)
 
 
 def with_vectors(choices: Choices, spec: Spec) -> Spec:

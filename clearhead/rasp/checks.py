@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from clearhead.attention.weighting import Argmax, Softmax, Sparsemax, Weighting
+from clearhead.attention.weighting import Argmax, Weighting
 from clearhead.errors import ProgramError
 from clearhead.rasp.compiled_model import Layout
 from clearhead.rasp.language import Aggregate, Sequence, Width
@@ -32,10 +32,10 @@ def check_written(what: str, values: Iterable[Any]) -> None:
 
 
 def check_weighting(weighting: Weighting, sharpness: float) -> None:
-    if not isinstance(weighting, Argmax | Softmax | Sparsemax):
+    if weighting.form == "kernelized" or not weighting.sums_to_one:
         raise ProgramError(
-            f"a program needs the weight on the best keys alone: Argmax, Softmax or Sparsemax; {weighting} puts it "
-            "elsewhere too"
+            f"a program needs weights on the best keys alone that sum to one: those of Argmax, Softmax, Sparsemax or a "
+            f"weighting of your own; {weighting} puts weight elsewhere too"
         )
     if not (sharpness > 0 and math.isfinite(sharpness)):
         raise ProgramError(f"sharpness multiplies the scores: more than 0 was expected; came {sharpness}")
