@@ -84,7 +84,11 @@ def inputs(shown: Demonstration, row: int) -> Page:
     picks = " + ".join(f"{plain(shown.embedding[row, j].item())}·{FEATURES[j]}" for j in present)
     yield prose(f"[chosen]{TOKENS[row]}[/] is {picks}, so x W picks those rows of each map:")
     yield Text()
-    yield from (map_rows(shown, role, row, present) for role in ROLES)
+    for role in ROLES:
+        rows = getattr(shown.layer, role)(torch.eye(len(FEATURES)).unsqueeze(0))[0, 0]
+        terms = [f"{plain(shown.embedding[row, j].item())}·{FEATURES[j]} {bracket(rows[j])}" for j in present]
+        made = bracket(getattr(shown.steps, role)[row])
+        yield Text.assemble((f"  {role:<6}", role), f"{' + '.join(terms)} = ", (made, role))
 
 
 def three_vectors(steps: Steps, row: int) -> Page:
@@ -94,14 +98,6 @@ def three_vectors(steps: Steps, row: int) -> Page:
     for i, word in words():
         vectors = [vector(getattr(steps, role)[i], role) for role in ROLES]
         yield Text.assemble(label(word, "", chosen=i == row), *gapped(vectors))
-
-
-def map_rows(shown: Demonstration, role: str, row: int, present: Sequence[int]) -> Text:
-    """Write a vector out as the rows of its map that the embedding picks."""
-    rows = getattr(shown.layer, role)(torch.eye(len(FEATURES)).unsqueeze(0))[0, 0]
-    terms = [f"{plain(shown.embedding[row, j].item())}·{FEATURES[j]} {bracket(rows[j])}" for j in present]
-    made = bracket(getattr(shown.steps, role)[row])
-    return Text.assemble((f"  {role:<6}", role), f"{' + '.join(terms)} = ", (made, role))
 
 
 def scores(shown: Demonstration, row: int) -> Page:

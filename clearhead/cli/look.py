@@ -61,7 +61,9 @@ def look(
     if host not in LOOPBACK:
         print(f"Listening on {host}: anyone on the network who has the address can open this page.", file=sys.stderr)
     write(f"{server.place.address}\n")
-    if no_open or not has_screen():
+    # Without a screen, a browser might open in this very terminal.
+    screens = [os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")]
+    if no_open or not (sys.platform in ("darwin", "win32") or any(screens)):
         server.run()
         return
     with redirect_page(server.place.address) as page:
@@ -85,9 +87,3 @@ def redirect_page(address: str) -> Iterator[Path]:
             yield page
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def has_screen() -> bool:
-    """Return whether a browser would have a window. Without a screen, it might open in this very terminal."""
-    shown = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in shown)
