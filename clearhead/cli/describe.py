@@ -46,6 +46,11 @@ NAME, NUMBER, SHARE = 28, 16, 8
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
+def length_option(whose: str) -> Any:
+    said = f"Length of the {whose}, in tokens.  [default: a run's context, or {LENGTH}]"
+    return typer.Option(min=1, help=said, metavar="N")
+
+
 def describe(
     model: Annotated[
         str,
@@ -64,22 +69,8 @@ def describe(
         int | None,
         typer.Option(min=1, help=f"Size of the vocabulary.  [default: the preset's, or {VOCABULARY:,}]", metavar="N"),
     ] = None,
-    source: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=f"Length of the encoder's input, in tokens.  [default: a run's context, or {LENGTH}]",
-            metavar="N",
-        ),
-    ] = None,
-    target: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=f"Length of the decoder's output, in tokens.  [default: a run's context, or {LENGTH}]",
-            metavar="N",
-        ),
-    ] = None,
+    source: Annotated[int | None, length_option("encoder's input")] = None,
+    target: Annotated[int | None, length_option("decoder's output")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Batch size, in sequences.", metavar="N")] = 1,
     parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,

@@ -1,7 +1,7 @@
 """Checks of a RASP program: what the compiler cannot build is refused by name before anything is built."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clearhead.attention.weighting import Argmax, Weighting
@@ -10,7 +10,7 @@ from clearhead.rasp.compiled_model import Layout
 from clearhead.rasp.language import Aggregate, Sequence, Width
 from clearhead.rasp.values import Possible
 
-__all__ = ["check_selectors", "check_vocabulary", "check_weighting", "check_written", "parts_of"]
+__all__ = ["check_selectors", "check_sides", "check_weighting", "check_written", "parts_of"]
 
 
 def check_vocabulary(what: str, vocabulary: list[Any], layout: Layout) -> None:
@@ -21,6 +21,19 @@ def check_vocabulary(what: str, vocabulary: list[Any], layout: Layout) -> None:
     if layout.sink in map(str, vocabulary):
         raise ProgramError(f"{what}: {layout.sink} is the model's own token, attended to where nothing is chosen")
     check_written(what, vocabulary)
+
+
+def check_sides(
+    program: Sequence, vocabulary: list[Any], source_vocabulary: list[Any] | None, layouts: Mapping[str, Layout]
+) -> None:
+    """Check that a program answers on the target's side, and that each side it reads has tokens to be read."""
+    if program.side == "source":
+        raise ProgramError(f"{program.name} runs along the source, and what answers is the target: bring it over")
+    check_vocabulary("vocabulary", vocabulary, layouts["target"])
+    if source_vocabulary is not None:
+        check_vocabulary("source_vocabulary", source_vocabulary, layouts["source"])
+    elif any(one.side == "source" for one in parts_of(program)):
+        raise ProgramError("this program reads a source: give its tokens, source_vocabulary=...")
 
 
 def check_written(what: str, values: Iterable[Any]) -> None:
