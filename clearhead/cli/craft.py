@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from clearhead.cli.craft_program import Ask, Changes, errors_with_line, find_program, in_words, tokens_of
-from clearhead.cli.options import Parts, above_zero, wrong
+from clearhead.cli.options import Host, NoOpen, Parts, Port, above_zero, wrong
 from clearhead.cli.part_options import find_weighting, part_option
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import ProgramError
@@ -179,13 +179,9 @@ def look_at_program(
     vocabulary: Vocabulary = None,
     length: Length = None,
     causal: Causal = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")
-    ] = 0,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
-    ] = ("127.0.0.1"),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
+    port: Port = 0,
+    host: Host = "127.0.0.1",
+    no_open: NoOpen = False,
     parts: Parts = None,
 ) -> None:
     """Write a compiled program as a run folder, and open it in the browser. Ctrl-C stops it.

@@ -143,7 +143,11 @@ def columns_that_fit(widths: Sequence[int], room: int) -> list[int | None]:
 
 
 def weights(shown: Demonstration, row: int) -> Page:
-    yield from step("3  Weights", scale_said(shown), mask_said(shown))
+    blocked = number(shown.weighting.blocked).strip()
+    masked = f"masked: {blocked} where a token may not attend; the weight there is exactly 0."
+    if bool(shown.allowed.all()):
+        masked = "masked: the same here, as every token may attend to all (try --mask causal)."
+    yield from step("3  Weights", scale_said(shown), masked)
     yield from table("masked", shown.steps.masked, row)
     yield Text()
     yield prose(f"[weight]{shown.weighting!r}[/]: {shown.weighting.summary}.")
@@ -159,13 +163,6 @@ def scale_said(shown: Demonstration) -> str:
     if scale == 1:
         return "scaled: the score as it is, which this similarity does not scale."
     return f"scaled: every score ÷ √d_k = √{d_k} = {1 / scale:.2f}, so that scores do not grow with d_k."
-
-
-def mask_said(shown: Demonstration) -> str:
-    if bool(shown.allowed.all()):
-        return "masked: the same here, as every token may attend to all (try --mask causal)."
-    blocked = number(shown.weighting.blocked).strip()
-    return f"masked: {blocked} where a token may not attend; the weight there is exactly 0."
 
 
 def shares(shown: Demonstration, row: int) -> Page:

@@ -9,12 +9,9 @@ import tempfile
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import Parts
+from clearhead.cli.options import Host, NoOpen, Parts, Port
 from clearhead.cli.screen import write
 from clearhead.training.run import load
 
@@ -38,13 +35,9 @@ REDIRECT = """<!doctype html>
 def look(
     run: RunPath,
     *,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")
-    ] = 0,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
-    ] = ("127.0.0.1"),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
+    port: Port = 0,
+    host: Host = "127.0.0.1",
+    no_open: NoOpen = False,
     device: Device = "auto",
     parts: Parts = None,
 ) -> None:

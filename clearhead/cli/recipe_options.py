@@ -201,7 +201,7 @@ def chosen_task(name: str) -> type[Task]:
 
 
 def as_recipe(choices: Choices) -> Recipe:
-    """The recipe that was asked for. What cannot be is told before any text is read."""
+    """Return the recipe that was asked for; raise for what cannot be before any text is read."""
     if choices.task is None:
         raise wrong("--task", f"is missing: say what to learn: {', '.join(TASKS)}")
     task = chosen_task(choices.task)
@@ -213,7 +213,7 @@ def as_recipe(choices: Choices) -> Recipe:
 
 
 def overridden(choices: Choices, default: Recipe) -> Recipe:
-    """A recipe with what was given in place of its own; text, machine and seed are left alone."""
+    """Return a recipe with what was given in place of its own; text, machine and seed are left alone."""
     tokenizing = as_tokenizing(choices.tokenizer, default)
     batching = as_batching(choices.batches, default.batching)
     budget = new_budget(choices.budget, default.budget) or default.budget
@@ -312,7 +312,7 @@ def size_of_vectors(path: str) -> int:
 
 
 def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget: Budget) -> Optimizer:
-    """As given; a rate that is not given is lower for a wider model, a warm-up shorter for a shorter run."""
+    """Return the optimizer as given. The usual rate is lower for a wider model, the warm-up shorter in a short run."""
     usual = default.optimizer
     rate = usual.lr * min(1.0, width(default.model) / width(model))
     average = one_of("--average", options.average, AVERAGES) if options.average else usual.averaging
@@ -356,7 +356,7 @@ def as_batching(options: BatchOptions, default: Batching) -> Batching:
 
 
 def new_budget(options: BudgetOptions, old: Budget) -> Budget | None:
-    """The budget that is asked for, in place of another one; None where nothing was asked."""
+    """Return the budget that is asked for, in place of another one; None where nothing was asked."""
     limits = present({"steps": options.steps, "minutes": options.minutes, "epochs": options.epochs})
     if len(limits) > 1:
         flags = " and ".join(f"--{name}" for name in limits)

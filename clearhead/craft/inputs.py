@@ -129,16 +129,16 @@ class Inputs:
         """Return a direction along which every input is 1: the sum of a one-hot block that is always filled."""
         return self.spread("token").sum(0)
 
-    def vectors(self, tokens: Tokens, **others: Tokens) -> Float[Tensor, "n d_model"]:
-        """Return the input for a text. `others` fills blocks besides token and position: a label for each place."""
+    def vectors(self, tokens: Tokens, labels: Mapping[str, Tokens] | None = None) -> Float[Tensor, "n d_model"]:
+        """Return the input for a text. `labels` fills blocks besides token and position: a label for each token."""
         ids = self["token"].ids(tokens)
         n = len(ids)
         self.check_length(n)
         x = self.spread("token")[ids]
         if self.length is not None:
             x = x + self.spread("position")[:n]
-        for name, labels in others.items():
-            filled = self[name].ids(labels)
+        for name, given in (labels or {}).items():
+            filled = self[name].ids(given)
             if len(filled) != n:
                 raise ShapeError(f"{name}: expected a label for each of the {n} tokens; came {len(filled)}")
             x = x + self.spread(name)[filled]

@@ -62,7 +62,7 @@ class Clock:
 
     @property
     def keys(self) -> Tensor:
-        """Positions of all columns, `(n,)` or `(row, n)`."""
+        """Return the positions of all columns, `(n,)` or `(row, n)`."""
         return self.once("keys", self.all_positions)
 
     def all_positions(self) -> Tensor:
@@ -71,7 +71,7 @@ class Clock:
 
     @property
     def positions(self) -> Tensor:
-        """Positions of the new columns."""
+        """Return the positions of the new columns."""
         return self.keys[..., self.n :]
 
     @property

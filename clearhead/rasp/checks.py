@@ -69,7 +69,7 @@ def parts_of(program: Sequence) -> list[Sequence]:
 
 
 def check_selectors(program: Sequence, possible: Possible, *, causal: bool, weighting: Weighting) -> None:
-    """Refuse what the model could not do: to look ahead, or to average with a single winner."""
+    """Refuse what the model could not do: to look ahead, or to average where argmax picks one key."""
     single = isinstance(weighting, Argmax) and weighting.ties != "average"
     for sequence in parts_of(program):
         if not isinstance(sequence, Aggregate | Width):
@@ -84,11 +84,12 @@ def check_selectors(program: Sequence, possible: Possible, *, causal: bool, weig
         if single and isinstance(sequence, Width) and (pair := possible.chooses(selector, causal=causal and own)):
             raise ProgramError(
                 f"{sequence.name} counts what it chooses (at place {pair[0]} it may choose place {pair[1]}) by how the "
-                "weight is shared: one winner cannot do that; take Argmax(ties='average')"
+                "weight is shared: an argmax that picks one key cannot share it; take Argmax(ties='average')"
             )
         several = single and sequence.numeric and possible.may_choose_several(selector, causal=causal and own)
         if several:
             raise ProgramError(
                 f"{sequence.name} takes the mean of what it chooses, and at place {several[0]} it may choose places "
-                f"{several[1]} and {several[2]} together: one winner cannot do that; take Argmax(ties='average')"
+                f"{several[1]} and {several[2]} together: an argmax that picks one key cannot average; take "
+                "Argmax(ties='average')"
             )

@@ -119,7 +119,7 @@ def histogram() -> Sequence:
 
 
 def double_histogram() -> Sequence:
-    """Count how many different tokens stand here as often as this one does."""
+    """Count the different tokens that are as frequent as this one, itself included."""
     count = histogram()
     earlier = selector_width(same() & before(), name="earlier")
     first = map(lambda n: n == 0, earlier, name="first of its kind")
@@ -315,7 +315,7 @@ ALL = (
     ),
     Program(
         name="double-histogram",
-        about="how many different tokens stand here as often as this one",
+        about="how many different tokens are as frequent as this one",
         output=double_histogram(),
         vocabulary=LETTERS,
         plain=lambda text: [

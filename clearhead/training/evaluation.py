@@ -36,9 +36,9 @@ class Evaluable(Protocol):
 def evaluate(
     run: Evaluable, source: Source, how: Evaluating = Evaluating(), *, output: str | Path | None = None
 ) -> dict[str, Any]:
-    """The scores of a run on a corpus, with what they were made of.
+    """Score a run on a corpus, and return the scores with what they were made of.
 
-    `output`: a file for the translations, or the labels, a line for each record. What is wrong with the files is told
+    `output`: a file for the translations, or the labels, a line for each record. What is wrong with the files is raised
     before anything slow begins.
     """
     layout = run.task.layout(run.task.context)
