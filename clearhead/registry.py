@@ -36,6 +36,7 @@ __all__ = [
     "Parts",
     "find",
     "import_parts",
+    "is_built_in",
     "kind",
     "options",
     "parse",
@@ -164,6 +165,20 @@ def place_of(part: type) -> str:
 def options(kind: str) -> dict[str, type]:
     """Return the classes of a kind that options of commands have a short name for; later ones come into it too."""
     return OPTIONS.setdefault(kind, {})
+
+
+def is_built_in(*objects: object) -> bool:
+    """Check that models and tasks are of Clearhead's and torch's own modules and parts, and of none of a user's.
+
+    Only those are known to work where dtypes are narrow and steps are recorded.
+    """
+    known = {"clearhead", "torch", "builtins", *sys.stdlib_module_names} - {"__main__"}
+    for whole in objects:
+        for one in whole.modules() if isinstance(whole, torch.nn.Module) else (whole,):
+            held = vars(one).values() if isinstance(one, torch.nn.Module) else ()
+            if any(type(part).__module__.partition(".")[0] not in known for part in (one, *held)):
+                return False
+    return True
 
 
 @final
