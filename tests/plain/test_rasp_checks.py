@@ -120,7 +120,8 @@ PLANNED = {
     ),
     "a mean by an argmax of one key": (
         planned(aggregate(everywhere, numeric(tokens)), (0, 1), weighting=ONE_WINNER),
-        "takes the mean of what it chooses, and at place 0 it may choose places 0 and 1 together: an argmax that picks one key cannot average",
+        "takes the mean of what it chooses, and at place 0 it may choose places 0 and 1 together: an argmax that "
+        "picks one key cannot average",
     ),
     "a count by an argmax of one key": (
         planned(selector_width(same_place), weighting=ONE_WINNER),
@@ -225,7 +226,8 @@ def test_ties_averaged_it_is_right_on_every_input(name):
     [
         (
             "majority",
-            "share of ones takes the mean of what it chooses.*places 0 and 1 together: an argmax that picks one key cannot average",
+            "share of ones takes the mean of what it chooses.*places 0 and 1 together: an argmax that "
+            "picks one key cannot average",
         ),
         ("dyck-1", "counts what it chooses.*picks one key cannot share"),
     ],
