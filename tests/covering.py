@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["covering", "few", "mark_thorough"]
+__all__ = ["covering", "few", "mark_shapes", "mark_thorough"]
 
 Case = Mapping[str, Hashable]
 
@@ -58,3 +58,13 @@ def mark_thorough(items: Sequence[pytest.Item]) -> None:
         for place, case in enumerate(cases):
             if place not in chosen:
                 case.add_marker(pytest.mark.thorough)
+
+
+def mark_shapes(items: Sequence[pytest.Item]) -> None:
+    """Mark `shapes` the first case of every test that is neither slow nor thorough: `make test` has it checked."""
+    seen = set()
+    for item in items:
+        test = item.parent, getattr(item, "originalname", item.name)
+        if test not in seen and not item.get_closest_marker("slow") and not item.get_closest_marker("thorough"):
+            seen.add(test)
+            item.add_marker(pytest.mark.shapes)
