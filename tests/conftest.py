@@ -67,12 +67,17 @@ def pytest_collection():
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked here
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_thorough(items)
     for item in items:
         if item.name in LONG_DOCTESTS:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.thorough)
+    for item in items:
+        if item.path.is_relative_to(PLAIN):
+            item.add_marker(pytest.mark.plain)
+    if config.getoption("jaxtyping_packages", default=None):
+        items[:] = [item for item in items if not item.get_closest_marker("plain")]
     mark_shapes(items)
     if torch.cuda.is_available():
         return

@@ -123,6 +123,7 @@ def test_a_users_own_text_is_compared_on(command, tmp_path):
     assert (recipe.seed, recipe.budget.steps, recipe.budget.patience, recipe.tokenizing.kind) == (3, 3, None, "char")
 
 
+@pytest.mark.slow
 def test_sizes_are_arms_and_one_too_small_is_not_possible(command, asked, tmp_path):
     args = [arg for arg in SMALL if arg not in ("--size", "40k")]
     command(tmp_path / "c", *SORT, *args, "--size", "300k, 1M,1k", "--parallel", 2)

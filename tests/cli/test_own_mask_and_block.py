@@ -26,6 +26,8 @@ from clearhead.attention.masks import Mask
 from clearhead.model.arrangements import Arrangement, Connection, Place
 from clearhead.model.norms import LayerNorm, Norm
 
+pytestmark = pytest.mark.slow
+
 
 @ch.register
 @dataclass(frozen=True)

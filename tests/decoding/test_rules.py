@@ -34,6 +34,7 @@ def has_twice(tokens: list[int], n: int) -> bool:
     return len(set(runs)) < len(runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2, 5, 20])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_no_repeat_forbids_what_would_make_a_run_twice(n, length):
@@ -48,6 +49,7 @@ def test_no_repeat_forbids_what_would_make_a_run_twice(n, length):
         assert {token for token, value in enumerate(row) if value == NEVER} == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", [0.5, 1.0, 1.3, 4.0])
 def test_repetition_penalty_is_that_of_hugging_face(penalty):
     rows, logits = rows_of_tokens(8, 7, 30), torch.randn(8, 30, dtype=torch.float64)
@@ -62,6 +64,7 @@ def test_repetition_penalty_is_that_of_hugging_face(penalty):
             assert row[token] == pytest.approx(worth if token in tokens else old[token], abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [(3,), (3, 0)])
 @pytest.mark.parametrize("n_new", range(5))
 def test_min_new_forbids_the_end_as_hugging_face_does_one_token_longer(end, n_new):

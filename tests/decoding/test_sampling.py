@@ -61,6 +61,7 @@ def theirs(logits: torch.Tensor, temperature=1.0, top_k=None, top_p=1.0, min_p=0
     return logits
 
 
+@pytest.mark.slow
 @cuts
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_what_remains_is_what_hugging_face_leaves(cut, dtype):

@@ -31,7 +31,7 @@ from tests.model.copying import (
 from tests.peers import transformers
 
 VOCABULARY, LENGTH = 29, 17
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 implementations = pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 sizes = pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def test_gpt2_has_its_published_sizes(size, published):
     assert parameters(presets.gpt2(size)) == published == counted(lambda: transformers.GPT2LMHeadModel(config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", presets.BERT)
 def test_bert_has_its_size_but_for_the_second_segment(size):
     n_layers, d_model, n_heads, _, d_ff = presets.BERT[size]
@@ -80,6 +81,7 @@ def test_bert_base_has_the_size_people_know():
     assert parameters(presets.bert("base")) == 109_514_298 - 2 * 768
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", presets.LLAMA)
 @pytest.mark.parametrize("tied", [False, True])
 def test_llama_has_the_size_of_the_same_config_elsewhere(size, tied):

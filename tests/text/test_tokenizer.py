@@ -269,6 +269,7 @@ def test_a_saved_tokenizer_loads_as_it_was(kind, lower, tmp_path):
     assert repr(loaded) == f"Tokenizer(kind='{kind}', vocabulary={tokenizer.vocabulary})"
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("lower", [False, True])
 def test_hugging_face_gives_the_same_ids(kind, lower, tmp_path):

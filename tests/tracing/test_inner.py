@@ -23,7 +23,7 @@ from clearhead.tracing.trace import make_trace, trace_model
 from tests.decoding.models import build, models
 from tests.model.small import SIZE, WORDS, block_spec, both_spec, built, decoder_spec, encoder_spec, words
 from tests.tracing.observing import observed
-from tests.tracing.test_models import inputs
+from tests.tracing.test_trace import inputs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

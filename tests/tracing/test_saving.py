@@ -15,7 +15,7 @@ from clearhead.tracing.saving import HEADER, checksum_of
 from clearhead.tracing.trace import Answers, Candidate, trace_model
 from tests.decoding.models import build, models
 from tests.model.small import both_spec, built, decoder_spec, words
-from tests.tracing.test_models import inputs
+from tests.tracing.test_trace import inputs
 
 
 @pytest.mark.parametrize("choices", models()[::5], ids=str)
