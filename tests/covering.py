@@ -64,7 +64,7 @@ def mark_shapes(items: Sequence[pytest.Item]) -> None:
     """Mark `shapes` the first case of every test that is neither slow nor thorough: `make test` has it checked."""
     seen = set()
     for item in items:
-        test = item.parent, getattr(item, "originalname", item.name)
+        test = item.parent, getattr(item, "originalname", None) or item.name
         if test not in seen and not item.get_closest_marker("slow") and not item.get_closest_marker("thorough"):
             seen.add(test)
             item.add_marker(pytest.mark.shapes)
