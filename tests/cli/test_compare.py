@@ -239,7 +239,7 @@ def stopped_within_the_second_run(command, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough  # test_workers.py passes a signal on, test_comparing.py goes on, test_killed.py has the same bytes
+@pytest.mark.thorough  # signals: test_workers.py; going on: test_comparing.py; the same bytes: test_killed.py
 def test_stopped_in_the_middle_the_same_command_goes_on(tmp_path, capsys, monkeypatch):
     """By real processes: the parent is told to stop in the middle of a run, and ends as one that never was stopped."""
     options = [*SORT, "--size", "40k", "--attention", "softmax,argmax", "--seeds", "1", "--steps", "100"]
