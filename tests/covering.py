@@ -34,13 +34,13 @@ def covering(cases: Sequence[Case], strength: int = 2) -> set[int]:
     return chosen
 
 
-def few(values: Iterable[Any], count: int) -> list[Any]:
-    """Return parameters of a test, all but the first so many of them marked `thorough`.
+def few(values: Iterable[Any], count: int, mark: pytest.MarkDecorator = pytest.mark.thorough) -> list[Any]:
+    """Return parameters of a test, all but the first so many of them marked `thorough`, or as is said.
 
     >>> [getattr(one, "values", one) for one in few("abcd", 2)]
     ['a', 'b', ('c',), ('d',)]
     """
-    return [one if place < count else pytest.param(one, marks=pytest.mark.thorough) for place, one in enumerate(values)]
+    return [one if place < count else pytest.param(one, marks=mark) for place, one in enumerate(values)]
 
 
 def mark_thorough(items: Sequence[pytest.Item]) -> None:
