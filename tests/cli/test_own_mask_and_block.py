@@ -17,6 +17,8 @@ from clearhead.training.recipe import own_modules, read_recipe, write_recipe
 from tests.cli.test_own_parts import SMALL, TEXT, command
 from tests.registering import registry_restored, write_module
 
+pytestmark = pytest.mark.slow
+
 MODULE = '''
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,8 +27,6 @@ import clearhead as ch
 from clearhead.attention.masks import Mask
 from clearhead.model.arrangements import Arrangement, Connection, Place
 from clearhead.model.norms import LayerNorm, Norm
-
-pytestmark = pytest.mark.slow
 
 
 @ch.register
