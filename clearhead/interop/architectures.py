@@ -45,6 +45,8 @@ class Architecture:
     """What stands before the names of the model's body where it has an output; a bare body lacks it."""
     tied: Callable[[Config], bool]
     """Whether the output is the embedding's table."""
+    context: str
+    """Name of the field with the number of tokens of the longest text."""
     ignored: tuple[str, ...] = ()
     """How the names of tensors end that hold no weights."""
 
@@ -166,9 +168,16 @@ def is_tied(config: Config, default: bool = True) -> bool:
     return config.flag("tie_word_embeddings", default)
 
 
-GPT2 = Architecture(gpt2_spec, gpt2_rows, "transformer.", is_tied, ignored=(".attn.bias", ".attn.masked_bias"))
+GPT2 = Architecture(
+    gpt2_spec, gpt2_rows, "transformer.", is_tied, "n_positions", ignored=(".attn.bias", ".attn.masked_bias")
+)
 LLAMA = Architecture(
-    llama_spec, llama_rows, "model.", partial(is_tied, default=False), ignored=(".rotary_emb.inv_freq",)
+    llama_spec,
+    llama_rows,
+    "model.",
+    partial(is_tied, default=False),
+    "max_position_embeddings",
+    ignored=(".rotary_emb.inv_freq",),
 )
 ARCHITECTURES: Mapping[str, Architecture] = {"gpt2": GPT2, "llama": LLAMA, "mistral": LLAMA}
 """By the `model_type` of config.json."""

@@ -14,7 +14,7 @@ from clearhead.files import read_json
 from clearhead.interop.architectures import Architecture, find_architecture
 from clearhead.interop.config import Config
 from clearhead.interop.tables import Row, expand, fill
-from clearhead.model.transformers import DecoderSpec
+from clearhead.model.sizes import Spec
 from clearhead.training.weight_files import SMALL, Bounded, TooManyNumbers
 
 __all__ = ["Imported", "read_hugging_face"]
@@ -24,10 +24,21 @@ OUTPUT = "lm_head.weight"
 
 
 class Imported(NamedTuple):
-    """A model that was read: its spec, and itself with its weights, in evaluation mode."""
+    """A model that was read: its spec, itself with its weights in evaluation mode, and what it is for."""
 
-    spec: DecoderSpec
+    spec: Spec
     model: nn.Module
+    task: str
+    """`generate`, `fill`, `classify`, `translate` or `embed`: by the class that config.json names."""
+    context: int
+    """Number of tokens of the longest text."""
+    labels: tuple[str, ...]
+    """Names of a classifier's classes in order; none for other tasks."""
+    start: int | None
+    """Id that decoding begins with: of an encoder-decoder its `decoder_start_token_id`, else `bos_token_id`."""
+    end: tuple[int, ...]
+    """Ids that end a text."""
+    config: Config
 
 
 def read_hugging_face(folder: str | Path) -> Imported:
@@ -46,7 +57,17 @@ def read_hugging_face(folder: str | Path) -> Imported:
         check_names(rows, theirs, architecture, config, str(home))
         model = build_bounded(spec, theirs, str(home))
         fill(dict(model.named_parameters()), rows, theirs, str(home))
-    return Imported(spec, model.eval())
+    start, *_ = (*config.tokens("bos_token_id"), None)
+    return Imported(
+        spec,
+        model.eval(),
+        task="generate",
+        context=config.count(architecture.context),
+        labels=(),
+        start=start,
+        end=config.tokens("eos_token_id"),
+        config=config,
+    )
 
 
 def table_rows(architecture: Architecture, config: Config, prefix: str, n_blocks: int) -> Iterator[Row]:
@@ -67,7 +88,7 @@ def check_names(rows: list[Row], theirs: "Tensors", architecture: Architecture, 
         raise OptionError(f"{where}: {len(left)} tensors have no place in this model: {', '.join(left[:3])}")
 
 
-def build_bounded(spec: DecoderSpec, theirs: "Tensors", where: str) -> nn.Module:
+def build_bounded(spec: Spec, theirs: "Tensors", where: str) -> nn.Module:
     """Build the model; raise OptionError, before memory is taken, where it is larger than what the files hold."""
     numbers = sum(math.prod(theirs.shape(name)) for name in theirs)
     try:
