@@ -33,11 +33,11 @@ from clearhead.training.tasks.base import (
     Batch,
     Task,
     TraceInputs,
-    close_rows,
     encode_for_trace,
     spec_name,
     to_batch,
 )
+from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.measures import Evaluating, Held, spread
 
 __all__ = ["BLANK", "CANDIDATES", "Fill", "Filling", "with_blank"]
@@ -84,28 +84,30 @@ class Fill(Task):
             checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
         )
 
+    def own_framing(self, field: str) -> Framing:
+        tokenizer = self.tokenizers[field]
+        return Framing(before=(tokenizer.start,), after=(tokenizer.end,))
+
     def fitted(self, spec: Spec) -> Spec:
         if not isinstance(spec, EncoderSpec):
             raise OptionError(f"to fill blanks takes an encoder; the model is a {spec_name(spec)}")
         return super().fitted(spec)
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
-        tokenizer = self.tokenizer
-        text, lengths = close_rows(store["text"], rows, rows.width - 1, tokenizer, filled=filled)
-        start = np.full((len(text), 1), tokenizer.start)
-        tokens = np.concatenate([start, text], 1)
-        width = tokens.shape[1]
+        tokenizer, frame = self.tokenizer, self.frame()
+        tokens, texts, lengths = frame_rows(store["text"], rows, rows.width, frame, tokenizer.pad, filled=filled)
+        first, width = len(frame.before), tokens.shape[1]
         places = np.arange(width)
         # Drawn for the full width, so that the same blanks are asked for whether the batch is filled or not.
         shape = len(tokens), rows.width
         chance, lot = (random.random(shape)[:, :width] for _ in range(2))
         other = random.integers(0, tokenizer.vocabulary, shape)[:, :width]
-        asked = (places > 0) & (places < lengths[:, None]) & (chance < BLANK_SHARE)
-        asked[np.arange(len(tokens)), 1 + random.integers(0, np.maximum(lengths - 1, 1))] |= lengths > 1
+        asked = (places >= first) & (places < first + texts[:, None]) & (chance < BLANK_SHARE)
+        asked[np.arange(len(tokens)), first + random.integers(0, np.maximum(texts, 1))] |= texts > 0
         shown = np.where(lot < 0.8, tokenizer.mask, np.where(lot < 0.9, other, tokens))
         found = {
             "tokens": np.where(asked, shown, tokens),
-            "lengths": lengths + 1,
+            "lengths": lengths,
             "wanted": np.where(asked, tokens, NOTHING),
         }
         return to_batch(found, rows.full if filled else 0)
@@ -118,8 +120,8 @@ class Fill(Task):
         tokenizer = self.tokenizer
         if shown < 1:
             raise OptionError(f"shown is how many pieces to give for a blank, 1 or more; came {shown}")
-        rows = [[tokenizer.start, *self.encode_blanks(text)[: self.reads], tokenizer.end] for text in texts]
-        never = [tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask]
+        rows = [self.frame().around(self.encode_blanks(text), self.reads) for text in texts]
+        never = sorted(tokenizer.special)
 
         def answer(batch: list[int]) -> list[Filling]:
             tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
@@ -176,13 +178,12 @@ class Fill(Task):
 
     def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
         text = self.encode_blanks(source) if BLANK in source else self.tokenizer.encode(source)
-        return encode_for_trace(self, "encoder", [self.tokenizer.start, *text, self.tokenizer.end])
+        return encode_for_trace(self, "encoder", self.frame().around(text))
 
     def traced_answer(self, source: str, trace: Trace) -> str:
         """Return the text with its blanks filled, by tokens that stand for text."""
         tokenizer = self.tokenizer
-        never = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
-        usable = [[one for one in row if one.id not in never] or row for row in trace.candidates]
+        usable = [[one for one in row if one.id not in tokenizer.special] or row for row in trace.candidates]
         values = [[math.exp(one.log_prob) for one in row] for row in usable]
         ids = [[one.id for one in row] for row in usable]
         return put_into_blanks(tokenizer, source, trace.sides["encoder"].ids, values, ids).text
