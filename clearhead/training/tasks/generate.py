@@ -167,14 +167,14 @@ class Generate(Task):
         method: Greedy | Sample,
         *,
         max_new: int,
-        framed: bool = True,
+        framing: Framing | None = None,
     ) -> Iterator[Token]:
         """Go on from each row, token by token. Where the context is full, go on from the last half of it.
 
-        `framed` False: the rows are from within documents, so nothing stands before them, and nothing ends them. What
-        stands before the texts of an imported model stays there when only the end of a long text is read.
+        `framing` None is the usual one of a text; that of a row from within a document is empty. What stands before the
+        texts of an imported model stays there when only the end of a long text is read.
         """
-        frame = self.frame() if framed else Framing()
+        frame = self.frame() if framing is None else framing
         read, written = window(self.context, max_new)
         lines = [[*frame.before, *row] or self.opener() for row in rows]
         kept = () if self.framing is None else frame.before
@@ -199,7 +199,7 @@ class Generate(Task):
         method: Greedy | Sample,
         *,
         max_new: int,
-        framed: bool = True,
+        framing: Framing | None = None,
     ) -> list[list[Hypothesis]]:
         """Return what `stream` writes, whole. Row i draws from the i-th seed, whatever the batches are."""
         if isinstance(method, Sample):
@@ -207,18 +207,24 @@ class Generate(Task):
 
         def answer(batch: list[int]) -> list[list[Hypothesis]]:
             own = with_seeds(method, batch, 0)
-            tokens = self.stream(model, [rows[i] for i in batch], own, max_new=max_new, framed=framed)
+            tokens = self.stream(model, [rows[i] for i in batch], own, max_new=max_new, framing=framing)
             return collect(tokens, len(batch))
 
         read, written = window(self.context, max_new)
         return in_batches([min(len(row), read) + written for row in rows], model, answer)
 
     def continue_texts(
-        self, model: nn.Module, prompts: Sequence[str], method: Greedy | Sample, *, max_new: int
+        self,
+        model: nn.Module,
+        prompts: Sequence[str],
+        method: Greedy | Sample,
+        *,
+        max_new: int,
+        framing: Framing | None = None,
     ) -> list[Written]:
         """Return what follows each prompt, with its log-probability."""
         rows = self.tokenizer.encode_batch(list(prompts))
-        found = self.continue_rows(model, rows, method, max_new=max_new)
+        found = self.continue_rows(model, rows, method, max_new=max_new, framing=framing)
         return [
             Written(continued(self.tokenizer, row, one.tokens), one.score, one.score)
             for row, [one] in zip(rows, found, strict=True)
@@ -242,7 +248,7 @@ class Generate(Task):
         rows = [[int(token) for token in text[start : start + length]] for start in starts]
         new = min(SAMPLE_TOKENS, max(1, self.context - length))
         method = Sample(temperature=TEMPERATURE, seeds=tuple(range(len(rows))))
-        found = self.continue_rows(model, rows, method, max_new=new, framed=False) if rows else []
+        found = self.continue_rows(model, rows, method, max_new=new, framing=Framing()) if rows else []
         return {}, [
             {"input": self.tokenizer.decode(row), "output": continued(self.tokenizer, row, one[0].tokens)}
             for row, one in zip(rows, found, strict=True)
