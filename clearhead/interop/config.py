@@ -6,7 +6,7 @@ from typing import Any, final
 
 from clearhead.errors import OptionError
 
-__all__ = ["Config"]
+__all__ = ["Config", "shorten"]
 
 LARGEST = 2**31
 
