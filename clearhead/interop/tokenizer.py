@@ -1,7 +1,6 @@
 """Read the tokenizer of a model folder: tokenizer.json as it stands, and what `transformers` puts around a text.
 
-What `tokenizer_config.json` says beside it is taken too: the names of special tokens, and whether the start and the end
-are put around a text.
+What `tokenizer_config.json` has beside it is taken too: the names of special tokens, and the chat template.
 """
 
 import json
@@ -68,7 +67,7 @@ def read_tokenizer(home: Path, vocabulary: int, *, start: int | None, end: int |
     names = special_names(settings)
     with library_errors_as_data_errors(str(path)):
         made = with_special_tokens(parse_tokenizer(text, str(path)), settings, names, vocabulary)
-        before, after = around_text(made, settings, names)
+        before, after = around_text(made)
         places = made.get_vocab(with_added_tokens=True)
         found = {role: first_place(places, names, tokens) for role, tokens in ROLES.items()}
         if found["unknown"] is None:
@@ -146,28 +145,17 @@ def listed_tokens(settings: Config) -> Iterator[library.AddedToken]:
         yield library.AddedToken(content, **flags)
 
 
-def around_text(
-    tokenizer: library.Tokenizer, settings: Config, names: Mapping[str, str]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids before and after a text: as the settings ask for them, else as the post-processor puts them."""
-    if settings.get("add_bos_token") is not None or settings.get("add_eos_token") is not None:
-        before, after = (
-            place_of(tokenizer, names.get(f"{name}_token")) if settings.flag(f"add_{name}_token", False) else ()
-            for name in ("bos", "eos")
-        )
-        return before, after
+def around_text(tokenizer: library.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids that the post-processor puts before and after a text.
+
+    Settings such as `add_bos_token` have no say where there is a tokenizer.json, as in `transformers`.
+    """
     for text in PROBES:
         found = tokenizer.encode(text, add_special_tokens=True)
         own = [place for place, special in enumerate(found.special_tokens_mask) if not special]
         if own:
             return tuple(found.ids[: own[0]]), tuple(found.ids[own[-1] + 1 :])
     return tuple(tokenizer.encode("", add_special_tokens=True).ids), ()
-
-
-def place_of(tokenizer: library.Tokenizer, token: str | None) -> tuple[int, ...]:
-    """Return the id of a token; none where there is no such token."""
-    place = None if token is None else tokenizer.token_to_id(token)
-    return () if place is None else (place,)
 
 
 def first_place(places: Mapping[str, int], names: Mapping[str, str], tokens: tuple[str, ...]) -> int | None:
