@@ -51,10 +51,9 @@ class ChatTemplate:
 
 def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return the messages as plain JSON; OptionError where they are no conversation."""
-    if isinstance(messages, str | Mapping) or not messages:
-        raise OptionError(
-            f'messages: expected a list such as [{{"role": "user", "content": "Hello"}}]; came {messages!r:.80}'
-        )
+    if not isinstance(messages, list | tuple) or not messages:
+        example = '[{"role": "user", "content": "Hello"}]'
+        raise OptionError(f"messages: expected a list such as {example}; came {messages!r:.80}")
     for number, one in enumerate(messages, 1):
         if not isinstance(one, Mapping) or not isinstance(one.get("role"), str) or "content" not in one:
             raise OptionError(f"messages: the {number}. has no role and content; came {one!r:.80}")
