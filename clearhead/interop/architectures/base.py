@@ -42,7 +42,7 @@ class Architecture:
 
     model_type: str
     classes: Mapping[str, str]
-    """Their classes, by the task that each is for: the first that fits is the one to write."""
+    """Their classes, each with the task it is for; the first where config.json names none."""
     spec: Callable[[Config], Spec]
     rows: Callable[[Config], list[Row]]
     """The table of a model: every tensor that is read and written, by its whole name."""
@@ -56,19 +56,6 @@ class Architecture:
     """Tensors that some files hold a second time, by name: a table that is tied to another."""
     ignored: tuple[str, ...] = ()
     """How the names of tensors end that hold no weights of this model."""
-
-    def class_of(self, config: Config) -> str:
-        """Return the class that a configuration names; OptionError where it is none of these."""
-        named = config.get("architectures")
-        if named is None:
-            return next(iter(self.classes))
-        if not isinstance(named, list) or len(named) != 1 or named[0] not in self.classes:
-            raise config.error("architectures", f"{named!r} cannot be read; there are {', '.join(self.classes)}")
-        return named[0]
-
-    def task(self, config: Config) -> str:
-        """Return what a model is for: `generate`, `fill`, `classify`, `translate` or `embed`."""
-        return self.classes[self.class_of(config)]
 
     def config_of(self, spec: Spec, *, context: int = 2048) -> dict[str, Any]:
         """Return the fields of config.json from which this spec is read again.
