@@ -21,8 +21,7 @@ from torch import nn
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.files import PARTIAL, flush
-from clearhead.interop.config import Config
-from clearhead.interop.huggingface import Imported, read_hugging_face, read_object
+from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec
@@ -37,7 +36,6 @@ from clearhead.training.tasks import TASKS, Embed, Framing, Task, task_named
 __all__ = ["DTYPES", "import_model"]
 
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-GENERATION = "generation_config.json"
 NEW_STATE = {
     "seconds": 0.0,
     "tokens": 0,
@@ -73,10 +71,9 @@ def import_model(
     if not home.is_dir():
         raise OptionError(f"{source}: there is no such folder; give one as save_pretrained writes it")
     imported = read_hugging_face(home)
-    generation = read_generation(home, imported.config)
-    ends = generation.tokens("eos_token_id") or imported.end
-    tokens = read_tokenizer(home, rows_of(imported.spec), start=imported.start, end=next(iter(ends), None))
-    made = make_task(imported, tokens, generation, task=task, ends=ends, context=context)
+    tokens = read_tokenizer(home, rows_of(imported.spec), start=imported.start, end=next(iter(imported.end), None))
+    forced = read_generation(home, imported.config).tokens("forced_bos_token_id")
+    made = make_task(imported, tokens, forced, task=task, context=context)
     check_fit(made, imported.spec, str(source))
     model = imported.model.to(DTYPES[dtype])
     check_finite(model, str(source))
@@ -106,20 +103,8 @@ def rows_of(spec: Spec) -> int:
     return spec.encoder.vocabulary if isinstance(spec, EncoderDecoderSpec) else spec.vocabulary
 
 
-def read_generation(home: Path, config: Config) -> Config:
-    """Return the fields of generation_config.json; those of config.json where there is none, as it was once."""
-    file = home / GENERATION
-    return Config(read_object(file), str(file)) if file.exists() else config
-
-
 def make_task(
-    imported: Imported,
-    tokens: ImportedTokenizer,
-    generation: Config,
-    *,
-    task: str | None,
-    ends: tuple[int, ...],
-    context: int | None,
+    imported: Imported, tokens: ImportedTokenizer, forced: tuple[int, ...], *, task: str | None, context: int | None
 ) -> Task:
     """Return the task of the run, with the special tokens that the model expects around its texts."""
     known = (*TASKS, Embed.name)
@@ -127,13 +112,15 @@ def make_task(
         raise OptionError(f"task: there is no {task!r}; there are {', '.join(known)}")
     if context is not None and not 1 <= context <= imported.context:
         raise OptionError(f"context: the model reads 1 to {imported.context} tokens; came {context}")
+    if len(set(imported.labels)) < len(imported.labels):
+        raise imported.config.error("id2label", "two classes have one name")
     kind = task_named(task or imported.task)
     fields = kind.layout(imported.context).texts
     made = kind(
         tokenizers=dict.fromkeys(fields, tokens.tokenizer),
         context=context or imported.context,
         labels=imported.labels,
-        framing=dict(framing_of(kind, imported, tokens, generation, ends)),
+        framing=dict(framing_of(kind, imported, tokens, forced)),
     )
     if kind.place == "blank" and tokens.tokenizer.mask < 0:
         raise OptionError(
@@ -143,28 +130,27 @@ def make_task(
 
 
 def framing_of(
-    kind: type[Task], imported: Imported, tokens: ImportedTokenizer, generation: Config, ends: tuple[int, ...]
+    kind: type[Task], imported: Imported, tokens: ImportedTokenizer, forced: tuple[int, ...]
 ) -> Iterator[tuple[str, Framing]]:
-    """Yield the framing of each field. What is written is closed by the first of the ends."""
-    if kind.target == "continues":
-        yield "text", Framing(before=tokens.before, ends=ends)  # what is to be continued has nothing after it
-        return
+    """Yield the framing of each field. `forced` is a token that every output begins with, as in BART."""
+    read = Framing(before=tokens.before, after=tokens.after)
     if kind.target == "none":
-        yield "text", Framing(before=tokens.before, after=tokens.after)
-        return
-    if imported.start is None:
-        raise imported.config.error("decoder_start_token_id", "is missing: it says what an output begins with")
-    forced = generation.tokens("forced_bos_token_id")
-    yield "source", Framing(before=tokens.before, after=tokens.after)
-    yield (
-        "target",
-        Framing(
-            before=(imported.start, *forced),
-            opening=() if forced else tokens.before,
-            after=tokens.after or ends[:1],
-            ends=ends,
-        ),
-    )
+        yield "text", read
+    elif kind.target == "continues":
+        yield "text", Framing(before=tokens.before, ends=imported.end)  # a text to be continued has nothing after it
+    else:
+        if imported.start is None:
+            raise imported.config.error("decoder_start_token_id", "is missing: it says what an output begins with")
+        yield "source", read
+        yield (
+            "target",
+            Framing(
+                before=(imported.start, *forced),
+                opening=() if forced else tokens.before,
+                after=tokens.after or imported.end[:1],
+                ends=imported.end,
+            ),
+        )
 
 
 def check_finite(model: nn.Module, where: str) -> None:

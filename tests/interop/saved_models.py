@@ -6,7 +6,14 @@ import random
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
     BertTokenizerFast,
+    DistilBertConfig,
+    DistilBertModel,
     GPT2Config,
     GPT2LMHeadModel,
     GPT2TokenizerFast,
@@ -14,10 +21,14 @@ from transformers import (
     LlamaForCausalLM,
     LlamaTokenizerFast,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
     RobertaTokenizerFast,
     T5TokenizerFast,
 )
 
+import clearhead as ch
+from clearhead.interop.run import import_model
 from tests.model.copying import randomised
 
 TEXTS = [
@@ -166,14 +177,14 @@ def draw_texts(seed, count, special=()):
         yield "".join(draw.choices(signs, k=draw.randint(1, 24)))
 
 
-def gpt2_model(vocabulary, ids):
+def gpt2_model(vocabulary, tokenizer):
     config = GPT2Config(
         vocab_size=vocabulary, n_positions=128, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
     )
     return GPT2LMHeadModel(config)
 
 
-def llama_model(vocabulary, ids):
+def llama_model(vocabulary, tokenizer):
     config = LlamaConfig(
         vocab_size=vocabulary,
         max_position_embeddings=200,
@@ -188,8 +199,57 @@ def llama_model(vocabulary, ids):
     return LlamaForCausalLM(config)
 
 
-MODELS = {"gpt2": ("gpt2", gpt2_model), "llama": ("llama", llama_model)}
+def encoder_of(model_class, config_class, **options):
+    """What makes an encoder of the BERT family."""
+
+    def make(vocabulary, tokenizer):
+        config = config_class(
+            vocab_size=vocabulary,
+            hidden_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            intermediate_size=40,
+            max_position_embeddings=70,
+            type_vocab_size=2,
+            pad_token_id=tokenizer.pad_token_id,
+            **options,
+        )
+        return model_class(config)
+
+    return make
+
+
+def distilbert_model(vocabulary, tokenizer):
+    config = DistilBertConfig(
+        vocab_size=vocabulary, dim=24, n_layers=2, n_heads=3, hidden_dim=40, max_position_embeddings=60, pad_token_id=0
+    )
+    return DistilBertModel(config)
+
+
+LABELS = {0: "plum", 1: "cat", 2: "window"}
+DECODERS = {"gpt2": ("gpt2", gpt2_model), "llama": ("llama", llama_model)}
+FILLERS = {
+    "bert": ("bert", encoder_of(BertForMaskedLM, BertConfig)),
+    "roberta": ("roberta", encoder_of(RobertaForMaskedLM, RobertaConfig)),
+}
+CLASSIFIERS = {"classifier": ("bert", encoder_of(BertForSequenceClassification, BertConfig, id2label=LABELS))}
+EMBEDDERS = {"embedder": ("bert", encoder_of(BertModel, BertConfig)), "distilbert": ("bert", distilbert_model)}
+MODELS = {**DECODERS, **FILLERS, **CLASSIFIERS, **EMBEDDERS}
 """By name: the tokenizer, and what makes a model with so many rows and the tokenizer's special ids."""
+
+
+class Pair:
+    """A model of `transformers` and its tokenizer; the folder they were saved in; the run that it was imported as."""
+
+    def __init__(self, name, home):
+        self.name, self.source = name, home / "source"
+        self.peer, _ = save(name, self.source)
+        self.tokenizer = AutoTokenizer.from_pretrained(self.source)
+        import_model(self.source, home / "run", device="cpu")
+        self.run = ch.load(home / "run", device="cpu")
+        self.exact = ch.load(home / "run", device="cpu")  # in float64, where ties are not decided by rounding
+        self.peer.double()
+        self.exact.model.double()
 
 
 def save(name, folder, *, seed=0, rows=7):

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 import clearhead as ch
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
@@ -15,7 +14,7 @@ from clearhead.text.sources import Documents
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin
 from tests.interop import saved_models
-from tests.interop.saved_models import MODELS, draw_texts
+from tests.interop.saved_models import DECODERS, Pair, draw_texts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -28,21 +27,7 @@ TALK = [
 ]
 
 
-class Pair:
-    """A model of `transformers` and its tokenizer; the folder they were saved in; the run that it was imported as."""
-
-    def __init__(self, name, home):
-        self.name, self.source = name, home / "source"
-        self.peer, _ = saved_models.save(name, self.source)
-        self.tokenizer = AutoTokenizer.from_pretrained(self.source)
-        import_model(self.source, home / "run", device="cpu")
-        self.run = ch.load(home / "run", device="cpu")
-        self.exact = ch.load(home / "run", device="cpu")  # in float64, where ties are not decided by rounding
-        self.peer.double()
-        self.exact.model.double()
-
-
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=DECODERS)
 def pair(request, tmp_path_factory):
     return Pair(request.param, tmp_path_factory.mktemp(request.param))
 

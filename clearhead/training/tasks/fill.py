@@ -117,7 +117,7 @@ class Fill(Task):
 
         Of a text longer than the context the beginning is read, and only the blanks in it are filled.
         """
-        tokenizer = self.tokenizer
+        tokenizer, texts = self.tokenizer, [self.with_our_blanks(text) for text in texts]
         if shown < 1:
             raise OptionError(f"shown is how many pieces to give for a blank, 1 or more; came {shown}")
         rows = [self.frame().around(self.encode_blanks(text), self.reads) for text in texts]
@@ -134,11 +134,18 @@ class Fill(Task):
 
         return in_batches([len(row) for row in rows], model, answer)
 
+    def with_our_blanks(self, text: str) -> str:
+        """Return a text with its blanks as `<mask>`, if they were written as an imported model's own mask token."""
+        return text.replace(self.tokenizer.token(self.tokenizer.mask), BLANK) if self.tokenizer.imported else text
+
     def encode_blanks(self, text: str) -> list[int]:
         """Return the ids of a text, a mask token for each blank.
 
-        Where a token has its space in front, a blank has it too.
+        Where a token has its space in front, a blank has it too. The tokenizer of an imported model knows by itself
+        which space belongs to its mask token.
         """
+        if self.tokenizer.imported and BLANK in text:
+            return self.tokenizer.encode(text.replace(BLANK, self.tokenizer.token(self.tokenizer.mask)))
         first, *others = parts_of(self.tokenizer, text)
         if not others:
             raise OptionError(f"there is no blank to fill in {text[:60]!r}: write {BLANK} where one is")
@@ -149,10 +156,12 @@ class Fill(Task):
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens each text has; 0 for one without a blank, of which nothing is read."""
-        return [len(self.encode_blanks(text)) if BLANK in text else 0 for text in texts]
+        ours = map(self.with_our_blanks, texts)
+        return [len(self.encode_blanks(text)) if BLANK in text else 0 for text in ours]
 
     def answer(self, model: nn.Module, texts: Sequence[str], *, shown: int = CANDIDATES) -> list[Answer]:
         """Return texts filled, `score` the log-probability of that; a text without a blank comes back as it is."""
+        texts = [self.with_our_blanks(text) for text in texts]
         blank = [text for text in texts if BLANK in text]
         found = iter(self.fill(model, blank, shown=shown) if blank else ())
         return [as_answer(next(found)) if BLANK in text else {"output": text, "blanks": []} for text in texts]
@@ -177,6 +186,7 @@ class Fill(Task):
         return {"blanks" if name == "places" else name: value for name, value in scores.items()}, outputs
 
     def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
+        source = self.with_our_blanks(source)
         text = self.encode_blanks(source) if BLANK in source else self.tokenizer.encode(source)
         return encode_for_trace(self, "encoder", self.frame().around(text))
 
@@ -186,7 +196,7 @@ class Fill(Task):
         usable = [[one for one in row if one.id not in tokenizer.special] or row for row in trace.candidates]
         values = [[math.exp(one.log_prob) for one in row] for row in usable]
         ids = [[one.id for one in row] for row in usable]
-        return put_into_blanks(tokenizer, source, trace.sides["encoder"].ids, values, ids).text
+        return put_into_blanks(tokenizer, self.with_our_blanks(source), trace.sides["encoder"].ids, values, ids).text
 
     def example_text(self, ids: list[int]) -> str:
         return with_blank(self.tokenizer, ids) if ids else ""
