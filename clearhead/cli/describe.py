@@ -78,7 +78,8 @@ def describe(
     """
     spec = find_spec(model, size, vocabulary)
     check_lengths(model, spec, source, target)
-    made = describe_model(spec, batch=batch, source=source or LENGTH, target=target or LENGTH)
+    usual = usual_length(model)
+    made = describe_model(spec, batch=batch, source=source or usual, target=target or usual)
     if as_json:
         show_json(as_object(model, spec, made))
     else:
@@ -108,6 +109,12 @@ def find_spec(model: str, size: str | None, vocabulary: int | None) -> Spec:
         return sized(model, parse_count(size), vocabulary or VOCABULARY)
     except OptionError as error:
         raise typer.BadParameter(str(error), param_hint="--size") from error
+
+
+def usual_length(model: str) -> int:
+    """Return how many tokens a text has, unless given: no more than a run's model reads."""
+    folder = RunFolder(Path(model))
+    return min(LENGTH, folder.read_description()["context"]) if folder.exists() else LENGTH
 
 
 def check_lengths(model: str, spec: Spec, source: int | None, target: int | None) -> None:

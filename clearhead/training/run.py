@@ -66,7 +66,7 @@ class Run:
 
     def unseen(self, text: str) -> str:
         """Return what of a text the tokeniser has never seen: characters, or words if its tokens are words."""
-        return self.tokenizer.unseen(text)
+        return self.task.unseen(text)
 
     def translate(self, texts: Sequence[str], *, beam: int = 5, length_penalty: float = 1.0) -> list[str]:
         """Return the best translation of each text. A beam of 1 is greedy. A blank text gives a blank translation."""

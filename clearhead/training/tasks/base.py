@@ -174,6 +174,10 @@ class Task(ABC):
         """Return how many tokens each text has, to be compared with `reads`."""
         return [len(row) for row in self.tokenizer.encode_batch(list(texts))]
 
+    def unseen(self, text: str) -> str:
+        """Return what of a text the tokeniser has never seen."""
+        return self.tokenizer.unseen(text)
+
     @classmethod
     @abstractmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:

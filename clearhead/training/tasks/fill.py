@@ -159,6 +159,9 @@ class Fill(Task):
         ours = map(self.with_our_blanks, texts)
         return [len(self.encode_blanks(text)) if BLANK in text else 0 for text in ours]
 
+    def unseen(self, text: str) -> str:
+        return self.tokenizer.unseen(self.with_our_blanks(text).replace(BLANK, " "))
+
     def answer(self, model: nn.Module, texts: Sequence[str], *, shown: int = CANDIDATES) -> list[Answer]:
         """Return texts filled, `score` the log-probability of that; a text without a blank comes back as it is."""
         texts = [self.with_our_blanks(text) for text in texts]
