@@ -22,7 +22,7 @@ from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
 from clearhead.taps import Tapped
 
-__all__ = ["Decoder", "DecoderSpec", "Encoder", "EncoderDecoder", "EncoderDecoderSpec", "EncoderSpec"]
+__all__ = ["Decoder", "DecoderSpec", "Encoder", "EncoderDecoder", "EncoderDecoderSpec", "EncoderSpec", "Tied"]
 
 Tokens = Int[Tensor, "batch n"]
 Lengths = Int[Tensor, "batch"] | Sequence[int]

@@ -107,7 +107,12 @@ def plain_part(part: Any, d_model: int) -> Any:
 
 
 def differences(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield where two specs differ: the path of the part, and what each has there."""
+    """Yield where two specs differ: the path of the part, and what each has there.
+
+    A bias that ours lacks is no difference: `gather` writes zeros for it.
+    """
+    if path.endswith(("bias", "output_bias")) and ours is False and theirs is True:
+        return
     if isinstance(ours, float | int) and isinstance(theirs, float | int):
         if not math.isclose(ours, theirs, rel_tol=CLOSE):
             yield path, ours, theirs
@@ -136,10 +141,10 @@ def expect_heads(spec: AttentionSpec) -> Heads:
 
 def name_activation(feed_forward: FeedForward | None) -> str:
     """Return what configurations call the activation of a feed-forward with two maps."""
-    for name, make in ACTIVATIONS.items():
-        if feed_forward is not None and make(feed_forward.d_ff) == feed_forward:
-            return name
-    raise OptionError(f"feed_forward is {feed_forward!r}, and its models have {', '.join(ACTIVATIONS)}, with biases")
+    if isinstance(feed_forward, GELU | ReLU | SiLU):
+        same = replace(feed_forward, bias=True)  # one without is one of zeros
+        return next(name for name, make in ACTIVATIONS.items() if make(feed_forward.d_ff) == same)
+    raise OptionError(f"feed_forward is {feed_forward!r}, and its models have {', '.join(ACTIVATIONS)}")
 
 
 def pairs(ours: str, theirs: str, *, bias: bool = True, transposed: bool = False) -> list[Row]:
