@@ -21,6 +21,7 @@ from torch import nn
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.files import PARTIAL, flush
+from clearhead.interop.config import Config
 from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.model.sizes import Spec
@@ -72,8 +73,8 @@ def import_model(
         raise OptionError(f"{source}: there is no such folder; give one as save_pretrained writes it")
     imported = read_hugging_face(home)
     tokens = read_tokenizer(home, rows_of(imported.spec), start=imported.start, end=next(iter(imported.end), None))
-    forced = read_generation(home, imported.config).tokens("forced_bos_token_id")
-    made = make_task(imported, tokens, forced, task=task, context=context)
+    generation = read_generation(home, imported.config)
+    made = make_task(imported, tokens, generation, task=task, context=context)
     check_fit(made, imported.spec, str(source))
     model = imported.model.to(DTYPES[dtype])
     check_finite(model, str(source))
@@ -104,7 +105,7 @@ def rows_of(spec: Spec) -> int:
 
 
 def make_task(
-    imported: Imported, tokens: ImportedTokenizer, forced: tuple[int, ...], *, task: str | None, context: int | None
+    imported: Imported, tokens: ImportedTokenizer, generation: Config, *, task: str | None, context: int | None
 ) -> Task:
     """Return the task of the run, with the special tokens that the model expects around its texts."""
     known = (*TASKS, Embed.name)
@@ -120,7 +121,7 @@ def make_task(
         tokenizers=dict.fromkeys(fields, tokens.tokenizer),
         context=context or imported.context,
         labels=imported.labels,
-        framing=dict(framing_of(kind, imported, tokens, forced)),
+        framing=dict(framing_of(kind, imported, tokens, generation)),
     )
     if kind.place == "blank" and tokens.tokenizer.mask < 0:
         raise OptionError(
@@ -130,14 +131,15 @@ def make_task(
 
 
 def framing_of(
-    kind: type[Task], imported: Imported, tokens: ImportedTokenizer, forced: tuple[int, ...]
+    kind: type[Task], imported: Imported, tokens: ImportedTokenizer, generation: Config
 ) -> Iterator[tuple[str, Framing]]:
-    """Yield the framing of each field. `forced` is a token that every output begins with, as in BART."""
+    """Yield the framing of each field; `generation` has a token that every output begins with, if there is one."""
     read = Framing(before=tokens.before, after=tokens.after)
+    forced, never = generation.tokens("forced_bos_token_id"), tuple(forbidden_tokens(generation))
     if kind.target == "none":
         yield "text", read
     elif kind.target == "continues":
-        yield "text", Framing(before=tokens.before, ends=imported.end)  # a text to be continued has nothing after it
+        yield "text", Framing(before=tokens.before, ends=imported.end, never=never)  # nothing stands after it
     else:
         if imported.start is None:
             raise imported.config.error("decoder_start_token_id", "is missing: it says what an output begins with")
@@ -149,8 +151,21 @@ def framing_of(
                 opening=() if forced else tokens.before,
                 after=tokens.after or imported.end[:1],
                 ends=imported.end,
+                never=never,
             ),
         )
+
+
+def forbidden_tokens(generation: Config) -> Iterator[int]:
+    """Yield the ids that are never to be written; of words of several tokens, which are left out, none."""
+    yield from generation.tokens("suppress_tokens")
+    words = generation.get("bad_words_ids") or []
+    if not isinstance(words, list):
+        raise generation.error("bad_words_ids", f"expected lists of token ids; came {words!r:.80}")
+    for word in words:
+        ids = Config({"bad_words_ids": word}, generation.where).tokens("bad_words_ids")
+        if len(ids) == 1:
+            yield from ids
 
 
 def check_finite(model: nn.Module, where: str) -> None:

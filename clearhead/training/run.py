@@ -8,6 +8,7 @@ run.translate(["zweiundvierzig"], beam=5)
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -135,7 +136,7 @@ class Run:
     ) -> list[Written]:
         """Return the reply to each conversation, with its log-probability."""
         task, prompts = self.asked(Generate), [self.chat_text(messages) for messages in chats]
-        framing = Framing(ends=task.frame().ends)  # a template brings its own special tokens
+        framing = replace(task.frame(), before=())  # a template brings its own special tokens
         return task.continue_texts(self.model, prompts, method, max_new=max_new, framing=framing)
 
     def stream_reply(
@@ -147,7 +148,7 @@ class Run:
     ) -> Iterator[str]:
         """Yield what `chat` returns, piece by piece as it is decoded."""
         task = self.asked(Generate)
-        framing = Framing(ends=task.frame().ends)
+        framing = replace(task.frame(), before=())
         yield from stream_text(self.model, task, self.chat_text(messages), method, max_new=max_new, framing=framing)
 
     def embed(

@@ -7,6 +7,8 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
@@ -20,10 +22,14 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlamaTokenizerFast,
+    MarianConfig,
+    MarianMTModel,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForMaskedLM,
     RobertaTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
     T5TokenizerFast,
 )
 
@@ -226,6 +232,61 @@ def distilbert_model(vocabulary, tokenizer):
     return DistilBertModel(config)
 
 
+def translator_of(model_class, config_class, **options):
+    """What makes a Marian or a BART."""
+
+    def make(vocabulary, tokenizer):
+        config = config_class(
+            vocab_size=vocabulary,
+            d_model=24,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=3,
+            decoder_attention_heads=3,
+            encoder_ffn_dim=40,
+            decoder_ffn_dim=40,
+            max_position_embeddings=50,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            forced_eos_token_id=None,
+            **options,
+        )
+        made = model_class(config)
+        made.final_logits_bias.normal_()
+        made.generation_config.max_length = made.generation_config.num_beams = None
+        return made
+
+    return make
+
+
+def marian_model(vocabulary, tokenizer):
+    """Begins with padding, which it may not write."""
+    pad = tokenizer.pad_token_id
+    made = translator_of(MarianMTModel, MarianConfig, decoder_start_token_id=pad, decoder_vocab_size=vocabulary)(
+        vocabulary, tokenizer
+    )
+    made.generation_config.bad_words_ids = [[pad]]
+    made.final_logits_bias[:, pad] = 50.0
+    return made
+
+
+def t5_model(vocabulary, tokenizer):
+    config = T5Config(
+        vocab_size=vocabulary,
+        d_model=24,
+        d_kv=8,
+        d_ff=40,
+        num_layers=2,
+        num_heads=3,
+        n_positions=40,
+        decoder_start_token_id=0,
+        pad_token_id=0,
+        eos_token_id=1,
+    )
+    return T5ForConditionalGeneration(config)
+
+
 LABELS = {0: "plum", 1: "cat", 2: "window"}
 DECODERS = {"gpt2": ("gpt2", gpt2_model), "llama": ("llama", llama_model)}
 FILLERS = {
@@ -234,7 +295,19 @@ FILLERS = {
 }
 CLASSIFIERS = {"classifier": ("bert", encoder_of(BertForSequenceClassification, BertConfig, id2label=LABELS))}
 EMBEDDERS = {"embedder": ("bert", encoder_of(BertModel, BertConfig)), "distilbert": ("bert", distilbert_model)}
-MODELS = {**DECODERS, **FILLERS, **CLASSIFIERS, **EMBEDDERS}
+TRANSLATORS = {
+    "marian": ("unigram", marian_model),
+    "bart": (
+        "framed bytes",
+        translator_of(BartForConditionalGeneration, BartConfig, decoder_start_token_id=3, forced_bos_token_id=2),
+    ),
+    "bart unforced": (
+        "framed bytes",
+        translator_of(BartForConditionalGeneration, BartConfig, decoder_start_token_id=3, forced_bos_token_id=None),
+    ),
+    "t5": ("t5", t5_model),
+}
+MODELS = {**DECODERS, **FILLERS, **CLASSIFIERS, **EMBEDDERS, **TRANSLATORS}
 """By name: the tokenizer, and what makes a model with so many rows and the tokenizer's special ids."""
 
 

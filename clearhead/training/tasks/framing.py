@@ -25,8 +25,8 @@ Ids = NDArray[np.int64]
 class Framing:
     """Ids of the special tokens `before` and `after` a text.
 
-    `ends` are those that end what the model writes. `opening` are tokens that it writes itself before the text, as
-    BART does with `<s>`.
+    `ends` are those that end what the model writes, `never` those that it may not write. `opening` are tokens that it
+    writes itself before the text, as BART does with `<s>`.
 
     >>> Framing(before=(101,), after=(102,)).around([7, 8])
     [101, 7, 8, 102]
@@ -36,6 +36,7 @@ class Framing:
     after: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     opening: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:

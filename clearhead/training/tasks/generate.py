@@ -180,7 +180,7 @@ class Generate(Task):
         kept = () if self.framing is None else frame.before
         going = list(range(len(rows)))
         for begun in range(0, max_new if rows else 0, written):
-            rules = Rules(max_new=min(written, max_new - begun), end=frame.ends)
+            rules = Rules(max_new=min(written, max_new - begun), end=frame.ends, never=frame.never)
             inputs = [last_ids(lines[i], read, kept) for i in going]
             ended = set()
             for token in stream(cast(Model, model), inputs, with_seeds(method, going, begun), rules=rules):
@@ -291,7 +291,8 @@ class Generate(Task):
         room = self.context - len(source) + 1  # what is written last is never read
         if room < 1:
             raise OptionError(f"the text fills the context of {self.context} tokens; shorten it to write more")
-        rules = Rules(max_new=min(room, max_new or usual), end=self.frame().ends)
+        frame = self.frame()
+        rules = Rules(max_new=min(room, max_new or usual), end=frame.ends, never=frame.never)
         return Decoding(source=source, prefix=None, rules=rules, writes=self.tokenizer, before=source)
 
     def example_text(self, ids: list[int]) -> str:

@@ -139,7 +139,7 @@ class Translate(Task):
         framed = [reads.around(row, self.context - reads.size) for row in rows]
 
         def answer(batch: list[int]) -> list[list[Hypothesis]]:
-            rules = Rules(max_new=min(self.context, reach(len(framed[batch[0]]))), end=writes.ends)
+            rules = Rules(max_new=min(self.context, reach(len(framed[batch[0]]))), end=writes.ends, never=writes.never)
             inputs = [framed[i] for i in batch]
             return generate(cast(Model, model), inputs, method, rules=rules, prefix=[list(writes.before)])
 
@@ -221,7 +221,7 @@ class Translate(Task):
 
     def decoding(self, ids: Mapping[str, list[int]], *, max_new: int | None, usual: int) -> Decoding:
         framing, source = self.frame("target"), ids["encoder"]
-        rules = Rules(max_new=min(self.context, max_new or reach(len(source))), end=framing.ends)
+        rules = Rules(max_new=min(self.context, max_new or reach(len(source))), end=framing.ends, never=framing.never)
         writes = self.tokenizers["target"]
         return Decoding(source=source, prefix=[list(framing.before)], rules=rules, writes=writes, before=[])
 
