@@ -76,8 +76,8 @@ class InnerValues:
             return self.stream[name][rows]
         if at in self.sites and step in (*STEPS, CONCAT):
             return site_value(self.sites[at], step, rows)
-        if at in self.sites and step.startswith("projected_"):
-            return self.projected(at, step.removeprefix("projected_"), rows)
+        if at in self.sites and step.startswith(("projected_", "mapped_")):
+            return self.projected(at, step, rows)
         return self.section(self.names.box_of[name], rows)[name]
 
     def section(self, box: Box, rows: slice = ALL_ROWS) -> dict[str, Tensor]:
@@ -134,16 +134,20 @@ class InnerValues:
             before = made[f"{at}.{place.out or 'out'}"]
         return made
 
-    def projected(self, at: str, role: str, rows: slice) -> Tensor:
-        """Return queries or keys before rotary; turned, they must be those that were recorded."""
-        made, site = self.names.maps[f"{at}.projected_{role}"], self.sites[at]
+    def projected(self, at: str, step: str, rows: slice) -> Tensor:
+        """Return queries or keys before rotary, or before their norm; turned, they must be those that were recorded."""
+        (before, _, role), maps, site = step.partition("_"), self.names.maps, self.sites[at]
         rows = ALL_ROWS if self.changes else rows
+        made = maps.get(f"{at}.mapped_{role}") or maps[f"{at}.projected_{role}"]
         source = self.value(made.of, rows).unsqueeze(0)
         positions = getattr(site.call.positions, role)[..., rows]
         with eval_mode(self.model):
-            vectors = made.apply(source)
+            vectors = getattr(self.names.sites[at], role)(source)
             turned = apply_edits(f"{at}.{role}", site.position.turn(vectors, positions), self.changes)
         self.compare(f"{at}.{role}", turned[0], getattr(site.call, role)[0, :, rows])
+        if before == "mapped":
+            with eval_mode(self.model):
+                vectors = made.apply(source)
         return vectors[0].repeat_interleave(site.n_heads // vectors.shape[1], 0)
 
     def last_norm(self, side: str, rows: slice) -> dict[str, Tensor]:

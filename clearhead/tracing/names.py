@@ -18,10 +18,12 @@ A box is what a picture of the model has one of: an embedding, a norm, an attent
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
+from clearhead.attention.heads import WholeMap
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Connection
@@ -234,17 +236,22 @@ class Side:
         maps, turns = self.names.maps, layer.position.turns
         memory = self.names.ends.get("encoder", "") if cross else came
         for role, label, of in (("query", "W_Q", came), ("key", "W_K", memory), ("value", "W_V", memory)):
-            rows, projected = "key" if role in BY_KEY else "query", f"{at}.projected_{role}"
-            if turns and role != "value" and of:
-                maps[projected] = LinearMap(label, getattr(layer, role), of)
-                yield Value(name=projected, map=label, of=of, rows=rows, per_head=True)
-                turned = f"projected_{role}, turned by its position"
-                yield Value(name=f"{at}.{role}", formula=turned, rows=rows, per_head=True)
-            elif of:
-                maps[f"{at}.{role}"] = LinearMap(label, getattr(layer, role), of)
-                yield Value(name=f"{at}.{role}", map=label, of=of, rows=rows, per_head=True)
-            else:
+            rows, own = "key" if role in BY_KEY else "query", getattr(layer, role)
+            if not of:
                 yield Value(name=f"{at}.{role}", formula=f"{label} of the memory", rows=rows, per_head=True)
+                continue
+            names = [f"{at}.{role}"]
+            if turns and role != "value":
+                names.insert(0, f"{at}.projected_{role}")
+            if isinstance(own, WholeMap) and own.norm is not None:
+                names.insert(0, f"{at}.mapped_{role}")
+                own = own.map_linearly
+            maps[names[0]] = LinearMap(label, own, of)
+            yield Value(name=names[0], map=label, of=of, rows=rows, per_head=True)
+            for before, name in pairwise(names):
+                after = "turned by its position" if "projected" in before else "normalised in each head"
+                formula = f"{before.removeprefix(f'{at}.')}, {after}"
+                yield Value(name=name, formula=formula, rows=rows, per_head=True)
         for name, formula in FORMULAS.items():
             columns = "key" if name in BY_COLUMN else "unit"
             operands = {one: f"{at}.{one}" for one in OPERAND.findall(formula) if one != "scale"}
