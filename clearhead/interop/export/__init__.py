@@ -12,13 +12,19 @@ from clearhead.errors import OptionError, RunError
 from clearhead.files import PARTIAL
 from clearhead.interop.export.base import Figures, Format, spec_of
 from clearhead.interop.export.ctranslate2 import CTranslate2
+from clearhead.interop.export.gguf import Gguf
+from clearhead.interop.export.huggingface import HuggingFace
+from clearhead.interop.export.onnx import Onnx
 from clearhead.interop.export.tokens import save_tokenizers
+from clearhead.interop.export.torch_program import TorchProgram
 from clearhead.model.sizes import Spec
 from clearhead.training.run import Run, load
 
 __all__ = ["FORMATS", "Exported", "Figures", "Format", "blocks_by_format", "check_exportable", "export"]
 
-FORMATS: Mapping[str, Format] = {one.name: one for one in (CTranslate2(),)}
+FORMATS: Mapping[str, Format] = {
+    one.name: one for one in (HuggingFace(), CTranslate2(), Onnx(), Gguf(), TorchProgram())
+}
 """Every format, by the name that `--to` takes."""
 
 

@@ -1,10 +1,8 @@
 """What a format of export is: what it cannot express, how it is written, and how its peer is held to our numbers."""
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, cast, final
 
@@ -15,7 +13,7 @@ from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec
 from clearhead.training.run import Run
 
-__all__ = ["Figures", "Format", "Weights", "import_peer", "name_part", "peer_version", "spec_of", "unknown_fields"]
+__all__ = ["Figures", "Format", "Weights", "name_part", "spec_of", "unknown_fields"]
 
 
 @final
@@ -75,22 +73,6 @@ class Format(ABC):
 def spec_of(run: Run) -> Spec:
     """Return the spec that the run's model was built from."""
     return cast(Spec, run.model.spec)
-
-
-def import_peer(name: str) -> Any:
-    """Import a package that an export needs; OptionError with the way to install it where it is not there."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise OptionError(
-            f"this export needs the package {name.partition('.')[0]} ({error}); install it with "
-            "`pip install 'clearhead[export]'`"
-        ) from None
-
-
-def peer_version(name: str) -> str:
-    """Return a package's name and version, as figures are told with it."""
-    return f"{name} {version(name)}"
 
 
 def name_part(part: object) -> str:

@@ -18,9 +18,10 @@ from clearhead.attention.positions import ALiBi, Learned, NoPosition, Rotary, Si
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
-from clearhead.interop.export.base import Figures, Format, Weights, import_peer, name_part, spec_of, unknown_fields
+from clearhead.interop.export.base import Figures, Format, Weights, name_part, spec_of, unknown_fields
 from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
 from clearhead.interop.export.tokens import token_names
+from clearhead.interop.peers import import_peer
 from clearhead.model.arrangements import PostNorm, PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from clearhead.decoding import Greedy, Rules, generate
 from clearhead.decoding.request import Model
-from clearhead.interop.export.base import Figures, import_peer, peer_version
+from clearhead.interop.export.base import Figures
 from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, largest, unpad
 from clearhead.interop.export.tokens import token_names
+from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.transformers import Encoder
 from clearhead.training.run import Run
 
