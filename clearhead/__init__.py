@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clearhead.compiling import compile
     from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, stream
     from clearhead.errors import ClearheadError
+    from clearhead.interop.export import export
     from clearhead.model import presets
     from clearhead.registry import register
     from clearhead.taps import replacing, watching
@@ -47,6 +48,7 @@ __all__ = [
     "compile",
     "craft",
     "explain",
+    "export",
     "generate",
     "load",
     "masks",
@@ -89,6 +91,7 @@ CONTENTS = {
     "clearhead.compiling": ("compile",),
     "clearhead.decoding": ("Beam", "Greedy", "Rules", "Sample", "generate", "score", "stream"),
     "clearhead.errors": ("ClearheadError",),
+    "clearhead.interop.export": ("export",),
     "clearhead.registry": ("register",),
     "clearhead.taps": ("replacing", "watching"),
     "clearhead.tracing": ("Edit", "Swap", "Trace"),

@@ -40,6 +40,7 @@ VERBS = {
     "embed": "Turn lines of text into vectors.",
     "answer": "Answer lines of text with a run of any task.",
     "evaluate": "Score a trained model on your files.",
+    "export": "Write a run for other programs, checked by them.",
 }
 """Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""
 ELSEWHERE = {"import": ("import_model", "import_run")}
