@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from clearhead.compiling import compile
     from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, stream
     from clearhead.errors import ClearheadError
+    from clearhead.interop.export import export
+    from clearhead.interop.run import import_model
     from clearhead.model import presets
     from clearhead.registry import register
     from clearhead.taps import replacing, watching
@@ -47,7 +49,9 @@ __all__ = [
     "compile",
     "craft",
     "explain",
+    "export",
     "generate",
+    "import_model",
     "load",
     "masks",
     "model",
@@ -89,6 +93,8 @@ CONTENTS = {
     "clearhead.compiling": ("compile",),
     "clearhead.decoding": ("Beam", "Greedy", "Rules", "Sample", "generate", "score", "stream"),
     "clearhead.errors": ("ClearheadError",),
+    "clearhead.interop.export": ("export",),
+    "clearhead.interop.run": ("import_model",),
     "clearhead.registry": ("register",),
     "clearhead.taps": ("replacing", "watching"),
     "clearhead.tracing": ("Edit", "Swap", "Trace"),

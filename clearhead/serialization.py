@@ -22,6 +22,7 @@ from clearhead.errors import ClearheadError, OptionError, RunError
 from clearhead.files import parse_json, replacing
 
 __all__ = [
+    "added",
     "check_fields",
     "check_registered",
     "check_type",
@@ -35,12 +36,26 @@ __all__ = [
 ]
 
 CLASS = "is"
+ADDED = "added"
 Then = Mapping[str, Mapping[str, Any]]
 """By class, the fields that older files lack, and the value each had when those were written."""
 MOST_OBJECTS = 50_000
 """More than these, some 6,000 blocks, are no model: building them would only take time."""
 LARGEST = 2**64
 """Integers in files are smaller than this: torch's seeds reach up to it, and nothing else so far."""
+
+
+def added(default: Any) -> Any:
+    """Return a field that its class got after files with it were written: JSON has it only where it is not the default.
+
+    So a model that does not use it is written as it always was, and older files go on loading.
+    """
+    return dataclasses.field(default=default, metadata={ADDED: True})
+
+
+def added_fields(of: type) -> dict[str, Any]:
+    """Return the defaults of the fields that were added to a class later."""
+    return {field.name: field.default for field in dataclasses.fields(of) if ADDED in field.metadata}
 
 
 def table_of(classes: Iterable[type]) -> dict[str, type]:
@@ -58,7 +73,9 @@ def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
     With `known`, a table, every class must be in it: what is written can be read by the same table.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        later = added_fields(type(value))
         inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        inner = {name: one for name, one in inner.items() if name not in later or one != later[name]}
         return {CLASS: known_name(value, known), **to_json(inner, known)}
     if isinstance(value, Mapping):
         odd = [name for name in value if not isinstance(name, str) or name == CLASS]
@@ -141,7 +158,8 @@ def make_part(value: Any, reader: Reader, where: str) -> Any:
         raise error(
             f"{where}: there is no {str(name)[:60]!r} in this version of Clearhead: was it written by a newer one?"
         )
-    given = check_fields(fields, hints_of(table[name]), where, what=name, then=then.get(name), error=error)
+    missing = {**added_fields(table[name]), **then.get(name, {})}
+    given = check_fields(fields, hints_of(table[name]), where, what=name, then=missing, error=error)
     try:
         return table[name](**given)
     except (ClearheadError, ValueError) as problem:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_modules
 
-from clearhead.attention.parts import HeadShape
+from clearhead.attention.parts import HeadShape, Norm
 from clearhead.errors import OptionError
 from clearhead.registry import kind, register
+from clearhead.serialization import added
 
 __all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "alike", "is_hooked", "joinable", "map_jointly"]
 
@@ -60,7 +61,8 @@ class Heads(HeadLayout):
 
     `kv`: key and value heads, shared by equal groups of query heads (1: one for all). `d_head` and `d_value` default to
     d_model / count. `value_rank` r gives the value map as V_down (d_model x r) then V_up (r x d_value) in each head.
-    `output=False` stops at the concatenation.
+    `output=False` stops at the concatenation. `output_bias` says whether W_O has a bias, if not as the other maps.
+    `qk_norm` normalises the queries and keys of each head, before they are turned by their positions.
 
     >>> import clearhead as ch
     >>> layer = ch.Attention(512, heads=ch.Heads(8, d_value=512, value_rank=16, output=False))
@@ -75,6 +77,8 @@ class Heads(HeadLayout):
     value_rank: int | None = None
     bias: bool = False
     output: bool = True
+    output_bias: bool | None = added(None)
+    qk_norm: Norm | None = added(None)
 
     def __post_init__(self) -> None:
         for name in ("count", "kv", "d_head", "d_value", "value_rank"):
@@ -100,13 +104,14 @@ class Heads(HeadLayout):
         shape = self.shape(d_model)
         d_value = self.d_value or shape.d_head
         width = self.count * d_value
+        last_bias = self.bias if self.output_bias is None else self.output_bias
         return Maps(
-            query=WholeMap(d_model, shape.n_heads, shape.d_head, bias=self.bias),
-            key=WholeMap(d_model, shape.n_kv_heads, shape.d_head, bias=self.bias),
+            query=WholeMap(d_model, shape.n_heads, shape.d_head, bias=self.bias, norm=self.qk_norm),
+            key=WholeMap(d_model, shape.n_kv_heads, shape.d_head, bias=self.bias, norm=self.qk_norm),
             value=WholeMap(d_model, shape.n_kv_heads, d_value, bias=self.bias)
             if self.value_rank is None
             else LowRankMap(d_model, shape.n_kv_heads, self.value_rank, d_value, bias=self.bias),
-            output=linear(width, d_model, bias=self.bias) if self.output else nn.Identity(),
+            output=linear(width, d_model, bias=last_bias) if self.output else nn.Identity(),
         )
 
 
@@ -173,20 +178,28 @@ def linear(d_in: int, d_out: int, *, bias: bool) -> nn.Linear:
 
 @final
 class WholeMap(nn.Module):
-    """One linear map from the whole input to every head."""
+    """One linear map from the whole input to every head, and the norm of each head's vectors if there is one."""
 
-    def __init__(self, d_model: int, n_heads: int, width: int, *, bias: bool) -> None:
+    def __init__(self, d_model: int, n_heads: int, width: int, *, bias: bool, norm: Norm | None = None) -> None:
         super().__init__()
         self.n_heads = n_heads
         self.linear = linear(d_model, n_heads * width, bias=bias)
+        self.norm = None if norm is None else norm.build(width)
 
     @property
     def last(self) -> Tensor:
         return self.linear.weight
 
     def forward(self, source: Source) -> PerHead:
+        return self.normed(self.map_linearly(source))
+
+    def map_linearly(self, source: Source) -> PerHead:
+        """Return the vectors of each head before their norm."""
         # Not einops: in decoding a map of one position takes no longer than einops takes to read its pattern.
         return self.linear(source).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+    def normed(self, vectors: PerHead) -> PerHead:
+        return vectors if self.norm is None else self.norm(vectors)
 
 
 def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
@@ -253,7 +266,9 @@ def map_jointly(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]
     biases: list[Tensor] = [one.linear.bias for one in maps if one.linear.bias is not None]
     made = F.linear(source, torch.cat(weights), torch.cat(biases) if biases else None)
     parts = made.split([weight.shape[0] for weight in weights], -1)
-    return tuple(part.unflatten(-1, (one.n_heads, -1)).transpose(1, 2) for one, part in zip(maps, parts, strict=True))
+    return tuple(
+        one.normed(part.unflatten(-1, (one.n_heads, -1)).transpose(1, 2)) for one, part in zip(maps, parts, strict=True)
+    )
 
 
 @final

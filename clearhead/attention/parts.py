@@ -1,10 +1,15 @@
 """What every part of attention has in common, and the numbers a part is built for."""
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Optional
 
-__all__ = ["HeadShape", "MadeFor", "Part"]
+from torch import nn
+
+from clearhead.registry import kind
+
+__all__ = ["HeadShape", "MadeFor", "Norm", "Part"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +27,15 @@ class MadeFor:
 
     n_heads: int | None = None
     d_head: int | None = None
+
+
+@kind("norm")
+class Norm(ABC):
+    """Spec of a norm, which brings vectors to a common size. The kinds are in `clearhead.model.norms`."""
+
+    @abstractmethod
+    def build(self, d_model: int) -> nn.Module:
+        """Return the norm with its learned values, for vectors of this width."""
 
 
 class Part:

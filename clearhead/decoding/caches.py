@@ -113,14 +113,17 @@ class Growing(Cache):
         if scale is None or layer.mask.kinds != {"causal"}:
             return super().fast_step(layer)
         heads, clock, position = layer.shape, self.clock, layer.position
-        maps = [cast(WholeMap, part).linear for part in (layer.query, layer.key, layer.value)]
-        project, widths = join_linears(maps), [part.weight.shape[0] for part in maps]
+        maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
+        project, widths = join_linears([one.linear for one in maps]), [one.linear.weight.shape[0] for one in maps]
+        query_norm, key_norm, _ = (one.norm for one in maps)
         output, grouped = linear_step(layer.output), heads.n_heads != heads.n_kv_heads
 
         def step(x: Tensor) -> Tensor:
             rows = x.shape[0]
             parts = torch.split_with_sizes(project(x), widths, 1)
             query, key, value = (part.view(rows, -1, 1, heads.d_head) for part in parts)
+            query = query if query_norm is None else query_norm(query)
+            key = key if key_norm is None else key_norm(key)
             if position.turns:
                 query, key = clock.turn(position, query), clock.turn(position, key)
             self.write(key, value)
@@ -316,12 +319,14 @@ class Fixed(FromSource):
         if scale is None or layer.mask.kinds != {"none"} or layer.uses_positions:
             return super().fast_step(layer)
         heads, grouped = layer.shape, layer.shape.n_heads != layer.shape.n_kv_heads
-        project, output = linear_step(cast(WholeMap, layer.query).linear), linear_step(layer.output)
+        to_query = cast(WholeMap, layer.query)
+        project, output = linear_step(to_query.linear), linear_step(layer.output)
 
         def step(x: Tensor) -> Tensor:
             if self.source is not None:
                 self.keys, self.values = self.first(layer)
             query = project(x).view(self.keys.shape[0], -1, heads.n_heads, heads.d_head).transpose(1, 2)
+            query = to_query.normed(query)
             mask = None if self.real is None else self.real.table
             context = F.scaled_dot_product_attention(
                 query, self.keys, self.values, mask, scale=scale, enable_gqa=grouped

@@ -6,7 +6,7 @@ from typing import Any, final
 
 from clearhead.errors import OptionError
 
-__all__ = ["Config"]
+__all__ = ["Config", "shorten"]
 
 LARGEST = 2**31
 
@@ -53,6 +53,28 @@ class Config:
         if not isinstance(value, bool):
             raise self.error(name, f"expected true or false; came {shorten(value)}")
         return value
+
+    def tokens(self, name: str) -> tuple[int, ...]:
+        """Return the token ids of a field: of one id, of a list, or none where it is missing."""
+        value = self.values.get(name)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < LARGEST for one in ids):
+            raise self.error(name, f"expected a token id or a list of ids; came {shorten(value)}")
+        return tuple(ids)
+
+    def task(self, classes: Mapping[str, str]) -> str:
+        """Return what the model is for by its class: `generate`, `fill`, `classify`, `translate` or `embed`."""
+        named = self.values.get("architectures")
+        if named is None:
+            return next(iter(classes.values()))
+        if not isinstance(named, list) or len(named) != 1 or named[0] not in classes:
+            raise self.error("architectures", f"{shorten(named)} cannot be read; there are {', '.join(classes)}")
+        return classes[named[0]]
+
+    def count_labels(self) -> int:
+        """Return the number of classes of a classifier: by default two."""
+        names = self.values.get("id2label")
+        return len(names) if isinstance(names, dict) and names else self.count("num_labels", 2)
 
     def choose(self, name: str, table: Mapping[str, Any], default: str | None = None) -> Any:
         """Return what a table has for the name in a field."""

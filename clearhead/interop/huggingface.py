@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -13,25 +14,36 @@ from clearhead.errors import OptionError
 from clearhead.files import read_json
 from clearhead.interop.architectures import Architecture, find_architecture
 from clearhead.interop.config import Config
-from clearhead.interop.tables import Row, expand, fill
-from clearhead.model.transformers import DecoderSpec
+from clearhead.interop.tables import Row, fill
+from clearhead.model.sizes import Spec
 from clearhead.training.weight_files import SMALL, Bounded, TooManyNumbers
 
 __all__ = ["Imported", "read_hugging_face"]
 
-CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-OUTPUT = "lm_head.weight"
+CONFIG, GENERATION = "config.json", "generation_config.json"
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class Imported(NamedTuple):
-    """A model that was read: its spec, and itself with its weights, in evaluation mode."""
+    """A model that was read: its spec, itself with its weights in evaluation mode, and what it is for."""
 
-    spec: DecoderSpec
+    spec: Spec
     model: nn.Module
+    task: str
+    """`generate`, `fill`, `classify`, `translate` or `embed`: by the class that config.json names."""
+    context: int
+    """Number of tokens of the longest text."""
+    labels: tuple[str, ...]
+    """Names of a classifier's classes in order; none for other tasks."""
+    start: int | None
+    """Id that decoding begins with: of an encoder-decoder its `decoder_start_token_id`, else `bos_token_id`."""
+    end: tuple[int, ...]
+    """Ids that end a text."""
+    config: Config
 
 
 def read_hugging_face(folder: str | Path) -> Imported:
-    """Read the model in a folder that `save_pretrained` wrote: GPT-2, Llama or Mistral, in float32.
+    """Read the model in a folder that `save_pretrained` wrote, in float32; `ARCHITECTURES` lists what can be read.
 
     OptionError where the architecture or a field of its configuration is not supported, where a tensor is missing, is
     left over or has another shape, and where a file cannot be read. Nothing is guessed.
@@ -39,35 +51,71 @@ def read_hugging_face(folder: str | Path) -> Imported:
     home = Path(folder)
     config = Config(read_object(home / CONFIG), str(home / CONFIG))
     architecture = find_architecture(config)
-    spec = architecture.spec(config)
+    task, spec = config.task(architecture.classes), architecture.spec(config)
+    labels = read_labels(config, spec) if task == "classify" else ()
     with Tensors(home) as theirs:
-        prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in theirs) else ""
-        rows = list(table_rows(architecture, config, prefix, len(spec.blocks)))
+        rows = table_rows(architecture, config, theirs)
         check_names(rows, theirs, architecture, config, str(home))
         model = build_bounded(spec, theirs, str(home))
         fill(dict(model.named_parameters()), rows, theirs, str(home))
-    return Imported(spec, model.eval())
+    said = read_generation(home, config)
+    return Imported(
+        spec,
+        model.eval(),
+        task=task,
+        context=architecture.context(config),
+        labels=labels,
+        start=first_token(said),
+        end=said.tokens("eos_token_id"),
+        config=config,
+    )
 
 
-def table_rows(architecture: Architecture, config: Config, prefix: str, n_blocks: int) -> Iterator[Row]:
-    """Yield every row of the model, with the names as they are in the files."""
-    for row in expand(architecture.rows(config), n_blocks):
-        yield Row(prefix + row.theirs, row.ours, row.transposed)
-    if not architecture.tied(config):
-        yield Row(OUTPUT, ("output.table",))
+def read_generation(home: Path, config: Config) -> Config:
+    """Return the configuration with the fields that generation_config.json, where there is one, has for decoding."""
+    if not (home / GENERATION).exists():
+        return config
+    said = {name: value for name, value in read_object(home / GENERATION).items() if value is not None}
+    return Config({**config.values, **said}, str(home / GENERATION))
+
+
+def first_token(config: Config) -> int | None:
+    """Return the id that decoding begins with."""
+    start = config.tokens("decoder_start_token_id") if config.get("is_encoder_decoder") else ()
+    return next(iter((*start, *config.tokens("bos_token_id"))), None)
+
+
+def read_labels(config: Config, spec: Spec) -> tuple[str, ...]:
+    """Return the names of a classifier's classes; OptionError where there is not one for each."""
+    names, count = config.get("id2label"), getattr(getattr(spec, "output", None), "count", 0)
+    if names is None:
+        return tuple(f"LABEL_{i}" for i in range(count))
+    if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(count))):
+        raise config.error("id2label", f"expected a name for each class from 0 to {count - 1}")
+    return tuple(str(names[str(i)]) for i in range(count))
+
+
+def table_rows(architecture: Architecture, config: Config, theirs: Mapping[str, Any]) -> list[Row]:
+    """Return every row of the model, with the names as they are in the files: a bare body's lack the prefix."""
+    rows, prefix = architecture.rows(config), architecture.prefix
+    if any(name.startswith(prefix) for name in theirs):
+        return rows
+    return [replace(row, theirs=row.theirs.removeprefix(prefix)) for row in rows]
 
 
 def check_names(rows: list[Row], theirs: "Tensors", architecture: Architecture, config: Config, where: str) -> None:
-    """Raise OptionError where a tensor is left over that the model has no place for."""
-    known = {row.theirs for row in rows}
-    if architecture.tied(config):
-        known.add(OUTPUT)  # some writers keep the tied table twice
+    """Raise OptionError where a tensor is left over that the model has no place for, or a copy differs."""
+    known, copies = {row.theirs for row in rows}, architecture.copies(config)
     left = sorted(name for name in theirs if name not in known and not name.endswith(architecture.ignored))
-    if left:
-        raise OptionError(f"{where}: {len(left)} tensors have no place in this model: {', '.join(left[:3])}")
+    for name in left:
+        first = copies.get(name)
+        if first is None:
+            raise OptionError(f"{where}: {len(left)} tensors have no place in this model: {', '.join(left[:3])}")
+        if first in theirs and not theirs[first].equal(theirs[name]):
+            raise OptionError(f"{where}: {name} must be {first} once more, as {CONFIG} ties them, and it differs")
 
 
-def build_bounded(spec: DecoderSpec, theirs: "Tensors", where: str) -> nn.Module:
+def build_bounded(spec: Spec, theirs: "Tensors", where: str) -> nn.Module:
     """Build the model; raise OptionError, before memory is taken, where it is larger than what the files hold."""
     numbers = sum(math.prod(theirs.shape(name)) for name in theirs)
     try:
@@ -96,7 +144,7 @@ class Tensors(Mapping[str, Tensor]):
 
     def __init__(self, home: Path) -> None:
         self.home, self.stack, self.files = home, ExitStack(), dict[str, Any]()
-        self.place = self.find_files()
+        self.place = {current_name(name): (file, name) for name, file in self.find_files().items()}
 
     def __enter__(self) -> "Tensors":
         return self
@@ -134,13 +182,23 @@ class Tensors(Mapping[str, Tensor]):
 
     def shape(self, name: str) -> list[int]:
         """Return a tensor's shape without reading the tensor."""
-        return self.open(self.place[name]).get_slice(name).get_shape()
+        file, stored = self.place[name]
+        return self.open(file).get_slice(stored).get_shape()
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.open(self.place[name]).get_tensor(name)
+        file, stored = self.place[name]
+        return self.open(file).get_tensor(stored)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.place)
 
     def __len__(self) -> int:
         return len(self.place)
+
+
+def current_name(name: str) -> str:
+    """Return the name of a tensor as it is today: published BERTs call the weight and bias of a norm gamma and beta."""
+    for old, new in {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name

@@ -15,7 +15,7 @@ torch.Size([2, 7, 50])
 from clearhead.model.arrangements import Arrangement, NoNorm, NoteNorm, PostNorm, PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU, SwiGLU
+from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, SwiGLU
 from clearhead.model.norms import LayerNorm, Norm, RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken, Output
 from clearhead.model.transformers import (
@@ -42,6 +42,7 @@ __all__ = [
     "EncoderDecoderSpec",
     "EncoderSpec",
     "FeedForward",
+    "GeGLU",
     "LayerNorm",
     "NextToken",
     "NoNorm",

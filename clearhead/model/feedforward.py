@@ -15,7 +15,7 @@ from clearhead.model.fast_step import FastStep, linear_step, plain_linear
 from clearhead.model.steps import Explained, Step
 from clearhead.registry import kind, register
 
-__all__ = ["GELU", "FeedForward", "ReLU", "SiLU", "SwiGLU"]
+__all__ = ["GELU", "FeedForward", "GeGLU", "ReLU", "SiLU", "SwiGLU"]
 
 Vectors = Float[Tensor, "batch n d_model"]
 
@@ -92,16 +92,43 @@ class SwiGLU(FeedForward):
     """down(silu(gate(x)) · up(x)): a third map says how much of each number passes."""
 
     n_maps: ClassVar[int] = 3
+    gate: ClassVar[str] = "SiLU"
     bias: bool = False
 
     def build(self, d_model: int) -> "Network":
         return Gated(d_model, self, bias=self.bias)
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        return F.silu(hidden)
+
+
+@final
+@dataclass(frozen=True)
+class GeGLU(FeedForward):
+    """down(gelu(gate(x)) · up(x)); `form` as GELU's. Gemma and later T5 models have it with tanh."""
+
+    n_maps: ClassVar[int] = 3
+    gate: ClassVar[str] = "GELU"
+    bias: bool = False
+    form: Literal["exact", "tanh"] = "exact"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form not in get_args(type(self).__annotations__["form"]):
+            raise OptionError(f"GeGLU: form must be exact or tanh; came {self.form!r}")
+
+    def build(self, d_model: int) -> "Network":
+        return Gated(d_model, self, bias=self.bias)
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        return F.gelu(hidden, approximate="tanh" if self.form == "tanh" else "none")
 
 
 register(ReLU, option="relu")
 register(GELU, option="gelu")
 register(SiLU, option="silu")
 register(SwiGLU, option="swiglu")
+register(GeGLU, option="geglu")
 
 
 class Network(Explained):
@@ -146,26 +173,28 @@ class Plain(Network):
 class Gated(Network):
     """Three maps, one of which gates another."""
 
-    def __init__(self, d_model: int, spec: SwiGLU, *, bias: bool) -> None:
+    def __init__(self, d_model: int, spec: SwiGLU | GeGLU, *, bias: bool) -> None:
         super().__init__()
+        self.activate, self.nonlinearity = spec.activate, spec.gate
         self.gate = linear(d_model, spec.d_ff, bias=bias)
         self.up = linear(d_model, spec.d_ff, bias=bias)
         self.down = linear(spec.d_ff, d_model, bias=bias)
 
     def forward(self, x: Vectors) -> Vectors:
-        activated = self.tap("activated_gate", F.silu(self.tap("gate", self.gate(x))))
+        activated = self.tap("activated_gate", self.activate(self.tap("gate", self.gate(x))))
         hidden = self.tap("hidden", activated * self.tap("up", self.up(x)))
         return self.tap("out", self.down(hidden))
 
     def fast_step(self) -> FastStep:
         gate, up, down = linear_step(self.gate), linear_step(self.up), linear_step(self.down)
-        return lambda x: down(F.silu(gate(x)) * up(x))
+        activate = self.activate
+        return lambda x: down(activate(gate(x)) * up(x))
 
     @property
     def steps(self) -> tuple[Step, ...]:
         return (
             Step("gate", map="gate"),
-            Step("activated_gate", "SiLU({gate})"),
+            Step("activated_gate", f"{self.nonlinearity}({{gate}})"),
             Step("up", map="up"),
             Step("hidden", "{activated_gate} · {up}"),
             Step("out", map="down", of="hidden"),

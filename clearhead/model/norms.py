@@ -1,6 +1,5 @@
 """Norms: LayerNorm with gamma and beta, and RMSNorm. A spec is built for a width."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
@@ -9,23 +8,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.attention.parts import Norm
 from clearhead.errors import OptionError
 from clearhead.model.fast_step import FastStep
 from clearhead.model.steps import Explained, Step
-from clearhead.registry import kind, register
+from clearhead.registry import register
+from clearhead.serialization import added
 
 __all__ = ["LayerNorm", "Norm", "RMSNorm"]
 
 Vectors = Float[Tensor, "*batch d_model"]
-
-
-@kind("norm")
-class Norm(ABC):
-    """Spec of a norm, which brings vectors to a common size."""
-
-    @abstractmethod
-    def build(self, d_model: int) -> nn.Module:
-        """Return the norm with its learned values, for vectors of this width."""
 
 
 @final
@@ -46,9 +38,13 @@ class LayerNorm(Norm):
 @final
 @dataclass(frozen=True)
 class RMSNorm(Norm):
-    """gamma · x / √(mean of squares + epsilon): no mean is taken off, and there is no beta."""
+    """gamma · x / √(mean of squares + epsilon): no mean is taken off, and there is no beta.
+
+    `from_one`: what is learned is gamma − 1, from zeros on, as in Gemma.
+    """
 
     epsilon: float = 1e-6
+    from_one: bool = added(False)
 
     def __post_init__(self) -> None:
         check_epsilon("RMSNorm", self.epsilon)
@@ -99,18 +95,23 @@ class BuiltLayerNorm(Explained):
 
 @final
 class BuiltRMSNorm(Explained):
-    """RMSNorm with its gamma, ones at the start."""
+    """RMSNorm with its gamma, ones at the start; or with gamma − 1, zeros at the start."""
 
     def __init__(self, spec: RMSNorm, d_model: int) -> None:
         super().__init__()
-        self.epsilon = spec.epsilon
-        self.gamma = nn.Parameter(torch.ones(d_model))
+        self.epsilon, self.from_one = spec.epsilon, spec.from_one
+        self.gamma = nn.Parameter(torch.zeros(d_model) if spec.from_one else torch.ones(d_model))
+
+    @property
+    def factor(self) -> Tensor:
+        """Return what the normalised vector is multiplied by."""
+        return 1 + self.gamma if self.from_one else self.gamma
 
     def forward(self, x: Vectors) -> Vectors:
-        return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
+        return F.rms_norm(x, self.gamma.shape, self.factor, self.epsilon)
 
     def fast_step(self) -> FastStep:
-        shape, gamma, epsilon = self.gamma.shape, self.gamma, self.epsilon
+        shape, gamma, epsilon = self.gamma.shape, self.factor, self.epsilon
         return lambda x: torch.rms_norm(x, shape, gamma, epsilon)
 
     @property
@@ -118,14 +119,14 @@ class BuiltRMSNorm(Explained):
         return (
             Step("mean_square", "the mean of x²"),
             Step("normalized", f"{{x}} / √({{mean_square}} + {self.epsilon:g})"),
-            Step("gamma", "learned", learned=True),
+            Step("gamma", "1 + what is learned" if self.from_one else "learned", learned=True),
             Step("out", "{gamma} · {normalized}"),
         )
 
     def explain(self, x: Tensor) -> dict[str, Tensor]:
         mean_square = x.square().mean(-1, keepdim=True)
         normalized = x / (mean_square + self.epsilon).sqrt()
-        return {"mean_square": mean_square, "normalized": normalized, "gamma": self.gamma}
+        return {"mean_square": mean_square, "normalized": normalized, "gamma": self.factor}
 
 
 def check_epsilon(name: str, epsilon: float) -> None:

@@ -140,7 +140,11 @@ class Traced:
     def read_by(self, site: Site, query: int) -> list[float]:
         """Return the query's input: the residual stream before the site, after the norm in front of it."""
         maps = self.boxes.inner.names.maps
-        made = maps.get(f"{site.name}.projected_query") or maps[f"{site.name}.query"]
+        made = next(
+            maps[name]
+            for role in ("mapped_query", "projected_query", "query")
+            if (name := f"{site.name}.{role}") in maps
+        )
         return self.trace.value(made.of, slice(query, query + 1))[0].tolist()
 
     @functools.cached_property

@@ -76,8 +76,8 @@ class InnerValues:
             return self.stream[name][rows]
         if at in self.sites and step in (*STEPS, CONCAT):
             return site_value(self.sites[at], step, rows)
-        if at in self.sites and step.startswith("projected_"):
-            return self.projected(at, step.removeprefix("projected_"), rows)
+        if at in self.sites and step.startswith(("projected_", "mapped_")):
+            return self.projected(at, step, rows)
         return self.section(self.names.box_of[name], rows)[name]
 
     def section(self, box: Box, rows: slice = ALL_ROWS) -> dict[str, Tensor]:
@@ -100,12 +100,14 @@ class InnerValues:
 
     def embedding(self, side: str, rows: slice) -> dict[str, Tensor]:
         part = self.names.sides[side][1].embedding
-        token = self.stream[f"{side}.embedding.token"]
+        names = [f"{side}.embedding.token", f"{side}.embedding.segment"]
+        given = {name: self.stream[name] for name in names if name in self.stream}
         with eval_mode(self.model), self.collect_taps({part: f"{side}.embedding"}) as made:
-            out = part.with_position(token.unsqueeze(0))[0]
+            out = part.with_position(torch.stack([*given.values()]).sum(0).unsqueeze(0))[0]
         self.check(f"{side}.embedding.out", out)
-        made[f"{side}.embedding.token"] = token
-        came = made[f"{side}.embedding.{'token' if part.position is None else 'sum'}"] if part.norm is not None else out
+        made |= given
+        alone = part.position is None and part.segment is None
+        came = made[f"{side}.embedding.{'token' if alone else 'sum'}"] if part.norm is not None else out
         found = {**made, **self.norm_steps(part.norm, f"{side}.embedding.norm", came)}
         return {name: self.select_rows(name, value, rows) for name, value in found.items()}
 
@@ -134,16 +136,20 @@ class InnerValues:
             before = made[f"{at}.{place.out or 'out'}"]
         return made
 
-    def projected(self, at: str, role: str, rows: slice) -> Tensor:
-        """Return queries or keys before rotary; turned, they must be those that were recorded."""
-        made, site = self.names.maps[f"{at}.projected_{role}"], self.sites[at]
+    def projected(self, at: str, step: str, rows: slice) -> Tensor:
+        """Return queries or keys before rotary, or before their norm; turned, they must be those that were recorded."""
+        (before, _, role), maps, site = step.partition("_"), self.names.maps, self.sites[at]
         rows = ALL_ROWS if self.changes else rows
+        made = maps.get(f"{at}.mapped_{role}") or maps[f"{at}.projected_{role}"]
         source = self.value(made.of, rows).unsqueeze(0)
         positions = getattr(site.call.positions, role)[..., rows]
         with eval_mode(self.model):
-            vectors = made.apply(source)
+            vectors = getattr(self.names.sites[at], role)(source)
             turned = apply_edits(f"{at}.{role}", site.position.turn(vectors, positions), self.changes)
         self.compare(f"{at}.{role}", turned[0], getattr(site.call, role)[0, :, rows])
+        if before == "mapped":
+            with eval_mode(self.model):
+                vectors = made.apply(source)
         return vectors[0].repeat_interleave(site.n_heads // vectors.shape[1], 0)
 
     def last_norm(self, side: str, rows: slice) -> dict[str, Tensor]:

@@ -18,10 +18,12 @@ A box is what a picture of the model has one of: an embedding, a norm, an attent
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
+from clearhead.attention.heads import WholeMap
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Connection
@@ -169,22 +171,30 @@ class Side:
 
     def add_embedding(self) -> None:
         embedding, at, section = self.part.embedding, f"{self.side}.embedding", ("embedding",)
-        for name in ("token", "position", "sum", "out"):
+        for name in ("token", "segment", "position", "sum", "out"):
             self.names.taps[f"{self.path}embedding.{name}"] = f"{at}.{name}"
-        for name in ("token", "out"):
+        for name in ("token", "segment", "out") if embedding.segment is not None else ("token", "out"):
             self.names.stream[f"{self.path}embedding.{name}"] = f"{at}.{name}"
         token, position, out = f"{at}.token", f"{at}.position", f"{at}.out"
         row = "row of the table" + ("" if embedding.factor == 1 else f" × √{self.part.spec.d_model}")
         values, made = [Value(name=token, formula=row)], token
-        if embedding.position is None and embedding.norm is None:
-            values.append(Value(name=out, formula="{token}", operands={"token": token}))
-        self.add_box(token, "token", section, values)
+        parts = {"token": token}
+        if embedding.segment is not None:
+            parts["segment"] = f"{at}.segment"
+            values.append(Value(name=parts["segment"], formula="row of the table of segments"))
         if embedding.position is not None:
+            parts["position"] = position
+        total = []
+        if len(parts) > 1 or embedding.norm is None:
             made = out if embedding.norm is None else f"{at}.sum"
-            operands = {"token": token, "position": position}
-            total = Value(name=made, formula="{token} + {position}", operands=operands)
+            formula = " + ".join(f"{{{name}}}" for name in parts)
+            total = [Value(name=made, formula=formula, operands=parts)]
+        if embedding.position is None:
+            self.add_box(token, "token", section, [*values, *total])
+        else:
             own = Value(name=position, formula=f"{type(self.part.spec.embedding.position).__name__} position")
-            self.add_box(position, "position", section, [own, total])
+            self.add_box(token, "token", section, values)
+            self.add_box(position, "position", section, [own, *total])
         if embedding.norm is not None:
             self.add_box(f"{at}.norm", "norm", section, norm_values(embedding.norm, f"{at}.norm", made, out))
 
@@ -235,17 +245,22 @@ class Side:
         maps, turns = self.names.maps, layer.position.turns
         memory = self.names.ends.get("encoder", "") if cross else came
         for role, label, of in (("query", "W_Q", came), ("key", "W_K", memory), ("value", "W_V", memory)):
-            rows, projected = "key" if role in BY_KEY else "query", f"{at}.projected_{role}"
-            if turns and role != "value" and of:
-                maps[projected] = LinearMap(label, getattr(layer, role), of)
-                yield Value(name=projected, map=label, of=of, rows=rows, per_head=True)
-                turned = f"projected_{role}, turned by its position"
-                yield Value(name=f"{at}.{role}", formula=turned, rows=rows, per_head=True)
-            elif of:
-                maps[f"{at}.{role}"] = LinearMap(label, getattr(layer, role), of)
-                yield Value(name=f"{at}.{role}", map=label, of=of, rows=rows, per_head=True)
-            else:
+            rows, own = "key" if role in BY_KEY else "query", getattr(layer, role)
+            if not of:
                 yield Value(name=f"{at}.{role}", formula=f"{label} of the memory", rows=rows, per_head=True)
+                continue
+            names = [f"{at}.{role}"]
+            if turns and role != "value":
+                names.insert(0, f"{at}.projected_{role}")
+            if isinstance(own, WholeMap) and own.norm is not None:
+                names.insert(0, f"{at}.mapped_{role}")
+                own = own.map_linearly
+            maps[names[0]] = LinearMap(label, own, of)
+            yield Value(name=names[0], map=label, of=of, rows=rows, per_head=True)
+            for before, name in pairwise(names):
+                after = "turned by its position" if "projected" in before else "normalised in each head"
+                formula = f"{before.removeprefix(f'{at}.')}, {after}"
+                yield Value(name=name, formula=formula, rows=rows, per_head=True)
         for name, formula in FORMULAS.items():
             columns = "key" if name in BY_COLUMN else "unit"
             operands = {one: f"{at}.{one}" for one in OPERAND.findall(formula) if one != "scale"}

@@ -42,6 +42,7 @@ position    none                  yes   yes  yes     yes       yes       yes    
 position    rotary                yes   yes  yes     yes       yes       yes    yes
 position    rotary halves         yes   yes  yes     yes       yes       yes    yes
 position    rotary partial        yes   yes  yes     yes       yes       yes    yes
+position    rotary scaled         yes   yes  yes     yes       yes       yes    yes
 position    alibi                 yes   yes  k       k         yes       k      b
 position    t5                    yes   yes  k       k         yes       k      b
 position    (none)                yes   yes  yes     yes       yes       yes    yes

@@ -14,9 +14,23 @@ from clearhead.attention.positions.base import EmbeddedPosition, NoPosition, Pos
 from clearhead.attention.positions.biases import ALiBi, T5Bias
 from clearhead.attention.positions.embedded import Learned, Sinusoidal
 from clearhead.attention.positions.rotary import Rotary
+from clearhead.attention.positions.scaling import LinearScaling, Llama3Scaling, RotaryScaling, YaRNScaling
 from clearhead.registry import Examples, register
 
-__all__ = ["ALiBi", "EmbeddedPosition", "Learned", "NoPosition", "Position", "Rotary", "Sinusoidal", "T5Bias"]
+__all__ = [
+    "ALiBi",
+    "EmbeddedPosition",
+    "Learned",
+    "LinearScaling",
+    "Llama3Scaling",
+    "NoPosition",
+    "Position",
+    "Rotary",
+    "RotaryScaling",
+    "Sinusoidal",
+    "T5Bias",
+    "YaRNScaling",
+]
 
 register(Sinusoidal, option="sinusoidal")
 register(Learned, option="learned")
@@ -24,7 +38,12 @@ register(NoPosition, examples={"none": NoPosition()})
 register(
     Rotary,
     option="rotary",
-    examples={"rotary": Rotary(), "rotary halves": Rotary(pairing="halves"), "rotary partial": Rotary(width=4)},
+    examples={
+        "rotary": Rotary(),
+        "rotary halves": Rotary(pairing="halves"),
+        "rotary partial": Rotary(width=4),
+        "rotary scaled": Rotary(scaling=Llama3Scaling(4.0, low=1.0, high=4.0, original=64)),
+    },
 )
 register(ALiBi, option="alibi", examples={"alibi": ALiBi()})
 register(T5Bias, option="t5", examples={"t5": T5Bias()})

@@ -8,7 +8,9 @@ from einops import rearrange
 from torch import Tensor
 
 from clearhead.attention.positions.base import Position, angle_dtype
+from clearhead.attention.positions.scaling import RotaryScaling
 from clearhead.errors import OptionError, ShapeError
+from clearhead.serialization import added
 
 __all__ = ["Rotary"]
 
@@ -21,13 +23,15 @@ class Rotary(Position):
     """Turns pairs of entries by position x frequency. Before φ in kernelized attention.
 
     `pairing`: `interleaved` pairs (0, 1), (2, 3), … as the paper does; `halves` pairs (0, d/2), (1, d/2 + 1), … as
-    Llama does. `width`: how many entries turn, from the first; the rest stay as they are.
+    Llama does. `width`: how many entries turn, from the first; the rest stay as they are. `scaling` changes the
+    frequencies for longer texts.
     """
 
     words: ClassVar[str] = "rotary positions"
     pairing: Pairing = "interleaved"
     base: float = 10_000.0
     width: int | None = None
+    scaling: RotaryScaling | None = added(None)
 
     def __post_init__(self) -> None:
         if self.pairing not in get_args(Pairing):
@@ -44,6 +48,8 @@ class Rotary(Position):
             raise ShapeError(f"Rotary turns pairs: expected an even width of at most d_head = {d_head}; came {width}")
         exact = angle_dtype(positions.device)
         frequency = self.base ** (-torch.arange(0, width, 2, device=positions.device, dtype=exact) / width)
+        if self.scaling is not None:
+            frequency = self.scaling.scale(frequency, self.base)
         angle = rearrange(positions, "... n -> ... 1 n 1").to(exact) * frequency
         return angle.cos(), angle.sin()
 

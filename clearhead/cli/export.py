@@ -1,0 +1,71 @@
+"""`clearhead export`: a run in the format of another program, which has to compute what the run computes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearhead.cli.line_io import RunPath
+from clearhead.cli.options import Parts
+from clearhead.cli.screen import show_json, write
+from clearhead.interop.export import FORMATS
+from clearhead.interop.export import export as export_run
+from clearhead.training.run import load
+
+__all__ = ["EXAMPLES", "export"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead export runs/de-en --to ctranslate2 -o de-en.ct2
+  clearhead export runs/de-en --to ctranslate2 --quantization int8 -o de-en.int8
+  clearhead export runs/de-en --to ctranslate2 -o de-en.ct2 --json"""
+
+
+def export(
+    run: RunPath,
+    *,
+    to: Annotated[str, typer.Option("--to", help=f"The format: {', '.join(FORMATS)}.", metavar="FORMAT")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write; it must not be there yet.", metavar="FOLDER")
+    ],
+    quantization: Annotated[
+        str | None,
+        typer.Option(
+            help="; ".join(f"{name}: {', '.join(one.quantizations)}" for name, one in FORMATS.items())
+            + ".  [default: the first]",
+            metavar="KIND",
+        ),
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="The checkpoint of this step, instead of the best.", metavar="N")
+    ] = None,
+    parts: Parts = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write a run for another program, and check it with that program.
+
+    The program loads the export, and its numbers are compared with the run's own on texts of the validation set. An
+    export that differs is not left behind, and what a format cannot express is refused by name.
+    """
+    made = export_run(load(run, device="cpu", step=step), to=to, path=output, quantization=quantization)
+    files = [path for path in sorted(output.rglob("*")) if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    if as_json:
+        show_json(
+            {
+                "output": str(output),
+                "to": to,
+                "quantization": made.quantization,
+                "bytes": size,
+                "files": [str(path.relative_to(output)) for path in files],
+                "peer": made.figures.peer,
+                "texts": made.figures.texts,
+                "compared": made.figures.numbers,
+                "difference": made.figures.difference,
+                "tolerance": made.figures.tolerance,
+                "same": made.figures.same,
+                "outputs": made.figures.outputs,
+            }
+        )
+        return
+    write(f"{output}: {to}, {made.quantization}, {len(files)} files, {size / 1e6:.2f} MB\nchecked: {made.figures}\n")

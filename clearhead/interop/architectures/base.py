@@ -1,0 +1,167 @@
+"""What every architecture is made of: a configuration as a spec and back, and the names of its tensors."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar, final
+
+from clearhead.attention.heads import Heads
+from clearhead.attention.positions import NoPosition
+from clearhead.attention.weighting import Softmax
+from clearhead.errors import OptionError
+from clearhead.interop.config import Config, shorten
+from clearhead.interop.tables import Row
+from clearhead.model.blocks import AttentionSpec
+from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU
+from clearhead.model.outputs import NextToken
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+
+__all__ = ["ACTIVATIONS", "Architecture", "attention", "expect", "expect_heads", "name_activation", "norm", "pairs"]
+
+ACTIVATIONS: Mapping[str, Callable[[int], FeedForward]] = {
+    "gelu": GELU,
+    "gelu_new": partial(GELU, form="tanh"),
+    "gelu_pytorch_tanh": partial(GELU, form="tanh"),
+    "relu": ReLU,
+    "silu": SiLU,
+    "swish": SiLU,
+}
+IN_TRAINING = {"dropout": 0.0, "kernel": "auto", "frozen": False}
+"""Fields of specs that change how a model is trained or run, not what it computes."""
+CLOSE = 1e-9
+Kind = TypeVar("Kind")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """How the models of one `model_type` are read and written."""
+
+    model_type: str
+    classes: Mapping[str, str]
+    """Their classes, each with the task it is for; the first where config.json names none."""
+    spec: Callable[[Config], Spec]
+    rows: Callable[[Config], list[Row]]
+    """The table of a model: every tensor that is read and written, by its whole name."""
+    fields: Callable[[Any, int], dict[str, Any]]
+    """What config.json says of a spec for texts of so many tokens; `config_of` checks that it says all of it."""
+    context: Callable[[Config], int]
+    """Number of tokens of the longest text."""
+    prefix: str = ""
+    """What stands before the names of the body where the model has an output; files of a bare body may lack it."""
+    copies: Callable[[Config], Mapping[str, str]] = lambda config: {}
+    """Tensors that some files hold a second time, by name: a table that is tied to another."""
+    ignored: tuple[str, ...] = ()
+    """How the names of tensors end that hold no weights of this model."""
+
+    def config_of(self, spec: Spec, *, context: int = 2048) -> dict[str, Any]:
+        """Return the fields of config.json from which this spec is read again.
+
+        OptionError names the part that the architecture cannot say. `context` is the number of tokens of the longest
+        text where the spec does not say it, because positions are computed.
+        """
+        try:
+            written = {"model_type": self.model_type, **self.fields(spec, context)}
+        except OptionError as error:
+            raise OptionError(f"{self.model_type} cannot say this model: {error}") from None
+        again = self.spec(Config(written, f"{self.model_type} config"))
+        for path, ours, theirs in differences(plain(spec), plain(again), "spec"):
+            raise OptionError(
+                f"{self.model_type} cannot say {path} = {shorten(ours)}: its models have {shorten(theirs)}"
+            )
+        return written
+
+
+def plain(spec: Spec) -> Spec:
+    """Return a spec without what matters in training alone, with everything that is left to a default written out."""
+    if isinstance(spec, EncoderDecoderSpec):
+        encoder, decoder = plain(spec.encoder), plain(spec.decoder)
+        assert isinstance(encoder, EncoderSpec)
+        assert isinstance(decoder, DecoderSpec)
+        if isinstance(decoder.output, NextToken):  # the pair has the last word
+            decoder = replace(decoder, output=replace(decoder.output, tied=spec.tied in ("two", "three")))
+        return replace(spec, encoder=encoder, decoder=decoder)
+    return plain_part(spec, spec.d_model)
+
+
+def plain_part(part: Any, d_model: int) -> Any:
+    if isinstance(part, tuple):
+        return tuple(plain_part(one, d_model) for one in part)
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    values = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
+    if isinstance(part, AttentionSpec):
+        heads = Heads(part.heads) if isinstance(part.heads, int) else part.heads
+        weighting = part.weighting or Softmax()
+        values |= {"heads": heads, "weighting": weighting, "position": part.position or NoPosition()}
+        values |= {"similarity": part.similarity or weighting.similarity}
+    if isinstance(part, Heads):
+        width = part.shape(d_model).d_head
+        bias = part.bias if part.output_bias is None else part.output_bias
+        values |= {"kv": part.kv or part.count, "d_head": width, "d_value": part.d_value or width, "output_bias": bias}
+    made = {name: IN_TRAINING.get(name, plain_part(value, d_model)) for name, value in values.items()}
+    return replace(part, **made)
+
+
+def differences(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield where two specs differ: the path of the part, and what each has there.
+
+    A bias that ours lacks is no difference: `gather` writes zeros for it.
+    """
+    if path.endswith(("bias", "output_bias")) and ours is False and theirs is True:
+        return
+    if isinstance(ours, float | int) and isinstance(theirs, float | int):
+        if not math.isclose(ours, theirs, rel_tol=CLOSE):
+            yield path, ours, theirs
+    elif isinstance(ours, tuple) and isinstance(theirs, tuple) and len(ours) == len(theirs):
+        for i, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            yield from differences(one, other, f"{path}[{i}]")
+    elif dataclasses.is_dataclass(ours) and type(ours) is type(theirs):
+        for field in dataclasses.fields(ours):
+            if field.init:
+                yield from differences(getattr(ours, field.name), getattr(theirs, field.name), f"{path}.{field.name}")
+    elif ours != theirs:
+        yield path, ours, theirs
+
+
+def expect(part: Any, kind: type[Kind], where: str) -> Kind:
+    """Return a part that must be of one kind; OptionError where it is of another."""
+    if not isinstance(part, kind):
+        raise OptionError(f"{where} is {shorten(part)}, and its models have {kind.__name__}")
+    return part
+
+
+def expect_heads(spec: AttentionSpec) -> Heads:
+    """Return the heads of an attention, which must see the whole input."""
+    return expect(Heads(spec.heads) if isinstance(spec.heads, int) else spec.heads, Heads, "attention.heads")
+
+
+def name_activation(feed_forward: FeedForward | None) -> str:
+    """Return what configurations call the activation of a feed-forward with two maps."""
+    if isinstance(feed_forward, GELU | ReLU | SiLU):
+        same = replace(feed_forward, bias=True)  # one without is one of zeros
+        return next(name for name, make in ACTIVATIONS.items() if make(feed_forward.d_ff) == same)
+    raise OptionError(f"feed_forward is {feed_forward!r}, and its models have {', '.join(ACTIVATIONS)}")
+
+
+def pairs(ours: str, theirs: str, *, bias: bool = True, transposed: bool = False) -> list[Row]:
+    """Return the rows of a linear map."""
+    weight = Row(f"{theirs}.weight", (f"{ours}.weight",), transposed)
+    return [weight, Row(f"{theirs}.bias", (f"{ours}.bias",))] if bias else [weight]
+
+
+def norm(ours: str, theirs: str, *, beta: bool = True) -> list[Row]:
+    """Return the rows of a norm: gamma and, for LayerNorm, beta."""
+    gamma = Row(f"{theirs}.weight", (f"{ours}.gamma",))
+    return [gamma, Row(f"{theirs}.bias", (f"{ours}.beta",))] if beta else [gamma]
+
+
+def attention(ours: str, theirs: str, names: str, *, bias: bool = True, output_bias: bool | None = None) -> list[Row]:
+    """Return the rows of an attention: `names` are theirs of the query, key, value and output map, with blanks."""
+    query, key, value, output = (f"{theirs}.{name}" for name in names.split())
+    maps = {"query.linear": query, "key.linear": key, "value.linear": value}
+    rows = [row for name, other in maps.items() for row in pairs(f"{ours}.{name}", other, bias=bias)]
+    return rows + pairs(f"{ours}.output", output, bias=bias if output_bias is None else output_bias)

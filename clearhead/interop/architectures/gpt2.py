@@ -1,0 +1,110 @@
+"""GPT-2: learned positions, LayerNorm before each branch, one map for query, key and value, its inputs first."""
+
+from typing import Any
+
+from clearhead.attention.heads import Heads
+from clearhead.attention.positions import Learned
+from clearhead.attention.similarity import Dot
+from clearhead.interop.architectures.base import (
+    ACTIVATIONS,
+    Architecture,
+    expect,
+    expect_heads,
+    name_activation,
+    norm,
+    pairs,
+)
+from clearhead.interop.config import Config
+from clearhead.interop.tables import Row, expand
+from clearhead.model.arrangements import PreNorm
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.feedforward import FeedForward
+from clearhead.model.norms import LayerNorm
+from clearhead.model.outputs import NextToken
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import DecoderSpec
+
+__all__ = ["GPT2"]
+
+
+def read_spec(config: Config) -> DecoderSpec:
+    config.require("scale_attn_by_inverse_layer_idx", False)
+    config.require("add_cross_attention", False)
+    d_model, d_ff = config.count("n_embd"), config.get("n_inner")
+    feed_forward = config.choose("activation_function", ACTIVATIONS, "gelu_new")
+    block = BlockSpec(
+        attention=AttentionSpec(
+            heads=Heads(config.count("n_head"), bias=True),
+            similarity=None if config.flag("scale_attn_weights", True) else Dot(),
+        ),
+        feed_forward=feed_forward(4 * d_model if d_ff is None else config.count("n_inner")),
+        arrangement=PreNorm(LayerNorm(config.number("layer_norm_epsilon", 1e-5))),
+    )
+    return DecoderSpec(
+        vocabulary=config.count("vocab_size"),
+        d_model=d_model,
+        blocks=(block,) * config.count("n_layer"),
+        embedding=Embedding(position=Learned(config.count("n_positions")), scaled=False),
+        output=NextToken(tied=is_tied(config)),
+    )
+
+
+def write_fields(model: Spec, context: int) -> dict[str, Any]:
+    spec = expect(model, DecoderSpec, "the model")
+    block = spec.blocks[0]
+    attention = block.attention
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": spec.vocabulary,
+        "n_positions": expect(spec.embedding.position, Learned, "embedding.position").length,
+        "n_embd": spec.d_model,
+        "n_layer": len(spec.blocks),
+        "n_head": expect_heads(attention).count,
+        "n_inner": expect(block.feed_forward, FeedForward, "feed_forward").d_ff,
+        "activation_function": name_activation(block.feed_forward),
+        "layer_norm_epsilon": expect(expect(block.arrangement, PreNorm, "arrangement").norm, LayerNorm, "norm").epsilon,
+        "scale_attn_weights": not isinstance(attention.similarity, Dot),
+        "tie_word_embeddings": expect(spec.output, NextToken, "output").tied,
+        "embd_pdrop": spec.embedding.dropout,
+        "resid_pdrop": block.dropout,
+        "attn_pdrop": attention.dropout,
+    }
+
+
+def list_rows(config: Config) -> list[Row]:
+    block, theirs = "stack.blocks.{i}", "transformer.h.{i}"
+    joint = tuple(f"{block}.attention.{name}.linear" for name in ("query", "key", "value"))
+    blocks = [
+        Row(f"{theirs}.attn.c_attn.weight", tuple(f"{name}.weight" for name in joint), transposed=True),
+        Row(f"{theirs}.attn.c_attn.bias", tuple(f"{name}.bias" for name in joint)),
+        *pairs(f"{block}.attention.output", f"{theirs}.attn.c_proj", transposed=True),
+        *norm(f"{block}.around_attention.norm", f"{theirs}.ln_1"),
+        *pairs(f"{block}.feed_forward.up", f"{theirs}.mlp.c_fc", transposed=True),
+        *pairs(f"{block}.feed_forward.down", f"{theirs}.mlp.c_proj", transposed=True),
+        *norm(f"{block}.around_feed_forward.norm", f"{theirs}.ln_2"),
+    ]
+    return [
+        Row("transformer.wte.weight", ("embedding.table",)),
+        Row("transformer.wpe.weight", ("embedding.position.table",)),
+        *expand(blocks, config.count("n_layer")),
+        *norm("stack.norm", "transformer.ln_f"),
+        *([] if is_tied(config) else [Row("lm_head.weight", ("output.table",))]),
+    ]
+
+
+def is_tied(config: Config) -> bool:
+    return config.flag("tie_word_embeddings", True)
+
+
+GPT2 = Architecture(
+    model_type="gpt2",
+    classes={"GPT2LMHeadModel": "generate", "GPT2Model": "generate"},
+    spec=read_spec,
+    rows=list_rows,
+    fields=write_fields,
+    context=lambda config: config.count("n_positions"),
+    prefix="transformer.",
+    copies=lambda config: {"lm_head.weight": "transformer.wte.weight"} if is_tied(config) else {},
+    ignored=(".attn.bias", ".attn.masked_bias"),
+)

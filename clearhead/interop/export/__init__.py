@@ -1,0 +1,102 @@
+"""Export: a run in the formats of other programs, each checked by the program that reads it before it is there."""
+
+import copy
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from clearhead.errors import OptionError, RunError
+from clearhead.files import PARTIAL
+from clearhead.interop.export.base import Figures, Format, spec_of
+from clearhead.interop.export.ctranslate2 import CTranslate2
+from clearhead.interop.export.gguf import Gguf
+from clearhead.interop.export.huggingface import HuggingFace
+from clearhead.interop.export.onnx import Onnx
+from clearhead.interop.export.tokens import save_tokenizers
+from clearhead.interop.export.torch_program import TorchProgram
+from clearhead.model.sizes import Spec
+from clearhead.training.run import Run, load
+
+__all__ = ["FORMATS", "Exported", "Figures", "Format", "blocks_by_format", "check_exportable", "export"]
+
+FORMATS: Mapping[str, Format] = {
+    one.name: one for one in (HuggingFace(), CTranslate2(), Onnx(), Gguf(), TorchProgram())
+}
+"""Every format, by the name that `--to` takes."""
+
+
+class Exported(NamedTuple):
+    """An export: its folder, its format, and what the check has measured."""
+
+    path: Path
+    to: str
+    quantization: str
+    figures: Figures
+
+
+def find_format(name: str) -> Format:
+    """Return the format of this name; OptionError where there is none."""
+    if name not in FORMATS:
+        raise OptionError(f"there is no format {name!r} to export to; there are {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def blocks_by_format(spec: Spec, task: str, tokenizers: tuple[str, ...] = ()) -> dict[str, list[str]]:
+    """Return for each format what of a model it cannot express; an empty list where it can express all."""
+    return {name: one.blocks(spec, task, tokenizers) for name, one in FORMATS.items()}
+
+
+def check_exportable(to: str, spec: Spec, task: str, tokenizers: tuple[str, ...] = ()) -> None:
+    """Raise OptionError, naming each part, where a format cannot express a model."""
+    blocks = find_format(to).blocks(spec, task, tokenizers)
+    if blocks:
+        raise OptionError(f"this model cannot be exported to {to}, which has no {'; no '.join(blocks)}")
+
+
+def export(run: Run | str | Path, *, to: str, path: str | Path, quantization: str | None = None) -> Exported:
+    """Write a run for another program, and return what its check has measured.
+
+    `to` is one of `FORMATS`. What the format cannot express is refused by name with an OptionError. The folder is
+    written beside `path`, loaded by the other program and compared with the run; only then is it renamed to `path`.
+    RunError where it differs.
+    """
+    format = find_format(to)
+    chosen = quantization or format.quantizations[0]
+    if chosen not in format.quantizations:
+        there = ", ".join(format.quantizations)
+        raise OptionError(f"quantization: {to} is written in {there}; came {chosen!r}")
+    place = Path(path)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise OptionError(f"{place}: is there already, and is not empty; choose another folder")
+    loaded = on_cpu(run if isinstance(run, Run) else load(run, device="cpu"))
+    kinds = tuple(one.kind for one in loaded.task.tokenizers.values())
+    check_exportable(to, spec_of(loaded), loaded.task.name, kinds)
+    return Exported(place, to, chosen, write_checked(loaded, format, place, chosen))
+
+
+def on_cpu(run: Run) -> Run:
+    """Return the run with its model on the CPU in float32, a copy where it was elsewhere."""
+    return Run(run.folder, run.task, copy.deepcopy(run.model).cpu().float().eval(), run.step)
+
+
+def write_checked(run: Run, format: Format, place: Path, quantization: str) -> Figures:
+    """Write the folder beside its place, check it, and rename it; whatever fails leaves nothing behind."""
+    partial = place.with_name(f".{place.name}.{secrets.token_hex(4)}{PARTIAL}")
+    try:
+        partial.mkdir(parents=True)
+        save_tokenizers(run, partial)
+        format.write(run, partial, quantization)
+        figures = format.check(run, partial, quantization)
+        if not figures.passed:
+            raise RunError(f"{place}: not written, since the export fails its check by {figures}")
+        if place.exists():
+            place.rmdir()  # an empty folder; Windows renames over none
+        os.replace(partial, place)
+        return figures
+    except OSError as error:
+        raise RunError(f"{place}: could not be written ({error}); free some space, or choose another folder") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,128 @@
+"""What a format of export is: what it cannot express, how it is written, and how its peer is held to our numbers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast, final
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.errors import OptionError
+from clearhead.model.sizes import Spec
+from clearhead.training.run import Run
+
+__all__ = ["Figures", "Format", "Weights", "name_part", "spec_of", "unknown_fields"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What a check has measured: the largest difference between the peer's numbers and ours, and equal outputs."""
+
+    peer: str
+    """The package that loaded the export, with its version."""
+    texts: str
+    """What was put in: so many texts of the run, or drawn."""
+    numbers: str
+    """What was compared."""
+    difference: float
+    tolerance: float
+    same: int = 0
+    outputs: int = 0
+    """How many outputs were compared as a whole, and how many of them were the same."""
+    must_agree: bool = True
+    """False where the numbers are quantised: then outputs may differ."""
+
+    @property
+    def passed(self) -> bool:
+        # `not >`, so that NaN does not pass.
+        return self.difference <= self.tolerance and (not self.must_agree or self.same == self.outputs)
+
+    def __str__(self) -> str:
+        told = f"{self.peer} on {self.texts}: {self.numbers} differ by {self.difference:.1e} at most"
+        outputs = f"; {self.same} of {self.outputs} outputs are the same" if self.outputs else ""
+        return f"{told} (tolerance {self.tolerance:g}){outputs}"
+
+
+class Format(ABC):
+    """A format that runs are written in for other programs."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    quantizations: ClassVar[tuple[str, ...]] = ("float32",)
+    """The kinds of number that weights can be written in, the usual one first."""
+
+    @abstractmethod
+    def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
+        """Return what this model has that the format cannot express, by name; empty where it can express all.
+
+        `tokenizers` are their kinds, where they are known.
+        """
+
+    @abstractmethod
+    def write(self, run: Run, folder: Path, quantization: str) -> None:
+        """Write the run into this folder, which is empty. The model is on the CPU, in float32."""
+
+    @abstractmethod
+    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+        """Load the folder with the peer, and compare what it computes with what the run computes."""
+
+
+def spec_of(run: Run) -> Spec:
+    """Return the spec that the run's model was built from."""
+    return cast(Spec, run.model.spec)
+
+
+def name_part(part: object) -> str:
+    """Return what a part is called in messages: its class and the fields that are not at their default.
+
+    >>> from clearhead.attention.heads import Heads
+    >>> name_part(Heads(8, kv=2))
+    'Heads(count=8, kv=2)'
+    """
+    if not is_dataclass(part) or isinstance(part, type):
+        return type(part).__name__
+    told = [f"{field.name}={getattr(part, field.name)!r}" for field in fields(part) if is_set(part, field)]
+    return f"{type(part).__name__}({', '.join(told)})" if told else type(part).__name__
+
+
+def is_set(part: object, field: Any) -> bool:
+    value = getattr(part, field.name)
+    if field.default is not MISSING:
+        return value != field.default
+    return field.default_factory is MISSING or value != field.default_factory()
+
+
+def unknown_fields(part: Any, known: Iterable[str]) -> Iterator[str]:
+    """Yield `Class(field=value)` for each field that a format does not know and that is not at its default.
+
+    So a field that a later version of Clearhead adds to a part is refused, and not left out in silence.
+    """
+    for field in fields(part):
+        if field.name not in known and is_set(part, field):
+            yield f"{type(part).__name__}({field.name}={getattr(part, field.name)!r})"
+
+
+@final
+class Weights:
+    """The tensors of a model by name: copies in float32 on the CPU. `check_all_taken` finds what nobody asked for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.tensors: Mapping[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        self.taken: set[int] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.taken.add(id(self.tensors[name]))
+        # A copy: CTranslate2 quantises in place.
+        return self.tensors[name].detach().to("cpu", torch.float32, copy=True)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def check_all_taken(self, where: str) -> None:
+        """Raise OptionError where a tensor of the model has no place in the export."""
+        left = [name for name, tensor in self.tensors.items() if id(tensor) not in self.taken]
+        if left:
+            raise OptionError(f"{where}: there is no place for {len(left)} tensors of this model, such as {left[0]}")

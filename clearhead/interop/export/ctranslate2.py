@@ -1,0 +1,361 @@
+"""CTranslate2: OpenNMT's engine for translators, decoders and encoders on CPUs and GPUs.
+
+Its layers are fixed: softmax of dot products, norms before or after, two or three maps in a feed-forward. What a spec
+has beyond them is refused by name. Positions are always written as a table, since its own sinusoids are others.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast, final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from clearhead.attention.heads import Heads
+from clearhead.attention.positions import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+from clearhead.attention.similarity import Dot, ScaledDot, Similarity
+from clearhead.attention.weighting import Softmax
+from clearhead.errors import OptionError
+from clearhead.interop.export.base import Figures, Format, Weights, name_part, spec_of, unknown_fields
+from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
+from clearhead.interop.export.tokens import token_names
+from clearhead.interop.peers import import_peer
+from clearhead.model.arrangements import PostNorm, PreNorm
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU, SwiGLU
+from clearhead.model.norms import LayerNorm, Norm, RMSNorm
+from clearhead.model.outputs import NextToken
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.run import Run
+
+__all__ = ["CTranslate2"]
+
+ACTIVATIONS = {"ReLU": "RELU", "SiLU": "SWISH", "SwiGLU": "SWISH"}
+HEAD = "output.safetensors"
+"""The output of an encoder, which CTranslate2 has no place for."""
+LEAST_POSITIONS = 1024
+"""Positions that a sinusoidal table has at least."""
+
+
+@final
+class CTranslate2(Format):
+    """A folder that `ctranslate2.Translator`, `Generator` or `Encoder` opens."""
+
+    name = "ctranslate2"
+    about = "CTranslate2: translators, decoders and encoders; float32 or int8"
+    quantizations = ("float32", "int8")
+
+    def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
+        return list(dict.fromkeys(blocked(spec)))
+
+    def write(self, run: Run, folder: Path, quantization: str) -> None:
+        peer = import_peer("ctranslate2")
+        spec, model, weights = spec_of(run), cast(Any, run.model), Weights(run.model)
+        writer = Writer(peer, weights, run.task.context)
+        match spec:
+            case EncoderDecoderSpec(encoder=encoder, decoder=decoder):
+                theirs = peer.specs.TransformerSpec(
+                    writer.stack(encoder, model.encoder, "encoder."),
+                    writer.stack(decoder, model.decoder, "decoder."),
+                )
+                tokens = {name: token_names(run.task.tokenizers[name]) for name in ("source", "target")}
+                theirs.register_source_vocabulary(tokens["source"])
+                theirs.register_target_vocabulary(tokens["target"])
+                write_special_tokens(theirs.config, run.task.tokenizers["target"])
+                theirs.config.decoder_start_token = theirs.config.bos_token
+                theirs.config.add_source_eos = shares_end(run)
+            case DecoderSpec():
+                theirs = peer.specs.TransformerDecoderModelSpec(writer.stack(spec, model, ""))
+                theirs.register_vocabulary(token_names(run.task.tokenizer))
+                write_special_tokens(theirs.config, run.task.tokenizer)
+            case EncoderSpec():
+                theirs = peer.specs.TransformerEncoderModelSpec(writer.stack(spec, model, ""))
+                theirs.register_vocabulary(token_names(run.task.tokenizer))
+                write_special_tokens(theirs.config, run.task.tokenizer)
+                write_head(weights, folder)
+        theirs.config.layer_norm_epsilon = epsilons(spec)[0]
+        weights.check_all_taken(self.name)
+        theirs.validate()
+        theirs.optimize(quantization=None if quantization == "float32" else quantization)
+        theirs.save(str(folder))
+
+    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+        match spec_of(run):
+            case EncoderDecoderSpec():
+                return check_encoder_decoder(run, folder, quantization)
+            case DecoderSpec():
+                return check_decoder(run, folder, quantization)
+            case EncoderSpec():
+                return check_encoder(run, folder, quantization)
+
+
+def blocked(spec: Spec) -> Iterator[str]:
+    """Yield what CTranslate2 cannot express."""
+    if isinstance(spec, EncoderDecoderSpec):
+        yield from stack_blocked(spec.encoder)
+        yield from stack_blocked(spec.decoder)
+    else:
+        yield from stack_blocked(spec)
+    if len(set(epsilons(spec))) > 1:
+        yield f"norms with several epsilons ({', '.join(f'{one:g}' for one in sorted(set(epsilons(spec))))})"
+
+
+def stack_blocked(spec: EncoderSpec | DecoderSpec) -> Iterator[str]:
+    first = spec.blocks[0]
+    if any(shape_of(block) != shape_of(first) for block in spec.blocks):
+        yield "blocks that differ from each other"
+    yield from embedding_blocked(spec.embedding, first.attention)
+    for block in spec.blocks:
+        yield from block_blocked(block, decoder=isinstance(spec, DecoderSpec))
+    if isinstance(spec, DecoderSpec):
+        if type(spec.output) is not NextToken:
+            yield f"the output {name_part(spec.output)} of a decoder"
+        else:
+            yield from unknown_fields(spec.output, ("tied", "bias"))
+
+
+def shape_of(block: BlockSpec) -> BlockSpec:
+    """Return the block without what matters in training alone, and without the width of its feed-forward."""
+    calm = replace(block.attention, dropout=0.0, kernel="auto")
+    cross = None if block.cross is None else replace(block.cross, dropout=0.0, kernel="auto")
+    narrow = None if block.feed_forward is None else replace(block.feed_forward, d_ff=1)
+    return replace(block, attention=calm, cross=cross, feed_forward=narrow, dropout=0.0)
+
+
+def embedding_blocked(embedding: Embedding, attention: AttentionSpec) -> Iterator[str]:
+    position = embedding.position
+    if position is not None and type(position) not in (Sinusoidal, Learned):
+        yield f"the position {name_part(position)}"
+    if position is None and type(attention.position) not in (Rotary, ALiBi):
+        yield "a model without positions"
+    if position is not None and type(attention.position) is Rotary:
+        yield "rotary positions beside positions that are added to the embeddings"
+    if embedding.norm is not None:
+        yield from norm_blocked(embedding.norm)
+    yield from unknown_fields(embedding, ("position", "scaled", "frozen", "norm", "dropout"))
+
+
+def block_blocked(block: BlockSpec, *, decoder: bool) -> Iterator[str]:
+    arrangement = block.arrangement
+    if isinstance(arrangement, PreNorm | PostNorm):
+        yield from norm_blocked(arrangement.norm)
+        yield from unknown_fields(arrangement, ("norm",))
+    else:
+        yield f"the arrangement {name_part(arrangement)}"
+    yield from attention_blocked(block.attention, decoder=decoder and block.cross is None)
+    if block.cross is not None:
+        yield from attention_blocked(block.cross, decoder=False)
+        if type(block.cross.position) is Rotary:
+            yield "rotary positions in cross-attention"
+        if heads_of(block.cross) != heads_of(block.attention):
+            yield "cross-attention with other heads than self-attention"
+    if block.feed_forward is None:
+        yield "a block without feed-forward"
+    elif type(block.feed_forward) not in (ReLU, GELU, SiLU, SwiGLU):
+        yield f"the feed-forward {name_part(block.feed_forward)}"
+    else:
+        yield from unknown_fields(block.feed_forward, ("d_ff", "bias", "form"))
+    yield from unknown_fields(block, ("attention", "cross", "feed_forward", "arrangement", "dropout"))
+
+
+def attention_blocked(spec: AttentionSpec, *, decoder: bool) -> Iterator[str]:
+    weighting = spec.weighting or Softmax()
+    similarity = spec.similarity or weighting.similarity
+    if type(weighting) is not Softmax:
+        yield f"{name_part(weighting)} attention"
+    elif type(similarity) not in (Dot, ScaledDot):
+        yield f"the similarity {name_part(similarity)}"
+    yield from heads_blocked(spec)
+    position = spec.position or NoPosition()
+    if type(position) is ALiBi and not decoder:
+        yield "ALiBi outside a decoder"
+    elif type(position) is ALiBi and getattr(heads_of(spec), "kv", None) not in (None, 1):
+        yield "ALiBi where several heads share keys"
+    elif type(position) not in (NoPosition, Rotary, ALiBi):
+        yield f"the position {name_part(position)}"
+    elif type(position) is Rotary:
+        yield from unknown_fields(position, ("pairing", "base", "width"))
+    if spec.mask is not None:
+        yield f"the mask {name_part(spec.mask)} of a block"
+    yield from unknown_fields(spec, ("heads", "similarity", "weighting", "position", "mask", "dropout", "kernel"))
+
+
+def heads_blocked(spec: AttentionSpec) -> Iterator[str]:
+    heads = heads_of(spec)
+    if not isinstance(heads, Heads):
+        yield f"the heads {name_part(heads)}"
+        return
+    if heads.value_rank is not None or not heads.output or heads.d_value not in (None, heads.d_head):
+        yield f"the heads {name_part(heads)}"
+    yield from unknown_fields(heads, ("count", "kv", "d_head", "d_value", "value_rank", "bias", "output"))
+
+
+def heads_of(spec: AttentionSpec) -> Any:
+    return Heads(spec.heads) if isinstance(spec.heads, int) else spec.heads
+
+
+def norm_blocked(norm: Norm) -> Iterator[str]:
+    if type(norm) not in (LayerNorm, RMSNorm):
+        yield f"the norm {name_part(norm)}"
+    else:
+        yield from unknown_fields(norm, ("epsilon", "bias"))
+
+
+def epsilons(spec: Spec) -> list[float]:
+    """Return the epsilon of every norm in the stacks: CTranslate2 has one for all."""
+    if isinstance(spec, EncoderDecoderSpec):
+        return [*epsilons(spec.encoder), *epsilons(spec.decoder)]
+    norms = [spec.embedding.norm, *(getattr(block.arrangement, "norm", None) for block in spec.blocks)]
+    return [float(getattr(norm, "epsilon", 0)) for norm in norms if norm is not None] or [1e-5]
+
+
+class Writer(NamedTuple):
+    """Fills CTranslate2's specs with the tensors of a model."""
+
+    peer: Any
+    weights: Weights
+    context: int
+
+    def stack(self, spec: EncoderSpec | DecoderSpec, model: Any, prefix: str) -> Any:
+        """Return the encoder or decoder; `prefix` is what stands before the names of its tensors."""
+        made = self.empty_stack(spec)
+        table = made.embeddings if isinstance(spec, DecoderSpec) else made.embeddings[0]
+        table.weight = self.weights[f"{prefix}embedding.table"]
+        made.scale_embeddings = spec.embedding.scaled
+        if spec.embedding.position is None:
+            made.__dict__.pop("position_encodings", None)
+        else:
+            made.position_encodings.encodings = self.positions(spec, model, prefix)
+        if spec.embedding.norm is not None:
+            self.norm(made.layernorm_embedding, f"{prefix}embedding.norm")
+        for i, block in enumerate(spec.blocks):
+            self.block(made.layer[i], block, spec.d_model, f"{prefix}stack.blocks.{i}")
+        if isinstance(spec.blocks[0].arrangement, PreNorm):
+            self.norm(made.layer_norm, f"{prefix}stack.norm")
+        if isinstance(spec, DecoderSpec):
+            self.linear(made.projection, f"{prefix}output", weight="table")
+        return made
+
+    def empty_stack(self, spec: EncoderSpec | DecoderSpec) -> Any:
+        """Return their spec of the same shape, with no tensors yet."""
+        block = spec.blocks[0]
+        heads, shape = heads_of(block.attention), heads_of(block.attention).shape(spec.d_model)
+        norm, position = cast(PreNorm | PostNorm, block.arrangement).norm, block.attention.position
+        options: dict[str, Any] = {
+            "pre_norm": isinstance(block.arrangement, PreNorm),
+            "activation": self.activation(block.feed_forward),
+            "layernorm_embedding": spec.embedding.norm is not None,
+            "ffn_glu": isinstance(block.feed_forward, SwiGLU),
+            "rms_norm": isinstance(norm, RMSNorm),
+            "num_heads_kv": None if shape.n_kv_heads == shape.n_heads else shape.n_kv_heads,
+            "head_dim": heads.d_head,
+        }
+        if isinstance(position, Rotary):
+            options |= {
+                "rotary_dim": position.width or 0,
+                "rotary_interleave": position.pairing == "interleaved",
+                "rotary_base": position.base,
+            }
+        specs = self.peer.specs.transformer_spec
+        if isinstance(spec, EncoderSpec):
+            return specs.TransformerEncoderSpec(len(spec.blocks), shape.n_heads, **options)
+        return specs.TransformerDecoderSpec(
+            len(spec.blocks),
+            shape.n_heads,
+            with_encoder_attention=block.cross is not None,
+            alibi=isinstance(position, ALiBi),
+            **options,
+        )
+
+    def activation(self, feed_forward: FeedForward | None) -> Any:
+        name = ACTIVATIONS.get(type(feed_forward).__name__)
+        if isinstance(feed_forward, GELU):
+            name = "GELUTanh" if feed_forward.form == "tanh" else "GELU"
+        return getattr(self.peer.specs.Activation, str(name))
+
+    def positions(self, spec: EncoderSpec | DecoderSpec, model: Any, prefix: str) -> Tensor:
+        if isinstance(spec.embedding.position, Learned):
+            return self.weights[f"{prefix}embedding.position.table"]
+        with torch.no_grad():
+            return model.embedding.position(max(self.context, LEAST_POSITIONS)).float()
+
+    def block(self, made: Any, spec: BlockSpec, d_model: int, name: str) -> None:
+        self.attention(made.self_attention, spec.attention, d_model, f"{name}.attention", crossed=False)
+        self.norm(made.self_attention.layer_norm, f"{name}.around_attention.norm")
+        if spec.cross is not None:
+            self.attention(made.attention, spec.cross, d_model, f"{name}.cross", crossed=True)
+            self.norm(made.attention.layer_norm, f"{name}.around_cross.norm")
+        gated = isinstance(spec.feed_forward, SwiGLU)
+        self.linear(made.ffn.linear_0, f"{name}.feed_forward.{'gate' if gated else 'up'}")
+        if gated:
+            self.linear(made.ffn.linear_0_noact, f"{name}.feed_forward.up")
+        self.linear(made.ffn.linear_1, f"{name}.feed_forward.down")
+        self.norm(made.ffn.layer_norm, f"{name}.around_feed_forward.norm")
+
+    def attention(self, made: Any, spec: AttentionSpec, d_model: int, name: str, *, crossed: bool) -> None:
+        """Fill an attention. Theirs maps by one matrix to queries, keys and values; to keys and values if crossed."""
+        maps = [f"{name}.{part}.linear" for part in ("query", "key", "value")]
+        if crossed:
+            self.linear(made.linear[0], maps[0])
+            self.linear(made.linear[1], *maps[1:])
+        else:
+            self.linear(made.linear[0], *maps)
+        self.linear(made.linear[-1], f"{name}.output")
+        usual, scale = heads_of(spec).shape(d_model).d_head ** -0.5, queries_scale(spec, d_model)
+        if scale != usual:
+            made.queries_scale = torch.tensor(scale).numpy()
+
+    def linear(self, made: Any, *names: str, weight: str = "weight") -> None:
+        """Fill a map with one of ours, or with several below each other."""
+        made.weight = torch.cat([self.weights[f"{name}.{weight}"] for name in names])
+        if f"{names[0]}.bias" in self.weights:
+            made.bias = torch.cat([self.weights[f"{name}.bias"] for name in names])
+
+    def norm(self, made: Any, name: str) -> None:
+        made.gamma = self.weights[f"{name}.gamma"]
+        if hasattr(made, "beta"):  # RMSNorm has none, and a LayerNorm without bias has zeros
+            made.beta = self.weights[f"{name}.beta"] if f"{name}.beta" in self.weights else torch.zeros_like(made.gamma)
+
+
+def queries_scale(spec: AttentionSpec, d_model: int) -> float:
+    """Return the factor of the scores, the softmax's temperature in it."""
+    weighting = spec.weighting or Softmax()
+    similarity: Similarity = spec.similarity or weighting.similarity
+    scale = similarity.scale(heads_of(spec).shape(d_model).d_head)
+    assert isinstance(scale, float)
+    return scale / weighting.temperature
+
+
+def write_special_tokens(config: Any, tokenizer: Tokenizer) -> None:
+    names = token_names(tokenizer)
+    config.unk_token, config.bos_token, config.eos_token = (
+        names[place] for place in (tokenizer.unknown, tokenizer.start, tokenizer.end)
+    )
+
+
+def shares_end(run: Run) -> bool:
+    """Return True, so that CTranslate2 closes each source itself; OptionError where it would do so with another token.
+
+    It has one end token for both sides.
+    """
+    source, target = run.task.tokenizers["source"], run.task.tokenizers["target"]
+    if token_names(source)[source.end] != token_names(target)[target.end]:
+        raise OptionError("ctranslate2 has one name for the end of source and target, and these tokenisers have two")
+    return True
+
+
+def write_head(weights: Weights, folder: Path) -> None:
+    """Write the output of an encoder beside the model, in safetensors: CTranslate2 gives the vectors before it."""
+    table = weights.tensors["embedding.table"]
+    head = {
+        name: weights[name].contiguous()
+        for name, tensor in weights.tensors.items()
+        if name.startswith("output.") and tensor is not table
+    }
+    if head:
+        save_file(head, folder / HEAD)

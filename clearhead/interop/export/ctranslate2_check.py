@@ -1,0 +1,145 @@
+"""Hold what CTranslate2 computes from an export to what the run computes."""
+
+import copy
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from clearhead.decoding import Greedy, Rules, generate
+from clearhead.decoding.request import Model
+from clearhead.interop.export.base import Figures
+from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, largest, unpad
+from clearhead.interop.export.tokens import token_names
+from clearhead.interop.peers import import_peer, peer_version
+from clearhead.model.transformers import Encoder
+from clearhead.training.run import Run
+
+__all__ = ["check_decoder", "check_encoder", "check_encoder_decoder", "open_with"]
+
+TOLERANCE = 1e-3
+"""Of log-probabilities, logits and vectors, computed in float32 from the weights as they are written."""
+
+
+def round_as_written(run: Run, quantization: str) -> nn.Module:
+    """Return the run's model with its weights as the export has them: in int8, each row in 127 steps of its largest.
+
+    So the numbers can be held to a tight tolerance, though CTranslate2 rounds activations too when it computes in int8.
+    """
+    if quantization == "float32":
+        return run.model
+    model = copy.deepcopy(run.model)
+    for name, weight in model.named_parameters():
+        if name.endswith((".weight", "embedding.table", "output.table")):
+            step = weight.detach().abs().amax(1, keepdim=True) / 127
+            weight.data = torch.where(step > 0, (weight / step).round() * step, weight)
+    return model
+
+
+def open_with(kind: str, folder: Path, quantization: str) -> Any:
+    """Open a folder as a Translator, a Generator or an Encoder, on the CPU, with as many threads as torch has."""
+    peer = import_peer("ctranslate2")
+    return getattr(peer, kind)(
+        str(folder), device="cpu", compute_type=quantization, inter_threads=1, intra_threads=torch.get_num_threads()
+    )
+
+
+@torch.inference_mode()
+def check_encoder_decoder(run: Run, folder: Path, quantization: str) -> Figures:
+    """Compare log-probabilities of targets, and greedy translations."""
+    samples, exact = draw_samples(run), open_with("Translator", folder, "float32")
+    source, target = run.task.tokenizers["source"], run.task.tokenizers["target"]
+    sources = [row[:-1] if row[-1] == source.end else row for row in samples.encoder]
+    targets = [row[1:] if row[0] == target.start else row for row in samples.decoder]
+    read, written = token_names(source), token_names(target)
+    words = [[read[i] for i in row] for row in sources]
+    scored = exact.score_batch(words, [[written[i] for i in row] for row in targets])
+    theirs = [torch.tensor(one.log_probs) for one in scored]
+    closed = [[*row, source.end] for row in sources]
+    framed = Samples(closed, [[target.start, *row] for row in targets], samples.drawn)
+    ours = target_log_probs(round_as_written(run, quantization), framed, target.end)
+    translator = open_with("Translator", folder, quantization)
+    n_new = count_new(run)
+    found = translator.translate_batch(words, beam_size=1, max_decoding_length=n_new, min_decoding_length=0)
+    ids = {name: place for place, name in enumerate(written)}
+    greedy = [[ids[token] for token in one.hypotheses[0]] for one in found]
+    rules = Rules(max_new=n_new, end=(target.end,))
+    made = generate(cast(Model, run.model), closed, Greedy(), rules=rules, prefix=[[target.start]])
+    own = [[token for token in one[0].tokens if token != target.end] for one in made]
+    return Figures(
+        peer=peer_version("ctranslate2"),
+        texts=str(samples),
+        numbers=f"{sum(map(len, ours))} log-probabilities",
+        difference=largest(ours, theirs),
+        tolerance=TOLERANCE,
+        same=count_same(run, own, greedy, TOLERANCE, sources=closed, start=[target.start]),
+        outputs=len(own),
+        must_agree=quantization == "float32",
+    )
+
+
+def target_log_probs(model: nn.Module, samples: Samples, end: int) -> list[Tensor]:
+    """Return the log-probability of each target token and of the end after it, of each row."""
+    source, source_lengths = samples.padded("encoder")
+    target, _ = samples.padded("decoder")
+    log_probs = model(source, target, source_lengths=source_lengths).log_softmax(-1)
+    wanted = [torch.tensor([*row[1:], end]) for row in samples.decoder]
+    return [
+        found[: len(row)].gather(-1, row.unsqueeze(-1)).squeeze(-1)
+        for found, row in zip(log_probs, wanted, strict=True)
+    ]
+
+
+@torch.inference_mode()
+def check_decoder(run: Run, folder: Path, quantization: str) -> Figures:
+    """Compare logits, and what is written greedily after each text."""
+    samples, exact = draw_samples(run), open_with("Generator", folder, "float32")
+    tokens, _ = samples.padded("decoder")
+    theirs = torch.from_numpy(np.array(exact.forward_batch(samples.decoder)))
+    ours = round_as_written(run, quantization)(tokens)
+    names, end = token_names(run.tokenizer), run.tokenizer.end
+    n_new = count_new(run)
+    rows = [row[: run.task.context - n_new] for row in samples.decoder]
+    generator = open_with("Generator", folder, quantization)
+    # One at a time: in a batch the prompts past the shortest are part of the result, and of its length.
+    found = [
+        generator.generate_batch(
+            [[names[token] for token in row]],
+            max_length=n_new,
+            sampling_topk=1,
+            include_prompt_in_result=False,
+            end_token=[end],
+        )[0].sequences_ids[0]
+        for row in rows
+    ]
+    greedy = [[token for token in row if token != end] for row in found]
+    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=(end,)))
+    own = [[token for token in one[0].tokens if token != end] for one in made]
+    return Figures(
+        peer=peer_version("ctranslate2"),
+        texts=str(samples),
+        numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
+        difference=largest(unpad(ours, samples.decoder), unpad(theirs, samples.decoder)),
+        tolerance=TOLERANCE,
+        same=count_same(run, own, greedy, TOLERANCE, sources=rows),
+        outputs=len(own),
+        must_agree=quantization == "float32",
+    )
+
+
+@torch.inference_mode()
+def check_encoder(run: Run, folder: Path, quantization: str) -> Figures:
+    """Compare the vectors after the last block: the output is applied by whoever uses them."""
+    samples, encoder = draw_samples(run), open_with("Encoder", folder, "float32")
+    tokens, lengths = samples.padded("encoder")
+    theirs = torch.from_numpy(np.array(encoder.forward_batch(samples.encoder).last_hidden_state))
+    ours = cast(Encoder, round_as_written(run, quantization)).states(tokens, lengths=lengths)
+    return Figures(
+        peer=peer_version("ctranslate2"),
+        texts=str(samples),
+        numbers=f"vectors of {sum(map(len, samples.encoder))} tokens",
+        difference=largest(unpad(ours, samples.encoder), unpad(theirs, samples.encoder)),
+        tolerance=TOLERANCE,
+    )

@@ -1,0 +1,225 @@
+"""GGUF: llama.cpp's format, for decoders like Llama or GPT-2. Its tokenisers are a fixed list, and so are its layers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast, final
+
+import torch
+from torch import Tensor
+
+from clearhead.decoding import Greedy, Rules, generate
+from clearhead.decoding.request import Model
+from clearhead.errors import OptionError
+from clearhead.interop.architectures import ARCHITECTURES
+from clearhead.interop.config import Config
+from clearhead.interop.export.base import Figures, Format, spec_of
+from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors, with_biases
+from clearhead.interop.export.samples import count_new, count_same, draw_samples, largest, unpad
+from clearhead.interop.export.tokens import token_names
+from clearhead.interop.gguf import read_gguf
+from clearhead.interop.gguf_tables import FAMILIES, Family, interleave_rotary, tensor_names
+from clearhead.interop.gguf_tokenizer import tokenizer_metadata
+from clearhead.interop.peers import import_peer, peer_version
+from clearhead.model.sizes import Spec
+from clearhead.training.run import Run
+
+__all__ = ["Gguf"]
+
+TOLERANCE = 1e-3
+MODEL = "model.gguf"
+WRITTEN = ("llama", "gpt2")
+"""The families that are written; more can be read."""
+BYTE_KINDS = ("bpe", "byte", "given")
+"""Kinds of our tokenisers that may be one of llama.cpp's."""
+
+
+class Written(NamedTuple):
+    """A model as a family of GGUF has it."""
+
+    family: Family
+    expression: Expression
+
+
+@final
+class Gguf(Format):
+    """model.gguf, with the tokeniser in it."""
+
+    name = "gguf"
+    about = "GGUF for llama.cpp: decoders like Llama or GPT-2; f32, f16 or q8_0"
+    quantizations = ("f32", "f16", "q8_0")
+
+    def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
+        if task != "generate":
+            return [f"models that {task}"]
+        kinds = [f"tokenisers of kind {kind}" for kind in tokenizers if kind not in BYTE_KINDS]
+        found = find_written(spec, 2048)
+        return kinds + ([] if isinstance(found, Written) else [f"such layers: {reason}" for reason in found])
+
+    def write(self, run: Run, folder: Path, quantization: str) -> None:
+        gguf = import_peer("gguf")
+        found = find_written(spec_of(run), run.task.context)
+        if not isinstance(found, Written):
+            raise OptionError(f"gguf: {'; '.join(found)}")
+        writer = gguf.GGUFWriter(folder / MODEL, found.family.name)
+        for key, value in metadata_of(run, found).items():
+            add_value(writer, key, value)
+        writer.add_name(run.folder.path.resolve().name)
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        writer.add_file_type(getattr(gguf.LlamaFileType, FILE_TYPES[quantization]))
+        for name, tensor in renamed_tensors(run, found).items():
+            data, kind = quantized(gguf, tensor, quantization)
+            writer.add_tensor(name, data, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+        return check_gguf(run, folder, quantization)
+
+
+FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}
+
+
+def find_written(spec: Spec, context: int) -> Written | list[str]:
+    """Return how the first family that can says a model; where none can, why each cannot."""
+    reasons: dict[str, None] = {}
+    for name in WRITTEN:
+        family, architecture = FAMILIES[name], ARCHITECTURES[FAMILIES[name].model_type]
+        for tried in (spec, with_biases(spec)) if name == "gpt2" else (spec,):
+            try:
+                config = architecture.config_of(tried, context=context)
+                check_fixed(family, config)
+            except OptionError as error:
+                reasons[str(error)] = None
+                continue
+            return Written(family, Expression(architecture, tried, config))
+    return list(reasons)
+
+
+def check_fixed(family: Family, config: Mapping[str, Any]) -> None:
+    """Raise OptionError where a configuration says what GGUF has no key for."""
+    for field, value in family.fixed.items():
+        if config.get(field, value) != value:
+            raise OptionError(f"{family.name} in llama.cpp has {field} {value}, and this model has {config[field]}")
+    if config.get("scale_attn_weights") is False:
+        raise OptionError(f"{family.name} in llama.cpp scales its scores, and this model does not")
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if rope.get("rope_type", "default") != "default":
+        raise OptionError(f"rotary positions that are scaled ({rope['rope_type']}) are not written")
+
+
+def metadata_of(run: Run, found: Written) -> dict[str, Any]:
+    """Return the metadata: the model's sizes, the tokeniser and its special tokens."""
+    family, config = found.family, found.expression.config
+    rope = config.get("rope_parameters") or {}
+    said = {**config, "rope_theta": config.get("rope_theta", rope.get("rope_theta", 10_000.0))}
+    head_dim = said.get("head_dim")
+    if "hidden_size" in said and head_dim is None:
+        head_dim = said["head_dim"] = said["hidden_size"] // said["num_attention_heads"]
+    named = {f"{family.name}.{key}": int(said[field]) for key, field in family.counts.items()}
+    named |= {f"{family.name}.{key}": float(said[field]) for key, field in family.numbers.items()}
+    if family.interleaved:
+        named |= {
+            f"{family.name}.attention.value_length": head_dim,
+            f"{family.name}.rope.dimension_count": head_dim,
+            f"{family.name}.vocab_size": said["vocab_size"],
+        }
+    whole = json.loads(run.tokenizer.to_json())
+    return named | tokenizer_metadata(whole, token_names(run.tokenizer)) | special_metadata(run)
+
+
+def special_metadata(run: Run) -> dict[str, Any]:
+    """Return the ids of special tokens. What the task puts before a text is what llama.cpp calls BOS."""
+    tokenizer, (before, _) = run.tokenizer, frame_of(run)
+    ids = {
+        "bos": before[0] if before else tokenizer.start,
+        "eos": tokenizer.end,
+        "unknown": tokenizer.unknown,
+        "padding": tokenizer.pad,
+    }
+    named = {f"tokenizer.ggml.{name}_token_id": place for name, place in ids.items()}
+    return named | {"tokenizer.ggml.add_bos_token": bool(before), "tokenizer.ggml.add_eos_token": False}
+
+
+def add_value(writer: Any, key: str, value: Any) -> None:
+    """Add a value with the kind that llama.cpp reads it by."""
+    kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    if not isinstance(value, list):
+        kinds[type(value)](key, value)
+    elif value:  # an empty list has no kind
+        writer.add_array(key, value)
+
+
+def renamed_tensors(run: Run, found: Written) -> dict[str, Tensor]:
+    """Return the tensors by GGUF's names, laid out as llama.cpp has them."""
+    family, config = found.family, Config(found.expression.config, "config.json")
+    rename = tensor_names(family, config.count(family.counts["block_count"]))
+    made: dict[str, Tensor] = {}
+    for name, tensor in their_tensors(run.model, found.expression).items():
+        theirs = rename(name)
+        if theirs is None:
+            raise OptionError(f"gguf: there is no name for {name} in {family.name}")
+        if family.interleaved and ".q_proj." in name:
+            tensor = interleave_rotary(tensor, config.count("num_attention_heads"))  # noqa: PLW2901
+        elif family.interleaved and ".k_proj." in name:
+            tensor = interleave_rotary(tensor, config.count("num_key_value_heads"))  # noqa: PLW2901
+        elif name.endswith(family.transposed) and tensor.ndim == 2:
+            tensor = tensor.T.contiguous()  # noqa: PLW2901
+        made[theirs] = tensor
+    return made
+
+
+def quantized(gguf: Any, tensor: Tensor, quantization: str) -> tuple[Any, Any]:
+    """Return a tensor's data and its kind. Vectors stay float32, and rows that Q8_0's blocks do not divide float16."""
+    kinds, data = gguf.GGMLQuantizationType, tensor.numpy()
+    if tensor.ndim == 1 or quantization == "f32":
+        return data, kinds.F32
+    kind = kinds.Q8_0 if quantization == "q8_0" and tensor.shape[-1] % 32 == 0 else kinds.F16
+    return gguf.quants.quantize(data, kind), kind
+
+
+@torch.inference_mode()
+def check_gguf(run: Run, folder: Path, quantization: str) -> Figures:
+    """Read the file again as gguf dequantises it, and compare with the run; quantised weights with their own rounding.
+
+    Numbers are compared with the run's own where they are written exactly. What is quantised is held to the run's
+    weights after the same rounding, which tests hold to transformers' reading of the file.
+    """
+    samples, again = draw_samples(run), read_gguf(folder / MODEL).model
+    tokens, _ = samples.padded("decoder")
+    n_new, end = count_new(run), run.tokenizer.end
+    rounded = run.model if quantization == "f32" else round_weights(run, quantization)
+    rows = [row[: run.task.context - n_new] for row in samples.decoder]
+    rules = Rules(max_new=n_new, end=(end,))
+    ours, theirs = (
+        [list(one[0].tokens) for one in generate(cast(Model, model), rows, Greedy(), rules=rules)]
+        for model in (run.model, again)
+    )
+    return Figures(
+        peer=f"{peer_version('gguf')} and our reader",
+        texts=str(samples),
+        numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
+        difference=largest(unpad(rounded(tokens), samples.decoder), unpad(again(tokens), samples.decoder)),
+        tolerance=TOLERANCE,
+        same=count_same(run, ours, theirs, TOLERANCE, sources=rows),
+        outputs=len(rows),
+        must_agree=quantization == "f32",
+    )
+
+
+def round_weights(run: Run, quantization: str) -> Any:
+    """Return the run's model with its matrices rounded as they are written.
+
+    Q8_0 rounds 32 numbers of a row together, and a row of ours is a row of theirs: only their order differs.
+    """
+    import copy
+
+    gguf = import_peer("gguf")
+    model = copy.deepcopy(run.model)
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            data, kind = quantized(gguf, weight.detach(), quantization)
+            weight.data = torch.from_numpy(gguf.quants.dequantize(data, kind).copy()).reshape(weight.shape)
+    return model

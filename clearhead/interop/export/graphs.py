@@ -1,0 +1,206 @@
+"""Models as graphs: modules of plain tensors in and out, which torch.export can follow for any batch and length.
+
+A graph reads no numbers on its way. So its attention is the reference, whose operations are the same for every shape,
+and its positions are tables, since sines are neither grown on the way nor known to every engine in float64.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast, final
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention.kernels import run as run_kernel
+from clearhead.attention.layer import Attention
+from clearhead.attention.masks import padding
+from clearhead.attention.positions import Learned, Position, Sinusoidal
+from clearhead.attention.score_index import Positions
+from clearhead.decoding.caches import call_of
+from clearhead.model.kv_source import FromSelf, KVSource, KVSources
+from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+
+__all__ = ["DecoderStep", "EncoderForward", "Forward", "SourceForward", "TargetStep", "freeze_for_graph"]
+
+LEAST_POSITIONS = 1024
+"""Positions that a sinusoidal table has at least."""
+
+
+def freeze_for_graph(model: nn.Module, context: int) -> nn.Module:
+    """Return a copy of a model that computes the same by operations a graph can hold, for texts up to `context`."""
+    made = copy.deepcopy(model).eval().requires_grad_(False)
+    for module in made.modules():
+        if isinstance(module, Attention):
+            module.kernel = "reference"
+        position = getattr(getattr(module, "position", None), "spec", None)
+        if isinstance(position, Sinusoidal):
+            cast(Any, module).position = as_table(cast(Any, module).position, max(context, LEAST_POSITIONS))
+    return made
+
+
+def as_table(position: Any, length: int) -> nn.Module:
+    """Return sinusoidal positions as a table of their vectors."""
+    vectors = position(length).clone()
+    table = Learned(length).embed(vectors.shape[1])
+    cast(Any, table).table = nn.Parameter(vectors, requires_grad=False)
+    return table.to(vectors.device)
+
+
+def turned(position: Position, vectors: Tensor, positions: Tensor) -> Tensor:
+    return position.turn(vectors, positions) if position.turns else vectors
+
+
+@final
+class WithPast(KVSource):
+    """Self-attention on the keys and values so far; `key` and `value` are then those with the new ones."""
+
+    def __init__(self, key: Tensor, value: Tensor, positions: Tensor) -> None:
+        self.key, self.value, self.positions = key, value, positions
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        query, key, value = layer.project(x, x, x)
+        query, key = (turned(layer.position, one, self.positions) for one in (query, key))
+        self.key, self.value = torch.cat([self.key, key], 2), torch.cat([self.value, value], 2)
+        every = torch.arange(self.key.shape[2])
+        where = Positions(self.positions, every)
+        return layer.finish(run_kernel("reference", call_of(layer, (query, self.key, self.value), layer.mask, where)))
+
+
+@final
+class OnSource(KVSource):
+    """Cross-attention on keys and values that were made of the source before."""
+
+    def __init__(self, key: Tensor, value: Tensor, lengths: Tensor, positions: Tensor) -> None:
+        self.key, self.value, self.lengths, self.positions = key, value, lengths, positions
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        query = turned(layer.position, layer.query(x), self.positions)
+        where = Positions(self.positions, torch.arange(self.key.shape[2]))
+        mask = layer.mask & padding(self.lengths)
+        return layer.finish(run_kernel("reference", call_of(layer, (query, self.key, self.value), mask, where)))
+
+
+@final
+class EncoderForward(nn.Module):
+    """An encoder: tokens and their lengths in, what its output gives out."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.inputs, self.outputs = ("tokens", "lengths"), ("output",)
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        return encode(self.encoder, tokens, lengths, output=True)
+
+
+@final
+class SourceForward(nn.Module):
+    """The encoder of a translator: tokens and lengths in, the keys and values of every cross-attention out."""
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.model = model
+        self.inputs = ("tokens", "lengths")
+        self.outputs = tuple(pair_names("source", len(model.decoder.stack.blocks)))
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        memory = encode(self.model.encoder, tokens, lengths, output=False)
+        made: list[Tensor] = []
+        positions = torch.arange(tokens.shape[1])
+        for block in self.model.decoder.stack.blocks:
+            layer = cast(Attention, block.cross)
+            made += [turned(layer.position, layer.key(memory), positions), layer.value(memory)]
+        return tuple(made)
+
+
+@final
+class DecoderStep(nn.Module):
+    """A decoder: new tokens and the keys and values so far in, logits and all keys and values out."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+        n_blocks = len(decoder.stack.blocks)
+        self.inputs = ("tokens", *pair_names("past", n_blocks))
+        self.outputs = ("logits", *pair_names("present", n_blocks))
+
+    def forward(self, tokens: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+        positions = torch.arange(tokens.shape[1]) + past[0].shape[2]
+        own = [WithPast(*pair, positions) for pair in pairs_of(past)]
+        return step(self.decoder, tokens, positions, own, [None] * len(own))
+
+
+@final
+class TargetStep(nn.Module):
+    """The decoder of a translator: as `DecoderStep`, with the source's keys and values between."""
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.decoder = model.decoder
+        self.n_blocks = len(model.decoder.stack.blocks)
+        source, past = (tuple(pair_names(name, self.n_blocks)) for name in ("source", "past"))
+        self.inputs = ("tokens", "source_lengths", *source, *past)
+        self.outputs = ("logits", *pair_names("present", self.n_blocks))
+
+    def forward(self, tokens: Tensor, source_lengths: Tensor, *both: Tensor) -> tuple[Tensor, ...]:
+        source, past = both[: 2 * self.n_blocks], both[2 * self.n_blocks :]
+        positions = torch.arange(tokens.shape[1]) + past[0].shape[2]
+        own = [WithPast(*pair, positions) for pair in pairs_of(past)]
+        cross = [OnSource(*pair, source_lengths, positions) for pair in pairs_of(source)]
+        return step(self.decoder, tokens, positions, own, cross)
+
+
+@final
+class Forward(nn.Module):
+    """The forward pass of a whole model, by the names its tensors have in training."""
+
+    def __init__(self, model: Encoder | Decoder | EncoderDecoder) -> None:
+        super().__init__()
+        self.model = model
+        kinds = {Encoder: ("tokens", "lengths"), Decoder: ("tokens",)}
+        self.inputs = kinds.get(type(model), ("source", "target", "source_lengths"))
+        self.outputs = ("output",)
+
+    def forward(self, first: Tensor, *others: Tensor) -> Tensor:
+        model = self.model
+        if isinstance(model, Encoder):
+            return encode(model, first, others[0], output=True)
+        if isinstance(model, Decoder):
+            return decode(model, first)
+        memory = encode(model.encoder, first, others[1], output=False)
+        return decode(model.decoder, others[0], memory, others[1])
+
+
+def encode(encoder: Encoder, tokens: Tensor, lengths: Tensor, *, output: bool) -> Tensor:
+    """Return an encoder's output, or its vectors, with every position looked up in its table."""
+    positions = torch.arange(tokens.shape[1])
+    read = KVSources(FromSelf(padding(lengths), positions))
+    states = encoder.stack(encoder.embedding(tokens, positions=positions), [read] * len(encoder.stack.blocks))
+    return states if encoder.output is None or not output else encoder.output(states, lengths)
+
+
+def decode(decoder: Decoder, tokens: Tensor, memory: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+    positions = torch.arange(tokens.shape[1])
+    return decoder(tokens, positions=positions, memory=memory, memory_lengths=lengths)
+
+
+def step(
+    decoder: Decoder,
+    tokens: Tensor,
+    positions: Tensor,
+    own: Sequence[WithPast],
+    cross: Sequence[OnSource | None],
+) -> tuple[Tensor, ...]:
+    """Return logits of new tokens, and all keys and values of each block."""
+    reads = [KVSources(*pair) for pair in zip(own, cross, strict=True)]
+    logits = decoder.output(decoder.states(tokens, reads, positions=positions))
+    return logits, *(one for source in own for one in (source.key, source.value))
+
+
+def pair_names(name: str, count: int) -> list[str]:
+    """Return the names of keys and values of so many blocks."""
+    return [f"{name}_{part}_{i}" for i in range(count) for part in ("key", "value")]
+
+
+def pairs_of(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(tensors[::2], tensors[1::2], strict=True))

@@ -1,0 +1,204 @@
+"""Hugging Face: a folder that `AutoModel…from_pretrained` and `AutoTokenizer` open with no code of ours.
+
+Which class expresses a model is asked of each architecture in turn (`clearhead.interop.architectures`). A model without
+biases may be written for a class that has them: as zeros.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast, final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from clearhead.attention.heads import Heads
+from clearhead.errors import OptionError
+from clearhead.files import write_text
+from clearhead.interop.architectures import ARCHITECTURES, Architecture
+from clearhead.interop.config import Config
+from clearhead.interop.export.base import Figures, Format, spec_of
+from clearhead.interop.export.huggingface_check import check_with_transformers
+from clearhead.interop.export.model_card import model_card
+from clearhead.interop.export.tokens import token_names
+from clearhead.interop.tables import gather
+from clearhead.model.feedforward import FeedForward
+from clearhead.model.norms import LayerNorm
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.run import Run
+
+__all__ = ["Expression", "HuggingFace", "express", "their_tensors"]
+
+SPECIALS = {"unk_token": "unknown", "bos_token": "start", "eos_token": "end", "pad_token": "pad", "mask_token": "mask"}
+"""What Hugging Face calls the special tokens, and what they are called here."""
+
+
+class Expression(NamedTuple):
+    """A model as an architecture says it: the spec, perhaps with biases of zero, the configuration, and the class."""
+
+    architecture: Architecture
+    spec: Spec
+    config: dict[str, Any]
+
+    @property
+    def class_name(self) -> str:
+        return str(self.config["architectures"][0])
+
+
+@final
+class HuggingFace(Format):
+    """config.json, model.safetensors, tokenizer.json and what belongs to them, with a model card."""
+
+    name = "hf"
+    about = "Hugging Face transformers: the models that one of its classes expresses"
+
+    def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
+        if len(set(tokenizers)) > 1:
+            return ["class with a tokeniser each for source and target"]
+        found = express(spec, task, context=2048)
+        return [] if isinstance(found, Expression) else [f"class for this model: {reason}" for reason in found]
+
+    def write(self, run: Run, folder: Path, quantization: str) -> None:
+        check_one_tokenizer(run)
+        made = expression_of(run)
+        config = made.config | token_ids(run) | labels_of(run) | {"dtype": "float32"}
+        tensors = their_tensors(run.model, made)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        write_json(folder / "config.json", config)
+        write_json(folder / "generation_config.json", token_ids(run))
+        write_json(folder / "tokenizer_config.json", tokenizer_config(run))
+        write_text(folder / "tokenizer.json", framed_tokenizer(run))
+        write_text(folder / "README.md", model_card(run, made.class_name))
+
+    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+        return check_with_transformers(run, folder)
+
+
+def expression_of(run: Run) -> Expression:
+    found = express(spec_of(run), run.task.name, run.task.context)
+    if not isinstance(found, Expression):
+        raise OptionError(f"no class of Hugging Face's expresses this model: {'; '.join(found)}")
+    return found
+
+
+def express(spec: Spec, task: str, context: int) -> Expression | list[str]:
+    """Return how the first architecture that can says a model; where none can, why each cannot."""
+    reasons: dict[str, None] = {}
+    for architecture in ARCHITECTURES.values():
+        if task not in architecture.classes.values():
+            continue
+        for tried in (spec, with_biases(spec)):
+            try:
+                config = architecture.config_of(tried, context=context)
+            except OptionError as error:
+                if tried is spec:
+                    reasons[str(error)] = None
+                continue
+            if architecture.task(Config(config, "config.json")) == task:
+                return Expression(architecture, tried, config)
+    return list(reasons) or [f"none does what {task} does"]
+
+
+def with_biases(part: Any) -> Any:
+    """Return a spec in which every map and norm that can have a bias has one."""
+    if isinstance(part, tuple):
+        return tuple(with_biases(one) for one in part)
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    changed = {field.name: with_biases(getattr(part, field.name)) for field in dataclasses.fields(part) if field.init}
+    if isinstance(part, Heads | FeedForward | LayerNorm):
+        changed |= {"bias": True} if "bias" in changed else {}
+    return replace(cast(Any, part), **changed)
+
+
+@torch.no_grad()
+def their_tensors(model: nn.Module, made: Expression) -> dict[str, Tensor]:
+    """Return the tensors by their names, each a copy; a bias that the model lacks is zero."""
+    ours = dict(model.named_parameters(remove_duplicate=False))
+    wide = dict(made.spec.build().named_parameters(remove_duplicate=False))
+    filled = {name: ours[name].float().cpu() if name in ours else torch.zeros_like(wide[name]) for name in wide}
+    rows = made.architecture.rows(Config(made.config, "config.json"))
+    tensors = gather(filled, rows)
+    copies = made.architecture.copies(Config(made.config, "config.json"))
+    return {name: tensor.clone().contiguous() for name, tensor in tensors.items() if name not in copies}
+
+
+def check_one_tokenizer(run: Run) -> None:
+    if len({one.fingerprint() for one in run.task.tokenizers.values()}) > 1:
+        raise OptionError("hf: source and target have a tokeniser each, and a folder of Hugging Face's has one")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def token_ids(run: Run) -> dict[str, Any]:
+    """Return the ids that config.json and generation_config.json have of special tokens."""
+    tokenizer = run.tokenizer
+    told: dict[str, Any] = {
+        "bos_token_id": tokenizer.start,
+        "eos_token_id": tokenizer.end,
+        "pad_token_id": tokenizer.pad,
+    }
+    if isinstance(spec_of(run), EncoderDecoderSpec):
+        told["decoder_start_token_id"] = tokenizer.start
+    return told
+
+
+def labels_of(run: Run) -> dict[str, Any]:
+    labels = run.task.labels
+    if not labels:
+        return {}
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+    }
+
+
+def tokenizer_config(run: Run) -> dict[str, Any]:
+    names = token_names(run.tokenizer)
+    special = {theirs: names[getattr(run.tokenizer, ours)] for theirs, ours in SPECIALS.items()}
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": run.task.context,
+        "clean_up_tokenization_spaces": False,
+        "padding_side": "right",
+        **special,
+    }
+
+
+def framed_tokenizer(run: Run) -> str:
+    """Return the tokenizer.json with the special tokens that the run's task puts around a text."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers.processors import TemplateProcessing
+
+    before, after = frame_of(run)
+    made = Library.from_str(run.tokenizer.to_json())
+    names = token_names(run.tokenizer)
+    single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
+    if before or after:
+        special = [(names[i], i) for i in dict.fromkeys((*before, *after))]
+        made.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+            single=" ".join(single), pair=None, special_tokens=special
+        )
+    return made.to_str(pretty=True)
+
+
+def frame_of(run: Run) -> tuple[list[int], list[int]]:
+    """Return the ids that the task puts before and after the ids of a text."""
+    text = next(text for text in probes(run.tokenizer) if run.tokenizer.encode(text))
+    ids, made = run.tokenizer.encode(text), run.task.trace_inputs(text).ids
+    row = made["encoder"] if "encoder" in made else made["decoder"]
+    start = next(i for i in range(len(row)) if row[i : i + len(ids)] == ids)
+    return row[:start], row[start + len(ids) :]
+
+
+def probes(tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield texts of which one has a token."""
+    yield from ("a", "1")
+    yield from (tokenizer.decode([i]) for i in range(tokenizer.vocabulary))

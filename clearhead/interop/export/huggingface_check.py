@@ -1,0 +1,125 @@
+"""Hold what transformers computes from an export to what the run computes."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from clearhead.decoding import Greedy, Rules, generate
+from clearhead.decoding.request import Model
+from clearhead.errors import RunError
+from clearhead.interop.export.base import Figures
+from clearhead.interop.export.model_card import AUTO
+from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, largest, unpad
+from clearhead.interop.huggingface import read_hugging_face
+from clearhead.interop.peers import import_peer, peer_version
+from clearhead.model.transformers import EncoderDecoder
+from clearhead.training.run import Run
+
+__all__ = ["check_with_transformers"]
+
+TOLERANCE = 1e-3
+
+
+@torch.inference_mode()
+def check_with_transformers(run: Run, folder: Path) -> Figures:
+    """Compare logits, greedy outputs and ids. Where transformers is not installed, our own reader compares logits."""
+    samples = draw_samples(run)
+    if importlib.util.find_spec("transformers") is None:
+        model, peer = read_hugging_face(folder).model, "clearhead's own reader, since transformers is not installed,"
+        theirs, same, outputs = forward(model, samples), 0, 0
+    else:
+        peer = peer_version("transformers")
+        model = load_theirs(run, folder)
+        check_ids(run, folder, samples)
+        theirs = their_forward(run, model, samples)
+        same, outputs = compare_greedy(run, model, samples)
+    ours = forward(run.model, samples)
+    rows = samples.decoder or samples.encoder
+    by_token = ours.ndim == 3
+    pair = (unpad(ours, rows), unpad(theirs, rows)) if by_token else ([ours], [theirs])
+    return Figures(
+        peer=peer,
+        texts=str(samples),
+        numbers=f"logits of {sum(map(len, rows)) if by_token else len(rows)} {'tokens' if by_token else 'texts'}",
+        difference=largest(*pair),
+        tolerance=TOLERANCE,
+        same=same,
+        outputs=outputs,
+    )
+
+
+def load_theirs(run: Run, folder: Path, **options: Any) -> Any:
+    """Load a folder by the class of transformers that its task has."""
+    peer = import_peer("transformers")
+    peer.logging.set_verbosity_error()
+    peer.logging.disable_progress_bar()
+    loaded = getattr(peer, AUTO[run.task.name]).from_pretrained(
+        folder, attn_implementation="eager", output_loading_info=True, **options
+    )
+    model, info = loaded
+    strange = {name: sorted(found) for name, found in info.items() if found}
+    if strange:
+        raise RunError(f"the export fails its check: transformers says of its tensors {strange}")
+    return model.eval()
+
+
+def forward(model: Any, samples: Samples) -> Tensor:
+    """Return the logits of the samples by a model of ours."""
+    if not samples.encoder:
+        return model(samples.padded("decoder")[0])
+    source, lengths = samples.padded("encoder")
+    if not samples.decoder:
+        return model(source, lengths=lengths)
+    return model(source, samples.padded("decoder")[0], source_lengths=lengths)
+
+
+def their_forward(run: Run, model: Any, samples: Samples) -> Tensor:
+    rows = samples.encoder or samples.decoder
+    tokens, lengths = samples.padded("encoder" if samples.encoder else "decoder")
+    mask = (torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)).long()
+    assert len(rows) == len(tokens)
+    if not (samples.encoder and samples.decoder):
+        found = model(input_ids=tokens, attention_mask=mask)
+        return found.logits if "logits" in found else found.last_hidden_state
+    target, _ = samples.padded("decoder")
+    return model(input_ids=tokens, attention_mask=mask, decoder_input_ids=target).logits
+
+
+def compare_greedy(run: Run, model: Any, samples: Samples) -> tuple[int, int]:
+    """Return how many greedy outputs are the same, of how many."""
+    if not samples.decoder:
+        return 0, 0
+    n_new, translates = count_new(run), isinstance(run.model, EncoderDecoder)
+    tokenizer = [*run.task.tokenizers.values()][-1]
+    rows = samples.encoder if translates else [row[: run.task.context - n_new] for row in samples.decoder]
+    start = [tokenizer.start] if translates else []
+    rules, prefix = Rules(max_new=n_new, end=(tokenizer.end,)), [start] if translates else None
+    made = generate(cast(Model, run.model), rows, Greedy(), rules=rules, prefix=prefix)
+    ours = [[token for token in one[0].tokens if token != tokenizer.end] for one in made]
+    theirs = []
+    for row in rows:
+        ids = torch.tensor([row])
+        found = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=n_new, do_sample=False, num_beams=1
+        )[0].tolist()
+        new = found[len(start) if translates else len(row) :]
+        theirs.append(new[: new.index(tokenizer.end)] if tokenizer.end in new else new)
+    return count_same(run, ours, theirs, TOLERANCE, sources=rows, start=start), len(ours)
+
+
+def check_ids(run: Run, folder: Path, samples: Samples) -> None:
+    """Raise RunError where AutoTokenizer gives another ids than the run's task does."""
+    tokenizer = import_peer("transformers").AutoTokenizer.from_pretrained(folder)
+    side = "encoder" if samples.encoder else "decoder"
+    for row in samples.encoder or samples.decoder:
+        text = run.tokenizer.decode(row)
+        if not text.strip():
+            continue
+        ours, theirs = run.task.trace_inputs(text).ids[side], tokenizer(text)["input_ids"]
+        if ours != theirs:
+            raise RunError(
+                f"the export fails its check: AutoTokenizer reads {text!r} as {theirs}, and the run as {ours}"
+            )

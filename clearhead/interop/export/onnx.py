@@ -1,0 +1,268 @@
+"""ONNX: graphs for onnxruntime, with the keys and values so far as inputs and outputs, for any batch and length."""
+
+import json
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from clearhead.decoding import Greedy, Rules, generate
+from clearhead.decoding.request import Model
+from clearhead.files import write_text
+from clearhead.interop.export.base import Figures, Format, spec_of
+from clearhead.interop.export.graphs import (
+    DecoderStep,
+    EncoderForward,
+    SourceForward,
+    TargetStep,
+    freeze_for_graph,
+)
+from clearhead.interop.export.samples import count_new, count_same, draw_samples, largest, unpad
+from clearhead.interop.peers import import_peer, peer_version
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Decoder, DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.training.run import Run
+
+__all__ = ["Onnx"]
+
+TOLERANCE = 1e-3
+ENCODER, DECODER, NOTES = "encoder.onnx", "decoder.onnx", "clearhead.json"
+
+
+@final
+class Onnx(Format):
+    """encoder.onnx, decoder.onnx or both, and clearhead.json with the ids and shapes that a loop needs."""
+
+    name = "onnx"
+    about = "ONNX for onnxruntime: any model; decoders with their cache as inputs and outputs"
+
+    def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
+        output = spec.output if isinstance(spec, DecoderSpec) else None
+        if output is not None and not output.by_position:
+            return [f"cache for a decoder whose output is {type(output).__name__}"]
+        return []
+
+    def write(self, run: Run, folder: Path, quantization: str) -> None:
+        import_peer("onnxscript")
+        model = cast(Any, freeze_for_graph(run.model, run.task.context))
+        match spec_of(run):
+            case EncoderDecoderSpec():
+                save_graph(SourceForward(model), folder / ENCODER, source_example())
+                save_graph(TargetStep(model), folder / DECODER, target_example(model.decoder))
+            case DecoderSpec():
+                save_graph(DecoderStep(model), folder / DECODER, decoder_example(model))
+            case EncoderSpec():
+                save_graph(EncoderForward(model), folder / ENCODER, source_example())
+        write_text(folder / NOTES, json.dumps(notes(run), indent=1, ensure_ascii=False) + "\n")
+
+    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+        match spec_of(run):
+            case EncoderDecoderSpec():
+                return check_translator(run, folder)
+            case DecoderSpec():
+                return check_decoder(run, folder)
+            case EncoderSpec():
+                return check_encoder(run, folder)
+
+
+def source_example() -> tuple[Tensor, ...]:
+    return torch.zeros(2, 5, dtype=torch.int64), torch.tensor([5, 4])
+
+
+def decoder_example(decoder: Decoder) -> tuple[Tensor, ...]:
+    """Return two new tokens on three cached ones. No axis is 0 or 1: torch would take it for a constant."""
+    return torch.zeros(2, 2, dtype=torch.int64), *cache(decoder, "attention", batch=2, n=3)
+
+
+def target_example(decoder: Decoder) -> tuple[Tensor, ...]:
+    tokens, lengths = torch.zeros(2, 2, dtype=torch.int64), torch.tensor([6, 4])
+    return tokens, lengths, *cache(decoder, "cross", batch=2, n=6), *cache(decoder, "attention", batch=2, n=3)
+
+
+def cache(decoder: Decoder, slot: str, *, batch: int, n: int) -> list[Tensor]:
+    """Return keys and values of a slot of every block, zeros, for n tokens."""
+    found: list[Tensor] = []
+    for block in decoder.stack.blocks:
+        layer, like = getattr(block, slot), torch.zeros(1, 1, decoder.spec.d_model)
+        for part in (layer.key, layer.value):
+            _, heads, _, width = part(like).shape
+            found.append(torch.zeros(batch, heads, n, width))
+    return found
+
+
+AXES = {"tokens": ("batch", "n"), "lengths": ("batch",), "source_lengths": ("batch",)}
+
+
+def axes_of(name: str) -> Mapping[int, str]:
+    """Return the axes of an input that may have any length, and what they are called in the graph."""
+    if name in AXES:
+        return dict(enumerate(AXES[name]))
+    return {0: "batch", 2: "source" if name.startswith("source") else "past"}
+
+
+@torch.no_grad()
+def save_graph(graph: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
+    """Write a module as an ONNX file."""
+    made = cast(Any, graph)
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's exporter warns of its own functions, and logs what it does without
+        log.setLevel(logging.ERROR)
+        program = torch.onnx.export(
+            graph,
+            example,
+            dynamo=True,
+            verbose=False,
+            input_names=list(made.inputs),
+            output_names=list(made.outputs),
+            dynamic_shapes=dynamic_shapes(made.inputs),
+        )
+    log.setLevel(level)
+    assert program is not None
+    program.save(str(path), external_data=False)
+
+
+def dynamic_shapes(names: Sequence[str]) -> tuple[Any, ...]:
+    """Return which axes of the inputs may have any length; those after the first few are one tuple, as in forward."""
+    named = [dict.fromkeys(axes_of(name), torch.export.Dim.DYNAMIC) for name in names]
+    plain = sum(name in AXES for name in names)
+    return (*named[:plain], tuple(named[plain:])) if plain < len(named) else tuple(named)
+
+
+def notes(run: Run) -> dict[str, Any]:
+    """Return what a loop must know: the task, the ids that begin and end texts, the labels, and empty caches."""
+    tokenizer = [*run.task.tokenizers.values()][-1]
+    told = {
+        "task": run.task.name,
+        "context": run.task.context,
+        "labels": list(run.task.labels),
+        "start": tokenizer.start,
+        "end": tokenizer.end,
+        "mask": tokenizer.mask,
+        "source_end": run.tokenizer.end,
+    }
+    decoder = getattr(run.model, "decoder", run.model)
+    if isinstance(decoder, Decoder):
+        shapes = [list(one.shape) for one in cache(decoder, "attention", batch=0, n=0)]
+        told["past"] = [{"heads": shape[1], "width": shape[3]} for shape in shapes]
+    return told
+
+
+@final
+class Session:
+    """An ONNX file in onnxruntime, with numpy arrays by name."""
+
+    def __init__(self, path: Path) -> None:
+        runtime = import_peer("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.outputs = [one.name for one in self.session.get_outputs()]
+        self.inputs = [one.name for one in self.session.get_inputs()]
+
+    def __call__(self, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        given = {name: np.asarray(values[name]) for name in self.inputs}
+        return dict(zip(self.outputs, self.session.run(self.outputs, given), strict=True))
+
+
+@final
+class Loop:
+    """The greedy loop of an exported decoder: numpy alone, one token of every row at a time."""
+
+    def __init__(self, session: Session, past: Sequence[Mapping[str, int]]) -> None:
+        self.session, self.past = session, past
+
+    def empty(self, batch: int) -> dict[str, np.ndarray]:
+        names = [name for name in self.session.inputs if name.startswith("past")]
+        shapes = [(batch, one["heads"], 0, one["width"]) for one in self.past]
+        return {name: np.zeros(shape, np.float32) for name, shape in zip(names, shapes, strict=True)}
+
+    def run(self, rows: Sequence[Sequence[int]], fixed: Mapping[str, Any], n_new: int) -> list[list[int]]:
+        """Return n_new tokens after each row. The rows have one length, so that all read the same positions."""
+        tokens, past = np.array(rows, np.int64), self.empty(len(rows))
+        written = np.zeros((len(rows), 0), np.int64)
+        for _ in range(n_new):
+            found = self.session({"tokens": tokens, **fixed, **past})
+            tokens = found["logits"][:, -1:].argmax(-1)
+            written = np.concatenate([written, tokens], 1)
+            past = {name.replace("present", "past"): value for name, value in found.items() if name != "logits"}
+        return written.tolist()
+
+
+def cut(rows: Sequence[Sequence[int]], end: int) -> list[list[int]]:
+    """Return each row up to its end token."""
+    return [list(row[: row.index(end)]) if end in row else list(row) for row in rows]
+
+
+@torch.inference_mode()
+def check_encoder(run: Run, folder: Path) -> Figures:
+    samples = draw_samples(run)
+    tokens, lengths = samples.padded("encoder")
+    found = Session(folder / ENCODER)({"tokens": tokens, "lengths": lengths})["output"]
+    theirs, ours = torch.from_numpy(found), run.model(tokens, lengths=lengths)
+    by_token = ours.ndim == 3
+    rows = samples.encoder
+    pair = (unpad(ours, rows), unpad(theirs, rows)) if by_token else ([ours], [theirs])
+    return Figures(
+        peer=peer_version("onnxruntime"),
+        texts=str(samples),
+        numbers=f"outputs for {sum(map(len, rows)) if by_token else len(rows)} {'tokens' if by_token else 'texts'}",
+        difference=largest(*pair),
+        tolerance=TOLERANCE,
+    )
+
+
+@torch.inference_mode()
+def check_decoder(run: Run, folder: Path) -> Figures:
+    """Compare logits of whole texts at once, and greedy tokens, which go through the cache one by one."""
+    samples, session = draw_samples(run), Session(folder / DECODER)
+    told, n_new, end = notes(run), count_new(run), run.tokenizer.end
+    loop = Loop(session, told["past"])
+    tokens, _ = samples.padded("decoder")
+    theirs = torch.from_numpy(session({"tokens": tokens, **loop.empty(len(tokens))})["logits"])
+    ours, rows = run.model(tokens), [row[: run.task.context - n_new] for row in samples.decoder]
+    greedy = cut([loop.run([row], {}, n_new)[0] for row in rows], end)
+    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=(end,)))
+    own = cut([one[0].tokens for one in made], end)
+    return Figures(
+        peer=peer_version("onnxruntime"),
+        texts=str(samples),
+        numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
+        difference=largest(unpad(ours, samples.decoder), unpad(theirs, samples.decoder)),
+        tolerance=TOLERANCE,
+        same=count_same(run, own, greedy, TOLERANCE, sources=rows),
+        outputs=len(own),
+    )
+
+
+@torch.inference_mode()
+def check_translator(run: Run, folder: Path) -> Figures:
+    """Compare logits of whole targets at once, and greedy translations, all rows in one batch."""
+    samples, decoder = draw_samples(run), Session(folder / DECODER)
+    source, lengths = samples.padded("encoder")
+    target, _ = samples.padded("decoder")
+    encoded = Session(folder / ENCODER)({"tokens": source, "lengths": lengths})
+    fixed, loop = {"source_lengths": lengths, **encoded}, Loop(decoder, notes(run)["past"])
+    found = decoder({"tokens": target, **fixed, **loop.empty(len(target))})["logits"]
+    ours = run.model(source, target, source_lengths=lengths)
+    writes, n_new = run.task.tokenizers["target"], count_new(run)
+    greedy = cut(loop.run([[writes.start]] * len(source), fixed, n_new), writes.end)
+    rules = Rules(max_new=n_new, end=(writes.end,))
+    made = generate(cast(Model, run.model), samples.encoder, Greedy(), rules=rules, prefix=[[writes.start]])
+    own = cut([one[0].tokens for one in made], writes.end)
+    return Figures(
+        peer=peer_version("onnxruntime"),
+        texts=str(samples),
+        numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
+        difference=largest(unpad(ours, samples.decoder), unpad(torch.from_numpy(found), samples.decoder)),
+        tolerance=TOLERANCE,
+        same=count_same(run, own, greedy, TOLERANCE, sources=samples.encoder, start=[writes.start]),
+        outputs=len(own),
+    )

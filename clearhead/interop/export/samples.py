@@ -1,0 +1,126 @@
+"""Texts that an export is checked on: those of the run's own validation set, or drawn where it has none."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from clearhead.decoding.session import pad_right
+from clearhead.errors import ClearheadError
+from clearhead.interop.export.base import spec_of
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec
+from clearhead.text.store import Store
+from clearhead.training.run import Run
+from clearhead.training.tasks.measures import spread
+
+__all__ = ["Samples", "count_new", "count_same", "draw_samples", "largest", "unpad"]
+
+COUNT, LONGEST = 24, 48
+"""How many texts there are, and how many tokens of each are read."""
+
+
+@final
+@dataclass(frozen=True)
+class Samples:
+    """Rows of token ids as the run's model is given them: of the encoder, of the decoder, or of both."""
+
+    encoder: list[list[int]]
+    decoder: list[list[int]]
+    drawn: bool
+
+    def __str__(self) -> str:
+        count = len(self.encoder or self.decoder)
+        return f"{count} drawn texts" if self.drawn else f"{count} texts of the run's validation set"
+
+    def padded(self, side: str) -> tuple[Tensor, Tensor]:
+        """Return the rows of a side as one batch, padded after each, and their lengths."""
+        return pad_right(self.encoder if side == "encoder" else self.decoder, torch.device("cpu"))
+
+
+def draw_samples(run: Run, count: int = COUNT) -> Samples:
+    """Return rows of the run's validation set; random ids where the run has no such set."""
+    found = list(stored_rows(run, count))
+    drawn = not found
+    if drawn:
+        found = list(random_rows(run, count))
+    encoder, decoder = ([row[side] for row in found if side in row] for side in ("encoder", "decoder"))
+    return Samples(encoder, decoder, drawn)
+
+
+def stored_rows(run: Run, count: int) -> Iterator[Mapping[str, list[int]]]:
+    """Yield the ids of texts from the run's validation set, each side cut to `LONGEST` tokens."""
+    try:
+        store = Store(run.folder.data / str(run.folder.read_description()["data"]) / "dev")
+        texts = list(run.task.examples(store, spread(len(store), count)))[:count]
+    except (ClearheadError, OSError):
+        return  # an imported run has no texts, and one that was moved may have lost them
+    for text in texts:
+        try:
+            made = run.task.trace_inputs(text["source"], text.get("target"))
+        except ClearheadError:
+            continue  # longer than the model reads
+        yield {side: ids[: min(LONGEST, run.task.context)] for side, ids in made.ids.items()}
+
+
+def random_rows(run: Run, count: int) -> Iterator[Mapping[str, list[int]]]:
+    spec = spec_of(run)
+    draw = torch.Generator().manual_seed(0)
+    longest = min(LONGEST, run.task.context)
+
+    def ids(vocabulary: int) -> list[int]:
+        length = int(torch.randint(1, longest + 1, (), generator=draw))
+        return torch.randint(vocabulary, (length,), generator=draw).tolist()
+
+    for _ in range(count):
+        if isinstance(spec, EncoderDecoderSpec):
+            yield {"encoder": ids(spec.encoder.vocabulary), "decoder": ids(spec.decoder.vocabulary)}
+        else:
+            yield {"decoder" if isinstance(spec, DecoderSpec) else "encoder": ids(spec.vocabulary)}
+
+
+def count_new(run: Run) -> int:
+    """Return how many tokens are written greedily in a check: half of the context, 24 at most."""
+    return max(1, min(24, run.task.context // 2))
+
+
+def unpad(batch: Tensor, rows: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Return of each row of a padded batch what belongs to its tokens."""
+    return [found[: len(row)] for found, row in zip(batch, rows, strict=True)]
+
+
+def largest(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    """Return the largest difference; infinity where there are not as many numbers."""
+    if [one.shape for one in ours] != [one.shape for one in theirs]:
+        return float("inf")
+    return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+
+
+def count_same(
+    run: Run,
+    ours: Sequence[list[int]],
+    theirs: Sequence[list[int]],
+    tolerance: float,
+    *,
+    sources: Sequence[list[int]],
+    start: Sequence[int] = (),
+) -> int:
+    """Count the greedy outputs that are the same.
+
+    One that differs counts too where the two likeliest tokens are closer to each other, at the first difference, than
+    the tolerance of a number: then either may come first. `start` is what an encoder-decoder begins with.
+    """
+    same = 0
+    for own, other, source in zip(ours, theirs, sources, strict=True):
+        if own == other:
+            same += 1
+            continue
+        pairs = enumerate(zip(own, other, strict=False))
+        place = next((i for i, (a, b) in pairs if a != b), min(len(own), len(other)))
+        before = [*start, *own[:place]]
+        inputs = [source], [before] if start else [[*source, *before]]
+        logits = run.model(*map(torch.tensor, inputs if start else inputs[1:]))[0, -1]
+        first, second = logits.topk(2).values.tolist()
+        same += first - second <= tolerance
+    return same

@@ -1,0 +1,115 @@
+"""Read a model from a GGUF file, llama.cpp's format: the Llama family and GPT-2, dequantised to float32."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, final
+
+from torch import Tensor
+
+from clearhead.errors import OptionError
+from clearhead.interop.architectures import find_architecture
+from clearhead.interop.config import Config
+from clearhead.interop.gguf_file import GGUF
+from clearhead.interop.gguf_tables import Family, find_family, shortest_float, split_rotary, tensor_names
+from clearhead.interop.gguf_tokenizer import tokenizer_json
+from clearhead.interop.huggingface import Imported
+from clearhead.interop.tables import fill
+from clearhead.training.weight_files import SMALL, Bounded, TooManyNumbers
+
+__all__ = ["read_gguf", "read_gguf_tokenizer"]
+
+COMPUTED = ("rope_freqs.weight", ".rotary_emb.inv_freq")
+"""How the names of tensors end that hold no weights."""
+
+
+def read_gguf(path: str | Path) -> Imported:
+    """Read the model in a GGUF file, whatever it is quantised to; its tensors are those `gguf` dequantises.
+
+    OptionError where the architecture is none of `FAMILIES`, where a tensor is missing, is left over or has another
+    shape, and where a header says what the file does not hold.
+    """
+    with GGUF(path) as file:
+        family = find_family(file.metadata.get("general.architecture"), str(path))
+        config = read_config(family, file)
+        architecture = find_architecture(config)
+        spec = architecture.spec(config)
+        rows = architecture.rows(config)
+        theirs = Renamed(file, family, config, [row.theirs for row in rows])
+        left = sorted(name for name in set(file) - set(theirs.names.values()) if not name.endswith(COMPUTED))
+        if left:
+            raise OptionError(f"{path}: {len(left)} tensors have no place in this model: {', '.join(left[:3])}")
+        numbers = sum(info.n_bytes for info in file.infos.values()) * 8
+        try:
+            with Bounded(numbers + SMALL):
+                model = spec.build()
+        except TooManyNumbers:
+            raise OptionError(f"{path}: its metadata describes a larger model than its tensors are of") from None
+        fill(dict(model.named_parameters()), rows, theirs, str(path))
+        end = config.tokens("eos_token_id")
+    return Imported(
+        spec,
+        model.eval(),
+        task="generate",
+        context=architecture.context(config),
+        labels=(),
+        start=next(iter(config.tokens("bos_token_id")), None),
+        end=end,
+        config=config,
+    )
+
+
+def read_gguf_tokenizer(path: str | Path) -> str:
+    """Return the tokeniser of a GGUF file as the text of a tokenizer.json."""
+    with GGUF(path) as file:
+        return tokenizer_json(file.metadata, str(path))
+
+
+def read_config(family: Family, file: GGUF) -> Config:
+    """Return the metadata as the config.json of the same model."""
+    said, where = file.metadata, file.where
+    if said.get(f"{family.name}.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in file:
+        raise OptionError(f"{where}: rotary positions that are scaled for longer texts are not read from GGUF")
+    values: dict[str, Any] = {"model_type": family.model_type, **family.fixed}
+    for key, field in family.counts.items():
+        values[field] = said.get(f"{family.name}.{key}")
+    for key, field in family.numbers.items():
+        number = said.get(f"{family.name}.{key}")
+        values[field] = shortest_float(number) if isinstance(number, float) else number
+    table = file.infos.get("token_embd.weight")
+    if table is None or len(table.shape) != 2:
+        raise OptionError(f"{where}: token_embd.weight, the table of the embedding, is missing")
+    values |= {"vocab_size": table.shape[0], "tie_word_embeddings": "output.weight" not in file}
+    if family.has_bias_field:
+        values["attention_bias"] = "blk.0.attn_output.bias" in file
+    for name in ("bos", "eos"):
+        values[f"{name}_token_id"] = said.get(f"tokenizer.ggml.{name}_token_id")
+    return Config({name: value for name, value in values.items() if value is not None}, where)
+
+
+@final
+class Renamed(Mapping[str, Tensor]):
+    """The tensors of a file by Hugging Face's names, and laid out as those are."""
+
+    def __init__(self, file: GGUF, family: Family, config: Config, wanted: list[str]) -> None:
+        self.file, self.family, self.config = file, family, config
+        n_blocks = config.count(family.counts["block_count"])
+        if n_blocks > len(file):
+            raise OptionError(f"{file.where}: says {n_blocks:,} blocks, and has {len(file):,} tensors")
+        rename = tensor_names(family, n_blocks)
+        found = {name: rename(name) for name in wanted}
+        self.names = {name: theirs for name, theirs in found.items() if theirs is not None and theirs in file}
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor, family = self.file[self.names[name]], self.family
+        if family.interleaved and ".q_proj." in name:
+            return split_rotary(tensor, self.config.count("num_attention_heads"))
+        if family.interleaved and ".k_proj." in name:
+            heads = self.config.count("num_attention_heads")
+            return split_rotary(tensor, self.config.count("num_key_value_heads", heads))
+        return tensor.T if name.endswith(family.transposed) and tensor.ndim == 2 else tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)

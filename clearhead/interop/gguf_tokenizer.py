@@ -1,0 +1,165 @@
+"""Tokenisers in GGUF: a fixed list of ways to cut a text, each as a tokenizer.json and back.
+
+`gpt2` is byte-level BPE with one of llama.cpp's pre-tokenisers; `llama` is SentencePiece's BPE, which merges by score.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+from clearhead.errors import OptionError
+
+__all__ = ["PRE", "find_pre_tokenizer", "tokenizer_json", "tokenizer_metadata"]
+
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""The kinds of token in GGUF."""
+SPACE = "▁"
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+REST = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def byte_level(*, regex: bool) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": regex}
+
+
+def split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+PRE: Mapping[str, tuple[dict[str, Any], ...]] = {
+    "gpt-2": (byte_level(regex=True),),
+    "llama-bpe": (split(CONTRACTIONS + REST % "{1,3}"), byte_level(regex=False)),
+    "qwen2": (split(CONTRACTIONS + REST % ""), byte_level(regex=False)),
+    "smollm": ({"type": "Digits", "individual_digits": True}, byte_level(regex=True)),
+}
+"""llama.cpp's names of pre-tokenisers, and the parts of a tokenizer.json that do the same."""
+NORMALIZED = {"qwen2": {"type": "NFC"}}
+
+
+def find_pre_tokenizer(whole: Mapping[str, Any]) -> str:
+    """Return llama.cpp's name of the pre-tokeniser of a tokenizer.json; OptionError where it has none such."""
+    model = whole["model"]
+    if model["type"] != "BPE" or model.get("byte_fallback"):
+        raise OptionError(f"a tokeniser of type {model['type']}, not on bytes: llama.cpp would cut texts in other ways")
+    parts = [part for part in flat_parts(whole.get("pre_tokenizer")) if part.get("behavior") != "MergedWithPrevious"]
+    if not model["merges"] and parts and all(part["type"] == "ByteLevel" for part in parts):
+        parts = [byte_level(regex=True)]  # where nothing is merged, it does not matter where a text is cut
+    for name, wanted in PRE.items():
+        fits = len(parts) == len(wanted) and all(map(is_same_part, parts, wanted))
+        if fits and whole.get("normalizer") == NORMALIZED.get(name):
+            return name
+    raise OptionError(
+        f"a pre-tokeniser that llama.cpp has no name for; it has {', '.join(PRE)}, each with its own normaliser"
+    )
+
+
+def flat_parts(part: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    if part is None:
+        return []
+    return [dict(one) for one in part["pretokenizers"]] if part["type"] == "Sequence" else [dict(part)]
+
+
+def is_same_part(part: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether two parts cut alike; where a token begins within its text does not matter."""
+    return all(part.get(name) == value for name, value in wanted.items() if name != "trim_offsets")
+
+
+def tokenizer_metadata(whole: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return GGUF's metadata of a byte-level tokenizer.json, whose tokens by id are these."""
+    added = {token["id"]: token for token in whole["added_tokens"]}
+    used = {*whole["model"]["vocab"].values(), *added}
+    kinds = [
+        UNUSED if i not in used else CONTROL if i in added and added[i]["special"] else USER if i in added else NORMAL
+        for i in range(len(names))
+    ]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in whole["model"]["merges"]]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": find_pre_tokenizer(whole),
+        "tokenizer.ggml.tokens": list(names),
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.merges": merges,
+    }
+
+
+def tokenizer_json(metadata: Mapping[str, Any], where: str) -> str:
+    """Return the tokenizer.json of a GGUF file; OptionError where its tokeniser is none of these."""
+    kind, tokens = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.tokens")
+    if not is_texts(tokens) or len(set(tokens)) < len(tokens):
+        raise OptionError(f"{where}: tokenizer.ggml.tokens: expected a list of different texts")
+    kinds = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
+    if not isinstance(kinds, list) or len(kinds) != len(tokens):
+        raise OptionError(f"{where}: tokenizer.ggml.token_type: expected a number for each of {len(tokens):,} tokens")
+    if kind == "gpt2":
+        made = byte_level_json(metadata, tokens, where)
+    elif kind == "llama":
+        made = sentencepiece_json(metadata, tokens, where)
+    else:
+        raise OptionError(f"{where}: a tokeniser of kind {str(kind)[:40]!r} cannot be read; there are gpt2 and llama")
+    added = [
+        add_token(i, tokens[i], special=one != USER) for i, one in enumerate(kinds) if one in (UNKNOWN, CONTROL, USER)
+    ]
+    whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "post_processor": None}
+    return json.dumps(whole | made, ensure_ascii=False)
+
+
+def is_texts(found: object) -> TypeGuard[list[str]]:
+    return isinstance(found, list) and bool(found) and all(isinstance(one, str) for one in found)
+
+
+def add_token(place: int, content: str, *, special: bool) -> dict[str, Any]:
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": place, "content": content, **plain, "special": special}
+
+
+def byte_level_json(metadata: Mapping[str, Any], tokens: list[str], where: str) -> dict[str, Any]:
+    pre, merges = metadata.get("tokenizer.ggml.pre", "gpt-2"), metadata.get("tokenizer.ggml.merges", [])
+    if pre not in PRE:
+        raise OptionError(f"{where}: the pre-tokeniser {str(pre)[:40]!r} cannot be read; there are {', '.join(PRE)}")
+    pairs = [merge.split(" ") for merge in merges] if merges == [] or is_texts(merges) else [[]]
+    if not all(len(pair) == 2 for pair in pairs):
+        raise OptionError(f"{where}: tokenizer.ggml.merges: expected texts of two tokens with a blank between")
+    parts = list(PRE[pre])
+    return {
+        "normalizer": NORMALIZED.get(pre),
+        "pre_tokenizer": parts[0] if len(parts) == 1 else {"type": "Sequence", "pretokenizers": parts},
+        "decoder": byte_level(regex=True),
+        "model": bpe(tokens, pairs),
+    }
+
+
+def bpe(tokens: list[str], pairs: list[list[str]], **more: Any) -> dict[str, Any]:
+    plain = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    rest = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+    return {"type": "BPE", **plain, **rest, **more, "vocab": vocabulary, "merges": pairs}
+
+
+def sentencepiece_json(metadata: Mapping[str, Any], tokens: list[str], where: str) -> dict[str, Any]:
+    """Return SentencePiece's BPE: a token is merged of any two that make it, the best score first."""
+    scores = metadata.get("tokenizer.ggml.scores")
+    if not isinstance(scores, list) or len(scores) != len(tokens):
+        raise OptionError(f"{where}: tokenizer.ggml.scores: expected a number for each of {len(tokens):,} tokens")
+    places = {token: place for place, token in enumerate(tokens)}
+    ranked: list[tuple[float, int, int, list[str]]] = []
+    for token, score in zip(tokens, scores, strict=True):
+        for cut in range(1, len(token)):
+            first, second = token[:cut], token[cut:]
+            if first in places and second in places:
+                ranked.append((-score, places[first], places[second], [first, second]))
+    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
+    named = tokens[unknown] if isinstance(unknown, int) and 0 <= unknown < len(tokens) else None
+    prefix = [{"type": "Prepend", "prepend": SPACE}] if metadata.get("tokenizer.ggml.add_space_prefix", True) else []
+    whole = [*prefix, {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
+    show = [
+        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []),
+    ]
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": whole},
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": show},
+        "model": bpe(tokens, [one[3] for one in sorted(ranked)], unk_token=named, fuse_unk=True, byte_fallback=True),
+    }

@@ -1,0 +1,28 @@
+"""The packages of other programs: imported where they are needed, and named where they are missing."""
+
+import importlib
+import warnings
+from importlib.metadata import version
+from typing import Any
+
+from clearhead.errors import OptionError
+
+__all__ = ["import_peer", "peer_version"]
+
+
+def import_peer(name: str) -> Any:
+    """Import a package of another program; OptionError with the way to install it where it is not there."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what packages say of each other when they are imported
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise OptionError(
+            f"this needs the package {name.partition('.')[0]} ({error}); install it with "
+            "`pip install 'clearhead[export]'`"
+        ) from None
+
+
+def peer_version(name: str) -> str:
+    """Return a package's name and version, as figures are told with it."""
+    return f"{name} {version(name)}"

@@ -1,0 +1,187 @@
+"""The Llama family as `transformers` saves it, of odd configurations drawn at random."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from clearhead import masks
+from clearhead.errors import OptionError
+from clearhead.interop import read_hugging_face
+from clearhead.interop.architectures import ARCHITECTURES
+from clearhead.model import LayerNorm, PreNorm, presets
+from tests.interop.peers import NO_TOKENS, decoder_is_read, same_greedy, save
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SCALINGS = [
+    {"rope_type": "default"},
+    {"rope_type": "linear", "factor": 3.5},
+    {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 40,
+    },
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 50},
+    {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 30, "beta_fast": 8.0, "truncate": False},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 0.7},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.7, "mscale_all_dim": 1.3},
+]
+
+
+def qwen_windows(rng, layers):
+    kinds = ("sliding_attention", "full_attention")
+    return rng.choice(
+        [
+            {"use_sliding_window": False, "sliding_window": 3},
+            {"use_sliding_window": True, "sliding_window": rng.randint(1, 7), "max_window_layers": rng.randint(0, 2)},
+            {
+                "use_sliding_window": True,
+                "sliding_window": rng.randint(1, 7),
+                "layer_types": [rng.choice(kinds) for _ in range(layers)],
+            },
+        ]
+    )
+
+
+KINDS = {
+    "llama": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        lambda rng, n: {"attention_bias": rng.random() < 0.5, "mlp_bias": rng.random() < 0.5},
+    ),
+    "mistral": (MistralConfig, MistralForCausalLM, lambda rng, n: {"sliding_window": rng.choice([None, 1, 3, 7])}),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, qwen_windows),
+    "qwen3": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        lambda rng, n: {"attention_bias": rng.random() < 0.5, **qwen_windows(rng, n)},
+    ),
+    "gemma": (GemmaConfig, GemmaForCausalLM, lambda rng, n: {"attention_bias": rng.random() < 0.5}),
+}
+
+
+def draw(kind, seed):
+    torch.manual_seed(seed)
+    rng = random.Random(f"{kind} {seed}")
+    config_class, model_class, extra = KINDS[kind]
+    kv, group, d_head, layers = rng.choice([1, 2, 3]), rng.choice([1, 2, 4]), rng.choice([4, 8, 10]), rng.randint(1, 3)
+    free = kind != "qwen2"  # whose heads are always as wide as they must be
+    config = config_class(
+        vocab_size=rng.randint(11, 60),
+        max_position_embeddings=300,
+        hidden_size=kv * group * (rng.choice([2, d_head]) if free else d_head),
+        num_hidden_layers=layers,
+        num_attention_heads=kv * group,
+        num_key_value_heads=kv,
+        intermediate_size=rng.choice([7, 40]),
+        rms_norm_eps=rng.choice([1e-6, 1e-3]),
+        rope_parameters={"rope_theta": rng.choice([100.0, 10_000.0, 500_000.0]), **rng.choice(SCALINGS)},
+        tie_word_embeddings=rng.random() < 0.5,
+        **({"head_dim": d_head} if free else {}),
+        **extra(rng, layers),
+        **NO_TOKENS,
+    )
+    return model_class(config)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_read_and_goes_back(kind, seed, tmp_path):
+    decoder_is_read(draw(kind, seed), tmp_path)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS, ids=str)
+def test_each_scaling_is_theirs(scaling, tmp_path):
+    config = draw("llama", 1).config
+    config.rope_parameters = {"rope_theta": 100.0, **scaling}
+    decoder_is_read(LlamaForCausalLM(config), tmp_path, n=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_hundred_greedy_tokens_are_theirs(kind, tmp_path):
+    same_greedy(draw(kind, 9), tmp_path)
+
+
+def change_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qwen")
+    save(draw("qwen2", 3), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act: 'relu' is not supported; there are silu, swish"),
+        ({"mlp_bias": True}, "mlp_bias: True is not supported yet; expected False"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type: 'dynamic' is not supported; there"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: factor: expected a number above 0; came None"),
+        ({"rope_parameters": [1]}, r"rope_parameters: expected an object; came \[1\]"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor: 0.5 is not supported yet"),
+        ({"layer_types": ["linear_attention"] * 9}, "layer_types: expected"),
+        ({"architectures": ["Qwen2ForTokenClassification"]}, "architectures: .*cannot be read; there are Qwen2ForCau"),
+        ({"eos_token_id": "end"}, "eos_token_id: expected a token id or a list of ids; came 'end'"),
+    ],
+    ids=str,
+)
+def test_a_field_that_is_not_supported_is_named(qwen, changes, message, tmp_path):
+    for path in qwen.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    change_config(tmp_path, **changes)
+    with pytest.raises(OptionError, match=message):
+        read_hugging_face(tmp_path)
+
+
+def test_older_configurations_say_the_same_in_other_fields(tmp_path):
+    peer = draw("llama", 2)
+    peer.config.rope_parameters = {"rope_theta": 100.0, "rope_type": "linear", "factor": 2.0}
+    save(peer, tmp_path)
+    spec = read_hugging_face(tmp_path).spec
+    change_config(tmp_path, rope_parameters=None, rope_theta=100.0, rope_scaling={"type": "linear", "factor": 2.0})
+    assert read_hugging_face(tmp_path).spec == spec
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("llama", {"arrangement": PreNorm(LayerNorm())}, "llama cannot say this model: norm is LayerNorm"),
+        ("mistral", {}, r"mistral cannot say spec.blocks\[1\].attention.mask.left = 3: its models have 6"),
+        ("qwen3", {}, r"qwen3 cannot say spec.blocks\[0\].attention.heads.qk_norm = None: its models have RMSNorm"),
+        ("gemma", {}, "gemma cannot say this model: feed_forward is SwiGLU"),
+    ],
+)
+def test_what_a_member_cannot_say_is_named(name, change, message):
+    spec = presets.llama("tiny", vocabulary=9)
+    blocks = [replace(block, **change) for block in spec.blocks]
+    if name == "mistral":
+        windows = [masks.window(6), masks.window(3)]
+        blocks = [
+            replace(block, attention=replace(block.attention, mask=one))
+            for block, one in zip(blocks, windows, strict=False)
+        ]
+    with pytest.raises(OptionError, match=message):
+        ARCHITECTURES[name].config_of(replace(spec, blocks=tuple(blocks)))

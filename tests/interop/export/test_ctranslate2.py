@@ -1,0 +1,170 @@
+"""CTranslate2 computes what the run computes, for every arrangement it can express; the others are refused by name."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from clearhead.attention import masks
+from clearhead.attention.heads import Heads, SlicedHeads
+from clearhead.attention.positions import ALiBi, Rotary, T5Bias
+from clearhead.attention.similarity import Cosine
+from clearhead.attention.weighting import Argmax
+from clearhead.decoding import Beam, Greedy, Rules, generate
+from clearhead.errors import OptionError
+from clearhead.interop.export import export
+from clearhead.interop.export.ctranslate2 import CTranslate2
+from clearhead.interop.export.ctranslate2_check import open_with
+from clearhead.interop.export.tokens import token_names
+from clearhead.model import presets
+from clearhead.model.arrangements import NoNorm, NoteNorm, PreNorm
+from clearhead.model.norms import LayerNorm
+from clearhead.model.outputs import Classes
+from clearhead.model.presets import Size
+from tests.interop.export.random_runs import draw_spec, run_of
+from tests.training import small_runs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FAMILIES = ("encoder-decoder", "decoder", "encoder")
+SIZE = Size(2, 32, 4, 4, 48)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_computes_what_a_drawn_model_computes(family, seed, tmp_path):
+    figures = export(run_of(draw_spec(family, seed), tmp_path), to="ctranslate2", path=tmp_path / "out").figures
+    assert figures.difference < 1e-4
+    assert figures.same == figures.outputs
+    assert "drawn" in figures.texts
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_computes_what_many_drawn_models_compute(family, tmp_path):
+    for seed in range(3, 60):
+        run = run_of(draw_spec(family, seed), tmp_path)
+        kind = ("float32", "int8")[seed % 2]
+        assert export(run, to="ctranslate2", path=tmp_path / str(seed), quantization=kind).figures.difference < 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_int8_has_the_weights_rounded_and_nothing_else(family, tmp_path):
+    run = run_of(draw_spec(family, 1), tmp_path)
+    before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    made = export(run, to="ctranslate2", path=tmp_path / "out", quantization="int8")
+    assert made.figures.difference < 1e-4
+    assert all(tensor.equal(before[name]) for name, tensor in run.model.state_dict().items())
+
+
+@pytest.fixture(scope="module")
+def exported(translator, tmp_path_factory):
+    """A trained translator, and CTranslate2's translator of its export."""
+    folder = tmp_path_factory.mktemp("exported") / "out"
+    export(translator, to="ctranslate2", path=folder)
+    return translator, open_with("Translator", folder, "float32")
+
+
+METHODS = {
+    "greedy": (Greedy(), {"beam_size": 1}),
+    "beam": (Beam(width=5, stop="early"), {"beam_size": 5}),
+    "sum": (Beam(width=4, length_penalty=0.0, stop="early"), {"beam_size": 4, "length_penalty": 0}),
+    "long": (Beam(width=3, length_penalty=1.5, stop="early"), {"beam_size": 3, "length_penalty": 1.5}),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_translations_of_a_test_file_are_the_same(exported, method):
+    run, translator = exported
+    own, theirs = METHODS[method]
+    lines = [line for line, _ in small_runs.pairs(200, seed=7)]
+    tokenizer, n_new = run.tokenizer, 24
+    rows, names = tokenizer.encode_batch(lines), token_names(run.tokenizer)
+    rules = Rules(max_new=n_new, end=(tokenizer.end,))
+    closed = [[*row, tokenizer.end] for row in rows]
+    made = generate(run.model, closed, own, rules=rules, prefix=[[tokenizer.start]])
+    ours = [[names[token] for token in one[0].tokens if token != tokenizer.end] for one in made]
+    words = [[names[token] for token in row] for row in rows]
+    found = translator.translate_batch(words, max_decoding_length=n_new, min_decoding_length=0, **theirs)
+    same = sum(a == b.hypotheses[0] for a, b in zip(ours, found, strict=True))
+    assert same == len(lines) if method == "greedy" else same >= 0.995 * len(lines)
+
+
+def test_real_texts_of_the_run_are_compared(documents, tmp_path):
+    made = export(documents, to="ctranslate2", path=tmp_path / "out")
+    assert "validation set" in made.figures.texts
+    assert made.figures.same == made.figures.outputs > 5
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "config.json",
+        "model.bin",
+        "tokenizer.json",
+        "vocabulary.json",
+    }
+
+
+def test_the_output_of_an_encoder_lies_beside_it(classifier, tmp_path):
+    export(classifier, to="ctranslate2", path=tmp_path / "out")
+    assert (tmp_path / "out" / "output.safetensors").exists()
+    names = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
+    assert names == token_names(classifier.tokenizer)
+
+
+def classic(**changes):
+    """The paper's model, with its blocks changed."""
+    spec = presets.classic(50, size=SIZE)
+    block = replace(spec.decoder.blocks[0], **changes)
+    return replace(spec, decoder=replace(spec.decoder, blocks=(block,) * 2))
+
+
+def attending(**changes):
+    attention = classic().decoder.blocks[0].attention
+    return classic(attention=replace(attention, **changes))
+
+
+ROTATED = presets.AttentionSpec(heads=4, position=Rotary())
+LLAMA = presets.llama("tiny", vocabulary=50)
+
+
+def sharing(position):
+    block = LLAMA.blocks[0]
+    return replace(block, attention=replace(block.attention, position=position))
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        (attending(weighting=Argmax()), "Argmax attention"),
+        (attending(similarity=Cosine()), "the similarity Cosine"),
+        (attending(heads=SlicedHeads(4)), "the heads SlicedHeads"),
+        (attending(heads=Heads(4, value_rank=2)), "the heads Heads"),
+        (attending(position=T5Bias()), "the position T5Bias"),
+        (attending(position=ALiBi()), "ALiBi outside a decoder"),
+        (replace(LLAMA, blocks=(sharing(ALiBi()),)), "ALiBi where several heads share keys"),
+        (attending(mask=masks.window(3)), "the mask Window"),
+        (attending(heads=Heads(2)), "cross-attention with other heads"),
+        (classic(arrangement=NoNorm()), "the arrangement NoNorm"),
+        (classic(arrangement=NoteNorm()), "the arrangement NoteNorm"),
+        (classic(feed_forward=None), "a block without feed-forward"),
+        (classic(arrangement=PreNorm(LayerNorm(1e-3))), "norms with several epsilons"),
+        (
+            presets.classic(50, size=SIZE, attention=presets.AttentionSpec(heads=4, position=Rotary())),
+            "cross-attention",
+        ),
+        (replace(presets.gpt2("tiny", vocabulary=50), output=Classes(2)), "the output Classes"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_what_it_cannot_express_is_named(spec, named):
+    assert any(named in one for one in CTranslate2().blocks(spec, "translate"))
+
+
+def test_a_model_that_is_blocked_is_refused_before_anything_is_written(tmp_path):
+    run = run_of(attending(weighting=Argmax()), tmp_path / "run")
+    with pytest.raises(OptionError, match="cannot be exported to ctranslate2, which has no Argmax attention"):
+        export(run, to="ctranslate2", path=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("spec", [classic(), presets.gpt2("tiny", vocabulary=50), presets.llama("tiny", vocabulary=50)])
+def test_the_usual_models_are_not_blocked(spec):
+    assert CTranslate2().blocks(spec, "generate") == []

@@ -1,0 +1,85 @@
+"""transformers opens an exported folder by its Auto classes, and computes what the run computes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from clearhead.attention.weighting import Argmax
+from clearhead.errors import OptionError
+from clearhead.interop.export import export
+from clearhead.interop.export.huggingface import Expression, HuggingFace, express, frame_of
+from clearhead.interop.huggingface import read_hugging_face
+from clearhead.model import presets
+from clearhead.model.presets import Size
+from clearhead.training.defaults import decoder
+from tests.interop.export.random_runs import CONTEXT, run_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SIZE = Size(2, 32, 4, 2, 48)
+WIDE = Size(2, 32, 4, 4, 48)
+SPECS = {
+    "gpt2": presets.gpt2(WIDE, length=CONTEXT),
+    "gpt2 without biases": decoder(WIDE, CONTEXT, 0.0),
+    "llama": presets.llama(SIZE),
+    "llama tied": presets.llama(SIZE, tied=True, rotary_base=500.0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SPECS)
+def test_transformers_computes_what_the_run_computes(kind, tmp_path):
+    run = run_of(SPECS[kind], tmp_path)
+    figures = export(run, to="hf", path=tmp_path / "out").figures
+    assert figures.peer.startswith("transformers")
+    assert figures.difference < 1e-4
+    assert figures.same == figures.outputs > 5
+
+
+def test_it_is_read_again_with_the_same_numbers(tmp_path):
+    run = run_of(SPECS["llama"], tmp_path)
+    made = HuggingFace()
+    made.write(run, tmp_path, "float32")
+    again = read_hugging_face(tmp_path)
+    ours = dict(run.model.named_parameters())
+    assert {name: tensor.equal(ours[name]) for name, tensor in again.model.named_parameters()} == dict.fromkeys(
+        ours, True
+    )
+    assert (again.task, again.start, again.end) == ("generate", run.tokenizer.start, (run.tokenizer.end,))
+
+
+def test_biases_that_the_model_lacks_are_zero(tmp_path):
+    run = run_of(SPECS["gpt2 without biases"], tmp_path)
+    HuggingFace().write(run, tmp_path, "float32")
+    again = dict(read_hugging_face(tmp_path).model.named_parameters())
+    ours = dict(run.model.named_parameters())
+    assert set(ours) < set(again)
+    assert all(again[name].equal(ours[name]) if name in ours else not again[name].any() for name in again)
+
+
+@pytest.mark.slow
+def test_a_trained_run_has_a_card_and_its_special_tokens(documents, tmp_path):
+    made = export(documents, to="hf", path=tmp_path / "out")
+    assert "validation set" in made.figures.texts
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: text-generation" in card
+    assert "GPT2LMHeadModel" in card
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["eos_token_id"] == documents.tokenizer.end
+    assert frame_of(documents) == ([documents.tokenizer.end], [])  # of several documents, each begins with an end
+
+
+@pytest.mark.parametrize(("kind", "named"), [("gpt2", "GPT2LMHeadModel"), ("llama", "LlamaForCausalLM")])
+def test_the_class_is_named(kind, named):
+    found = express(SPECS[kind], "generate", CONTEXT)
+    assert isinstance(found, Expression)
+    assert found.class_name == named
+
+
+def test_what_no_class_expresses_is_refused_by_name(tmp_path):
+    spec = SPECS["llama"]
+    hard = replace(spec.blocks[0], attention=replace(spec.blocks[0].attention, weighting=Argmax()))
+    run = run_of(replace(spec, blocks=(hard,) * 2), tmp_path / "run")
+    with pytest.raises(OptionError, match=r"cannot be exported to hf, which has no class .*Argmax"):
+        export(run, to="hf", path=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,84 @@
+"""ONNX and torch.export: graphs for any batch and length, which compute what the run computes.
+
+Here, since the hook that checks shapes would become part of the graph.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from clearhead.interop.export import export
+from clearhead.interop.export.graphs import DecoderStep, TargetStep, freeze_for_graph
+from clearhead.interop.export.onnx import Loop, Onnx, Session, cache, cut
+from tests.interop.export.random_runs import draw_spec, run_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FAMILIES = ("encoder-decoder", "decoder", "encoder")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_step_with_a_cache_is_the_whole_forward(seed, tmp_path):
+    run = run_of(draw_spec("decoder", seed), tmp_path)
+    model = freeze_for_graph(run.model, run.task.context)
+    tokens, graph = torch.randint(20, (3, 7)), DecoderStep(model)
+    with torch.no_grad():
+        _, *past = graph(tokens[:, :4], *cache(model, "attention", batch=3, n=0))
+        second, *_ = graph(tokens[:, 4:], *past)
+        assert torch.allclose(second, run.model(tokens)[:, 4:], atol=1e-5)
+
+
+def test_a_step_of_a_translator_does_not_see_the_sources_padding(tmp_path):
+    run = run_of(draw_spec("encoder-decoder", 1), tmp_path)
+    model = freeze_for_graph(run.model, run.task.context)
+    source, target, lengths = torch.randint(20, (2, 6)), torch.randint(20, (2, 5)), torch.tensor([6, 3])
+    from clearhead.interop.export.graphs import SourceForward
+
+    with torch.no_grad():
+        made = SourceForward(model)(source, lengths)
+        empty = cache(model.decoder, "attention", batch=2, n=0)
+        logits, *_ = TargetStep(model)(target, lengths, *made, *empty)
+        assert torch.allclose(logits, run.model(source, target, source_lengths=lengths), atol=1e-5)
+
+
+SOME = (pytest.param("encoder-decoder", marks=pytest.mark.thorough), "decoder", "encoder")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SOME)
+def test_torch_runs_the_program_without_us(family, tmp_path):
+    figures = export(run_of(draw_spec(family, 1), tmp_path), to="torch", path=tmp_path / "out").figures
+    assert figures.difference < 1e-4
+    assert [path.name for path in (tmp_path / "out").glob("*.pt2")] == ["model.pt2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SOME)  # the loop below goes through an encoder-decoder
+def test_onnxruntime_computes_what_the_run_computes(family, tmp_path):
+    figures = export(run_of(draw_spec(family, 1), tmp_path), to="onnx", path=tmp_path / "out").figures
+    assert figures.difference < 1e-4
+    assert figures.same == figures.outputs
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_onnxruntime_computes_what_many_runs_compute(family, seed, tmp_path):
+    assert export(run_of(draw_spec(family, seed), tmp_path), to="onnx", path=tmp_path / "out").figures.passed
+
+
+@pytest.mark.slow
+def test_the_greedy_loop_needs_numpy_alone_and_rows_do_not_disturb_each_other(translator, tmp_path):
+    Onnx().write(translator, tmp_path, "float32")
+    told = json.loads((tmp_path / "clearhead.json").read_text())
+    rows = [[*row, told["source_end"]] for row in translator.tokenizer.encode_batch(["eins", "zwei drei vier"])]
+    longest = max(map(len, rows))
+    tokens = np.array([[*row, *[0] * (longest - len(row))] for row in rows])
+    lengths = np.array(list(map(len, rows)))
+    encoder, loop = Session(tmp_path / "encoder.onnx"), Loop(Session(tmp_path / "decoder.onnx"), told["past"])
+    fixed = {"source_lengths": lengths, **encoder({"tokens": tokens, "lengths": lengths})}
+    found = cut(loop.run([[told["start"]]] * 2, fixed, 12), told["end"])
+    ours = translator.translate(["eins", "zwei drei vier"], beam=1)
+    assert [translator.tokenizer.decode(row) for row in found] == ours
