@@ -39,7 +39,7 @@ class Row:
         there = tuple(reversed(expected)) if self.transposed and len(expected) == 2 else tuple(expected)
         there = (1, *there) if self.leading else there
         if tuple(tensor.shape) != there:
-            raise OptionError(f"{where}: {self.theirs} is {tuple(tensor.shape)}, and config.json says {there}")
+            raise OptionError(f"{where}: {self.theirs} is {tuple(tensor.shape)}, and in this model {there}")
         turned = turned.squeeze(0) if self.leading else turned
         return list(turned.split([shape[0] for shape in shapes]))
 

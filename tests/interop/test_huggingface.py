@@ -88,7 +88,7 @@ def change_config(folder, **changes):
         ({"num_hidden_layers": "two"}, "num_hidden_layers: expected a whole number from 1 to"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: expected a whole number from 1 to"),
         ({"num_hidden_layers": 9}, "is missing"),
-        ({"intermediate_size": 41}, "is .*, and config.json says"),
+        ({"intermediate_size": 41}, "is .*, and in this model"),
         ({"vocab_size": 2**30}, "config.json describes a larger model than the tensors are of"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps: expected a number above 0; came 'small'"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings: expected true or false; came 1"),
