@@ -97,7 +97,8 @@ class TokenEmbedding(Tapped):
         """Add the vectors of the positions to those of the tokens, and normalise the sum where there is a norm."""
         if self.position is not None:
             added = self.position(x.shape[1], start) if positions is None else self.position.at(positions)
-            x = x + self.tap("position", added)
+            # A table of sines is float32 whatever the weights are: their sum is rounded to what the weights are.
+            x = (x + self.tap("position", added)).to(x.dtype)
         if self.norm is not None:
             x = self.norm(x if self.position is None and self.segment is None else self.tap("sum", x))
         if self.training and self.dropout:
