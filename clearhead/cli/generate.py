@@ -125,7 +125,7 @@ def continuations(run: Run, texts: list[str], numbers: list[int], how: Writing) 
 
 
 def go_on(run: Run, prompt: str, how: Writing, lines: Lines) -> None:
-    """From one prompt: as JSON, several one after another, or one that is printed as it is written."""
+    """Continue one prompt: as JSON, several times, or once and printed as it is written."""
     notes = Notes(run, lines)
     if lines.as_json:
         write(as_line({"input": prompt, **continuations(run, [prompt], [0], how)[0]}) + "\n")

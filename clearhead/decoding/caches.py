@@ -75,7 +75,7 @@ class Clock:
 
     @property
     def keys(self) -> Tensor:
-        """Positions of all columns, `(n,)` or `(row, n)`."""
+        """Return the positions of all columns, `(n,)` or `(row, n)`."""
         return self.once("keys", self.all_positions)
 
     def all_positions(self) -> Tensor:
@@ -84,7 +84,7 @@ class Clock:
 
     @property
     def positions(self) -> Tensor:
-        """Positions of the new columns."""
+        """Return the positions of the new columns."""
         if self.place is not None:
             return self.place if self.pads is None else self.place - self.pads.unsqueeze(1)
         return self.keys[..., self.n :]

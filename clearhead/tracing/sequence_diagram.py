@@ -168,6 +168,8 @@ def draw_sequence(one: Exchange, *, standalone: bool = True) -> str:
     )
     end = y + ROW + 48 + LINE * len(context.lines)
     height = end + EDGE
+    ends = ((thing, y + ROW + 14 if thing is output else end - 6) for thing in heads)
+    lives = [f'<path class="life" d="M{thing.x:g} {top + 20:g}V{low:g}"/>' for thing, low in ends]
     described = escape(f"{one.title}. {one.said}").replace('"', "&quot;")
     return "\n".join(
         [
@@ -178,7 +180,7 @@ def draw_sequence(one: Exchange, *, standalone: bool = True) -> str:
             text("title", EDGE, EDGE + 12, one.title),
             text("said", EDGE, EDGE + 32, one.said),
             text("phase", EDGE, top - 10, "1  Inputs: the query (q), key (k) and value (v) of each token"),
-            *(lifeline(thing, top + 20, y + ROW + 14 if thing is output else end - 6) for thing in heads),
+            *lives,
             *(object_box(thing, top) for thing in heads),
             *scores,
             *weights,
@@ -268,10 +270,6 @@ def number(value: float) -> str:
 def weight_text(weight: float) -> str:
     """Return a weight with three decimals, and 0 only where it is 0."""
     return "0" if weight == 0 else f"{weight:.3f}" if weight >= 0.0005 else "<0.001"
-
-
-def lifeline(thing: Thing, start: float, end: float) -> str:
-    return f'<path class="life" d="M{thing.x:g} {start:g}V{end:g}"/>'
 
 
 def object_box(thing: Thing, top: float) -> str:

@@ -187,8 +187,8 @@ def test_what_became_of_records_is_told(file, ready):
     }
     assert not set(both(prepared)[0]) & set(both(prepared)[1])
     alike = ready(Documents(paths=(file("alike", ["a", "b"] * 30),), unit="line"), LAYOUTS["fill"])
-    assert (
-        ready.told[1] == "27 training records equal a held-out one: too many to leave out; held-out scores will flatter"
+    assert ready.told[1] == (
+        "27 training records equal a held-out one: too many to leave out, so held-out scores will be too high"
     )
     assert len(alike.train) + len(alike.dev) == 60
 
