@@ -75,7 +75,7 @@ class Config:
         named = self.values.get("architectures")
         if named is None:
             return next(iter(classes.values()))
-        if not isinstance(named, list) or len(named) != 1 or named[0] not in classes:
+        if not isinstance(named, list) or len(named) != 1 or named[0] not in list(classes):
             raise self.error("architectures", f"{shorten(named)} cannot be read; there are {', '.join(classes)}")
         return classes[named[0]]
 
