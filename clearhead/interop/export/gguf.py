@@ -1,4 +1,4 @@
-"""GGUF: llama.cpp's format, for decoders like Llama or GPT-2. Its tokenisers are a fixed list, and so are its layers."""
+"""GGUF: llama.cpp's format, for decoders like Llama or GPT-2. It has a fixed list of layers, and of tokenisers."""
 
 import json
 from collections.abc import Mapping, Sequence
