@@ -15,6 +15,7 @@ call or command names.
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import sys
@@ -36,6 +37,7 @@ __all__ = [
     "Parts",
     "find",
     "import_parts",
+    "is_built_in",
     "kind",
     "options",
     "parse",
@@ -164,6 +166,26 @@ def place_of(part: type) -> str:
 def options(kind: str) -> dict[str, type]:
     """Return the classes of a kind that options of commands have a short name for; later ones come into it too."""
     return OPTIONS.setdefault(kind, {})
+
+
+def is_built_in(*objects: object) -> bool:
+    """Check that models and tasks are of Clearhead's and torch's own modules and parts, and of none of a user's.
+
+    Only those are known to work where dtypes are narrow and steps are recorded.
+    """
+    for whole in objects:
+        for one in whole.modules() if isinstance(whole, torch.nn.Module) else (whole,):
+            held = vars(one).values() if isinstance(one, torch.nn.Module) else ()
+            if not (known_type(type(one)) and all(map(known_type, set(map(type, held))))):
+                return False
+    return True
+
+
+@functools.cache
+def known_type(of: type) -> bool:
+    """Check for a class of Clearhead's, torch's or Python's own."""
+    root = of.__module__.partition(".")[0]
+    return root in ("clearhead", "torch", "builtins") or (root in sys.stdlib_module_names and root != "__main__")
 
 
 @final

@@ -26,6 +26,7 @@ VERBS = {
     "steps": "Show attention in four steps, with every number.",
     "describe": "Count parameters, FLOPs and memory of a model, by part.",
     "kernels": "List which kernel can compute which kind of attention.",
+    "import": "Import a model of Hugging Face's as a run.",
     "train": "Train a model on your text.",
     "compare": "Train several models at one budget, and compare them.",
     "runs": "List run folders and their scores.",
@@ -36,11 +37,14 @@ VERBS = {
     "generate": "Continue a prompt.",
     "fill": "Fill the blanks in lines of text.",
     "classify": "Label lines of text.",
+    "embed": "Turn lines of text into vectors.",
     "answer": "Answer lines of text with a run of any task.",
     "evaluate": "Score a trained model on your files.",
     "export": "Write a run for other programs, checked by them.",
 }
 """Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""
+ELSEWHERE = {"import": ("import_model", "import_run")}
+"""Module and function of a verb whose name Python keeps for itself."""
 SECTIONED = ("train", "compare", "generate", "evaluate")
 """Verbs with so many options that their help has sections."""
 
@@ -74,13 +78,14 @@ class LazyGroup(TyperGroup):
 
 def load_verb(name: str) -> Any:
     """Import a verb's module, and return it as a command."""
-    module = importlib.import_module(f"clearhead.cli.{name}")
+    home, function = ELSEWHERE.get(name, (name, name))
+    module = importlib.import_module(f"clearhead.cli.{home}")
     made = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
     if name == "craft":
         made.add_typer(module.app, name=name, epilog=module.EXAMPLES, help=module.ABOUT, short_help=VERBS[name])
         group = typer.main.get_group(made)
         return group.commands[name]
-    verb = getattr(module, name)
+    verb = getattr(module, function)
     sectioned = name in SECTIONED
     made.command(epilog=module.EXAMPLES, short_help=VERBS[name], cls=Sectioned if sectioned else None)(
         flatten_groups(verb) if sectioned else verb

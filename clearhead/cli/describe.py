@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -15,6 +16,7 @@ from clearhead.model.describe import Description, Part, Section
 from clearhead.model.describe import describe as describe_model
 from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.training.folder import RunFolder
 
 __all__ = ["EXAMPLES", "describe"]
 
@@ -23,7 +25,8 @@ Examples:
   clearhead describe base
   clearhead describe gpt2-medium --target 1024
   clearhead describe decoder --size 10M --vocabulary 8000
-  clearhead describe bert --json"""
+  clearhead describe bert --json
+  clearhead describe runs/gpt2"""
 
 VOCABULARY, LENGTH = 32_000, 128
 """Of a model that is named by its size; and of source and target, unless given."""
@@ -44,7 +47,8 @@ def describe(
     model: Annotated[
         str,
         typer.Argument(
-            help=f"A preset (tiny, base, big, gpt2, bert-large, llama-1b, …), or with --size: {', '.join(KINDS)}.",
+            help=f"A run folder, a preset (tiny, base, big, gpt2, bert-large, llama-1b, …), or with --size: "
+            f"{', '.join(KINDS)}.",
             metavar="MODEL",
         ),
     ],
@@ -74,7 +78,8 @@ def describe(
     """
     spec = find_spec(model, size, vocabulary)
     check_lengths(model, spec, source, target)
-    made = describe_model(spec, batch=batch, source=source or LENGTH, target=target or LENGTH)
+    usual = usual_length(model)
+    made = describe_model(spec, batch=batch, source=source or usual, target=target or usual)
     if as_json:
         show_json(as_object(model, spec, made))
     else:
@@ -82,10 +87,17 @@ def describe(
 
 
 def find_spec(model: str, size: str | None, vocabulary: int | None) -> Spec:
-    """Return the spec that was asked for by name, or by kind and size."""
+    """Return the spec that was asked for by a run's folder, by name, or by kind and size."""
+    if (folder := RunFolder(Path(model))).exists():
+        if size is not None or vocabulary is not None:
+            raise typer.BadParameter(
+                f"{model} is a run, and has its own: leave it out",
+                param_hint="--size" if size is not None else "--vocabulary",
+            )
+        return folder.spec()
     if model not in KINDS and model not in PRESETS:
         there = f"{', '.join(PRESETS)}; and, with --size, {', '.join(KINDS)}"
-        raise typer.BadParameter(f"there is no {model!r}. There are: {there}", param_hint="MODEL")
+        raise typer.BadParameter(f"there is no run folder or preset {model!r}. There are: {there}", param_hint="MODEL")
     if model in KINDS and size is None:
         raise typer.BadParameter(f"{model!r} can have any size: give one, such as --size 10M", param_hint="--size")
     if size is None:
@@ -97,6 +109,12 @@ def find_spec(model: str, size: str | None, vocabulary: int | None) -> Spec:
         return sized(model, parse_count(size), vocabulary or VOCABULARY)
     except OptionError as error:
         raise typer.BadParameter(str(error), param_hint="--size") from error
+
+
+def usual_length(model: str) -> int:
+    """Return how many tokens a text has, unless given: no more than a run's model reads."""
+    folder = RunFolder(Path(model))
+    return min(LENGTH, folder.read_description()["context"]) if folder.exists() else LENGTH
 
 
 def check_lengths(model: str, spec: Spec, source: int | None, target: int | None) -> None:

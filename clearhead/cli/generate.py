@@ -81,6 +81,13 @@ def generate(
     prompt: Annotated[
         str | None, typer.Option(help="Continue this text, instead of lines; '' starts from nothing.", metavar="TEXT")
     ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="Reply to the prompt, or to each line, by the chat template of an imported run."),
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option(help="With --chat, what the model is told before the first message.", metavar="TEXT")
+    ] = None,
     how: Writing,
     device: Device = "auto",
     parts: Parts = None,
@@ -94,13 +101,16 @@ def generate(
     """
     if prompt is not None and file != "-":
         raise wrong("--prompt", f"is instead of a file, and there is {file}: leave one of them out")
+    if system is not None and not chat:
+        raise wrong("--system", "is for --chat: add it, or leave this out")
     how.method([0])
     loaded = load(run, device=device)
     task = loaded.asked(Generate)
     reads, _ = window(task.context, how.tokens)
+    ask = Conversation(loaded, system) if chat else None
 
     def answer(texts: list[str], numbers: list[int]) -> list[Found]:
-        return continuations(loaded, texts, numbers, how)
+        return continuations(loaded, texts, numbers, how, ask)
 
     lines = Lines(
         answer=answer,
@@ -113,28 +123,60 @@ def generate(
     if prompt is None:
         answer_lines(loaded, file, lines)
     else:
-        go_on(loaded, prompt, how, lines)
+        go_on(loaded, prompt, how, lines, ask)
 
 
-def continuations(run: Run, texts: list[str], numbers: list[int], how: Writing) -> list[Found]:
+@final
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation that begins with a user's message, after what the system says if anything."""
+
+    run: Run
+    system: str | None
+
+    def __post_init__(self) -> None:
+        self.run.chat_text(self.messages("Hello"))  # raises where the run has no template, before a line is read
+
+    def messages(self, text: str) -> list[dict[str, str]]:
+        told = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*told, {"role": "user", "content": text}]
+
+
+def continuations(
+    run: Run, texts: list[str], numbers: list[int], how: Writing, ask: Conversation | None
+) -> list[Found]:
     prompts = [text for text in texts for _ in range(how.count)]
-    written = run.scored_texts(prompts, max_new=how.tokens, method=how.method(numbers))
+    method = how.method(numbers)
+    if ask is None:
+        written = run.scored_texts(prompts, max_new=how.tokens, method=method)
+    else:
+        written = run.scored_replies([ask.messages(text) for text in prompts], max_new=how.tokens, method=method)
     found = [{"output": one.text, "score": one.score} for one in written]
     groups = [found[i : i + how.count] for i in range(0, len(found), how.count)]
     return [{**group[0], **({"samples": group} if how.count > 1 else {})} for group in groups]
 
 
-def go_on(run: Run, prompt: str, how: Writing, lines: Lines) -> None:
-    """From one prompt: as JSON, several one after another, or one that is printed as it is written."""
+def go_on(run: Run, prompt: str, how: Writing, lines: Lines, ask: Conversation | None) -> None:
+    """From one prompt: as JSON, several one after another, or one that is printed as it is written.
+
+    Of a conversation only the replies are printed.
+    """
     notes = Notes(run, lines)
+    first = prompt if ask is None else ""
     if lines.as_json:
-        write(as_line({"input": prompt, **continuations(run, [prompt], [0], how)[0]}) + "\n")
+        write(as_line({"input": prompt, **lines.answer([prompt], [0])[0]}) + "\n")
     elif how.count > 1:
-        found = continuations(run, [prompt], [0], how)[0]["samples"]
-        write_output(BETWEEN.join(f"{prompt}{one['output']}\n" for one in found))
+        found = lines.answer([prompt], [0])[0]["samples"]
+        write_output(BETWEEN.join(f"{first}{one['output']}\n" for one in found))
     else:
-        write_output(prompt)
-        for piece in run.stream(prompt, max_new=how.tokens, method=how.method([0])):
+        write_output(first)
+        method = how.method([0])
+        pieces = (
+            run.stream(prompt, max_new=how.tokens, method=method)
+            if ask is None
+            else run.stream_reply(ask.messages(prompt), max_new=how.tokens, method=method)
+        )
+        for piece in pieces:
             write_output(piece)
         write("\n")
     notes.look([Given(prompt, Place("--prompt", 1))])

@@ -21,6 +21,7 @@ from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics, replace_nonfinite
+from clearhead.training.recipe import Origin
 
 __all__ = ["EXAMPLES", "Found", "runs"]
 
@@ -108,7 +109,8 @@ def look_into(path: Path, home: Path) -> Found:
 
 
 def read(folder: RunFolder) -> dict[str, Any]:
-    recipe = folder.recipe()
+    origin = folder.origin()
+    imported = isinstance(origin, Origin)
     saved = folder.checkpoints.all()
     evaluated = evaluation_of(folder)
     where = str(folder.evaluation)
@@ -116,12 +118,12 @@ def read(folder: RunFolder) -> dict[str, Any]:
     scores = {measure.key: scored[measure.key] for measure in SCORES if measure.key in scored}
     parameters = check_type(evaluated.get("parameters"), int | None, f"{where}: parameters")
     return {
-        "task": recipe.task,
+        "task": origin.task,
         "steps": saved[0].step if saved else 0,
-        "finished": bool(saved and saved[0].state["finished"]) and folder.evaluation.exists(),
+        "finished": bool(saved and saved[0].state["finished"]) and (imported or folder.evaluation.exists()),
         "scores": check_type(scores, dict[str, float], where),
         "loss": check_type(evaluated.get("loss"), float | None, f"{where}: loss"),
-        "parameters": parameters or parameters_of(folder, recipe.batching.context),
+        "parameters": origin.parameters if imported else parameters or parameters_of(folder, origin.batching.context),
     }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, final, get_args
+from typing import Any, Literal, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor
@@ -152,7 +152,7 @@ class Search:
         values, tokens = top(self.rules.forbid(log_probs, n_new, so_far), keep)
         totals = [[node.total for node in sentence.live] for sentence in sentences]
         wide = widest_float(values.device)
-        before = torch.tensor(totals, dtype=wide, device=values.device)
+        before = send(totals, values.device, wide)
         return found_in(values.to(wide), tokens, before, keep, shown)
 
     def advance(self, sentence: Sentence, found: Found, length: int) -> list[int]:
@@ -194,9 +194,15 @@ class Search:
             rows += [i * n_before + beam for beam in (*origins[i], *[0] * missing)]
             sentences[i].live += [Node(ROOT, 0, FORBIDDEN)] * missing
         device = self.session.logits.device
-        kept = None if len(stays) == len(sentences) else torch.tensor(stays, device=device)
-        self.session.select(torch.tensor(rows, device=device), kept)
-        self.session.extend(torch.tensor([node.token for i in stays for node in sentences[i].live], device=device))
+        kept = None if len(stays) == len(sentences) else send(stays, device)
+        self.session.select(send(rows, device), kept)
+        self.session.extend(send([node.token for i in stays for node in sentences[i].live], device))
+
+
+def send(numbers: list[Any], device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
+    """Return numbers as a tensor on the device, without waiting for a GPU to finish what it is doing."""
+    made = torch.tensor(numbers, dtype=dtype)
+    return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made.to(device)
 
 
 def found_in(log_probs: Tensor, tokens: Tensor, before: Tensor, keep: int, shown: list[Candidates]) -> list[Found]:

@@ -44,12 +44,25 @@ class Clock:
     """Where every row stands: `n` columns are filled, `new` are being added, `pads[row]` of all are padding.
 
     There will be no more than `limit` columns, as far as is known.
+
+    A step that is recorded as a CUDA graph cannot have `n` in it as a number. Between `fix` and `release` the new
+    column is therefore the one in the tensor `place`, and all `columns` are attended to, those after it hidden.
     """
 
     def __init__(self, pads: Int[Tensor, "row"] | None, device: torch.device, limit: int) -> None:
         self.pads, self.device, self.limit = pads, device, limit
         self.n = self.new = 0
         self.known: dict[Hashable, Any] = {}
+        self.place: Int[Tensor, "1"] | None = None
+        self.columns = 0
+
+    def fix(self, place: Int[Tensor, "1"], columns: int) -> None:
+        """Take the new column from a tensor, and attend to this many columns."""
+        self.place, self.columns, self.known = place, columns, {}
+
+    def release(self) -> None:
+        """Count columns in numbers again."""
+        self.place, self.known = None, {}
 
     def advance(self, new: int) -> None:
         self.n, self.new, self.known = self.n + self.new, new, {}
@@ -72,12 +85,21 @@ class Clock:
     @property
     def positions(self) -> Tensor:
         """Positions of the new columns."""
+        if self.place is not None:
+            return self.place if self.pads is None else self.place - self.pads.unsqueeze(1)
         return self.keys[..., self.n :]
 
     @property
     def real(self) -> Table | None:
-        """Mask of what is not padding; None where there is no padding."""
-        return None if self.pads is None else self.once("real", lambda: Table((self.keys >= 0)[:, None, None, :]))
+        """Mask of what is neither padding nor, where the columns are fixed, still to come; None where that is all."""
+        if self.pads is None and self.place is None:
+            return None
+        return self.once("real", lambda: Table(self.find_real()[:, None, None, :]))
+
+    def find_real(self) -> Bool[Tensor, "#row n"]:
+        columns = torch.arange(self.total, device=self.device).unsqueeze(0)
+        there = columns >= 0 if self.place is None else columns <= self.place
+        return there if self.pads is None else there & (self.keys >= 0)
 
     @property
     def padding(self) -> Bool[Tensor, "row n"] | None:
@@ -93,7 +115,7 @@ class Clock:
 
     @property
     def total(self) -> int:
-        return self.n + self.new
+        return self.n + self.new if self.place is None else self.columns
 
     def select(self, rows: Int[Tensor, "new_row"]) -> None:
         self.pads = None if self.pads is None else self.pads[rows]
@@ -131,6 +153,17 @@ class Cache(KVSource):
     @abstractmethod
     def tensors(self) -> list[Tensor]:
         """Return all tensors it holds: what decoding costs in memory."""
+
+    def can_fix(self, layer: Attention) -> bool:
+        """Check whether its `fast_step` does the same work whatever the column, once `fix` was called."""
+        return False
+
+    def fix(self, columns: int) -> None:
+        """Make room for so many columns in memory that stays where it is."""
+
+    def move(self, which: Int[Tensor, "row"]) -> None:
+        """Write these rows (of cross-attention: these sentences) over those there are: as many, in the same memory."""
+        raise NotImplementedError(f"{type(self).__name__} has no memory that stays where it is")
 
     def project_new(self, layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of the new vectors, rotated by their positions; zeros for padding."""
@@ -184,6 +217,18 @@ class Growing(Cache):
 
         return step
 
+    def can_fix(self, layer: Attention) -> bool:
+        return layer.sdpa_scale() is not None and layer.mask.kinds == {"causal"}
+
+    def fix(self, columns: int) -> None:
+        self.spare = None
+        if columns > self.keys.shape[2]:
+            self.keys, self.values = (self.grow(kept, kept, columns) for kept in (self.keys, self.values))
+
+    def move(self, which: Tensor) -> None:
+        for kept in (self.keys, self.values):
+            kept.copy_(kept.index_select(0, which))
+
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
         """Return the inputs of the kernel. Keys are in order in the cache, so positions are given only where needed."""
         clock, mask = self.clock, layer.mask
@@ -195,6 +240,10 @@ class Growing(Cache):
         return call_of(layer, (query, key, value), mask, positions)
 
     def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
+        if self.clock.place is not None:
+            self.keys.index_copy_(2, self.clock.place, key)
+            self.values.index_copy_(2, self.clock.place, value)
+            return
         if self.clock.total > (self.keys.shape[2] if self.keys.ndim == 4 else 0):
             columns = max(self.clock.total, min(max(2 * self.clock.n, FIRST_COLUMNS), self.clock.limit))
             self.keys, self.values = self.grow(self.keys, key, columns), self.grow(self.values, value, columns)
@@ -204,8 +253,9 @@ class Growing(Cache):
 
     def grow(self, kept: Tensor, like: PerHead, columns: int) -> Tensor:
         made = like.new_zeros(*like.shape[:2], columns, like.shape[3])
-        if self.clock.n:
-            made[:, :, : self.clock.n] = kept[:, :, : self.clock.n]
+        there = min(self.clock.n + self.clock.new, kept.shape[2]) if kept.ndim == 4 else 0
+        if there:
+            made[:, :, :there] = kept[:, :, :there]
         return made
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -367,6 +417,14 @@ class Fixed(FromSource):
 
         return step
 
+    def can_fix(self, layer: Attention) -> bool:
+        return layer.sdpa_scale() is not None and layer.mask.kinds == {"none"} and not layer.uses_positions
+
+    def move(self, which: Tensor) -> None:
+        masks = () if self.real is None else (self.real.table,)
+        for kept in (self.keys, self.values, *masks):
+            kept.copy_(kept.index_select(0, which))
+
     def positions(self, layer: Attention, n_query: int) -> Positions | None:
         """Return positions of target and source, each counted from 0, where the layer uses them."""
         if not layer.uses_positions:
@@ -440,6 +498,29 @@ class Caches:
         for cache in self:
             cache.select(rows, sentences)
         self.clock.select(rows)
+
+    def move_rows(self, rows: Int[Tensor, "row"]) -> None:
+        """Write these rows over those there are, in the same memory."""
+        for cache in self:
+            if not isinstance(cache, FromSource):
+                cache.move(rows)
+        if self.clock.pads is not None:
+            self.clock.pads.copy_(self.clock.pads[rows])
+
+    def move_sentences(self, sentences: Int[Tensor, "sentence"]) -> None:
+        """Write what cross-attention reads of these sentences over what there is."""
+        for cache in self:
+            if isinstance(cache, FromSource):
+                cache.move(sentences)
+
+    def can_fix(self, stack: Stack) -> bool:
+        """Check whether every cache can be in memory that stays where it is."""
+        return all(
+            isinstance(cache, Cache) and cache.can_fix(layer)
+            for block, reads in zip(stack.blocks, self.reads, strict=True)
+            for layer, cache in ((block.attention, reads.own), (block.cross, reads.cross))
+            if layer is not None
+        )
 
     def bytes(self) -> int:
         """Return the bytes of all caches."""

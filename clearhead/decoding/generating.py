@@ -9,7 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clearhead.decoding.beam import Beam, beam_search
+from clearhead.decoding.greedy import greedy_search
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
+from clearhead.decoding.recorded import records
 from clearhead.decoding.request import (
     Model,
     Request,
@@ -69,10 +71,16 @@ def generate(
     request = check_request(model, inputs, prefix, rules, candidates)
     if not request.inputs:
         return []
-    if isinstance(method, Beam):
+    simple = isinstance(method, Greedy) and not (candidates or rules.look_back or rules.min_new > 1 or rules.never)
+    if isinstance(method, Beam) or (simple and records(request.decoder.embedding.table.device)):
         with eval_mode(model):
             session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
-            return beam_search(session, request.prompts, method, rules, candidates)
+            if isinstance(method, Beam):
+                return beam_search(session, request.prompts, method, rules, candidates)
+            step = session.find_recorded(choose=True)
+            if step is not None:
+                return [[found] for found in greedy_search(session, step, len(request.inputs), rules)]
+            return collect(decode_on(session, request.prompts, method, rules, candidates), len(request.inputs))
     return collect(stream_tokens(request, method, rules, candidates), len(request.inputs))
 
 

@@ -24,7 +24,8 @@ class Rules:
 
     `max_new` and `min_new` count new tokens, the end token among them; `end` are the tokens that end it.
     `no_repeat` n forbids that any n tokens in a row come twice (prompt included); `repetition_penalty` above 1 makes
-    every token that has been there less likely: its logit is divided by it if positive, multiplied if negative.
+    every token that has been there less likely: its logit is divided by it if positive, multiplied if negative. `never`
+    are tokens that may not come at all.
     """
 
     max_new: int
@@ -32,6 +33,7 @@ class Rules:
     end: tuple[int, ...] = ()
     no_repeat: int = 0
     repetition_penalty: float = 1.0
+    never: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_new < 1:
@@ -40,6 +42,8 @@ class Rules:
             raise OptionError(f"min_new must lie between 0 and max_new = {self.max_new}; came {self.min_new}")
         if not isinstance(self.end, tuple | list) or not all(map(is_id, self.end)):
             raise OptionError(f"end: expected the token ids that end an output, such as (2,); came {self.end!r}")
+        if not isinstance(self.never, tuple | list) or not all(map(is_id, self.never)):
+            raise OptionError(f"never: expected the token ids that may not come, such as (0,); came {self.never!r}")
         if self.no_repeat < 0:
             raise OptionError(f"no_repeat is a number of tokens in a row, 0 for no such rule; came {self.no_repeat}")
         if not self.repetition_penalty > 0:
@@ -65,6 +69,8 @@ class Rules:
         """Write -inf at tokens that may not come next, after `n_new` new ones, and return the logits."""
         if n_new + 1 < self.min_new and self.end:
             logits.index_fill_(1, torch.tensor(self.end, device=logits.device), FORBIDDEN)
+        if self.never:
+            logits.index_fill_(1, torch.tensor(self.never, device=logits.device), FORBIDDEN)
         if self.no_repeat:
             for row, tokens in enumerate(so_far):
                 logits[row, list(followers(tokens, self.no_repeat))] = FORBIDDEN

@@ -9,12 +9,14 @@ from torch import Tensor, nn
 from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
 from clearhead.decoding.caches import Caches, Clock, Source
+from clearhead.decoding.recorded import RecordedStep, records
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.cpu_matmul import FEW
 from clearhead.model.fast_step import FastStep, is_observed
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
+from clearhead.registry import is_built_in
 
 __all__ = ["Session", "open_session", "pad_right"]
 
@@ -48,15 +50,23 @@ class Session:
         self.fast_step = self.find_fast_step()
         fast = self.fast_step if longest == 1 else None
         self.logits = self.read(tokens) if fast is None else self.step(tokens, fast)
+        self.recorded: RecordedStep | None = None
+        self.may_record = True
 
     def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
         """Return the logits after one more token in every row; valid until the next call."""
         new = tokens.unsqueeze(1)
-        self.logits = self.read(new) if self.fast_step is None else self.step(new, self.fast_step)
+        if self.recorded is None and self.may_record:
+            self.recorded, self.may_record = self.find_recorded(), False
+        if self.recorded is not None:
+            self.logits = self.recorded.step(new)
+        else:
+            self.logits = self.read(new) if self.fast_step is None else self.step(new, self.fast_step)
         return self.logits
 
     def read(self, tokens: Int[Tensor, "row new"]) -> Logits:
         """Return the logits after new tokens, by the model's forward."""
+        self.caches.clock.advance(tokens.shape[1])
         states = self.decoder.stack(self.embed(tokens), self.caches.reads)
         return self.decoder.output(states[:, -1:])[:, 0]
 
@@ -67,8 +77,25 @@ class Session:
             return None
         return decoder.stack.fast_step(self.caches.reads)
 
+    def find_recorded(self, *, choose: bool = False) -> RecordedStep | None:
+        """Return the fast step as one that is recorded and replayed; None where that cannot be, or does not pay."""
+        decoder, fast_step = self.decoder, self.fast_step
+        if (
+            fast_step is None
+            or not records(self.device)
+            or not is_built_in(decoder)
+            or not self.caches.can_fix(decoder.stack)
+        ):
+            return None
+
+        def compute(tokens: Tensor) -> Tensor:
+            return self.logits_of(fast_step(self.embed(tokens).squeeze(1)))
+
+        return RecordedStep(self.caches, compute, choose=choose)
+
     def step(self, tokens: Int[Tensor, "row 1"], fast_step: FastStep) -> Logits:
         """Return the logits after one new token in every row, by the fast step."""
+        self.caches.clock.advance(1)
         return self.logits_of(fast_step(self.embed(tokens).squeeze(1)))
 
     def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
@@ -82,9 +109,9 @@ class Session:
         return torch.mm(states, table.T, out=self.room[:rows])
 
     def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
+        """Return the vectors of the tokens of new columns, which the clock has been advanced to."""
         clock = self.caches.clock
-        clock.advance(tokens.shape[1])
-        positions = None if clock.pads is None else clock.positions.clamp(min=0)
+        positions = None if clock.pads is None and clock.place is None else clock.positions.clamp(min=0)
         return self.decoder.embedding(tokens, positions=positions, start=clock.n)
 
     def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Logits:
@@ -96,7 +123,8 @@ class Session:
 
         The logits are still those of all rows, until the session is extended.
         """
-        self.caches.select(rows, sentences)
+        if self.recorded is None or not self.recorded.select(rows, sentences):
+            self.caches.select(rows, sentences)
 
 
 def check_masks(decoder: Decoder, rows: int, columns: int) -> None:
@@ -111,7 +139,7 @@ def bare_table(output: nn.Module) -> Tensor | None:
     """Return the table of an output that is nothing but a table, and that nobody watches; else None."""
     if not isinstance(output, ToVocabulary) or is_observed(output):
         return None
-    return output.table if output.transform is None and output.bias is None else None
+    return output.table if output.transform is None and output.bias is None and output.factor == 1 else None
 
 
 def open_session(

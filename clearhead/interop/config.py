@@ -62,6 +62,20 @@ class Config:
             raise self.error(name, f"expected a token id or a list of ids; came {shorten(value)}")
         return tuple(ids)
 
+    def task(self, classes: Mapping[str, str]) -> str:
+        """Return what the model is for by its class: `generate`, `fill`, `classify`, `translate` or `embed`."""
+        named = self.values.get("architectures")
+        if named is None:
+            return next(iter(classes.values()))
+        if not isinstance(named, list) or len(named) != 1 or named[0] not in classes:
+            raise self.error("architectures", f"{shorten(named)} cannot be read; there are {', '.join(classes)}")
+        return classes[named[0]]
+
+    def count_labels(self) -> int:
+        """Return the number of classes of a classifier: by default two."""
+        names = self.values.get("id2label")
+        return len(names) if isinstance(names, dict) and names else self.count("num_labels", 2)
+
     def choose(self, name: str, table: Mapping[str, Any], default: str | None = None) -> Any:
         """Return what a table has for the name in a field."""
         value = self.values.get(name)

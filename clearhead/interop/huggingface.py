@@ -51,7 +51,8 @@ def read_hugging_face(folder: str | Path) -> Imported:
     home = Path(folder)
     config = Config(read_object(home / CONFIG), str(home / CONFIG))
     architecture = find_architecture(config)
-    task, spec = architecture.task(config), architecture.spec(config)
+    task, spec = config.task(architecture.classes), architecture.spec(config)
+    labels = read_labels(config, spec) if task == "classify" else ()
     with Tensors(home) as theirs:
         rows = table_rows(architecture, config, theirs)
         check_names(rows, theirs, architecture, config, str(home))
@@ -63,7 +64,7 @@ def read_hugging_face(folder: str | Path) -> Imported:
         model.eval(),
         task=task,
         context=architecture.context(config),
-        labels=read_labels(config, spec) if task == "classify" else (),
+        labels=labels,
         start=first_token(said),
         end=said.tokens("eos_token_id"),
         config=config,
@@ -143,7 +144,7 @@ class Tensors(Mapping[str, Tensor]):
 
     def __init__(self, home: Path) -> None:
         self.home, self.stack, self.files = home, ExitStack(), dict[str, Any]()
-        self.place = self.find_files()
+        self.place = {current_name(name): (file, name) for name, file in self.find_files().items()}
 
     def __enter__(self) -> "Tensors":
         return self
@@ -181,13 +182,23 @@ class Tensors(Mapping[str, Tensor]):
 
     def shape(self, name: str) -> list[int]:
         """Return a tensor's shape without reading the tensor."""
-        return self.open(self.place[name]).get_slice(name).get_shape()
+        file, stored = self.place[name]
+        return self.open(file).get_slice(stored).get_shape()
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.open(self.place[name]).get_tensor(name)
+        file, stored = self.place[name]
+        return self.open(file).get_tensor(stored)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.place)
 
     def __len__(self) -> int:
         return len(self.place)
+
+
+def current_name(name: str) -> str:
+    """Return the name of a tensor as it is today: published BERTs call the weight and bias of a norm gamma and beta."""
+    for old, new in {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name

@@ -1,7 +1,7 @@
 """Tables from the names of one format to the names of another: the same table reads a model and writes it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -18,29 +18,36 @@ class Row:
     """One tensor of theirs, and what it is here: one tensor, or several that lie in it one after the other.
 
     `{i}` in a name stands for the number of a block. `transposed`: theirs has its inputs first (GPT-2's Conv1D).
+    `leading`: theirs has one axis of length 1 before ours. `optional`: zeros where theirs is missing.
     """
 
     theirs: str
     ours: tuple[str, ...]
     transposed: bool = False
+    leading: bool = False
+    optional: bool = False
 
     def at(self, block: int) -> "Row":
         """Return the row of one block."""
         names = tuple(name.format(i=block) for name in self.ours)
-        return Row(self.theirs.format(i=block), names, self.transposed)
+        return replace(self, theirs=self.theirs.format(i=block), ours=names)
 
     def split(self, tensor: Tensor, shapes: Sequence[torch.Size], where: str) -> list[Tensor]:
         """Return our tensors out of theirs; OptionError where their shape is not what the model has."""
         expected = joined_shape(shapes)
         turned = tensor.T if self.transposed and tensor.ndim == 2 else tensor
-        if turned.shape != expected:
-            there = tuple(reversed(expected)) if self.transposed and len(expected) == 2 else tuple(expected)
+        there = tuple(reversed(expected)) if self.transposed and len(expected) == 2 else tuple(expected)
+        there = (1, *there) if self.leading else there
+        if tuple(tensor.shape) != there:
             raise OptionError(f"{where}: {self.theirs} is {tuple(tensor.shape)}, and config.json says {there}")
+        turned = turned.squeeze(0) if self.leading else turned
         return list(turned.split([shape[0] for shape in shapes]))
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return their tensor out of ours."""
         tensor = torch.cat(list(tensors)) if len(tensors) > 1 else tensors[0]
+        if self.leading:
+            return tensor.unsqueeze(0).contiguous()
         return (tensor.T if self.transposed and tensor.ndim == 2 else tensor).contiguous()
 
 
@@ -65,6 +72,11 @@ def fill(ours: Mapping[str, Tensor], rows: Iterable[Row], theirs: Mapping[str, T
     """
     left, used = set(ours), set[str]()
     for row in rows:
+        if row.theirs not in theirs and row.optional:
+            left.difference_update(row.ours)
+            for name in row.ours:
+                ours[name].zero_()
+            continue
         if row.theirs not in theirs:
             raise OptionError(f"{where}: the tensor {row.theirs} is missing")
         used.add(row.theirs)
@@ -78,5 +90,18 @@ def fill(ours: Mapping[str, Tensor], rows: Iterable[Row], theirs: Mapping[str, T
 
 
 def gather(ours: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
-    """Return their tensors, made of ours: what `fill` would read."""
-    return {row.theirs: row.join([ours[name].detach() for name in row.ours]) for row in rows}
+    """Return their tensors, made of ours: what `fill` would read. A bias that ours has not is zeros in theirs."""
+    return {row.theirs: row.join([find_or_zeros(ours, name).detach() for name in row.ours]) for row in rows}
+
+
+def find_or_zeros(ours: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return a tensor of ours; zeros for a missing bias, as many as the map, norm or table beside it has outputs."""
+    if name in ours:
+        return ours[name]
+    before, _, last = name.rpartition(".")
+    tied = (f"{before.removesuffix('output')}embedding.table", "encoder.embedding.table")
+    beside = {"bias": (f"{before}.weight", f"{before}.table", *tied), "beta": (f"{before}.gamma",)}.get(last, ())
+    for other in beside:
+        if other in ours:
+            return ours[other].new_zeros(len(ours[other]))
+    raise OptionError(f"this model has no {name}")

@@ -1,6 +1,6 @@
 """Blocks: attention, cross-attention and feed-forward in slots, connected as the arrangement says."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -158,6 +158,15 @@ def cross_source(reads: KVSources) -> KVSource:
     return reads.cross
 
 
+def share_positions(blocks: Iterable[Block], specs: Sequence[BlockSpec]) -> None:
+    """Give all blocks whose position is to be shared the one that the first of them was built with."""
+    first: dict[Position, Position] = {}
+    for block, spec in zip(blocks, specs, strict=True):
+        position = spec.attention.position
+        if position is not None and position.shared:
+            block.attention.position = first.setdefault(position, block.attention.position)
+
+
 @final
 class Stack(Tapped):
     """Blocks one after another, and the norm that pre-norm ends with. The blocks may differ.
@@ -175,6 +184,7 @@ class Stack(Tapped):
         self.blocks: Sequence[Block] = nn.ModuleList(  # pyright: ignore[reportAttributeAccessIssue]
             Block(spec, d_model, mask=mask, gain=spec.arrangement.gain(n_branches, stream)) for spec in specs
         )
+        share_positions(self.blocks, specs)
         self.norm = specs[-1].arrangement.final(d_model)
         self.checkpointing = False
 

@@ -231,6 +231,7 @@ class Counter:
             model.embedding.position(n)  # raises where it has fewer
         yield self.part("tokens", f"{path}embedding.table")
         yield self.part("positions", f"{path}embedding.position")
+        yield self.part("segments", f"{path}embedding.segment")
         yield self.part("norm", f"{path}embedding.norm")
 
     def block(self, path: str, costs: Sequence[Cost]) -> Iterator[Part]:

@@ -8,10 +8,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.attention.modes import can_read
 from clearhead.attention.positions import EmbeddedPosition, Sinusoidal
 from clearhead.attention.request import check_dropout
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, ShapeError
 from clearhead.model.norms import Norm
+from clearhead.serialization import added
 from clearhead.taps import Tapped
 
 __all__ = ["Embedding", "TokenEmbedding"]
@@ -28,7 +30,8 @@ class Embedding:
 
     A table that is scaled starts normal with variance 1 / d_model, so that the vectors have unit variance, and so have
     the logits where the output is tied to it; one that is not starts with a deviation of 0.02. `frozen` keeps the table
-    as it is; `position=None` adds none.
+    as it is; `position=None` adds none. `segments` is the number of segments that a text may have, each with a vector
+    that is added to those of its tokens, as in BERT.
     """
 
     position: EmbeddedPosition | None = Sinusoidal()
@@ -36,9 +39,12 @@ class Embedding:
     frozen: bool = False
     norm: Norm | None = None
     dropout: float = 0.0
+    segments: int | None = added(None)
 
     def __post_init__(self) -> None:
         check_dropout(self.dropout)
+        if self.segments is not None and self.segments < 1:
+            raise OptionError(f"Embedding: segments must be 1 or more; came {self.segments}")
         if not isinstance(self.position, EmbeddedPosition | None):
             raise OptionError(
                 f"Embedding: position must be one that is added to embeddings, Sinusoidal or Learned, or None; came "
@@ -68,22 +74,48 @@ class TokenEmbedding(Tapped):
         self.table = table
         self.factor = d_model**0.5 if spec.scaled else 1.0
         self.position = None if spec.position is None else spec.position.embed(d_model)
+        self.segment = None if spec.segments is None else nn.Parameter(torch.randn(spec.segments, d_model) * UNSCALED)
         self.norm = None if spec.norm is None else spec.norm.build(d_model)
         self.dropout = spec.dropout
 
-    def forward(self, tokens: Tokens, *, positions: Tensor | None = None, start: int = 0) -> Vectors:
-        """Return vectors of tokens at these positions, `(n,)` or `(batch, n)`; by default from `start` on."""
+    def forward(
+        self, tokens: Tokens, *, positions: Tensor | None = None, start: int = 0, segments: Tokens | None = None
+    ) -> Vectors:
+        """Return vectors of tokens at these positions, `(n,)` or `(batch, n)`; by default from `start` on.
+
+        `segments` has the number of each token's segment; by default all are of the first.
+        """
         x = F.embedding(tokens, self.table)
         x = self.tap("token", x if self.factor == 1 else x * self.factor)
+        if self.segment is not None:
+            x = x + self.tap("segment", F.embedding(check_segments(segments, tokens, self.segment), self.segment))
+        elif segments is not None:
+            raise OptionError("this model has no segments: leave them out, or give its Embedding(segments=...)")
         return self.with_position(x, positions=positions, start=start)
 
     def with_position(self, x: Vectors, *, positions: Tensor | None = None, start: int = 0) -> Vectors:
         """Add the vectors of the positions to those of the tokens, and normalise the sum where there is a norm."""
         if self.position is not None:
             added = self.position(x.shape[1], start) if positions is None else self.position.at(positions)
-            x = x + self.tap("position", added)
+            # A table of sines is float32 whatever the weights are: their sum is rounded to what the weights are.
+            x = (x + self.tap("position", added)).to(x.dtype)
         if self.norm is not None:
-            x = self.norm(x if self.position is None else self.tap("sum", x))
+            x = self.norm(x if self.position is None and self.segment is None else self.tap("sum", x))
         if self.training and self.dropout:
             x = F.dropout(x, self.dropout)
         return self.tap("out", x)
+
+
+def check_segments(segments: Tokens | None, tokens: Tokens, table: Tensor) -> Tokens:
+    """Return the segment of each token, the first where none are given; raise where there is no such segment."""
+    if segments is None:
+        return torch.zeros_like(tokens)
+    if segments.shape != tokens.shape:
+        raise ShapeError(f"segments: expected one for each token {tuple(tokens.shape)}; came {tuple(segments.shape)}")
+    if segments.numel() and can_read(segments):
+        low, high = (int(x) for x in torch.aminmax(segments))
+        if low < 0 or high >= len(table):
+            raise OptionError(
+                f"segments go from 0 to {len(table) - 1} in this model; there is {low if low < 0 else high}"
+            )
+    return segments

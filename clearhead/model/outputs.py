@@ -15,6 +15,7 @@ from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.model.norms import LayerNorm
 from clearhead.model.steps import Explained, Step
 from clearhead.registry import kind, register
+from clearhead.serialization import added
 
 __all__ = ["Blanks", "Classes", "NextToken", "Output"]
 
@@ -40,15 +41,21 @@ class Output(ABC):
 @register
 @dataclass(frozen=True)
 class NextToken(Output):
-    """Logits of the next token at every position. `tied`: by the table of the embedding, else by one of its own."""
+    """Logits of the next token at every position. `tied`: by the table of the embedding, else by one of its own.
+
+    `scaled` divides the vectors by √d_model first, as T5 does where the table is tied.
+    """
 
     causal: ClassVar[bool] = True
     by_position: ClassVar[bool] = True
     tied: bool = True
     bias: bool = False
+    scaled: bool = added(False)
 
     def build(self, d_model: int, table: nn.Parameter) -> "ToVocabulary":
-        return ToVocabulary(d_model, table, tied=self.tied, bias=self.bias)
+        made = ToVocabulary(d_model, table, tied=self.tied, bias=self.bias)
+        made.factor = d_model**-0.5 if self.scaled else 1.0
+        return made
 
 
 @final
@@ -77,18 +84,21 @@ class Blanks(Output):
 class Classes(Output):
     """Logits of `count` classes, one row a sequence, from its first or last vector or the mean of all.
 
-    `hidden` puts a map and tanh between, as BERT does.
+    `hidden` puts a map and an activation between: tanh as BERT does, or ReLU as DistilBERT does.
     """
 
     count: int
     pool: Pool = "first"
     hidden: bool = False
+    activation: Literal["tanh", "relu"] = added("tanh")
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise OptionError(f"Classes: count must be 1 or more; came {self.count}")
         if self.pool not in get_args(Pool):
             raise OptionError(f"Classes: pool must be one of {', '.join(get_args(Pool))}; came {self.pool!r}")
+        if self.activation not in ("tanh", "relu"):
+            raise OptionError(f"Classes: activation must be tanh or relu; came {self.activation!r}")
 
     def build(self, d_model: int, table: nn.Parameter) -> "ToClasses":
         return ToClasses(self, d_model)
@@ -103,6 +113,7 @@ class ToVocabulary(Explained):
         self.table = table if tied else nn.Parameter(torch.randn_like(table) * d_model**-0.5)
         self.bias = nn.Parameter(torch.zeros(table.shape[0])) if bias else None
         self.transform: nn.Module | None = None
+        self.factor = 1.0
 
     def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch n vocabulary"]:
         if self.transform is not None:
@@ -115,6 +126,7 @@ class ToVocabulary(Explained):
         return (*transformed, Step("logits", map="fit", of="transformed" if transformed else "x"))
 
     def fit(self, x: Tensor) -> Tensor:
+        x = x if self.factor == 1 else x * self.factor
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not is_large(self.table):
             return F.linear(x, self.table, self.bias)
         return few_rows(x.flatten(0, 1), self.table, self.bias).unflatten(0, x.shape[:2])
@@ -127,19 +139,21 @@ class ToClasses(Explained):
     def __init__(self, spec: Classes, d_model: int) -> None:
         super().__init__()
         self.pool: Pool = spec.pool
+        self.activation: Literal["tanh", "relu"] = spec.activation
         self.hidden = linear(d_model, d_model, bias=True) if spec.hidden else None
         self.out = linear(d_model, spec.count, bias=True)
 
     def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch classes"]:
         pooled = self.tap("pooled", POOLS[self.pool](x, lengths))
         if self.hidden is not None:
-            pooled = self.tap("hidden", torch.tanh(self.hidden(pooled)))
+            activate = torch.tanh if self.activation == "tanh" else torch.relu
+            pooled = self.tap("hidden", activate(self.hidden(pooled)))
         return self.tap("logits", self.out(pooled))
 
     @property
     def steps(self) -> tuple[Step, ...]:
         pooled = {"first": "of the first token", "last": "of the last token", "mean": "the mean over the tokens"}
-        hidden = () if self.hidden is None else (Step("hidden", "tanh(W · pooled + b)"),)
+        hidden = () if self.hidden is None else (Step("hidden", f"{self.activation}(W · pooled + b)"),)
         last = Step("logits", map="out", of="hidden" if hidden else "pooled")
         return (Step("pooled", pooled[self.pool]), *hidden, last)
 

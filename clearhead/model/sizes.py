@@ -162,7 +162,8 @@ def table_rows(spec: Spec) -> int:
     if not isinstance(spec, EncoderDecoderSpec):
         return spec.vocabulary
     source, target = spec.encoder.vocabulary, spec.decoder.vocabulary
-    return {"three": target, "two": source + target, "none": source + 2 * target}[spec.tied]
+    sizes = {"three": target, "embeddings": 2 * target, "two": source + target, "none": source + 2 * target}
+    return sizes[spec.tied]
 
 
 @overload

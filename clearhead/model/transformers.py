@@ -22,13 +22,13 @@ from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
 from clearhead.taps import Tapped
 
-__all__ = ["Decoder", "DecoderSpec", "Encoder", "EncoderDecoder", "EncoderDecoderSpec", "EncoderSpec"]
+__all__ = ["Decoder", "DecoderSpec", "Encoder", "EncoderDecoder", "EncoderDecoderSpec", "EncoderSpec", "Tied"]
 
 Tokens = Int[Tensor, "batch n"]
 Lengths = Int[Tensor, "batch"] | Sequence[int]
 """Number of tokens of each row that count. A list follows the tokens to their device."""
 Vectors = Float[Tensor, "batch n d_model"]
-Tied = Literal["none", "two", "three"]
+Tied = Literal["none", "two", "three", "embeddings"]
 
 
 @final
@@ -73,7 +73,8 @@ class EncoderDecoderSpec:
     """The classic Transformer: an encoder without output, and a decoder whose blocks all cross-attend to it.
 
     `tied`: `two` shares one table between the decoder's embedding and the output, `three` with the encoder's embedding
-    too, `none` gives each its own; it has the last word over the decoder's `output.tied`.
+    too, `embeddings` between the two embeddings alone, `none` gives each its own; it has the last word over the
+    decoder's `output.tied`.
     """
 
     encoder: EncoderSpec
@@ -87,12 +88,13 @@ class EncoderDecoderSpec:
             raise OptionError(
                 f"encoder and decoder must have one d_model; came {self.encoder.d_model} and {self.decoder.d_model}"
             )
-        if self.tied == "three" and self.encoder.vocabulary != self.decoder.vocabulary:
+        one_table = self.tied in ("three", "embeddings")
+        if one_table and self.encoder.vocabulary != self.decoder.vocabulary:
             raise OptionError(
                 "one table for source and target needs one vocabulary; came "
                 f"{self.encoder.vocabulary} and {self.decoder.vocabulary}. Share it, or choose tied='two'"
             )
-        if self.tied == "three" and self.encoder.embedding.frozen != self.decoder.embedding.frozen:
+        if one_table and self.encoder.embedding.frozen != self.decoder.embedding.frozen:
             raise OptionError("one table for source and target is frozen for both or for neither")
         if self.encoder.output is not None:
             raise OptionError("the encoder of an encoder-decoder gives vectors: leave its output out (None)")
@@ -122,18 +124,33 @@ class Encoder(Tapped):
         self.output = None if spec.output is None else spec.output.build(spec.d_model, self.embedding.table)
 
     def forward(
-        self, tokens: Tokens, *, lengths: Lengths | None = None, mask: Mask | None = None
+        self,
+        tokens: Tokens,
+        *,
+        lengths: Lengths | None = None,
+        mask: Mask | None = None,
+        segments: Tokens | None = None,
     ) -> Float[Tensor, "*answer"]:
-        """Return the output of the last vectors; the vectors themselves where there is no output."""
+        """Return the output of the last vectors; the vectors themselves where there is no output.
+
+        `segments`, for a model that has them, is the number of each token's segment: 0 unless given.
+        """
         lengths = row_lengths(lengths, tokens)
-        states = self.states(tokens, lengths=lengths, mask=mask)
+        states = self.states(tokens, lengths=lengths, mask=mask, segments=segments)
         return states if self.output is None else self.output(states, lengths)
 
-    def states(self, tokens: Tokens, *, lengths: Lengths | None = None, mask: Mask | None = None) -> Vectors:
+    def states(
+        self,
+        tokens: Tokens,
+        *,
+        lengths: Lengths | None = None,
+        mask: Mask | None = None,
+        segments: Tokens | None = None,
+    ) -> Vectors:
         """Return the last vectors. Of row b the first `lengths[b]` tokens count; what follows is padding."""
         check_tokens("tokens", tokens, self.spec.vocabulary)
         read = KVSources(FromSelf(both(mask, padding(lengths, tokens))))
-        return self.stack(self.embedding(tokens), [read] * len(self.stack.blocks))
+        return self.stack(self.embedding(tokens, segments=segments), [read] * len(self.stack.blocks))
 
 
 @final
@@ -219,9 +236,9 @@ class EncoderDecoder(Tapped):
 
 
 def tie(model: EncoderDecoder, tied: Tied) -> None:
-    """Share the embedding's table with the output, and with the encoder where `tied` is three."""
+    """Share the decoder's table with the output, with the encoder, or with both."""
     table, output = model.decoder.embedding.table, model.decoder.output
-    if tied == "three":
+    if tied in ("three", "embeddings"):
         model.encoder.embedding.table = table
     if isinstance(output, ToVocabulary):
         own = (
@@ -229,7 +246,7 @@ def tie(model: EncoderDecoder, tied: Tied) -> None:
             if output.table is not table
             else nn.Parameter(torch.randn_like(table) * table.shape[1] ** -0.5)
         )
-        output.table = own if tied == "none" else table
+        output.table = table if tied in ("two", "three") else own
 
 
 def row_lengths(lengths: Lengths | None, sequence: Tensor) -> Int[Tensor, "batch"] | None:

@@ -16,6 +16,7 @@ from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST
 from clearhead.tracing.names import Names
 from clearhead.training.run import Run
+from clearhead.training.tasks.fill import BLANK
 from clearhead.training.tasks.measures import spread
 
 __all__ = ["part_name", "run_facts", "side_facts"]
@@ -141,9 +142,22 @@ def logged_examples(run: Run, curves: Curves) -> list[dict[str, str]]:
     ]
 
 
+ANY_WORD = "window"
+ANY_TEXTS = (
+    "The cat sat by the window and watched the rain.",
+    "She opened the window, and he closed the window.",
+    "Whoever built this window did not like the sea.",
+)
+"""Texts to look at with a model that came without any; one word of them is a blank to fill."""
+
+
 def stored_examples(run: Run) -> Iterator[dict[str, str]]:
     """Yield held-out texts: a few from all over the data first, then others in case those have unknown words."""
-    store = Store(run.folder.data / str(run.folder.read_description()["data"]) / "dev")
+    data = run.folder.read_description()["data"]
+    if data is None:  # an imported run has no text of its own
+        blank = run.task.place == "blank"
+        return iter([{"source": text.replace(ANY_WORD, BLANK) if blank else text} for text in ANY_TEXTS])
+    store = Store(run.folder.data / data / "dev")
     places = dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)])
     return run.task.examples(store, places)
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.attention.positions import Learned, NoPosition, Position, Rotary, Sinusoidal
+from clearhead.attention.positions.embedded import LearnedTable
 from clearhead.serve.program import load_program
 from clearhead.tracing.names import sides_of
 from clearhead.training.run import Run
@@ -78,6 +79,7 @@ def table_of(own: nn.Module, n: int) -> tuple[Table, str]:
     """Return the first n vectors of a table of positions, and a sentence where it has fewer."""
     whole = own.table
     assert isinstance(whole, Tensor)
+    whole = whole[own.first :] if isinstance(own, LearnedTable) else whole
     return whole[:n].detach().cpu().double(), f" It has {len(whole)} positions." if len(whole) < n else ""
 
 

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -17,7 +18,7 @@ from clearhead.errors import ClearheadError, DataError, OptionError
 from clearhead.files import parse_json, read_bytes, write_text
 from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, add_lower_case, guard, kind_of
 
-__all__ = ["LOST", "Tokenizer", "suggested_size"]
+__all__ = ["LOST", "SpecialIds", "Tokenizer", "suggested_size"]
 
 USUAL_NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
@@ -38,6 +39,32 @@ MOST_BYTES = 200_000_000
 """The largest tokenizer.json that is read. Gemma's, with 262,000 tokens, has 35 MB."""
 SPARSEST, SPARE = 4, 10_000
 """Ids are below this many times the number of tokens, and this many more: some files leave gaps for later tokens."""
+NO_ID = -1
+"""The id of a special token that the tokenizer of an imported model lacks: no token has it."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SpecialIds:
+    """The special tokens of an imported model's tokenizer by id, None where it has none; `vocabulary` is the number of
+    rows of the model's table, which may be more than the tokenizer has tokens.
+    """
+
+    vocabulary: int
+    pad: int | None = None
+    unknown: int | None = None
+    start: int | None = None
+    end: int | None = None
+    mask: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, place in self.by_name().items():
+            if place is not None and not 0 <= place < self.vocabulary:
+                raise OptionError(f"{name}: the id {place} is not one of the model's, 0 to {self.vocabulary - 1}")
+
+    def by_name(self) -> dict[str, int | None]:
+        """Return the ids by what the tokens are for, in the order of `SPECIALS`."""
+        return {name: getattr(self, name) for name in USUAL_NAMES}
 
 
 @final
@@ -45,8 +72,8 @@ class Tokenizer:
     """Text to ids and back. Saved as a tokenizer.json that Hugging Face loads.
 
     `vocabulary` is how many ids there are; `pad`, `unknown`, `start`, `end` and `mask` are those of the special tokens.
-    `kind` is one of `KINDS`, or "given" for a tokenizer from elsewhere; `lower`: it makes text lower-case. `lossless`:
-    every text comes back exactly; False promises nothing.
+    `special` has all of them. `kind` is one of `KINDS`, or "given" for a tokenizer from elsewhere; `lower`: it makes
+    text lower-case. `lossless`: every text comes back exactly; False promises nothing.
 
     >>> tokenizer = Tokenizer.train(["ein Haus", "kein Haus", "<s> ein Garten"])
     >>> ids = tokenizer.encode("<s>ein Haus")
@@ -56,18 +83,27 @@ class Tokenizer:
     '<s>ein Haus'
     """
 
-    def __init__(self, text: str, *, name: str = "tokenizer.json") -> None:
-        """Build the tokenizer that this text of a tokenizer.json describes; errors call it `name`."""
+    def __init__(self, text: str, *, name: str = "tokenizer.json", special: SpecialIds | None = None) -> None:
+        """Build the tokenizer that this text of a tokenizer.json describes; errors call it `name`.
+
+        With `special`, the tokenizer of an imported model, it is used as it stands: nothing is added, a special token
+        that is written in a text is that token, and ids are those of `transformers`.
+        """
+        self.imported = special
         with library_errors_as_data_errors(name):
-            self._library, (self.pad, self.unknown, self.start, self.end, self.mask) = adopt(text, name)
+            self._library, ids = adopt(text, name) if special is None else keep(text, name, special)
+            self.pad, self.unknown, self.start, self.end, self.mask = ids
             self.kind, self.lower = kind_of(self._library)
-        self.lossless = self.kind in KINDS and KINDS[self.kind].lossless and not self.lower
+        known = self.kind in KINDS and KINDS[self.kind].lossless and not self.lower
+        self.lossless = known and special is None
         tokens = self._library.get_vocab(with_added_tokens=True)
-        self.vocabulary = 1 + max(tokens.values())
+        self.vocabulary = 1 + max(tokens.values()) if special is None else special.vocabulary
         self._tokens: dict[int, str] = {place: token for token, place in tokens.items()}
-        added = self._library.get_added_tokens_decoder()
-        self._spoken = self._tokens | {place: "" for place, token in added.items() if token.special}
-        if self.unknown not in (self.pad, self.start, self.end, self.mask):
+        added = {place for place, token in self._library.get_added_tokens_decoder().items() if token.special}
+        self.special = frozenset(ids if special is None else added)
+        self._spoken = self._tokens | dict.fromkeys(added, "")
+        self._lost = LOST if special is None else ""  # as transformers leaves out what it has no token for
+        if special is None and self.unknown not in (self.pad, self.start, self.end, self.mask):
             self._spoken[self.unknown] = LOST
 
     @staticmethod
@@ -86,11 +122,12 @@ class Tokenizer:
         return Tokenizer(learn(chosen, untrained, Reading(texts), size).to_str())
 
     @staticmethod
-    def load(path: str | Path) -> "Tokenizer":
-        """Return the tokenizer of a tokenizer.json, ours or any other.
+    def load(path: str | Path, *, special: SpecialIds | None = None) -> "Tokenizer":
+        """Return the tokenizer of a tokenizer.json, ours or any other; `special` are those of an imported model.
 
-        Special tokens are found by their usual names; those it lacks are added as ids at the end. Truncation and
-        padding that the file asks for are left out, and so are special tokens that it would put around a text.
+        Without `special`, special tokens are found by their usual names, and those it lacks are added as ids at the
+        end. Truncation and padding that the file asks for are left out, and so are special tokens that it would put
+        around a text.
         """
         try:
             text = read_bytes(path, most=MOST_BYTES).decode()
@@ -98,7 +135,7 @@ class Tokenizer:
             raise DataError(f"{path}: not text; expected a tokenizer.json (convert other formats to it)") from error
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected a tokenizer.json") from error
-        return Tokenizer(text, name=str(path))
+        return Tokenizer(text, name=str(path), special=special)
 
     def save(self, path: str | Path) -> None:
         """Write it as a tokenizer.json, atomically: the file there is always whole."""
@@ -108,7 +145,9 @@ class Tokenizer:
             raise DataError(f"{path}: the tokenizer cannot be written there: {error.strerror or error}") from error
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text: no special token is added, and text that looks like one stays text."""
+        """Return the ids of a text: no special token is added, and text that looks like one stays text (not in an
+        imported model's tokenizer).
+        """
         return self._encoding(text).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -128,9 +167,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of the ids, without special tokens.
 
-        "\\ufffd" stands for the unknown token, for ids that do not exist, and for bytes that are no character.
+        "\\ufffd" stands for the unknown token, for ids that do not exist, and for bytes that are no character. An
+        imported model's tokenizer leaves out the first two, as `transformers` does.
         """
-        spoken = [token for token in (self._spoken.get(place, LOST) for place in map(int, ids)) if token]
+        spoken = [token for token in (self._spoken.get(place, self._lost) for place in map(int, ids)) if token]
         decoder = self._library.decoder
         with library_errors_as_data_errors("these ids"):
             return decoder.decode(spoken) if decoder else " ".join(spoken)
@@ -142,6 +182,10 @@ class Tokenizer:
         spell = from_byte_level if "ByteLevel" in str(self._library.decoder) else str
         shown = (self._tokens.get(place, f"<id:{place}>") for place in map(int, ids))
         return ["".join(map(visible, spell(token))) for token in shown]
+
+    def token(self, place: int) -> str:
+        """Return the token with this id as the vocabulary has it; blank where there is none."""
+        return self._tokens.get(place, "")
 
     def unseen(self, text: str) -> str:
         """Return what of the text is unknown, each once, in order: characters, or words if the tokens are words."""
@@ -258,6 +302,21 @@ def adopt(text: str, name: str) -> tuple[library.Tokenizer, list[int]]:
     tokenizer.add_special_tokens(names)
     places = tokenizer.get_vocab(with_added_tokens=True)
     return add_guard(tokenizer, unknown=names[1]), [places[name] for name in names]
+
+
+def keep(text: str, name: str, special: SpecialIds) -> tuple[library.Tokenizer, list[int]]:
+    """Return the library's tokenizer as the file has it, and the ids of the special tokens in the order of `SPECIALS`.
+
+    Padding is never seen, so where there is no token for it any other will do.
+    """
+    tokenizer = parse_tokenizer(text, name)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=NO_ID)
+    if largest >= special.vocabulary:
+        raise DataError(f"{name}: has the id {largest}, and its model has only {special.vocabulary} rows")
+    ids = [NO_ID if place is None else place for place in special.by_name().values()]
+    return tokenizer, [max(ids[0], 0), *ids[1:]]
 
 
 def parse_tokenizer(text: str, name: str) -> library.Tokenizer:

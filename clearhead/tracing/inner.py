@@ -100,12 +100,14 @@ class InnerValues:
 
     def embedding(self, side: str, rows: slice) -> dict[str, Tensor]:
         part = self.names.sides[side][1].embedding
-        token = self.stream[f"{side}.embedding.token"]
+        names = [f"{side}.embedding.token", f"{side}.embedding.segment"]
+        given = {name: self.stream[name] for name in names if name in self.stream}
         with eval_mode(self.model), self.collect_taps({part: f"{side}.embedding"}) as made:
-            out = part.with_position(token.unsqueeze(0))[0]
+            out = part.with_position(torch.stack([*given.values()]).sum(0).unsqueeze(0))[0]
         self.check(f"{side}.embedding.out", out)
-        made[f"{side}.embedding.token"] = token
-        came = made[f"{side}.embedding.{'token' if part.position is None else 'sum'}"] if part.norm is not None else out
+        made |= given
+        alone = part.position is None and part.segment is None
+        came = made[f"{side}.embedding.{'token' if alone else 'sum'}"] if part.norm is not None else out
         found = {**made, **self.norm_steps(part.norm, f"{side}.embedding.norm", came)}
         return {name: self.select_rows(name, value, rows) for name, value in found.items()}
 

@@ -170,22 +170,30 @@ class Side:
 
     def add_embedding(self) -> None:
         embedding, at, section = self.part.embedding, f"{self.side}.embedding", ("embedding",)
-        for name in ("token", "position", "sum", "out"):
+        for name in ("token", "segment", "position", "sum", "out"):
             self.names.taps[f"{self.path}embedding.{name}"] = f"{at}.{name}"
-        for name in ("token", "out"):
+        for name in ("token", "segment", "out") if embedding.segment is not None else ("token", "out"):
             self.names.stream[f"{self.path}embedding.{name}"] = f"{at}.{name}"
         token, position, out = f"{at}.token", f"{at}.position", f"{at}.out"
         row = "row of the table" + ("" if embedding.factor == 1 else f" × √{self.part.spec.d_model}")
         values, made = [Value(name=token, formula=row)], token
-        if embedding.position is None and embedding.norm is None:
-            values.append(Value(name=out, formula="{token}", operands={"token": token}))
-        self.add_box(token, "token", section, values)
+        parts = {"token": token}
+        if embedding.segment is not None:
+            parts["segment"] = f"{at}.segment"
+            values.append(Value(name=parts["segment"], formula="row of the table of segments"))
         if embedding.position is not None:
+            parts["position"] = position
+        total = []
+        if len(parts) > 1 or embedding.norm is None:
             made = out if embedding.norm is None else f"{at}.sum"
-            operands = {"token": token, "position": position}
-            total = Value(name=made, formula="{token} + {position}", operands=operands)
+            formula = " + ".join(f"{{{name}}}" for name in parts)
+            total = [Value(name=made, formula=formula, operands=parts)]
+        if embedding.position is None:
+            self.add_box(token, "token", section, [*values, *total])
+        else:
             own = Value(name=position, formula=f"{type(self.part.spec.embedding.position).__name__} position")
-            self.add_box(position, "position", section, [own, total])
+            self.add_box(token, "token", section, values)
+            self.add_box(position, "position", section, [own, *total])
         if embedding.norm is not None:
             self.add_box(f"{at}.norm", "norm", section, norm_values(embedding.norm, f"{at}.norm", made, out))
 

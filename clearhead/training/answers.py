@@ -74,12 +74,16 @@ def one_line(text: str) -> str:
 
 
 def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the pieces of text that tokens stand for, special tokens by their names."""
-    special = {
-        tokenizer.start: "<s>",
-        tokenizer.end: "</s>",
-        tokenizer.mask: "<mask>",
-        tokenizer.pad: "<pad>",
-        tokenizer.unknown: "<unk>",
-    }
+    """Return the pieces of text that tokens stand for, special tokens by their names: ours, or an imported model's."""
+    special = (
+        {}
+        if tokenizer.imported
+        else {
+            tokenizer.start: "<s>",
+            tokenizer.end: "</s>",
+            tokenizer.mask: "<mask>",
+            tokenizer.pad: "<pad>",
+            tokenizer.unknown: "<unk>",
+        }
+    )
     return [special.get(token) or tokenizer.pieces([token])[0] for token in ids]

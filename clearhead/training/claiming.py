@@ -40,6 +40,7 @@ PATTERNS = re.compile(r"tokenizer.*\.json|metrics\.\d+\.jsonl|step-.*")
 FILES = (
     *("run.json", "recipe.json", "model.json", "checkpoints.json", "evaluation.json", "curves.svg"),
     *("tokenizer.json", "tokenizer.source.json", "tokenizer.target.json", "job.json", "recall.json", "demo.json"),
+    "chat_template.jinja",
 )
 """Every file that is replaced as a whole, of which a killed process may leave a part."""
 

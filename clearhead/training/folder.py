@@ -5,19 +5,28 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from clearhead.errors import DataError, OptionError, RunError
-from clearhead.files import os_errors_as_run_errors, read_sealed, sha256_of_file, write_sealed
+from clearhead.files import (
+    os_errors_as_run_errors,
+    read_bytes,
+    read_sealed,
+    sha256_of_file,
+    write_sealed,
+    write_text,
+)
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import spec_from_json, spec_to_json
-from clearhead.serialization import check_fields
-from clearhead.text.preparing import Prepared
-from clearhead.text.tokenizer import Tokenizer
+from clearhead.serialization import check_fields, check_type, from_json, table_of, to_json
+from clearhead.text.preparing import Prepared, save_tokenizers
+from clearhead.text.tokenizer import SpecialIds, Tokenizer
+from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.holding import Hold, lock
-from clearhead.training.recipe import Recipe, read_recipe, write_recipe
-from clearhead.training.tasks import TASKS, Task, name_of, task_named
+from clearhead.training.recipe import Origin, Recipe, read_origin, read_recipe, write_recipe
+from clearhead.training.tasks import TASKS, Embed, Task, name_of, task_named
+from clearhead.training.tasks.framing import Framing
 
 __all__ = ["RunFolder"]
 
@@ -27,10 +36,16 @@ MODEL_FIELDS: Mapping[str, Any] = {
     "tokenizers": dict,
     "labels": list,
     "documents": int | None,
-    "data": str,
+    "data": str | None,
     "spec": dict,
 }
-"""The fields of model.json since the first version, and their types."""
+"""The fields of model.json since the first version, and their types. An imported run has no `data`."""
+LATER_FIELDS: Mapping[str, Any] = {"special": dict, "framing": dict, "chat": dict}
+"""The fields of an imported run's model.json: of each tokeniser its special tokens, of each field what is around its
+texts, and the template of chats if it has one."""
+PARTS = table_of((SpecialIds, Framing))
+CHAT = "chat_template.jinja"
+Part = TypeVar("Part", SpecialIds, Framing)
 
 
 @final
@@ -140,17 +155,28 @@ class RunFolder:
     def recipe(self) -> Recipe:
         return read_recipe(self.recipe_file, check=lambda found: self.check_own(self.recipe_file, found))
 
-    def begin(self, recipe: Recipe) -> None:
+    def origin(self) -> Recipe | Origin:
+        """Read what the run's weights come from: the recipe of their training, or the origin of an imported model."""
+        return read_origin(self.recipe_file, check=lambda found: self.check_own(self.recipe_file, found))
+
+    def begin(self, recipe: Recipe | Origin) -> None:
         """Write the recipe, the last of the files that a run begins with."""
         write_recipe(recipe, self.recipe_file, run=self.id())
 
-    def describe(self, spec: Spec, task: Task, prepared: Prepared) -> None:
-        """Write model.json and the tokenisers: what using the model needs beside its weights."""
-        files = dict(prepared.notes["tokenizers"])
-        for field, file in files.items():
-            prepared.tokenizers[field].save(self.path / file)
+    def describe(
+        self, spec: Spec, task: Task, prepared: Prepared | None = None, *, chat: ChatTemplate | None = None
+    ) -> None:
+        """Write model.json and the tokenisers: what using the model needs beside its weights.
+
+        `prepared` is the text that the run is trained on, None for an imported one.
+        """
+        tokenizers = task.tokenizers if prepared is None else prepared.tokenizers
+        files = save_tokenizers(tokenizers, self.path)
         with os_errors_as_run_errors(self.model_file):
-            sums = {file: sha256_of_file(self.path / file) for file in files.values()}
+            if chat is not None:
+                write_text(self.path / CHAT, chat.text)
+            kept = [*files.values(), *([CHAT] if chat is not None else [])]
+            sums = {file: sha256_of_file(self.path / file) for file in kept}
         self.write_own(
             self.model_file,
             {
@@ -160,8 +186,9 @@ class RunFolder:
                 "files": sums,
                 "labels": list(task.labels),
                 "documents": task.documents,
-                "data": prepared.train.folder.parent.name,
+                "data": None if prepared is None else prepared.train.folder.parent.name,
                 "spec": spec_to_json(spec),
+                **describe_imported(task, files, chat),
             },
         )
 
@@ -171,41 +198,72 @@ class RunFolder:
             found = self.read_own(self.model_file)
         except FileNotFoundError:
             raise RunError(f"{self.path}: there is no model yet; train it, or go on with --resume") from None
-        fields = {**MODEL_FIELDS, **({"files": dict} if "format" in found else {})}
+        later = {name: kind for name, kind in LATER_FIELDS.items() if name in found}
+        fields = {**MODEL_FIELDS, **({"files": dict} if "format" in found else {}), **later}
         try:
             check_fields({name: found[name] for name in fields if name in found}, fields, str(self.model_file))
         except RunError as error:
             raise RunError(f"{error}; put the file back as it was") from None
-        if ":" not in found["task"] and found["task"] not in TASKS:
+        if ":" not in found["task"] and found["task"] not in (*TASKS, Embed.name):
             raise RunError(f"{self.model_file}: there is no task {found['task'][:40]!r} in this version")
         for name in (found["data"], *found["tokenizers"].values()):
-            if not is_plain_name(name):
+            if not is_plain_name(name) and name is not None:
                 raise RunError(f"{self.model_file}: {str(name)[:60]!r} is no name of a file beside it")
         return found
 
     def task(self) -> Task:
         told = self.read_description()
-        loaded = {file: self.tokenizer(file, told.get("files")) for file in set(told["tokenizers"].values())}
         try:
             kind = task_named(told["task"])
+            special = self.read_parts(told, "special", SpecialIds)
+            framing = self.read_parts(told, "framing", Framing)
         except OptionError as error:
             raise RunError(f"{self.model_file}: {error}") from None
+        files = set(told["tokenizers"].values())
+        loaded = {file: self.tokenizer(file, told.get("files"), special.get(file)) for file in files}
         return kind(
             tokenizers={field: loaded[file] for field, file in told["tokenizers"].items()},
             context=told["context"],
             labels=tuple(told["labels"]),
             documents=told["documents"],
+            framing=framing if "framing" in told else None,
         )
 
-    def tokenizer(self, file: str, sums: Mapping[str, str] | None) -> Tokenizer:
-        """Load a tokeniser; RunError where it has changed since the run began."""
-        path = self.path / file
+    def read_parts(self, told: Mapping[str, Any], field: str, kind: type[Part]) -> dict[str, Part]:
+        """Return the parts in a field of model.json by name; RunError where one is of another kind."""
+        found: dict[str, Part] = {}
+        for name, content in told.get(field, {}).items():
+            where = f"{self.model_file}: {field}: {name[:60]}"
+            made = from_json(content, PARTS, where=where)
+            if not isinstance(made, kind):
+                raise RunError(f"{where}: expected {kind.__name__}; came {type(made).__name__}")
+            found[name] = made
+        return found
+
+    def chat(self) -> ChatTemplate | None:
+        """Read the template of chats, None where the run has none; RunError where it was changed."""
+        told = self.read_description()
+        if "chat" not in told:
+            return None
+        path = self.path / CHAT
+        self.check_sum(path, told.get("files"))
         try:
-            if sums is not None and sha256_of_file(path) != sums.get(file):
+            return ChatTemplate(read_bytes(path).decode(), check_type(told["chat"], dict[str, str], f"{path}: chat"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{path}: cannot be read ({error})") from None
+
+    def check_sum(self, path: Path, sums: Mapping[str, str] | None) -> None:
+        """Raise RunError where a file has changed since the run began; DataError where it cannot be read."""
+        try:
+            if sums is not None and sha256_of_file(path) != sums.get(path.name):
                 raise RunError(f"{path}: was changed since the run began: its checksum is wrong. Put it back as it was")
-            return Tokenizer.load(path)
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected a tokenizer.json") from None
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected {path.name}") from None
+
+    def tokenizer(self, file: str, sums: Mapping[str, str] | None, special: SpecialIds | None = None) -> Tokenizer:
+        """Load a tokeniser; RunError where it has changed since the run began."""
+        self.check_sum(self.path / file, sums)
+        return Tokenizer.load(self.path / file, special=special)
 
     def spec(self) -> Spec:
         told = self.read_description()
@@ -227,6 +285,18 @@ class RunFolder:
             raise RunError(f"{self.path}: cannot be written to ({error.strerror}); choose another folder") from None
         with Hold(self.path) as held, lock(self.path):
             yield held
+
+
+def describe_imported(task: Task, files: Mapping[str, str], chat: ChatTemplate | None) -> dict[str, Any]:
+    """Return the fields of model.json that only an imported run has."""
+    if task.framing is None:
+        return {}
+    special = {files[field]: tokenizer.imported for field, tokenizer in task.tokenizers.items()}
+    return {
+        "special": {file: to_json(ids, PARTS) for file, ids in special.items() if ids is not None},
+        "framing": {field: to_json(one, PARTS) for field, one in task.framing.items()},
+        **({} if chat is None else {"chat": dict(chat.tokens)}),
+    }
 
 
 def is_plain_name(name: object) -> bool:

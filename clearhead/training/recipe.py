@@ -18,7 +18,18 @@ from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.averaging import Averaging, Unaveraged
 from clearhead.training.schedules import CosineDecay, Schedule
 
-__all__ = ["Batching", "Budget", "Checkpointing", "Machine", "Optimizer", "Recipe", "read_recipe", "write_recipe"]
+__all__ = [
+    "Batching",
+    "Budget",
+    "Checkpointing",
+    "Machine",
+    "Optimizer",
+    "Origin",
+    "Recipe",
+    "read_origin",
+    "read_recipe",
+    "write_recipe",
+]
 
 Select = Literal["best", "last"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -165,8 +176,25 @@ class Recipe:
             raise OptionError(f"seed: 0 or more; came {self.seed}")
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where the weights of an imported run come from: its recipe.json holds this, since it was not trained here.
+
+    `source` is what was given to `clearhead import`, `file_format` how its files were read, `architecture` its own
+    name for its kind of model.
+    """
+
+    source: str
+    file_format: str
+    architecture: str
+    task: str
+    dtype: str
+    parameters: int
+
+
 SPECS = table_of(
-    (Recipe, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine, Aligned, Table, Documents)
+    (Recipe, Origin, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine, Aligned, Table, Documents)
 )
 """What a recipe is made of beside parts and the specs of models."""
 CLASSES: Mapping[str, type] = ChainMap(SPECS, PARTS)  # pyright: ignore[reportArgumentType] - it is only read
@@ -196,15 +224,26 @@ def use_current_names(value: Any) -> Any:
     return renamed
 
 
-def write_recipe(recipe: Recipe, path: Path, *, run: str | None = None) -> None:
-    """Write the recipe as sealed JSON, bound to the run with this id."""
+def write_recipe(recipe: Recipe | Origin, path: Path, *, run: str | None = None) -> None:
+    """Write the recipe, or the origin of an imported run, as sealed JSON, bound to the run with this id."""
     content = to_json(recipe, CLASSES)
     with os_errors_as_run_errors(path):
         write_sealed(path, content if run is None else {"run": run, **content})
 
 
 def read_recipe(path: Path, *, check: Callable[[dict[str, Any]], object] | None = None) -> Recipe:
-    """Read a recipe. `check` is given the file's content: a run folder's refuses the recipe of another run.
+    """Read a recipe. `check` is given the file's content: a run folder's refuses the recipe of another run."""
+    found = read_origin(path, check=check)
+    if isinstance(found, Origin):
+        raise RunError(
+            f"{path.parent}: was imported from {found.source}, so there is no training of its own to resume. "
+            f"Train it further as a run of its own: clearhead train NEW --from {path.parent}"
+        )
+    return found
+
+
+def read_origin(path: Path, *, check: Callable[[dict[str, Any]], object] | None = None) -> Recipe | Origin:
+    """Read what a run's weights come from: the recipe of their training, or the origin of an imported model.
 
     Files from before there was a `format` have no id and no checksum, and fields that were added since take their value
     of then.
@@ -217,12 +256,12 @@ def read_recipe(path: Path, *, check: Callable[[dict[str, Any]], object] | None 
         ) from None
     old = "format" not in found
     content = {name: value for name, value in found.items() if old or name not in ("format", "run", "sha256")}
-    recipe = from_json(use_current_names(content), CLASSES, where=str(path), then=THEN if old else None)
-    if not isinstance(recipe, Recipe):
-        raise RunError(f"{path}: holds no recipe but {type(recipe).__name__}")
+    made = from_json(use_current_names(content), CLASSES, where=str(path), then=THEN if old else None)
+    if not isinstance(made, Recipe | Origin):
+        raise RunError(f"{path}: holds no recipe but {type(made).__name__}")
     if check is not None:
         check(found)
-    return recipe
+    return made
 
 
 def own_modules(recipe: Recipe) -> list[str]:

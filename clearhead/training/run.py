@@ -8,9 +8,12 @@ run.translate(["zweiundvierzig"], beam=5)
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, final
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.decoding import Beam, Greedy, Sample
@@ -21,12 +24,15 @@ from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.answers import Written
+from clearhead.training.chat import Message
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
 from clearhead.training.evaluation import Evaluating, evaluate
 from clearhead.training.folder import RunFolder
 from clearhead.training.tasks import Answer, Classify, Fill, Generate, Task, Translate
 from clearhead.training.tasks.classify import Class
+from clearhead.training.tasks.embed import Pooling, embed_texts
 from clearhead.training.tasks.fill import Filling
+from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import Spoken
 from clearhead.training.weight_files import check_shapes, read_header
 
@@ -61,7 +67,7 @@ class Run:
 
     def unseen(self, text: str) -> str:
         """Return what of a text the tokeniser has never seen: characters, or words if its tokens are words."""
-        return self.tokenizer.unseen(text)
+        return self.task.unseen(text)
 
     def translate(self, texts: Sequence[str], *, beam: int = 5, length_penalty: float = 1.0) -> list[str]:
         """Return the best translation of each text. A beam of 1 is greedy. A blank text gives a blank translation."""
@@ -98,13 +104,62 @@ class Run:
     ) -> Iterator[str]:
         """Yield what `generate` returns, piece by piece as it is decoded. A piece never ends within a character."""
         task = self.asked(Generate)
-        row = task.tokenizer.encode(prompt)
-        spoken = Spoken(task.tokenizer, row)
-        for token in task.stream(self.model, [row], method, max_new=max_new):
-            if piece := spoken.add(token.token):
-                yield piece
-        if rest := spoken.rest():
-            yield rest
+        yield from stream_text(self.model, task, prompt, method, max_new=max_new)
+
+    def chat_text(self, messages: Sequence[Message]) -> str:
+        """Return a conversation as the text that the model continues, by the chat template that came with it."""
+        self.asked(Generate)
+        template = self.folder.chat()
+        if template is None:
+            raise OptionError(
+                f"{self.folder.path} has no chat template: its model was not trained to talk. Leave out chat, and give "
+                "a text to continue"
+            )
+        return template.render(messages)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_new: int = 200,
+        method: Greedy | Sample = Sample(temperature=0.8),
+    ) -> str:
+        """Return the model's reply to messages, each with a `role` (system, user or assistant) and `content`."""
+        return self.scored_replies([messages], max_new=max_new, method=method)[0].text
+
+    def scored_replies(
+        self,
+        chats: Sequence[Sequence[Message]],
+        *,
+        max_new: int = 200,
+        method: Greedy | Sample = Sample(temperature=0.8),
+    ) -> list[Written]:
+        """Return the reply to each conversation, with its log-probability."""
+        task, prompts = self.asked(Generate), [self.chat_text(messages) for messages in chats]
+        framing = replace(task.frame(), before=())  # a template brings its own special tokens
+        return task.continue_texts(self.model, prompts, method, max_new=max_new, framing=framing)
+
+    def stream_reply(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_new: int = 200,
+        method: Greedy | Sample = Sample(temperature=0.8),
+    ) -> Iterator[str]:
+        """Yield what `chat` returns, piece by piece as it is decoded."""
+        task = self.asked(Generate)
+        framing = replace(task.frame(), before=())
+        yield from stream_text(self.model, task, self.chat_text(messages), method, max_new=max_new, framing=framing)
+
+    def embed(
+        self, texts: Sequence[str], *, pooling: Pooling = "mean", normalize: bool = False
+    ) -> Float[Tensor, "text d_model"]:
+        """Return a vector for each text: the mean of its tokens' last vectors, or the first (`pooling="first"`).
+
+        Any run with an encoder will do. `normalize` makes each vector's length 1, so that a dot product of two is
+        their cosine.
+        """
+        return embed_texts(self.task, self.model, texts, pooling=pooling, normalize=normalize)
 
     def classify(self, texts: Sequence[str]) -> list[Class]:
         """Return the class of each text, with the probability of every label."""
@@ -144,6 +199,25 @@ class Run:
         return evaluate(self, source, how)
 
 
+def stream_text(
+    model: nn.Module,
+    task: Generate,
+    prompt: str,
+    method: Greedy | Sample,
+    *,
+    max_new: int,
+    framing: Framing | None = None,
+) -> Iterator[str]:
+    """Yield what follows a prompt, piece by piece."""
+    row = task.tokenizer.encode(prompt)
+    spoken = Spoken(task.tokenizer, row)
+    for token in task.stream(model, [row], method, max_new=max_new, framing=framing):
+        if piece := spoken.add(token.token):
+            yield piece
+    if rest := spoken.rest():
+        yield rest
+
+
 def to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
@@ -164,11 +238,13 @@ def load(
     """
     import_parts(parts)
     folder = RunFolder(Path(path))
-    folder.recipe()
+    folder.origin()
     task, spec = folder.task(), folder.spec()
     check_fit(task, spec, str(folder.model_file))
     checkpoint, weights = select_checkpoint(folder, spec, step, log)
     model = spec.build()
+    if {one.dtype for one in weights.values() if one.is_floating_point()} == {torch.bfloat16}:
+        model = model.to(torch.bfloat16)  # as an imported model was asked for; training saves float32
     copy_into(named_tensors(model), weights, str(checkpoint.folder))
     return Run(folder, task, model.to(choose_device(device)).eval(), checkpoint.step)
 
@@ -179,6 +255,8 @@ def check_fit(task: Task, spec: Spec, where: str) -> None:
         texts = task.layout(task.context).texts
         if set(task.tokenizers) != set(texts):
             raise OptionError(f"to {task.name} takes tokenisers for {' and '.join(texts)}, and no others")
+        for field, framing in (task.framing or {}).items():
+            framing.check(task.tokenizers[field].vocabulary if field in task.tokenizers else 0, f"framing: {field}")
         fits = task.fitted(spec) == spec
     except OptionError as error:
         raise RunError(f"{where}: {error}") from None

@@ -84,7 +84,7 @@ def with_own_output(run: Run, asked: TraceInputs, edits: Sequence[Change]) -> Tr
         with eval_mode(run.model):
             session = EditedSession(request, edits)
             [[found]] = collect(decode_on(session, request.prompts, Greedy(), rules, 0), 1)
-    tokens = [token for token in found.tokens if token != writes.end]
+    tokens = [token for token in found.tokens if token not in rules.end]
     ids = [*asked.ids["decoder"], *tokens[: run.task.context - 1]]
     return TraceInputs(asked.ids | {"decoder": ids}, asked.pieces | {"decoder": token_names(writes, ids)})
 

@@ -11,10 +11,12 @@ from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.compiling import compile
 from clearhead.devices import takes_foreach, widest_float
+from clearhead.registry import is_built_in
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.foreach import copy_all, move_all, zero_all
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
@@ -44,6 +46,8 @@ class TrainState:
         self.model, self.task, self.optimizer = model, task, optimizer
         self.device = next(model.parameters()).device
         self.bfloat16 = machine.precision == "bfloat16"
+        # A part of the user's own may make float32 numbers in between: there autocast decides at every operation.
+        self.rounds = self.bfloat16 and is_built_in(model, task)
         self.parameters = [one for one in model.parameters() if one.requires_grad]
         self.optimiser = adamw(self.parameters, optimizer, self.device)
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
@@ -52,19 +56,17 @@ class TrainState:
         self.nll = torch.zeros((), dtype=widest_float(self.device), device=self.device)
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
+        self.loss_module = BatchLoss(model, task, optimizer)
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
-        self.batch_loss = compile(batch_loss, device=self.device.type) if machine.compile else batch_loss
+        self.run_loss = compile(loss_in, device=self.device.type) if machine.compile else loss_in
         self.make_state()
 
     def backward(self, batch: Batch, share: Tensor) -> None:
         """Add the gradients of a micro-batch, times `share`: one over the places of all the step's micro-batches."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
-            loss = self.loss(batch)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16 and not self.rounds):
+            loss = self.run_loss(self.loss_module, batch, torch.bfloat16 if self.rounds else None)
         (loss.objective * share).backward()
         self.nll += loss.nll
-
-    def loss(self, batch: Batch) -> Loss:
-        return self.batch_loss(self.task, self.model, batch, self.optimizer.smoothing, self.optimizer.r_drop)
 
     def update(self) -> None:
         """Clip the gradients, step the optimiser, and clear the gradients."""
@@ -138,14 +140,34 @@ class TrainState:
         return found
 
 
-def batch_loss(task: Task, model: nn.Module, batch: Batch, smoothing: float, r_drop_weight: float) -> Loss:
-    """Return the loss of a batch: cross-entropy, or R-Drop's over two passes with different dropout."""
-    if r_drop_weight:
-        batch = {name: torch.cat([one, one]) for name, one in batch.items()}
-    logits, wanted = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
-    if r_drop_weight:
-        return r_drop(logits, wanted, smoothing, r_drop_weight)
-    return cross_entropy(logits, wanted, smoothing)
+@final
+class BatchLoss(nn.Module):
+    """The loss of a batch: cross-entropy, or R-Drop's over two passes with different dropout."""
+
+    def __init__(self, model: nn.Module, task: Task, optimizer: Optimizer) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+        self.smoothing, self.r_drop = optimizer.smoothing, optimizer.r_drop
+
+    def forward(self, batch: Batch) -> Loss:
+        if self.r_drop:
+            batch = {name: torch.cat([one, one]) for name, one in batch.items()}
+        logits, wanted = self.task.logits(self.model, batch).flatten(0, -2), batch["wanted"].flatten()
+        if self.r_drop:
+            return r_drop(logits, wanted, self.smoothing, self.r_drop)
+        return cross_entropy(logits, wanted, self.smoothing)
+
+
+def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
+    """Return the loss, with all weights rounded to this dtype; None leaves them as they are.
+
+    Gradients pass through the rounding to the weights themselves, in float32. Unlike under autocast, everything between
+    the products is in the narrow dtype as well, which is half of the memory to move.
+    """
+    if dtype is None:
+        return loss(batch)
+    rounded = {name: one.to(dtype) for name, one in loss.named_parameters()}
+    return functional_call(loss, rounded, (batch,))
 
 
 def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device) -> torch.optim.AdamW:

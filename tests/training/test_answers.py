@@ -10,6 +10,7 @@ from clearhead.text.kinds import KINDS
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import answers
 from clearhead.training.answers import one_line
+from clearhead.training.tasks import Framing
 from clearhead.training.tasks.generate import Spoken, window
 from clearhead.training.tasks.translate import reach
 from tests.training.small_runs import CONTEXT, pairs
@@ -65,9 +66,9 @@ def test_a_window_never_needs_more_than_the_context(context, max_new):
     assert read >= context // 2
 
 
-def continuations(run, prompts, method, max_new, opened=True):
+def continuations(run, prompts, method, max_new, framing=None):
     rows = run.tokenizer.encode_batch(prompts)
-    return run.task.continue_rows(run.model, rows, method, max_new=max_new, opened=opened)
+    return run.task.continue_rows(run.model, rows, method, max_new=max_new, framing=framing)
 
 
 @pytest.mark.parametrize("method", [Greedy(), Sample(temperature=1.5, seeds=(7, 3, 11, 5))])
@@ -83,7 +84,7 @@ def test_a_continuation_does_not_depend_on_its_batch(documents, method):
 def test_within_the_context_it_is_what_decoding_gives(documents):
     row, end = documents.tokenizer.encode("the cat"), documents.tokenizer.end
     method = Sample(seeds=5)
-    [[found]] = documents.task.continue_rows(documents.model, [row], method, max_new=10, opened=True)
+    [[found]] = documents.task.continue_rows(documents.model, [row], method, max_new=10)
     [[plain]] = generate(documents.model, [[end, *row]], method, rules=Rules(max_new=10, end=(end,)))
     assert found.tokens == plain.tokens
     assert found.log_probs == pytest.approx(plain.log_probs, abs=1e-5)
@@ -91,7 +92,9 @@ def test_within_the_context_it_is_what_decoding_gives(documents):
 
 def test_past_the_context_it_goes_on_from_the_last_half(stretch):
     row = stretch.tokenizer.encode("the")
-    [[found]] = stretch.task.continue_rows(stretch.model, [row], Sample(seeds=2), max_new=3 * CONTEXT, opened=False)
+    [[found]] = stretch.task.continue_rows(
+        stretch.model, [row], Sample(seeds=2), max_new=3 * CONTEXT, framing=Framing()
+    )
     assert len(found.tokens) == 3 * CONTEXT
     read, written = window(CONTEXT, 3 * CONTEXT)
     for start in range(0, len(found.tokens), written):
@@ -106,7 +109,7 @@ def test_an_end_token_ends_a_document_and_not_a_stretch(documents, stretch):
     [[ended]] = continuations(documents, ["the cat eats the plum, größer"], Greedy(), 200)
     assert ended.ended
     assert ended.tokens[-1] == documents.tokenizer.end
-    [[endless]] = continuations(stretch, ["the cat"], Greedy(), 50, opened=False)
+    [[endless]] = continuations(stretch, ["the cat"], Greedy(), 50, framing=Framing())
     assert not endless.ended
     assert len(endless.tokens) == 50
 

@@ -134,7 +134,7 @@ def test_windows_ask_for_every_id_once(shapes, context, stride, opened):
         expected += document
         for i, size in enumerate(shape):
             pieces.append((document[sum(shape[:i]) : sum(shape[:i]) + size], i == len(shape) - 1))
-    made = list(windows(pieces, end, context=context, stride=stride, opened=opened))
+    made = list(windows(pieces, [end], context=context, stride=stride, opened=opened))
     assert [token for window in made for token in window.ids[-window.new :]] == expected
     assert all(len(window.ids) <= context + 1 and window.new < len(window.ids) for window in made)
     assert all(

@@ -120,9 +120,9 @@ def test_r_drop_answers_with_two_draws_of_dropout():
     train_state = learner_of(built(dropout=0.5), r_drop=5.0)
     whole = batch()
     torch.manual_seed(3)
-    apart = train_state.loss(whole).objective
+    apart = train_state.run_loss(train_state.loss_module, whole, None).objective
     train_state.model.eval()
-    together = train_state.loss(whole).objective
+    together = train_state.run_loss(train_state.loss_module, whole, None).objective
     assert apart.item() > together.item()
 
 

@@ -13,11 +13,11 @@ from typing import ClassVar, final
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, FlexKernelOptions, create_block_mask, flex_attention
 
 from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
-from clearhead.attention.kernels.block_masks import tiles_of
+from clearhead.attention.kernels.block_masks import TILE, tiles_of
 from clearhead.attention.kernels.blockwise import block_rows, sight
 from clearhead.attention.kernels.fused import Fused, scale_query, with_nan
 from clearhead.attention.modes import under_torch_func
@@ -28,6 +28,9 @@ __all__ = ["Flex"]
 
 BACKEND = "inductor"
 COPIES = itertools.count()
+NARROW: FlexKernelOptions = {"BLOCK_M": 128, "BLOCK_N": 64}
+"""Tiles of the forward for heads of 64 in bfloat16: on an H200, documents took 0.26 instead of 0.38 ms, ALiBi 1.80
+instead of 1.93 (n = 16,384; of eight choices tried)."""
 SIGHT_NUMBERS = 1 << 24
 """Cells of the mask evaluated at a time, to find rows that see nothing."""
 
@@ -82,7 +85,9 @@ def call_flex(
 ) -> Tensor:
     query, key, value = tensors
     grouped = query.shape[1] != key.shape[1]
-    return flex_attention(query, key, value, score_mod, block_mask, scale, grouped)
+    measured = query.is_cuda and query.shape[-1] == 64 and query.shape[-2] >= TILE and query.dtype is torch.bfloat16
+    tiles = NARROW if measured else None
+    return flex_attention(query, key, value, score_mod, block_mask, scale, grouped, kernel_options=tiles)
 
 
 @functools.lru_cache(maxsize=256)

@@ -25,6 +25,8 @@ class Position(Part):
 
     bias_kind: ClassVar[str] = "none"
     """Kind of bias, by which kernels are chosen: `none`, `fixed`, or `learned` (it needs a gradient)."""
+    shared = False
+    """True if all layers of a stack with this part have the same learned values."""
 
     def build(self, shape: HeadShape) -> "Position":
         """Return the part with learned values of its own, for one layer; itself if it has none."""

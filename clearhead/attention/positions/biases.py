@@ -11,6 +11,7 @@ from clearhead.attention.parts import HeadShape, MadeFor
 from clearhead.attention.positions.base import Position
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.errors import NotBuiltError, OptionError
+from clearhead.serialization import added
 
 __all__ = ["ALiBi", "T5Bias"]
 
@@ -40,6 +41,7 @@ class T5Bias(Position):
     """A learned number for each head and bucket of distances: exact when near, wider with the logarithm when far.
 
     `two_sided` keeps half of the buckets for keys after the query; without it those share the bucket of distance 0.
+    `shared`: all layers of a stack have one table, as in T5.
     """
 
     words: ClassVar[str] = "T5 bias"
@@ -47,6 +49,7 @@ class T5Bias(Position):
     buckets: int = 32
     reach: int = 128
     two_sided: bool = True
+    shared: bool = added(False)
 
     def __post_init__(self) -> None:
         least = 4 if self.two_sided else 2

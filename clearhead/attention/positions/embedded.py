@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from clearhead.attention.modes import has_numbers
 from clearhead.attention.positions.base import EmbeddedPosition, PositionTable, angle_dtype
 from clearhead.errors import OptionError, ShapeError
+from clearhead.serialization import added
 
 __all__ = ["Learned", "Sinusoidal"]
 
@@ -81,45 +82,52 @@ class SinusoidalTable(PositionTable):
 @final
 @dataclass(frozen=True)
 class Learned(EmbeddedPosition):
-    """A learned vector for each of `length` positions."""
+    """A learned vector for each of `length` positions.
+
+    `first` is the row of position 0 in the table: RoBERTa and BART have rows before it that no position uses.
+    """
 
     length: int
+    first: int = added(0)
 
     def __post_init__(self) -> None:
         if self.length < 1:
             raise OptionError(f"Learned: length must be 1 or more; came {self.length}")
+        if self.first < 0:
+            raise OptionError(f"Learned: first must be 0 or more; came {self.first}")
 
     def embed(self, d_model: int) -> "LearnedTable":
         if d_model < 1:
             raise OptionError(f"Learned: d_model must be 1 or more; came {d_model}")
-        return LearnedTable(self.length, d_model)
+        return LearnedTable(self.length, d_model, first=self.first)
 
 
 @final
 class LearnedTable(PositionTable):
-    """Learned vectors, `(length, d_model)`; asking past the last is an error, not a wrap."""
+    """Learned vectors, `(first + length, d_model)`; asking past the last is an error, not a wrap."""
 
-    def __init__(self, length: int, d_model: int) -> None:
+    def __init__(self, length: int, d_model: int, *, first: int = 0) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(length, d_model) * 0.02)
+        self.first = first
+        self.table = nn.Parameter(torch.randn(first + length, d_model) * 0.02)
 
     def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
         self.check(start, start + n - 1)
-        return self.table[start : start + n]
+        return self.table[self.first + start : self.first + start + n]
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
         if positions.numel() and has_numbers(positions) and not is_captured(positions):
             self.check(int(positions.min()), int(positions.max()))
-        return self.table[positions]
+        return self.table[positions + self.first if self.first else positions]
 
     @property
     def length(self) -> int:
-        return self.table.shape[0]
+        return self.table.shape[0] - self.first
 
     def check(self, first: int, last: int) -> None:
-        if first < 0 or last >= self.table.shape[0]:
+        if first < 0 or last >= self.length:
             raise ShapeError(
-                f"learned positions: this table has positions 0 to {self.table.shape[0] - 1}, and {first} to {last} "
+                f"learned positions: this table has positions 0 to {self.length - 1}, and {first} to {last} "
                 "were asked for; shorten the text, or make the model with Learned(length) as long as the longest"
             )
 

@@ -42,7 +42,7 @@ class Architecture:
 
     model_type: str
     classes: Mapping[str, str]
-    """Their classes, by the task that each is for: the first that fits is the one to write."""
+    """Their classes, each with the task it is for; the first where config.json names none."""
     spec: Callable[[Config], Spec]
     rows: Callable[[Config], list[Row]]
     """The table of a model: every tensor that is read and written, by its whole name."""
@@ -56,19 +56,6 @@ class Architecture:
     """Tensors that some files hold a second time, by name: a table that is tied to another."""
     ignored: tuple[str, ...] = ()
     """How the names of tensors end that hold no weights of this model."""
-
-    def class_of(self, config: Config) -> str:
-        """Return the class that a configuration names; OptionError where it is none of these."""
-        named = config.get("architectures")
-        if named is None:
-            return next(iter(self.classes))
-        if not isinstance(named, list) or len(named) != 1 or named[0] not in self.classes:
-            raise config.error("architectures", f"{named!r} cannot be read; there are {', '.join(self.classes)}")
-        return named[0]
-
-    def task(self, config: Config) -> str:
-        """Return what a model is for: `generate`, `fill`, `classify`, `translate` or `embed`."""
-        return self.classes[self.class_of(config)]
 
     def config_of(self, spec: Spec, *, context: int = 2048) -> dict[str, Any]:
         """Return the fields of config.json from which this spec is read again.
@@ -120,7 +107,12 @@ def plain_part(part: Any, d_model: int) -> Any:
 
 
 def differences(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield where two specs differ: the path of the part, and what each has there."""
+    """Yield where two specs differ: the path of the part, and what each has there.
+
+    A bias that ours lacks is no difference: `gather` writes zeros for it.
+    """
+    if path.endswith(("bias", "output_bias")) and ours is False and theirs is True:
+        return
     if isinstance(ours, float | int) and isinstance(theirs, float | int):
         if not math.isclose(ours, theirs, rel_tol=CLOSE):
             yield path, ours, theirs
@@ -149,10 +141,10 @@ def expect_heads(spec: AttentionSpec) -> Heads:
 
 def name_activation(feed_forward: FeedForward | None) -> str:
     """Return what configurations call the activation of a feed-forward with two maps."""
-    for name, make in ACTIVATIONS.items():
-        if feed_forward is not None and make(feed_forward.d_ff) == feed_forward:
-            return name
-    raise OptionError(f"feed_forward is {feed_forward!r}, and its models have {', '.join(ACTIVATIONS)}, with biases")
+    if isinstance(feed_forward, GELU | ReLU | SiLU):
+        same = replace(feed_forward, bias=True)  # one without is one of zeros
+        return next(name for name, make in ACTIVATIONS.items() if make(feed_forward.d_ff) == same)
+    raise OptionError(f"feed_forward is {feed_forward!r}, and its models have {', '.join(ACTIVATIONS)}")
 
 
 def pairs(ours: str, theirs: str, *, bias: bool = True, transposed: bool = False) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Tasks: translate, generate, fill and classify, a file each; and what a task of your own is made of.
+"""Tasks: translate, generate, fill, classify and embed, a file each; and what a task of your own is made of.
 
 docs/your-own-task.md writes a fifth one.
 """
@@ -11,7 +11,9 @@ from clearhead.training.default_models import encoder
 from clearhead.training.losses import NOTHING
 from clearhead.training.tasks.base import Answer, Batch, Task, close_rows, encode_for_trace, to_batch
 from clearhead.training.tasks.classify import Classify
+from clearhead.training.tasks.embed import Embed
 from clearhead.training.tasks.fill import Fill
+from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.generate import Generate
 from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
 from clearhead.training.tasks.translate import Translate
@@ -24,7 +26,9 @@ __all__ = [
     "Answer",
     "Batch",
     "Classify",
+    "Embed",
     "Fill",
+    "Framing",
     "Generate",
     "Layout",
     "Measure",
@@ -33,6 +37,7 @@ __all__ = [
     "close_rows",
     "encode_for_trace",
     "encoder",
+    "frame_rows",
     "name_of",
     "task_named",
     "to_batch",
@@ -42,11 +47,16 @@ for _task in (Translate, Generate, Fill, Classify):
     register(_task, option=_task.name)
 
 TASKS: dict[str, type[Task]] = options("task")
-"""The tasks that have a short name: Clearhead's own, and those that are registered with one."""
+"""The tasks that have a short name and can be trained: Clearhead's own, and those that are registered with one."""
 
 
 def task_named(name: str) -> type[Task]:
-    """Return the task with this name, `fill` or `mine:Tagging`; raise where there is none, or none is registered."""
+    """Return the task with this name, `fill` or `mine:Tagging`; raise where there is none, or none is registered.
+
+    `embed` is the task of imported encoders alone, which nothing is trained for.
+    """
+    if name == Embed.name:
+        return Embed
     try:
         return find(name, "task")
     except OptionError as problem:

@@ -41,6 +41,7 @@ from clearhead.tracing.trace import Trace
 from clearhead.training.answers import in_batches, token_names
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
+from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.measures import ACCURACY, LOSS, Evaluating, Held, Measure, spread
 
 __all__ = [
@@ -93,7 +94,8 @@ class Task(ABC):
     """A task over given tokenisers, with rows of `context` tokens at most.
 
     `labels` are those of the training text, where the task has any; `documents` is how many documents that text has,
-    where it matters.
+    where it matters. `framing` has, by field, the special tokens around the texts of an imported model; without it
+    they are the task's own.
     """
 
     name: ClassVar[str]
@@ -125,6 +127,7 @@ class Task(ABC):
     context: int
     labels: tuple[str, ...] = ()
     documents: int | None = None
+    framing: Mapping[str, Framing] | None = None
 
     @classmethod
     def of(cls, prepared: Prepared, context: int) -> "Task":
@@ -141,10 +144,26 @@ class Task(ABC):
         """Return what a record holds: the names of a table's columns, unless others are given."""
         return cls.layout(AT_ONCE).fields
 
+    def own_framing(self, field: str) -> Framing:
+        """Return the special tokens around a text of this field, in a model that was trained here."""
+        return Framing(before=(self.tokenizers[field].start,))
+
+    def frame(self, field: str | None = None) -> Framing:
+        """Return the special tokens around a text of this field, or of the first one."""
+        field = field or next(iter(self.tokenizers))
+        return self.own_framing(field) if self.framing is None else self.framing.get(field, Framing())
+
+    def usual_layout(self) -> Layout:
+        """Return what is kept of a record, of texts as long as fit into the context with what is around them."""
+        layout = self.layout(self.context)
+        if self.framing is None:
+            return layout
+        return replace(layout, most=self.context - max(self.frame(field).size for field in layout.texts))
+
     @property
     def reads(self) -> int:
         """How many tokens of a text the model reads."""
-        return self.layout(self.context).most
+        return self.usual_layout().most
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -154,6 +173,10 @@ class Task(ABC):
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens each text has, to be compared with `reads`."""
         return [len(row) for row in self.tokenizer.encode_batch(list(texts))]
+
+    def unseen(self, text: str) -> str:
+        """Return what of a text the tokeniser has never seen."""
+        return self.tokenizer.unseen(text)
 
     @classmethod
     @abstractmethod
@@ -168,7 +191,7 @@ class Task(ABC):
 
     def planner(self, store: Store, tokens: int, seed: int) -> Planner:
         """Return the plan of batches of about so many tokens."""
-        layout = self.layout(self.context)
+        layout = self.usual_layout()
         extra = self.context - layout.most
         return ByLength(store=store, fields=layout.texts, tokens=tokens, seed=seed, longest=layout.most, extra=extra)
 
@@ -211,7 +234,7 @@ class Task(ABC):
     def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
         """Return the scores on the user's files by name, and the outputs where there are any."""
         started = time.perf_counter()
-        loss = stored_loss(self, model, source, self.layout(self.context))
+        loss = stored_loss(self, model, source, self.usual_layout())
         speed = loss.tokens / (time.perf_counter() - started)
         scores = {"accuracy": loss.right / max(loss.places, 1)} if ACCURACY in self.measures else {}
         told = {"places": loss.places, "tokens": loss.tokens, "tokens_per_second": round(speed, 1)}
@@ -239,7 +262,7 @@ class Task(ABC):
 
     def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
         """Return a text as the model is given it; a target only where `target` says that there is one."""
-        return encode_for_trace(self, "encoder", [self.tokenizer.start, *self.tokenizer.encode(source)])
+        return encode_for_trace(self, "encoder", self.frame().around(self.tokenizer.encode(source)))
 
     def decoding(self, ids: Mapping[str, list[int]], *, max_new: int | None, usual: int) -> Decoding:
         """Return what decoding from these ids begins with: for tasks whose `target` is not "none".
@@ -286,10 +309,8 @@ def close_rows(rows: Ragged, batch: Rows, width: int, tokenizer: Tokenizer, *, f
 
     They are padded to `width` if filled, else to the longest of them; one that has no room for its end is cut.
     """
-    lengths = np.minimum(rows.lengths(batch.which), width - 1)
-    ids = rows.padded(batch.which, width if filled else int(lengths.max()) + 1, tokenizer.pad)
-    ids[np.arange(len(ids)), lengths] = tokenizer.end
-    return ids, lengths + 1
+    ids, _, lengths = frame_rows(rows, batch, width, Framing(after=(tokenizer.end,)), tokenizer.pad, filled=filled)
+    return ids, lengths
 
 
 def to_batch(arrays: Mapping[str, Ids], rows: int = 0) -> Batch:

@@ -29,6 +29,7 @@ from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
 from clearhead.training.schedules import Cosine
 from clearhead.training.scores import score_classes
 from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_batch
+from clearhead.training.tasks.framing import frame_rows
 from clearhead.training.tasks.measures import Evaluating, Held, spread
 
 __all__ = ["Class", "Classify"]
@@ -83,17 +84,15 @@ class Classify(Task):
         return replace(spec, vocabulary=self.tokenizer.vocabulary, output=output)
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
-        lengths = np.minimum(store["text"].lengths(rows.which), self.reads)
-        width = rows.width if filled else int(lengths.max()) + 1
-        text = store["text"].padded(rows.which, width - 1, self.tokenizer.pad)
-        tokens = np.concatenate([np.full((len(text), 1), self.tokenizer.start), text], 1)
+        frame, pad = self.frame(), self.tokenizer.pad
+        tokens, _, lengths = frame_rows(store["text"], rows, rows.width, frame, pad, filled=filled)
         wanted = store["label"].padded(rows.which, 1, 0)[:, 0]
-        return to_batch({"tokens": tokens, "lengths": lengths + 1, "wanted": wanted}, rows.full if filled else 0)
+        return to_batch({"tokens": tokens, "lengths": lengths, "wanted": wanted}, rows.full if filled else 0)
 
     def classify(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Class]:
         """Return the class of each row of ids. A row longer than the context is cut."""
-        opened = [[self.tokenizer.start, *row[: self.reads]] for row in rows]
-        found = self.predict(model, opened)
+        frame, most = self.frame(), self.reads
+        found = self.predict(model, [frame.around(row, most) for row in rows])
         return [self.name_class(logits.to(widest_float(logits.device)).softmax(-1).tolist()) for logits in found]
 
     def name_class(self, probabilities: list[float]) -> Class:
@@ -127,7 +126,7 @@ class Classify(Task):
         ]
 
     def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
-        layout = self.layout(self.context)
+        layout = self.usual_layout()
         outputs: list[str] = []
         truths: list[str] = []
         nats = 0.0

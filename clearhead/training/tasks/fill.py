@@ -33,11 +33,11 @@ from clearhead.training.tasks.base import (
     Batch,
     Task,
     TraceInputs,
-    close_rows,
     encode_for_trace,
     spec_name,
     to_batch,
 )
+from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.measures import Evaluating, Held, spread
 
 __all__ = ["BLANK", "CANDIDATES", "Fill", "Filling", "with_blank"]
@@ -84,28 +84,30 @@ class Fill(Task):
             checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
         )
 
+    def own_framing(self, field: str) -> Framing:
+        tokenizer = self.tokenizers[field]
+        return Framing(before=(tokenizer.start,), after=(tokenizer.end,))
+
     def fitted(self, spec: Spec) -> Spec:
         if not isinstance(spec, EncoderSpec):
             raise OptionError(f"to fill blanks takes an encoder; the model is a {spec_name(spec)}")
         return super().fitted(spec)
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
-        tokenizer = self.tokenizer
-        text, lengths = close_rows(store["text"], rows, rows.width - 1, tokenizer, filled=filled)
-        start = np.full((len(text), 1), tokenizer.start)
-        tokens = np.concatenate([start, text], 1)
-        width = tokens.shape[1]
+        tokenizer, frame = self.tokenizer, self.frame()
+        tokens, texts, lengths = frame_rows(store["text"], rows, rows.width, frame, tokenizer.pad, filled=filled)
+        first, width = len(frame.before), tokens.shape[1]
         places = np.arange(width)
         # Drawn for the full width, so that the same blanks are asked for whether the batch is filled or not.
         shape = len(tokens), rows.width
         chance, lot = (random.random(shape)[:, :width] for _ in range(2))
         other = random.integers(0, tokenizer.vocabulary, shape)[:, :width]
-        asked = (places > 0) & (places < lengths[:, None]) & (chance < BLANK_SHARE)
-        asked[np.arange(len(tokens)), 1 + random.integers(0, np.maximum(lengths - 1, 1))] |= lengths > 1
+        asked = (places >= first) & (places < first + texts[:, None]) & (chance < BLANK_SHARE)
+        asked[np.arange(len(tokens)), first + random.integers(0, np.maximum(texts, 1))] |= texts > 0
         shown = np.where(lot < 0.8, tokenizer.mask, np.where(lot < 0.9, other, tokens))
         found = {
             "tokens": np.where(asked, shown, tokens),
-            "lengths": lengths + 1,
+            "lengths": lengths,
             "wanted": np.where(asked, tokens, NOTHING),
         }
         return to_batch(found, rows.full if filled else 0)
@@ -115,11 +117,11 @@ class Fill(Task):
 
         Of a text longer than the context the beginning is read, and only the blanks in it are filled.
         """
-        tokenizer = self.tokenizer
+        tokenizer, texts = self.tokenizer, [self.with_our_blanks(text) for text in texts]
         if shown < 1:
             raise OptionError(f"shown is how many pieces to give for a blank, 1 or more; came {shown}")
-        rows = [[tokenizer.start, *self.encode_blanks(text)[: self.reads], tokenizer.end] for text in texts]
-        never = [tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask]
+        rows = [self.frame().around(self.encode_blanks(text), self.reads) for text in texts]
+        never = sorted(tokenizer.special)
 
         def answer(batch: list[int]) -> list[Filling]:
             tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
@@ -132,11 +134,18 @@ class Fill(Task):
 
         return in_batches([len(row) for row in rows], model, answer)
 
+    def with_our_blanks(self, text: str) -> str:
+        """Return a text with its blanks as `<mask>`, if they were written as an imported model's own mask token."""
+        return text.replace(self.tokenizer.token(self.tokenizer.mask), BLANK) if self.tokenizer.imported else text
+
     def encode_blanks(self, text: str) -> list[int]:
         """Return the ids of a text, a mask token for each blank.
 
-        Where a token has its space in front, a blank has it too.
+        Where a token has its space in front, a blank has it too. The tokenizer of an imported model knows by itself
+        which space belongs to its mask token.
         """
+        if self.tokenizer.imported and BLANK in text:
+            return self.tokenizer.encode(text.replace(BLANK, self.tokenizer.token(self.tokenizer.mask)))
         first, *others = parts_of(self.tokenizer, text)
         if not others:
             raise OptionError(f"there is no blank to fill in {text[:60]!r}: write {BLANK} where one is")
@@ -147,10 +156,15 @@ class Fill(Task):
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens each text has; 0 for one without a blank, of which nothing is read."""
-        return [len(self.encode_blanks(text)) if BLANK in text else 0 for text in texts]
+        ours = map(self.with_our_blanks, texts)
+        return [len(self.encode_blanks(text)) if BLANK in text else 0 for text in ours]
+
+    def unseen(self, text: str) -> str:
+        return self.tokenizer.unseen(self.with_our_blanks(text).replace(BLANK, " "))
 
     def answer(self, model: nn.Module, texts: Sequence[str], *, shown: int = CANDIDATES) -> list[Answer]:
         """Return texts filled, `score` the log-probability of that; a text without a blank comes back as it is."""
+        texts = [self.with_our_blanks(text) for text in texts]
         blank = [text for text in texts if BLANK in text]
         found = iter(self.fill(model, blank, shown=shown) if blank else ())
         return [as_answer(next(found)) if BLANK in text else {"output": text, "blanks": []} for text in texts]
@@ -175,17 +189,17 @@ class Fill(Task):
         return {"blanks" if name == "places" else name: value for name, value in scores.items()}, outputs
 
     def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
+        source = self.with_our_blanks(source)
         text = self.encode_blanks(source) if BLANK in source else self.tokenizer.encode(source)
-        return encode_for_trace(self, "encoder", [self.tokenizer.start, *text, self.tokenizer.end])
+        return encode_for_trace(self, "encoder", self.frame().around(text))
 
     def traced_answer(self, source: str, trace: Trace) -> str:
         """Return the text with its blanks filled, by tokens that stand for text."""
         tokenizer = self.tokenizer
-        never = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
-        usable = [[one for one in row if one.id not in never] or row for row in trace.candidates]
+        usable = [[one for one in row if one.id not in tokenizer.special] or row for row in trace.candidates]
         values = [[math.exp(one.log_prob) for one in row] for row in usable]
         ids = [[one.id for one in row] for row in usable]
-        return put_into_blanks(tokenizer, source, trace.sides["encoder"].ids, values, ids).text
+        return put_into_blanks(tokenizer, self.with_our_blanks(source), trace.sides["encoder"].ids, values, ids).text
 
     def example_text(self, ids: list[int]) -> str:
         return with_blank(self.tokenizer, ids) if ids else ""

@@ -45,6 +45,7 @@ from clearhead.training.tasks.base import (
     encode_for_trace,
     to_batch,
 )
+from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, spread
 
 __all__ = ["MAX_NEW", "Generate", "Spoken", "Window", "restarting", "window", "windows"]
@@ -95,9 +96,26 @@ class Generate(Task):
     def layout(context: int) -> Layout:
         return Layout(texts=("text",), most=context, too_long="keep", end=True)
 
+    def own_framing(self, field: str) -> Framing:
+        end = (self.tokenizer.end,)
+        return Framing(before=end, ends=end) if self.opened else Framing()
+
+    def usual_layout(self) -> Layout:
+        return self.layout(self.context)
+
+    def opener(self) -> list[int]:
+        """Return what a text that would be empty begins with: what stands before every text, else one token."""
+        if before := self.frame().before:
+            return list(before)
+        found = [place for place in (self.tokenizer.end, self.tokenizer.start) if place >= 0]
+        if not found:
+            raise OptionError("the model has no token that a text begins or ends with; give a prompt to begin from")
+        return found[-1:] if self.framing else found[:1]
+
     @property
     def reads(self) -> int:
-        return window(self.context, MAX_NEW)[0]
+        read, _ = window(self.context, MAX_NEW)
+        return read if self.framing is None else max(1, read - self.frame().size)
 
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
@@ -149,21 +167,21 @@ class Generate(Task):
         method: Greedy | Sample,
         *,
         max_new: int,
-        opened: bool | None = None,
+        framing: Framing | None = None,
     ) -> Iterator[Token]:
         """Go on from each row, token by token. Where the context is full, go on from the last half of it.
 
-        `opened`: the model saw documents begin with an end token, so each row does too, and an end token ends it; None
-        is as it was in training.
+        `framing` None is the usual one of a text; that of a row from within a document is empty. What stands before the
+        texts of an imported model stays there when only the end of a long text is read.
         """
-        end = self.tokenizer.end
-        opened = self.opened if opened is None else opened
+        frame = self.frame() if framing is None else framing
         read, written = window(self.context, max_new)
-        lines = [[*([end] if opened or not row else []), *row] for row in rows]
+        lines = [[*frame.before, *row] or self.opener() for row in rows]
+        kept = () if self.framing is None else frame.before
         going = list(range(len(rows)))
         for begun in range(0, max_new if rows else 0, written):
-            rules = Rules(max_new=min(written, max_new - begun), end=(end,) if opened else ())
-            inputs = [lines[i][-read:] for i in going]
+            rules = Rules(max_new=min(written, max_new - begun), end=frame.ends, never=frame.never)
+            inputs = [last_ids(lines[i], read, kept) for i in going]
             ended = set()
             for token in stream(cast(Model, model), inputs, with_seeds(method, going, begun), rules=rules):
                 i = going[token.sequence]
@@ -181,7 +199,7 @@ class Generate(Task):
         method: Greedy | Sample,
         *,
         max_new: int,
-        opened: bool | None = None,
+        framing: Framing | None = None,
     ) -> list[list[Hypothesis]]:
         """Return what `stream` writes, whole. Row i draws from the i-th seed, whatever the batches are."""
         if isinstance(method, Sample):
@@ -189,18 +207,24 @@ class Generate(Task):
 
         def answer(batch: list[int]) -> list[list[Hypothesis]]:
             own = with_seeds(method, batch, 0)
-            tokens = self.stream(model, [rows[i] for i in batch], own, max_new=max_new, opened=opened)
+            tokens = self.stream(model, [rows[i] for i in batch], own, max_new=max_new, framing=framing)
             return collect(tokens, len(batch))
 
         read, written = window(self.context, max_new)
         return in_batches([min(len(row), read) + written for row in rows], model, answer)
 
     def continue_texts(
-        self, model: nn.Module, prompts: Sequence[str], method: Greedy | Sample, *, max_new: int
+        self,
+        model: nn.Module,
+        prompts: Sequence[str],
+        method: Greedy | Sample,
+        *,
+        max_new: int,
+        framing: Framing | None = None,
     ) -> list[Written]:
         """Return what follows each prompt, with its log-probability."""
         rows = self.tokenizer.encode_batch(list(prompts))
-        found = self.continue_rows(model, rows, method, max_new=max_new)
+        found = self.continue_rows(model, rows, method, max_new=max_new, framing=framing)
         return [
             Written(continued(self.tokenizer, row, one.tokens), one.score, one.score)
             for row, [one] in zip(rows, found, strict=True)
@@ -224,7 +248,7 @@ class Generate(Task):
         rows = [[int(token) for token in text[start : start + length]] for start in starts]
         new = min(SAMPLE_TOKENS, max(1, self.context - length))
         method = Sample(temperature=TEMPERATURE, seeds=tuple(range(len(rows))))
-        found = self.continue_rows(model, rows, method, max_new=new, opened=False) if rows else []
+        found = self.continue_rows(model, rows, method, max_new=new, framing=Framing()) if rows else []
         return {}, [
             {"input": self.tokenizer.decode(row), "output": continued(self.tokenizer, row, one[0].tokens)}
             for row, one in zip(rows, found, strict=True)
@@ -242,7 +266,8 @@ class Generate(Task):
         if not 1 <= stride <= self.context:
             raise OptionError(f"stride: between 1 and the model's context, {self.context}, tokens; came {stride}")
         encoded = EncodedText(self, source)
-        made = windows(encoded, self.tokenizer.end, context=self.context, stride=stride, opened=self.opened)
+        opened = bool(self.frame().before)
+        made = windows(encoded, self.opener(), context=self.context, stride=stride, opened=opened)
         total = 0.0
         started = time.perf_counter()
         while some := list(islice(made, MANY_WINDOWS)):
@@ -259,15 +284,15 @@ class Generate(Task):
             read = self.tokenizer.encode(source + target)
         elif target is not None:
             read = [*read, *target]
-        return encode_for_trace(self, "decoder", [self.tokenizer.end, *read] if self.opened or not read else read)
+        return encode_for_trace(self, "decoder", [*self.frame().before, *read] or self.opener())
 
     def decoding(self, ids: Mapping[str, list[int]], *, max_new: int | None, usual: int) -> Decoding:
         source = ids["decoder"]
         room = self.context - len(source) + 1  # what is written last is never read
         if room < 1:
             raise OptionError(f"the text fills the context of {self.context} tokens; shorten it to write more")
-        end = (self.tokenizer.end,) if self.opened else ()
-        rules = Rules(max_new=min(room, max_new or usual), end=end)
+        frame = self.frame()
+        rules = Rules(max_new=min(room, max_new or usual), end=frame.ends, never=frame.never)
         return Decoding(source=source, prefix=None, rules=rules, writes=self.tokenizer, before=source)
 
     def example_text(self, ids: list[int]) -> str:
@@ -296,6 +321,18 @@ def window(context: int, max_new: int) -> tuple[int, int]:
     """
     written = min(max_new, max(1, context - context // 2))
     return max(1, context - written), written
+
+
+def last_ids(ids: Sequence[int], most: int, kept: Sequence[int]) -> list[int]:
+    """Return the last `most` of the ids, or, where they are more, those that are kept at the front and the last others.
+
+    >>> last_ids([1, 5, 6, 7, 8], 3, [1]), last_ids([1, 5, 6], 3, [1]), last_ids([5, 6, 7], 2, [])
+    ([1, 7, 8], [1, 5, 6], [6, 7])
+    """
+    if len(ids) <= most:
+        return list(ids)
+    front = kept[: most - 1]
+    return [*front, *ids[len(front) - most :]]
 
 
 def with_seeds(method: Greedy | Sample, rows: Sequence[int], begun: int) -> Greedy | Sample:
@@ -355,19 +392,19 @@ class EncodedText:
 
 
 def windows(
-    pieces: Iterable[tuple[list[int], bool]], end: int, *, context: int, stride: int, opened: bool
+    pieces: Iterable[tuple[list[int], bool]], opener: Sequence[int], *, context: int, stride: int, opened: bool
 ) -> Iterator[Window]:
-    """Yield windows in which every id is new once. A document's first id is asked for from an end token.
+    """Yield windows in which every id is new once. A document's first id is asked for from the opener's.
 
-    `opened`: the model has seen documents begin with one, so it stays in front of what follows too.
+    `opened`: the model has seen documents begin with it, so it stays in front of what follows too.
     """
     held: list[int] = []
     seen = 0
     for ids, ends in pieces:
         if not held and opened:
-            held, seen = [end], 1
+            held, seen = list(opener), len(opener)
         elif not held and ids:
-            yield Window([end, ids[0]], 1)
+            yield Window([*opener, ids[0]], 1)
             seen = 1
         held += ids
         at = 0

@@ -36,11 +36,11 @@ from clearhead.training.tasks.base import (
     Decoding,
     Task,
     TraceInputs,
-    close_rows,
     spec_name,
     stored_loss,
     to_batch,
 )
+from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, spread
 
 __all__ = ["Translate", "reach"]
@@ -96,6 +96,12 @@ class Translate(Task):
             checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
         )
 
+    def own_framing(self, field: str) -> Framing:
+        tokenizer = self.tokenizers[field]
+        if field == "source":
+            return Framing(after=(tokenizer.end,))
+        return Framing(before=(tokenizer.start,), after=(tokenizer.end,), ends=(tokenizer.end,))
+
     def fitted(self, spec: Spec) -> Spec:
         if not isinstance(spec, EncoderDecoderSpec):
             raise OptionError(f"to translate takes an encoder-decoder; the model is a {spec_name(spec)}")
@@ -109,14 +115,17 @@ class Translate(Task):
         )
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
-        (source, source_lengths), (target, lengths) = (
-            close_rows(store[name], rows, rows.width, self.tokenizers[name], filled=filled)
-            for name in ("source", "target")
+        reads, writes = self.frame("source"), self.frame("target")
+        first = len(writes.before)
+        pads = {name: tokenizer.pad for name, tokenizer in self.tokenizers.items()}
+        source, _, source_lengths = frame_rows(store["source"], rows, rows.width, reads, pads["source"], filled=filled)
+        target, _, lengths = frame_rows(
+            store["target"], rows, rows.width + first, writes, pads["target"], filled=filled
         )
-        start = np.full((len(target), 1), self.tokenizers["target"].start)
-        tokens = np.concatenate([start, target[:, :-1]], 1)
-        wanted = np.where(np.arange(target.shape[1]) < lengths[:, None], target, NOTHING)
-        found = {"source": source, "source_lengths": source_lengths, "tokens": tokens, "wanted": wanted}
+        # The model is asked for all but what stands before the target, each from the tokens to the left of it.
+        places = np.arange(1, target.shape[1])
+        wanted = np.where((places >= first) & (places < lengths[:, None]), target[:, 1:], NOTHING)
+        found = {"source": source, "source_lengths": source_lengths, "tokens": target[:, :-1], "wanted": wanted}
         return to_batch(found, rows.full if filled else 0)
 
     def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "*place choice"]:
@@ -125,17 +134,17 @@ class Translate(Task):
     def search(
         self, model: nn.Module, rows: Sequence[Sequence[int]], method: Greedy | Beam = Greedy()
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses for each row of source ids, without end token. A row over the context is cut."""
-        source, target = self.tokenizers["source"], self.tokenizers["target"]
-        closed = [[*row[: self.context - 1], source.end] for row in rows]
+        """Return the hypotheses for each row of source ids, unframed. A row over the context is cut."""
+        reads, writes = self.frame("source"), self.frame("target")
+        framed = [reads.around(row, self.context - reads.size) for row in rows]
 
         def answer(batch: list[int]) -> list[list[Hypothesis]]:
-            rules = Rules(max_new=min(self.context, reach(len(closed[batch[0]]))), end=(target.end,))
-            inputs = [closed[i] for i in batch]
-            return generate(cast(Model, model), inputs, method, rules=rules, prefix=[[target.start]])
+            rules = Rules(max_new=min(self.context, reach(len(framed[batch[0]]))), end=writes.ends, never=writes.never)
+            inputs = [framed[i] for i in batch]
+            return generate(cast(Model, model), inputs, method, rules=rules, prefix=[list(writes.before)])
 
         width = method.width if isinstance(method, Beam) else 1
-        return in_batches([len(row) for row in closed], model, answer, width=width, apart=reach)
+        return in_batches([len(row) for row in framed], model, answer, width=width, apart=reach)
 
     def translate(self, model: nn.Module, lines: Sequence[str], method: Greedy | Beam) -> list[list[Written]]:
         """Return the translations of each text with their scores, the best first; a blank text's are blank."""
@@ -176,7 +185,7 @@ class Translate(Task):
         ]
 
     def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
-        layout = self.layout(self.context)
+        layout = self.usual_layout()
         method = Greedy() if how.beam == 1 else Beam(width=how.beam, length_penalty=how.length_penalty)
         outputs: list[str] = []
         references: list[str] = []
@@ -198,7 +207,12 @@ class Translate(Task):
         for name, row in (("source", read), ("target", wanted)):
             if len(row) > self.reads:
                 raise OptionError(f"the {name} has {len(row)} tokens, and the model reads {self.reads}; shorten it")
-        ids = {"encoder": [*read, reads.end], "decoder": [writes.start, *wanted]}
+        framing = self.frame("target")
+        opening = framing.opening if target is not None else ()
+        ids = {
+            "encoder": self.frame("source").around(read),
+            "decoder": [*framing.before, *opening, *wanted],
+        }
         pieces = {
             "encoder": token_names(reads, ids["encoder"]),
             "decoder": token_names(writes, ids["decoder"]),
@@ -206,10 +220,10 @@ class Translate(Task):
         return TraceInputs(ids, pieces)
 
     def decoding(self, ids: Mapping[str, list[int]], *, max_new: int | None, usual: int) -> Decoding:
-        writes, source = self.tokenizers["target"], ids["encoder"]
-        most = min(self.context, max_new or reach(len(source)))
-        rules = Rules(max_new=most, end=(writes.end,))
-        return Decoding(source=source, prefix=[[writes.start]], rules=rules, writes=writes, before=[])
+        framing, source = self.frame("target"), ids["encoder"]
+        rules = Rules(max_new=min(self.context, max_new or reach(len(source))), end=framing.ends, never=framing.never)
+        writes = self.tokenizers["target"]
+        return Decoding(source=source, prefix=[list(framing.before)], rules=rules, writes=writes, before=[])
 
     def traced_answer(self, source: str, trace: Trace) -> str:
         return self.tokenizers["target"].decode([row[0].id for row in trace.candidates])

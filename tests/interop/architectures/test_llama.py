@@ -170,7 +170,7 @@ def test_older_configurations_say_the_same_in_other_fields(tmp_path):
     [
         ("llama", {"arrangement": PreNorm(LayerNorm())}, "llama cannot say this model: norm is LayerNorm"),
         ("mistral", {}, r"mistral cannot say spec.blocks\[1\].attention.mask.left = 3: its models have 6"),
-        ("qwen2", {}, r"qwen2 cannot say spec.blocks\[0\].attention.heads.bias = False: its models have True"),
+        ("qwen3", {}, r"qwen3 cannot say spec.blocks\[0\].attention.heads.qk_norm = None: its models have RMSNorm"),
         ("gemma", {}, "gemma cannot say this model: feed_forward is SwiGLU"),
     ],
 )

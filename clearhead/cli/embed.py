@@ -1,0 +1,86 @@
+"""`clearhead embed`: a vector for each line."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, read_chunks
+from clearhead.cli.options import Parts, wrong
+from clearhead.cli.screen import write
+from clearhead.files import replacing
+from clearhead.training.outputs import check_output
+from clearhead.training.run import Run, load
+from clearhead.training.tasks.embed import Pooling
+
+__all__ = ["EXAMPLES", "embed"]
+
+EXAMPLES = """\b
+Examples:
+  echo 'a line of text' | clearhead embed runs/minilm
+  clearhead embed runs/minilm lines.txt --normalize --output vectors.npy
+  clearhead embed runs/blanks lines.txt --pooling first --json"""
+
+
+def embed(
+    run: RunPath,
+    file: File = "-",
+    *,
+    pooling: Annotated[
+        Pooling, typer.Option(help="The mean of the vectors of all tokens, or that of the first one.")
+    ] = "mean",
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Make the length of each vector 1, for cosines by dot products.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write all vectors to a .npy file instead, float32 (line, d_model).", metavar="FILE"),
+    ] = None,
+    device: Device = "auto",
+    parts: Parts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn lines of text into vectors: one JSON list out for each line in, in order.
+
+    Any run with an encoder will do, imported or trained here. A blank line stays blank; in a .npy file its vector is 0.
+    Of a line longer than the model's context only the beginning is read, with a note on stderr.
+    """
+    if output is not None and as_json:
+        raise wrong("--json", "is for lines, and --output writes an array: leave one of them out")
+    if output is not None:
+        check_output(output, option="--output", inputs=() if file == "-" else (file,))
+    loaded = load(run, device=device)
+
+    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
+        vectors = loaded.embed(texts, pooling=pooling, normalize=normalize)
+        return [{"vector": vector} for vector in vectors.tolist()]
+
+    loaded.embed([])  # raises for a run without an encoder, before a line is read
+    lines = Lines(
+        answer=answer,
+        as_text=lambda found: json.dumps(found["vector"]),
+        as_json=as_json,
+        reads=loaded.task.reads,
+        lengths=lambda texts: [len(row) for row in loaded.tokenizer.encode_batch(list(texts))],
+    )
+    if output is None:
+        answer_lines(loaded, file, lines)
+    else:
+        write_array(loaded, file, output, pooling=pooling, normalize=normalize)
+
+
+def write_array(run: Run, file: str, output: Path, *, pooling: Pooling, normalize: bool) -> None:
+    """Write the vectors of a file's lines as one array, atomically."""
+    width = run.embed([]).shape[1]
+    made: list[np.ndarray] = []
+    for chunk in read_chunks(file):
+        said = [i for i, line in enumerate(chunk) if line.text is not None and line.text.strip()]
+        rows = np.zeros((len(chunk), width), dtype=np.float32)
+        rows[said] = run.embed([str(chunk[i].text) for i in said], pooling=pooling, normalize=normalize).numpy()
+        made.append(rows)
+    array = np.concatenate(made) if made else np.zeros((0, width), dtype=np.float32)
+    with replacing(output) as partial, partial.open("wb") as opened:
+        np.save(opened, array, allow_pickle=False)
+    write(f"{output}: {len(array):,} vectors of {width:,} numbers\n")

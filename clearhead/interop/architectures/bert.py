@@ -1,0 +1,285 @@
+"""The BERT family: encoders with a norm after each branch, learned positions, and segments.
+
+MiniLM is a BERT. RoBERTa begins its positions after the number of its padding token; DistilBERT has other names and no
+segments. Each is read to fill blanks, to classify, or bare, to embed: there the pooler is left out, since it is no part
+of the vectors.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from clearhead.attention.heads import Heads
+from clearhead.attention.positions import Learned
+from clearhead.interop.architectures.base import (
+    ACTIVATIONS,
+    Architecture,
+    attention,
+    expect,
+    expect_heads,
+    name_activation,
+    norm,
+    pairs,
+)
+from clearhead.interop.config import Config
+from clearhead.interop.tables import Row, expand
+from clearhead.model.arrangements import PostNorm
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.feedforward import FeedForward
+from clearhead.model.norms import LayerNorm
+from clearhead.model.outputs import Blanks, Classes, Output
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderSpec
+
+__all__ = ["BERT_FAMILY"]
+
+EPSILON = 1e-12
+BLOCK = "stack.blocks.{i}"
+POOLER = (".position_ids", "pooler.dense.weight", "pooler.dense.bias")
+"""Ends of the names of tensors that these models may have and do not need: numbers of positions, and the pooler."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """What the configurations of the family call the same things."""
+
+    d_model: str = "hidden_size"
+    n_layers: str = "num_hidden_layers"
+    n_heads: str = "num_attention_heads"
+    d_ff: str = "intermediate_size"
+    activation: str = "hidden_act"
+    dropout: str = "hidden_dropout_prob"
+    attention_dropout: str = "attention_probs_dropout_prob"
+    epsilon: str = "layer_norm_eps"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One model of the family."""
+
+    name: str
+    model: str
+    prefix: str
+    names: Fields = Fields()
+    segments: bool = True
+    offset: bool = False
+    """Whether the first position's row is the one after `pad_token_id`."""
+    relu: bool = False
+    """Whether the classifier's hidden map is followed by ReLU, and not by tanh."""
+    gelu: bool = False
+    """Whether the output for blanks has GELU whatever the blocks have."""
+    block: tuple[Row, ...]
+    """The rows of a block."""
+    outputs: Mapping[str, tuple[Row, ...]]
+    """The rows of the output for each task; the table of the one for blanks is the embedding's."""
+    copies: Mapping[str, str]
+    """Tensors of the output for blanks that files may hold a second time."""
+    ignored: tuple[str, ...] = POOLER
+
+    @property
+    def classes(self) -> dict[str, str]:
+        return {
+            f"{self.model}ForMaskedLM": "fill",
+            f"{self.model}ForSequenceClassification": "classify",
+            f"{self.model}Model": "embed",
+        }
+
+    def first(self, config: Config) -> int:
+        """Return the row of the first position."""
+        return next(iter(config.tokens("pad_token_id")), 1) + 1 if self.offset else 0
+
+    def context(self, config: Config) -> int:
+        length = config.count("max_position_embeddings") - self.first(config)
+        if length < 1:
+            raise config.error("max_position_embeddings", f"no position is left after the first {self.first(config)}")
+        return length
+
+    def read_spec(self, config: Config) -> EncoderSpec:
+        config.require("position_embedding_type", "absolute")
+        config.require("is_decoder", False)
+        config.require("add_cross_attention", False)
+        names = self.names
+        epsilon = config.number(names.epsilon, EPSILON) if names.epsilon else EPSILON
+        feed_forward = config.choose(names.activation, ACTIVATIONS, "gelu")
+        block = BlockSpec(
+            attention=AttentionSpec(heads=Heads(config.count(names.n_heads), bias=True)),
+            feed_forward=feed_forward(config.count(names.d_ff)),
+            arrangement=PostNorm(LayerNorm(epsilon)),
+        )
+        return EncoderSpec(
+            vocabulary=config.count("vocab_size"),
+            d_model=config.count(names.d_model),
+            blocks=(block,) * config.count(names.n_layers),
+            embedding=Embedding(
+                position=Learned(self.context(config), first=self.first(config)),
+                scaled=False,
+                norm=LayerNorm(epsilon),
+                segments=config.count("type_vocab_size", 2) if self.segments else None,
+            ),
+            output=self.read_output(config, epsilon),
+        )
+
+    def read_output(self, config: Config, epsilon: float) -> Output | None:
+        task = config.task(self.classes)
+        if task == "fill":
+            config.require("tie_word_embeddings", True)
+            if not self.gelu:
+                config.require(self.names.activation, "gelu")
+            return Blanks(epsilon=epsilon)
+        if task == "classify":
+            config.require("problem_type", "single_label_classification")
+            return Classes(config.count_labels(), hidden=True, activation="relu" if self.relu else "tanh")
+        return None
+
+    def write_fields(self, model: Spec, context: int) -> dict[str, Any]:
+        spec = expect(model, EncoderSpec, "the model")
+        names, block = self.names, spec.blocks[0]
+        position = expect(spec.embedding.position, Learned, "embedding.position")
+        arrangement = expect(block.arrangement, PostNorm, "arrangement")
+        return {
+            **self.write_output(spec.output),
+            "vocab_size": spec.vocabulary,
+            names.d_model: spec.d_model,
+            names.n_layers: len(spec.blocks),
+            names.n_heads: expect_heads(block.attention).count,
+            names.d_ff: expect(block.feed_forward, FeedForward, "feed_forward").d_ff,
+            names.activation: name_activation(block.feed_forward),
+            names.dropout: block.dropout,
+            names.attention_dropout: block.attention.dropout,
+            **({names.epsilon: expect(arrangement.norm, LayerNorm, "norm").epsilon} if names.epsilon else {}),
+            "max_position_embeddings": position.first + position.length,
+            **({"pad_token_id": position.first - 1} if self.offset and position.first else {}),
+            **({"type_vocab_size": spec.embedding.segments or 1} if self.segments else {}),
+        }
+
+    def write_output(self, output: Output | None) -> dict[str, Any]:
+        if output is None:
+            return {"architectures": [f"{self.model}Model"]}
+        if isinstance(output, Blanks):
+            return {"architectures": [f"{self.model}ForMaskedLM"], "tie_word_embeddings": output.tied}
+        labels = {str(i): f"LABEL_{i}" for i in range(expect(output, Classes, "output").count)}
+        return {"architectures": [f"{self.model}ForSequenceClassification"], "id2label": labels}
+
+    def list_rows(self, config: Config) -> list[Row]:
+        embeddings = f"{self.prefix}embeddings"
+        segments = Row(f"{embeddings}.token_type_embeddings.weight", ("embedding.segment",))
+        return [
+            Row(f"{embeddings}.word_embeddings.weight", ("embedding.table",)),
+            Row(f"{embeddings}.position_embeddings.weight", ("embedding.position.table",)),
+            *([segments] if self.segments else []),
+            *norm("embedding.norm", f"{embeddings}.LayerNorm"),
+            *expand(self.block, config.count(self.names.n_layers)),
+            *self.outputs.get(config.task(self.classes), ()),
+        ]
+
+
+def bert_block(prefix: str) -> tuple[Row, ...]:
+    layer = f"{prefix}encoder.layer.{{i}}"
+    names = "self.query self.key self.value output.dense"
+    return (
+        *attention(f"{BLOCK}.attention", f"{layer}.attention", names),
+        *norm(f"{BLOCK}.around_attention.norm", f"{layer}.attention.output.LayerNorm"),
+        *pairs(f"{BLOCK}.feed_forward.up", f"{layer}.intermediate.dense"),
+        *pairs(f"{BLOCK}.feed_forward.down", f"{layer}.output.dense"),
+        *norm(f"{BLOCK}.around_feed_forward.norm", f"{layer}.output.LayerNorm"),
+    )
+
+
+def distilbert_block(prefix: str) -> tuple[Row, ...]:
+    layer = f"{prefix}transformer.layer.{{i}}"
+    return (
+        *attention(f"{BLOCK}.attention", f"{layer}.attention", "q_lin k_lin v_lin out_lin"),
+        *norm(f"{BLOCK}.around_attention.norm", f"{layer}.sa_layer_norm"),
+        *pairs(f"{BLOCK}.feed_forward.up", f"{layer}.ffn.lin1"),
+        *pairs(f"{BLOCK}.feed_forward.down", f"{layer}.ffn.lin2"),
+        *norm(f"{BLOCK}.around_feed_forward.norm", f"{layer}.output_layer_norm"),
+    )
+
+
+def outputs(dense: str, last_norm: str, bias: str, hidden: str, classes: str) -> dict[str, tuple[Row, ...]]:
+    """Return the rows of both outputs: the names of the maps and the norm, and of the bias on the logits of tokens."""
+    fill = (*pairs("output.transform.0", dense), *norm("output.transform.2", last_norm), Row(bias, ("output.bias",)))
+    return {"fill": fill, "classify": (*pairs("output.hidden", hidden), *pairs("output.out", classes))}
+
+
+def roberta(name: str, model: str) -> Member:
+    return Member(
+        name=name,
+        model=model,
+        prefix="roberta.",
+        offset=True,
+        gelu=True,
+        block=bert_block("roberta."),
+        outputs=outputs(
+            "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "classifier.dense", "classifier.out_proj"
+        ),
+        copies={
+            "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+            "lm_head.decoder.bias": "lm_head.bias",
+        },
+    )
+
+
+MEMBERS = (
+    Member(
+        name="bert",
+        model="Bert",
+        prefix="bert.",
+        block=bert_block("bert."),
+        outputs=outputs(
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions.bias",
+            "bert.pooler.dense",
+            "classifier",
+        ),
+        copies={
+            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        # Published models that fill blanks kept the map by which BERT also learned which sentence comes next.
+        ignored=(*POOLER, "cls.seq_relationship.weight", "cls.seq_relationship.bias"),
+    ),
+    roberta("roberta", "Roberta"),
+    roberta("xlm-roberta", "XLMRoberta"),
+    Member(
+        name="distilbert",
+        model="DistilBert",
+        prefix="distilbert.",
+        names=Fields(
+            d_model="dim",
+            n_layers="n_layers",
+            n_heads="n_heads",
+            d_ff="hidden_dim",
+            activation="activation",
+            dropout="dropout",
+            attention_dropout="attention_dropout",
+            epsilon="",
+        ),
+        segments=False,
+        relu=True,
+        block=distilbert_block("distilbert."),
+        outputs=outputs("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "pre_classifier", "classifier"),
+        copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    ),
+)
+
+
+def make_architecture(member: Member) -> Architecture:
+    return Architecture(
+        model_type=member.name,
+        classes=member.classes,
+        spec=member.read_spec,
+        rows=member.list_rows,
+        fields=member.write_fields,
+        context=member.context,
+        prefix=member.prefix,
+        copies=lambda config: member.copies,
+        ignored=member.ignored,
+    )
+
+
+BERT_FAMILY = tuple(make_architecture(member) for member in MEMBERS)

@@ -1,0 +1,186 @@
+"""Marian and BART: the paper's encoder-decoder, a norm after each branch and a bias on the logits.
+
+Marian computes its positions, sines before cosines. BART learns them, in tables whose first two rows no position uses,
+and normalises the embeddings.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+from clearhead.attention.heads import Heads
+from clearhead.attention.positions import Learned, Sinusoidal
+from clearhead.interop.architectures.base import (
+    ACTIVATIONS,
+    Architecture,
+    attention,
+    expect,
+    expect_heads,
+    name_activation,
+    norm,
+    pairs,
+)
+from clearhead.interop.config import Config
+from clearhead.interop.tables import Row, expand
+from clearhead.model.arrangements import PostNorm
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.feedforward import FeedForward
+from clearhead.model.norms import LayerNorm
+from clearhead.model.outputs import NextToken
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec, Tied
+
+__all__ = ["BART", "MARIAN"]
+
+FIRST = 2
+"""The row of BART's first position."""
+SIDES = ("encoder", "decoder")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One of the two."""
+
+    name: str
+    classes: tuple[str, ...]
+    learned: bool
+    """Whether positions are learned and embeddings normalised."""
+
+    def tied(self, config: Config) -> Tied:
+        """Return which tables are one: BART has one for all."""
+        if self.learned:
+            config.require("tie_word_embeddings", True)
+            return "three"
+        output = config.flag("tie_word_embeddings", True)
+        if not config.flag("share_encoder_decoder_embeddings", True):
+            return "two" if output else "none"
+        config.require("tie_word_embeddings", True)
+        return "three"
+
+    def read_spec(self, config: Config) -> EncoderDecoderSpec:
+        for name in ("normalize_before", "add_final_layer_norm"):
+            config.require(name, False)
+        config.require("normalize_embedding", self.learned)
+        vocabulary, d_model = config.count("vocab_size"), config.count("d_model")
+        length = config.count("max_position_embeddings")
+        embedding = Embedding(
+            position=Learned(length, first=FIRST) if self.learned else Sinusoidal(layout="halves"),
+            scaled=config.flag("scale_embedding", False),
+            norm=LayerNorm() if self.learned else None,
+        )
+        encoder = EncoderSpec(
+            vocabulary=vocabulary,
+            d_model=d_model,
+            blocks=(read_block(config, "encoder"),) * config.count("encoder_layers"),
+            embedding=embedding,
+            output=None,
+        )
+        decoder = DecoderSpec(
+            vocabulary=vocabulary if self.learned else config.count("decoder_vocab_size", vocabulary),
+            d_model=d_model,
+            blocks=(read_block(config, "decoder"),) * config.count("decoder_layers"),
+            embedding=embedding,
+            output=NextToken(bias=True, tied=self.tied(config) != "none"),
+        )
+        return EncoderDecoderSpec(encoder=encoder, decoder=decoder, tied=self.tied(config))
+
+    def write_fields(self, model: Spec, context: int) -> dict[str, Any]:
+        spec = expect(model, EncoderDecoderSpec, "the model")
+        embedding, block = spec.decoder.embedding, spec.decoder.blocks[0]
+        if self.learned:
+            context = expect(embedding.position, Learned, "embedding.position").length
+            own = {}
+        else:
+            shared = spec.tied in ("three", "embeddings")
+            own = {
+                "decoder_vocab_size": spec.decoder.vocabulary,
+                "share_encoder_decoder_embeddings": shared,
+                "tie_word_embeddings": spec.tied in ("two", "three"),
+            }
+        return {
+            "architectures": [self.classes[0]],
+            "is_encoder_decoder": True,
+            "vocab_size": spec.encoder.vocabulary,
+            "d_model": spec.encoder.d_model,
+            "max_position_embeddings": context,
+            **write_side(spec.encoder, "encoder"),
+            **write_side(spec.decoder, "decoder"),
+            "activation_function": name_activation(block.feed_forward),
+            "scale_embedding": embedding.scaled,
+            "dropout": block.dropout,
+            "attention_dropout": block.attention.dropout,
+            **own,
+        }
+
+    def list_rows(self, config: Config) -> list[Row]:
+        tied = self.tied(config)
+        shared = [Row("model.shared.weight", ("encoder.embedding.table",))]
+        apart = [Row(f"model.{side}.embed_tokens.weight", (f"{side}.embedding.table",)) for side in SIDES]
+        rows = shared if tied == "three" else apart
+        if tied == "none":
+            rows.append(Row("lm_head.weight", ("decoder.output.table",)))
+        rows.append(Row("final_logits_bias", ("decoder.output.bias",), leading=True, optional=True))
+        for side in SIDES:
+            rows += expand(block_rows(side), config.count(f"{side}_layers"))
+            if self.learned:
+                rows.append(Row(f"model.{side}.embed_positions.weight", (f"{side}.embedding.position.table",)))
+                rows += norm(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding")
+        return rows
+
+    def copies(self, config: Config) -> dict[str, str]:
+        tied = self.tied(config)
+        if tied == "three":
+            names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+            return dict.fromkeys(names, "model.shared.weight")
+        return {"lm_head.weight": "model.decoder.embed_tokens.weight"} if tied == "two" else {}
+
+    def make_architecture(self) -> Architecture:
+        return Architecture(
+            model_type=self.name,
+            classes=dict.fromkeys(self.classes, "translate"),
+            spec=self.read_spec,
+            rows=self.list_rows,
+            fields=self.write_fields,
+            context=lambda config: config.count("max_position_embeddings"),
+            prefix="model.",
+            copies=self.copies,
+            ignored=() if self.learned else ("embed_positions.weight",),
+        )
+
+
+def read_block(config: Config, side: str) -> BlockSpec:
+    layer = AttentionSpec(heads=Heads(config.count(f"{side}_attention_heads"), bias=True))
+    feed_forward = config.choose("activation_function", ACTIVATIONS, "gelu")
+    return BlockSpec(
+        attention=layer,
+        cross=layer if side == "decoder" else None,
+        feed_forward=feed_forward(config.count(f"{side}_ffn_dim")),
+        arrangement=PostNorm(LayerNorm()),
+    )
+
+
+def write_side(spec: EncoderSpec | DecoderSpec, side: str) -> dict[str, Any]:
+    block = spec.blocks[0]
+    return {
+        f"{side}_layers": len(spec.blocks),
+        f"{side}_attention_heads": expect_heads(block.attention).count,
+        f"{side}_ffn_dim": expect(block.feed_forward, FeedForward, "feed_forward").d_ff,
+    }
+
+
+def block_rows(side: str) -> Iterator[Row]:
+    ours, theirs, names = f"{side}.stack.blocks.{{i}}", f"model.{side}.layers.{{i}}", "q_proj k_proj v_proj out_proj"
+    yield from attention(f"{ours}.attention", f"{theirs}.self_attn", names)
+    yield from norm(f"{ours}.around_attention.norm", f"{theirs}.self_attn_layer_norm")
+    if side == "decoder":
+        yield from attention(f"{ours}.cross", f"{theirs}.encoder_attn", names)
+        yield from norm(f"{ours}.around_cross.norm", f"{theirs}.encoder_attn_layer_norm")
+    yield from pairs(f"{ours}.feed_forward.up", f"{theirs}.fc1")
+    yield from pairs(f"{ours}.feed_forward.down", f"{theirs}.fc2")
+    yield from norm(f"{ours}.around_feed_forward.norm", f"{theirs}.final_layer_norm")
+
+
+MARIAN = Member(name="marian", classes=("MarianMTModel", "MarianModel"), learned=False).make_architecture()
+BART = Member(name="bart", classes=("BartForConditionalGeneration", "BartModel"), learned=True).make_architecture()

@@ -1,0 +1,149 @@
+"""T5: an encoder-decoder with RMSNorm before each branch, a bias by distance that all layers share, and no others.
+
+Scores are not scaled. The first release has ReLU, and a tied output of vectors divided by √d_model; T5 1.1 has a gated
+GELU and an output of its own, or one that is tied and not scaled.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from clearhead.attention.heads import Heads
+from clearhead.attention.positions import T5Bias
+from clearhead.attention.similarity import Dot
+from clearhead.interop.architectures.base import Architecture, attention, expect, expect_heads, norm, pairs
+from clearhead.interop.config import Config
+from clearhead.interop.tables import Row, expand
+from clearhead.model.arrangements import PreNorm
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, SwiGLU
+from clearhead.model.norms import RMSNorm
+from clearhead.model.outputs import NextToken
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+
+__all__ = ["T5"]
+
+NETWORKS: Mapping[str, Callable[[int], FeedForward]] = {
+    "relu": partial(ReLU, bias=False),
+    "gated-gelu": partial(GeGLU, bias=False, form="tanh"),
+    "gated-silu": partial(SwiGLU, bias=False),
+    "gelu": partial(GELU, bias=False),
+    "gelu_new": partial(GELU, bias=False, form="tanh"),
+    "silu": partial(SiLU, bias=False),
+}
+"""By `feed_forward_proj`. What is called gated-gelu has GELU's approximation by tanh."""
+COUNTS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
+
+
+def read_spec(config: Config) -> EncoderDecoderSpec:
+    vocabulary, d_model = config.count("vocab_size"), config.count("d_model")
+    encoder = EncoderSpec(
+        vocabulary=vocabulary,
+        d_model=d_model,
+        blocks=(read_block(config, "encoder"),) * count_layers(config, "encoder"),
+        embedding=Embedding(position=None, scaled=False),
+        output=None,
+    )
+    decoder = DecoderSpec(
+        vocabulary=vocabulary,
+        d_model=d_model,
+        blocks=(read_block(config, "decoder"),) * count_layers(config, "decoder"),
+        embedding=Embedding(position=None, scaled=False),
+        output=NextToken(tied=is_tied(config), scaled=config.flag("scale_decoder_outputs", is_tied(config))),
+    )
+    return EncoderDecoderSpec(encoder=encoder, decoder=decoder, tied="three" if is_tied(config) else "embeddings")
+
+
+def read_block(config: Config, side: str) -> BlockSpec:
+    heads = Heads(config.count("num_heads"), d_head=config.count("d_kv"))
+    buckets, reach = (
+        config.count("relative_attention_num_buckets", 32),
+        config.count("relative_attention_max_distance", 128),
+    )
+    position = T5Bias(buckets, reach, two_sided=side == "encoder", shared=True)
+    return BlockSpec(
+        attention=AttentionSpec(heads=heads, similarity=Dot(), position=position),
+        cross=AttentionSpec(heads=heads, similarity=Dot()) if side == "decoder" else None,
+        feed_forward=config.choose("feed_forward_proj", NETWORKS, "relu")(config.count("d_ff")),
+        arrangement=PreNorm(RMSNorm(config.number("layer_norm_epsilon", 1e-6))),
+    )
+
+
+def count_layers(config: Config, side: str) -> int:
+    return config.count(COUNTS[side], config.count("num_layers"))
+
+
+def is_tied(config: Config) -> bool:
+    return config.flag("tie_word_embeddings", True)
+
+
+def write_fields(model: Spec, context: int) -> dict[str, Any]:
+    spec = expect(model, EncoderDecoderSpec, "the model")
+    block = spec.decoder.blocks[0]
+    heads, position = expect_heads(block.attention), expect(block.attention.position, T5Bias, "attention.position")
+    feed_forward = expect(block.feed_forward, FeedForward, "feed_forward")
+    names = [name for name, make in NETWORKS.items() if make(feed_forward.d_ff) == feed_forward]
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        "vocab_size": spec.decoder.vocabulary,
+        "d_model": spec.decoder.d_model,
+        "d_kv": heads.shape(spec.decoder.d_model).d_head,
+        "d_ff": feed_forward.d_ff,
+        "num_heads": heads.count,
+        "num_layers": len(spec.encoder.blocks),
+        "num_decoder_layers": len(spec.decoder.blocks),
+        "relative_attention_num_buckets": position.buckets,
+        "relative_attention_max_distance": position.reach,
+        "feed_forward_proj": next(iter(names), "relu"),
+        "layer_norm_epsilon": expect(expect(block.arrangement, PreNorm, "arrangement").norm, RMSNorm, "norm").epsilon,
+        "tie_word_embeddings": spec.tied == "three",
+        "scale_decoder_outputs": expect(spec.decoder.output, NextToken, "output").scaled,
+        "dropout_rate": block.dropout,
+        "n_positions": context,
+    }
+
+
+def list_rows(config: Config) -> list[Row]:
+    gated = isinstance(read_block(config, "encoder").feed_forward, GeGLU | SwiGLU)
+    rows = [Row("shared.weight", ("encoder.embedding.table",))]
+    for side in COUNTS:
+        bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        rows.append(Row(bias, (f"{side}.stack.blocks.0.attention.position.table",)))
+        rows += expand(block_rows(side, gated=gated), count_layers(config, side))
+        rows += norm(f"{side}.stack.norm", f"{side}.final_layer_norm", beta=False)
+    return rows if is_tied(config) else [*rows, Row("lm_head.weight", ("decoder.output.table",))]
+
+
+def block_rows(side: str, *, gated: bool) -> Iterator[Row]:
+    ours, theirs = f"{side}.stack.blocks.{{i}}", f"{side}.block.{{i}}.layer"
+    yield from attention(f"{ours}.attention", f"{theirs}.0.SelfAttention", "q k v o", bias=False)
+    yield from norm(f"{ours}.around_attention.norm", f"{theirs}.0.layer_norm", beta=False)
+    if side == "decoder":
+        yield from attention(f"{ours}.cross", f"{theirs}.1.EncDecAttention", "q k v o", bias=False)
+        yield from norm(f"{ours}.around_cross.norm", f"{theirs}.1.layer_norm", beta=False)
+    last = f"{theirs}.{2 if side == 'decoder' else 1}"
+    maps = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
+    for own, name in maps.items():
+        yield from pairs(f"{ours}.feed_forward.{own}", f"{last}.DenseReluDense.{name}", bias=False)
+    yield from norm(f"{ours}.around_feed_forward.norm", f"{last}.layer_norm", beta=False)
+
+
+def list_copies(config: Config) -> dict[str, str]:
+    names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    return dict.fromkeys([*names, "lm_head.weight"] if is_tied(config) else names, "shared.weight")
+
+
+T5 = Architecture(
+    model_type="t5",
+    classes={"T5ForConditionalGeneration": "translate"},
+    spec=read_spec,
+    rows=list_rows,
+    fields=write_fields,
+    context=lambda config: config.count("n_positions", 512),
+    copies=list_copies,
+    # The first release has a table in the cross-attention that nothing reads.
+    ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+)

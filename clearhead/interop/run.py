@@ -1,0 +1,211 @@
+"""Import a model as a run folder, with which every command works.
+
+```
+import clearhead as ch
+
+run = ch.import_model("models/smollm", "runs/smollm")
+run.generate(["Once upon a time"])
+```
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from clearhead.devices import choose_device
+from clearhead.errors import OptionError, RunError
+from clearhead.files import PARTIAL, flush
+from clearhead.interop.config import Config
+from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face
+from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.training.chat import ChatTemplate
+from clearhead.training.checkpoints import named_tensors
+from clearhead.training.claiming import claim
+from clearhead.training.folder import RunFolder
+from clearhead.training.recipe import Origin
+from clearhead.training.run import Run, check_fit
+from clearhead.training.tasks import TASKS, Embed, Framing, Task, task_named
+
+__all__ = ["DTYPES", "import_model"]
+
+DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+NEW_STATE = {
+    "seconds": 0.0,
+    "tokens": 0,
+    "places": 0,
+    "metrics_size": 0,
+    "best": None,
+    "since_best": 0,
+    "finished": True,
+}
+"""The state of a checkpoint that no training has led to."""
+
+
+def import_model(
+    source: str | Path,
+    path: str | Path,
+    *,
+    task: str | None = None,
+    dtype: str = "float32",
+    context: int | None = None,
+    device: str = "auto",
+) -> Run:
+    """Import the model in a Hugging Face folder as a new run folder, and return the run.
+
+    `task` is what the run shall do, where its class does not say it; `context` a shorter longest text than the model's
+    own. Raises OptionError, DataError or RunError where the model or its tokenizer cannot be read, or the run not be
+    written; then nothing is left at `path`.
+    """
+    if dtype not in DTYPES:
+        raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(DTYPES)}")
+    place = Path(os.path.abspath(path))
+    check_free(place)
+    home = Path(source)
+    if not home.is_dir():
+        raise OptionError(f"{source}: there is no such folder; give one as save_pretrained writes it")
+    imported = read_hugging_face(home)
+    tokens = read_tokenizer(home, rows_of(imported.spec), start=imported.start, end=next(iter(imported.end), None))
+    generation = read_generation(home, imported.config)
+    made = make_task(imported, tokens, generation, task=task, context=context)
+    check_fit(made, imported.spec, str(source))
+    model = imported.model.to(DTYPES[dtype])
+    check_finite(model, str(source))
+    origin = Origin(
+        source=str(source),
+        file_format="Hugging Face",
+        architecture=str(imported.config.get("model_type")),
+        task=made.name,
+        dtype=dtype,
+        parameters=sum(one.numel() for one in model.parameters()),
+    )
+    write_run(place, imported.spec, model, made, origin=origin, chat=tokens.chat)
+    return Run(RunFolder(Path(path)), made, model.to(choose_device(device)).eval(), 0)
+
+
+def check_free(place: Path) -> None:
+    """Raise RunError where something is at a path already; an empty folder is nothing."""
+    try:
+        if os.path.lexists(place) and (place.is_symlink() or not place.is_dir() or any(place.iterdir())):
+            raise RunError(f"{place}: there is something already; choose another folder")
+    except OSError as error:
+        raise RunError(f"{place}: cannot be written to ({error.strerror}); choose another folder") from None
+
+
+def rows_of(spec: Spec) -> int:
+    """Return how many tokens the model has a row for."""
+    return spec.encoder.vocabulary if isinstance(spec, EncoderDecoderSpec) else spec.vocabulary
+
+
+def make_task(
+    imported: Imported, tokens: ImportedTokenizer, generation: Config, *, task: str | None, context: int | None
+) -> Task:
+    """Return the task of the run, with the special tokens that the model expects around its texts."""
+    known = (*TASKS, Embed.name)
+    if task is not None and task not in known:
+        raise OptionError(f"task: there is no {task!r}; there are {', '.join(known)}")
+    if context is not None and not 1 <= context <= imported.context:
+        raise OptionError(f"context: the model reads 1 to {imported.context} tokens; came {context}")
+    if len(set(imported.labels)) < len(imported.labels):
+        raise imported.config.error("id2label", "two classes have one name")
+    kind = task_named(task or imported.task)
+    fields = kind.layout(imported.context).texts
+    made = kind(
+        tokenizers=dict.fromkeys(fields, tokens.tokenizer),
+        context=context or imported.context,
+        labels=imported.labels,
+        framing=dict(framing_of(kind, imported, tokens, generation)),
+    )
+    if kind.place == "blank" and tokens.tokenizer.mask < 0:
+        raise OptionError(
+            "the tokenizer names no mask_token, so there is no way to ask for a blank; choose another task"
+        )
+    return made
+
+
+def framing_of(
+    kind: type[Task], imported: Imported, tokens: ImportedTokenizer, generation: Config
+) -> Iterator[tuple[str, Framing]]:
+    """Yield the framing of each field; `generation` has a token that every output begins with, if there is one."""
+    read = Framing(before=tokens.before, after=tokens.after)
+    forced, never = generation.tokens("forced_bos_token_id"), tuple(forbidden_tokens(generation))
+    if kind.target == "none":
+        yield "text", read
+    elif kind.target == "continues":
+        yield "text", Framing(before=tokens.before, ends=imported.end, never=never)  # nothing stands after it
+    else:
+        if imported.start is None:
+            raise imported.config.error("decoder_start_token_id", "is missing: it says what an output begins with")
+        yield "source", read
+        yield (
+            "target",
+            Framing(
+                before=(imported.start, *forced),
+                opening=() if forced else tokens.before,
+                after=tokens.after or imported.end[:1],
+                ends=imported.end,
+                never=never,
+            ),
+        )
+
+
+def forbidden_tokens(generation: Config) -> Iterator[int]:
+    """Yield the ids that are never to be written; of words of several tokens, which are left out, none."""
+    yield from generation.tokens("suppress_tokens")
+    words = generation.get("bad_words_ids") or []
+    if not isinstance(words, list):
+        raise generation.error("bad_words_ids", f"expected lists of token ids; came {words!r:.80}")
+    for word in words:
+        ids = Config({"bad_words_ids": word}, generation.where).tokens("bad_words_ids")
+        if len(ids) == 1:
+            yield from ids
+
+
+def check_finite(model: nn.Module, where: str) -> None:
+    for name, one in model.named_parameters():
+        if not one.isfinite().all():
+            raise OptionError(f"{where}: the weights have values that are no numbers (NaN or infinite), in {name}")
+
+
+def write_run(
+    place: Path, spec: Spec, model: nn.Module, task: Task, *, origin: Origin, chat: ChatTemplate | None
+) -> None:
+    """Write a run that is in memory as a folder: beside its place, and renamed once it is whole."""
+    try:
+        with written_beside(place) as partial:
+            folder = RunFolder(partial)
+            claim(folder)
+            folder.describe(spec, task, chat=chat)
+            folder.checkpoints.create()
+            folder.checkpoints.save(0, named_tensors(model), {}, NEW_STATE)
+            folder.begin(origin)
+    except (OSError, RunError) as error:
+        raise RunError(f"{place}: the run could not be written, and nothing was left there ({error})") from None
+
+
+@contextmanager
+def written_beside(place: Path) -> Iterator[Path]:
+    """Yield a new folder beside a path; on success rename it to the path, else remove it."""
+    made = [folder for folder in place.parents if not folder.exists()]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f".{place.name}.{secrets.token_hex(4)}{PARTIAL}")
+    try:
+        partial.mkdir()
+        yield partial
+        flush(partial)
+        if place.exists():
+            place.rmdir()  # it was empty, and a rename onto a folder fails on Windows
+        partial.rename(place)
+        flush(place.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        for folder in made:
+            folder.rmdir()
+        raise

@@ -1,0 +1,186 @@
+"""Read the tokenizer of a model folder: tokenizer.json as it stands, and what `transformers` puts around a text.
+
+What `tokenizer_config.json` has beside it is taken too: the names of special tokens, and the chat template.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tokenizers as library
+
+from clearhead.errors import DataError, OptionError
+from clearhead.files import read_bytes
+from clearhead.interop.config import Config
+from clearhead.interop.huggingface import read_object
+from clearhead.text.tokenizer import MOST_BYTES, SpecialIds, Tokenizer, library_errors_as_data_errors, parse_tokenizer
+from clearhead.training.chat import ChatTemplate
+
+__all__ = ["ImportedTokenizer", "read_tokenizer"]
+
+FILE, SETTINGS, NAMES, TEMPLATE = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "pad": ("pad_token",),
+    "unknown": ("unk_token",),
+    "start": ("bos_token", "cls_token"),
+    "end": ("eos_token", "sep_token"),
+    "mask": ("mask_token",),
+}
+"""What the special tokens of Hugging Face's are for, the first that is there."""
+NAMED = tuple(name for names in ROLES.values() for name in names)
+PROBES = ("a", "the", "1", ".", " a", "\n")
+"""Texts of which one has tokens in any vocabulary."""
+
+
+class ImportedTokenizer(NamedTuple):
+    """A tokenizer, the ids that it puts `before` and `after` a text, and the chat template if there is one."""
+
+    tokenizer: Tokenizer
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    chat: ChatTemplate | None
+
+
+def read_tokenizer(home: Path, vocabulary: int, *, start: int | None, end: int | None) -> ImportedTokenizer:
+    """Read the tokenizer of a folder whose model's table has `vocabulary` rows.
+
+    `start` and `end` are the model's, for a tokenizer whose settings name none. DataError where tokenizer.json is
+    missing or none, OptionError where another file is not as it should be.
+    """
+    path = home / FILE
+    try:
+        text = read_bytes(path, most=MOST_BYTES).decode()
+    except FileNotFoundError:
+        raise DataError(
+            f"{home}: has no {FILE}. Write one: "
+            "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected a {FILE}") from None
+    settings = read_settings(home)
+    names = special_names(settings)
+    with library_errors_as_data_errors(str(path)):
+        made = with_special_tokens(parse_tokenizer(text, str(path)), settings, names, vocabulary)
+        before, after = around_text(made)
+        places = made.get_vocab(with_added_tokens=True)
+        found = {role: first_place(places, names, tokens) for role, tokens in ROLES.items()}
+        if found["unknown"] is None:
+            found["unknown"] = unknown_of(made)
+        kept = made.to_str()
+    found |= {role: place for role, place in (("start", start), ("end", end)) if found[role] is None}
+    special = SpecialIds(vocabulary=vocabulary, **found)
+    for place in (*before, *after):
+        if place >= vocabulary:
+            raise DataError(f"{path}: puts the id {place} around a text, and the model's table has {vocabulary} rows")
+    return ImportedTokenizer(
+        Tokenizer(kept, name=str(path), special=special), before, after, read_template(home, settings, names)
+    )
+
+
+def read_settings(home: Path) -> Config:
+    """Return the fields of tokenizer_config.json, and of special_tokens_map.json; either file may be missing."""
+    found: dict[str, Any] = {}
+    for file in (NAMES, SETTINGS):
+        if (home / file).exists():
+            found |= {name: value for name, value in read_object(home / file).items() if value is not None}
+    settings = Config(found, str(home / SETTINGS))
+    settings.require("split_special_tokens", False)
+    return settings
+
+
+def special_names(settings: Config) -> dict[str, str]:
+    """Return the special tokens by Hugging Face's names for them: `bos_token` is `<s>`."""
+    found: dict[str, str] = {}
+    for name in NAMED:
+        value = settings.get(name)
+        value = value.get("content") if isinstance(value, dict) else value
+        if value is not None and not isinstance(value, str):
+            raise settings.error(name, f"expected a token; came {value!r:.80}")
+        if value:
+            found[name] = value
+    return found
+
+
+def with_special_tokens(
+    tokenizer: library.Tokenizer, settings: Config, names: Mapping[str, str], vocabulary: int
+) -> library.Tokenizer:
+    """Return the tokenizer with the special tokens of its settings, and without those that its model has no row for."""
+    whole = json.loads(tokenizer.to_str()) | {"truncation": None, "padding": None}
+    largest = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
+    if largest >= vocabulary:
+        raise DataError(f"{FILE}: has the id {largest}, and the model's table has only {vocabulary} rows")
+    whole["added_tokens"] = [one for one in whole["added_tokens"] if one["id"] < vocabulary]
+    made = library.Tokenizer.from_str(json.dumps(whole))
+    there = {token.content for token in made.get_added_tokens_decoder().values()}
+    for token in (*listed_tokens(settings), *(special_token(name) for name in names.values())):
+        if token.content in there:
+            continue
+        known = made.token_to_id(token.content) is not None
+        if known or made.get_vocab_size(with_added_tokens=True) < vocabulary:
+            there.add(token.content)
+            (made.add_special_tokens if token.special else made.add_tokens)([token])
+    return made
+
+
+def special_token(content: str) -> library.AddedToken:
+    return library.AddedToken(content, special=True, normalized=False)
+
+
+def listed_tokens(settings: Config) -> Iterator[library.AddedToken]:
+    """Yield the tokens that tokenizer_config.json lists by id, in their order."""
+    listed = settings.get("added_tokens_decoder") or {}
+    if not isinstance(listed, dict):
+        raise settings.error("added_tokens_decoder", "expected tokens by id")
+    for place, one in sorted(listed.items(), key=lambda item: (len(item[0]), item[0])):
+        content = one.get("content") if isinstance(one, dict) else None
+        if not isinstance(content, str) or not content:
+            raise settings.error(f"added_tokens_decoder: {place[:20]}", f"expected a token; came {one!r:.80}")
+        flags = {name: bool(one.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}
+        yield library.AddedToken(content, **flags)
+
+
+def around_text(tokenizer: library.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids that the post-processor puts before and after a text.
+
+    Settings such as `add_bos_token` have no say where there is a tokenizer.json, as in `transformers`.
+    """
+    for text in PROBES:
+        found = tokenizer.encode(text, add_special_tokens=True)
+        own = [place for place, special in enumerate(found.special_tokens_mask) if not special]
+        if own:
+            return tuple(found.ids[: own[0]]), tuple(found.ids[own[-1] + 1 :])
+    return tuple(tokenizer.encode("", add_special_tokens=True).ids), ()
+
+
+def first_place(places: Mapping[str, int], names: Mapping[str, str], tokens: tuple[str, ...]) -> int | None:
+    """Return the id of the first of these special tokens that there is."""
+    return next((places[names[token]] for token in tokens if names.get(token) in places), None)
+
+
+def unknown_of(tokenizer: library.Tokenizer) -> int | None:
+    """Return the id that the model of a tokenizer gives to what it does not know."""
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    return tokenizer.token_to_id(unknown) if isinstance(unknown, str) else None
+
+
+def read_template(home: Path, settings: Config, names: Mapping[str, str]) -> ChatTemplate | None:
+    """Read the chat template: of its own file, or of tokenizer_config.json, of several there the `default`."""
+    path = home / TEMPLATE
+    if path.exists():
+        try:
+            return ChatTemplate(read_bytes(path).decode(), dict(names))
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"{path}: cannot be read ({error})") from None
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        several = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = several.get("default")
+    if found is not None and not isinstance(found, str):
+        raise settings.error("chat_template", f"expected a text; came {found!r:.80}")
+    return None if found is None else ChatTemplate(found, dict(names))

@@ -1,0 +1,101 @@
+"""To embed: a vector for each text, with an encoder. It is the task of an imported encoder that has no output."""
+
+from collections.abc import Sequence
+from typing import Literal, final, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.decoding.generating import eval_mode
+from clearhead.decoding.session import pad_right
+from clearhead.errors import OptionError
+from clearhead.model.outputs import POOLS
+from clearhead.model.transformers import Encoder
+from clearhead.text.batches import Rows
+from clearhead.text.encoding import Corpus, Layout
+from clearhead.text.sources import Source
+from clearhead.text.store import Store
+from clearhead.tracing.trace import Trace
+from clearhead.training.answers import in_batches
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks.base import Answer, Batch, Task
+from clearhead.training.tasks.measures import Evaluating
+
+__all__ = ["Embed", "Pooling", "embed_texts"]
+
+Pooling = Literal["mean", "first"]
+"""How the vectors of a text's tokens become one: their mean, or that of the first token (`[CLS]`)."""
+SHOWN = 4
+"""Numbers of a vector that are shown where there is no room for all."""
+
+
+@final
+class Embed(Task):
+    """A text's vector: the mean of its tokens' last vectors. Nothing is asked of it, so it is not trained or scored."""
+
+    name = "embed"
+    verb = "embed"
+    ways = ("text",)
+    answered = "the vector of the last token"
+
+    @staticmethod
+    def layout(context: int) -> Layout:
+        return Layout(texts=("text",), most=context, too_long="cut")
+
+    @classmethod
+    def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+        raise OptionError("task: vectors of texts are not trained for here; choose another task, such as fill")
+
+    def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
+        raise OptionError("to embed asks for nothing that could be wrong, so it has no loss; choose another task")
+
+    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, object], list[str]]:
+        raise OptionError("a run that embeds is not scored: nothing says which vector is right. Use `clearhead embed`")
+
+    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+        found = embed_texts(self, model, texts)
+        return [{"output": shorten(vector), "vector": vector.tolist()} for vector in found]
+
+    @classmethod
+    def usage(cls) -> tuple[str, str]:
+        return "echo 'a line of text' | clearhead embed {run}", "clearhead trace {run} 'a line of text'"
+
+    def answer_names(self, ids: Sequence[int]) -> list[str]:
+        return [f"x{place}" for place in ids]
+
+    def traced_answer(self, source: str, trace: Trace) -> str:
+        return ""
+
+
+def embed_texts(
+    task: Task, model: nn.Module, texts: Sequence[str], *, pooling: Pooling = "mean", normalize: bool = False
+) -> Float[Tensor, "text d_model"]:
+    """Return a vector for each text, on the CPU: the mean of its tokens' last vectors, or the first of them.
+
+    Special tokens around the text count as tokens; padding does not. `normalize` makes each vector's length 1. Raises
+    OptionError for a model that is no encoder.
+    """
+    if not isinstance(model, Encoder):
+        raise OptionError(f"to embed takes an encoder; the run was trained to {task.name} with another kind of model")
+    if pooling not in get_args(Pooling):
+        raise OptionError(f"pooling must be one of {', '.join(get_args(Pooling))}; came {pooling!r}")
+    frame, most = task.frame(), task.reads
+    rows = [frame.around(row, most) for row in task.tokenizer.encode_batch(list(texts))]
+    if empty := [place for place, row in enumerate(rows, 1) if not row]:
+        raise OptionError(f"text {empty[0]} has no tokens, so it has no vector")
+
+    def answer(batch: list[int]) -> list[Tensor]:
+        tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
+        with eval_mode(model):
+            return list(POOLS[pooling](model.states(tokens, lengths=lengths), lengths).float().cpu())
+
+    vectors = in_batches([len(row) for row in rows], model, answer)
+    made = torch.stack(vectors) if vectors else torch.zeros(0, model.spec.d_model)
+    return nn.functional.normalize(made, dim=-1) if normalize else made
+
+
+def shorten(vector: Tensor) -> str:
+    """Return the first numbers of a vector as text."""
+    return " ".join(f"{number:.4f}" for number in vector[:SHOWN].tolist()) + (" …" if len(vector) > SHOWN else "")

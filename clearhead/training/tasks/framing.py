@@ -1,0 +1,72 @@
+"""Framing: the special tokens around a text.
+
+Each task of ours has its own. An imported model brings another: BERT reads `[CLS] text [SEP]`, Llama `<s> text`, a
+Marian writes from `<pad>` on. It is part of the run's model.json, and the task uses it instead of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clearhead.errors import OptionError
+from clearhead.text.batches import Rows
+from clearhead.text.store import Ragged
+
+__all__ = ["Framing", "frame_rows"]
+
+Ids = NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Framing:
+    """Ids of the special tokens `before` and `after` a text.
+
+    `ends` are those that end what the model writes, `never` those that it may not write. `opening` are tokens that it
+    writes itself before the text, as BART does with `<s>`.
+
+    >>> Framing(before=(101,), after=(102,)).around([7, 8])
+    [101, 7, 8, 102]
+    """
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    opening: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many tokens it puts around a text."""
+        return len(self.before) + len(self.opening) + len(self.after)
+
+    def around(self, ids: Sequence[int], most: int | None = None) -> list[int]:
+        """Return the ids with those before and after them; of more than `most` only the first are kept."""
+        return [*self.before, *self.opening, *(ids if most is None else ids[:most]), *self.after]
+
+    def check(self, vocabulary: int, where: str) -> None:
+        """Raise OptionError where an id is none of the model's."""
+        for field in fields(self):
+            for place in getattr(self, field.name):
+                if not 0 <= place < vocabulary:
+                    raise OptionError(f"{where}: {field.name}: the id {place} is not one of 0 to {vocabulary - 1}")
+
+
+def frame_rows(
+    rows: Ragged, batch: Rows, width: int, framing: Framing, pad: int, *, filled: bool
+) -> tuple[Ids, Ids, Ids]:
+    """Return framed rows of a store, how many ids of each text are in them, and how long each is in all.
+
+    They are padded to `width` if filled, else to the longest of them; a text that has no room is cut.
+    """
+    first = (*framing.before, *framing.opening)
+    texts = np.minimum(rows.lengths(batch.which), width - framing.size)
+    longest = width if filled else int(texts.max()) + framing.size
+    ids = rows.padded(batch.which, longest - len(first), pad)
+    for place, token in enumerate(framing.after):
+        ids[np.arange(len(ids)), texts + place] = token
+    front = np.broadcast_to(np.array(first, dtype=np.int64), (len(ids), len(first)))
+    return np.concatenate([front, ids], 1), texts, texts + framing.size

@@ -1,0 +1,251 @@
+"""`clearhead import`, and every verb with what it wrote."""
+
+import io
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+import clearhead as ch
+from clearhead.cli import run
+from clearhead.cli.import_model import describe_import
+from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import Params
+from tests.interop import saved_models
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NAMES = ("gpt2", "llama", "bert", "classifier", "embedder")
+TEXTS = {"bert": "the cat <mask> on the mat"}
+TEXT = "the cat sat on the mat"
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Model folders by name, as `transformers` saved them."""
+    home = tmp_path_factory.mktemp("sources")
+    for name in NAMES:
+        saved_models.save(name, home / name)
+    return home
+
+
+@pytest.fixture(scope="module")
+def runs(sources, tmp_path_factory):
+    """The imported runs by name."""
+    home = tmp_path_factory.mktemp("imported")
+    for name in NAMES:
+        assert run(["import", str(sources / name), str(home / name)]) == 0
+    return home
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, plain_terminal):
+    """Runs a verb in this process: its exit code, what it printed, and what it said on stderr."""
+
+    def ran(*args, stdin=""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        code = run([str(arg) for arg in args])
+        return code, *capsys.readouterr()
+
+    return ran
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to be in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        (
+            "llama",
+            [
+                "decoder         llama · 2 layers × 4 heads (2 for keys and values) · d_model 32",
+                "parameters      4",
+                "context         200 tokens",
+                "reads           <s> text",
+                "task            generate, and chat",
+                "clearhead generate {run} --prompt 'A beginning'",
+                "clearhead trace {run} 'a line of text'",
+            ],
+        ),
+        (
+            "bert",
+            [
+                "encoder         bert · 2 layers × 3 heads · d_model 24",
+                "reads           [CLS] text [SEP]",
+                "task            fill",
+                "clearhead trace {run} 'a line with a <mask> in it'",
+            ],
+        ),
+        ("classifier", ["labels          plum, cat, window", "task            classify"]),
+        ("embedder", ["task            embed", "clearhead embed {run}", "clearhead look {run}"]),
+    ],
+)
+def test_it_says_what_was_read_and_what_to_try(sources, tmp_path, command, name, lines):
+    code, out, err = command("import", sources / name, tmp_path / "run")
+    assert (code, err) == (0, "")
+    for line in lines:
+        assert line.format(run=tmp_path / "run") in out
+
+
+def test_as_json(sources, tmp_path, command):
+    _, out, _ = command("import", sources / "llama", tmp_path / "run", "--json", "--context", 50, "--dtype", "bfloat16")
+    told = json.loads(out)
+    assert told == describe_import(ch.load(tmp_path / "run"))
+    assert (told["context"], told["dtype"], told["task"]) == (50, "bfloat16", "generate")
+    assert told["stacks"] == [
+        {"kind": "decoder", "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_head": 8, "d_model": 32}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("nothing", "run"), "clearhead: nothing: there is no such folder"),
+        (("llama", "run", "--dtype", "int8"), "dtype: 'int8' cannot be imported; there are float32, bfloat16"),
+        (("llama", "run", "--task", "translate"), "to translate takes an encoder-decoder"),
+        (("bert", "run", "--task", "classify"), "to classify takes an encoder with Classes"),
+        (("llama", "run", "--context", "300"), "context: the model reads 1 to 200 tokens; came 300"),
+        (("llama", "."), "there is something already; choose another folder"),
+    ],
+)
+def test_a_mistake_is_named_and_nothing_is_written(sources, here, command, args, message):
+    for name in ("llama", "bert"):
+        shutil.copytree(sources / name, name)
+    before = sorted(here.rglob("*"))
+    code, out, err = command("import", *args)
+    assert (code, out) == (1, "")
+    assert message in err
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_verb_that_takes_a_run(runs, command, name, tmp_path):
+    path, text = runs / name, TEXTS.get(name, TEXT)
+    verb = ch.load(path).task.verb
+    short = ("--tokens", 5) if verb == "generate" else ()
+    for asked in ((verb, path, *short), (verb, path, "--json", *short)):
+        code, out, err = command(*asked, stdin=f"{text}\n\n")
+        assert (code, err) == (0, ""), asked
+        assert len(out.splitlines()) == 2
+    if verb != "generate":
+        assert command("answer", path, stdin=f"{text}\n")[0] == 0
+    assert command("describe", path)[0] == 0
+    code, out, _ = command("trace", path, text)
+    assert code == 0
+    assert "Every attention layer" in out
+    code, _, _ = command("trace", path, text, "--html", tmp_path / "page.html", "--svg", tmp_path / "head.svg")
+    assert code == 0
+    assert (tmp_path / "page.html").stat().st_size > 1000
+    assert json.loads(command("trace", path, text, "--json")[1])
+
+
+def test_they_are_listed(runs, command):
+    code, out, _ = command("runs", runs, "--json")
+    found = {one["name"]: one for one in json.loads(out)["runs"]}
+    assert code == 0
+    assert {name: found[name]["task"] for name in NAMES} == {
+        "gpt2": "generate",
+        "llama": "generate",
+        "bert": "fill",
+        "classifier": "classify",
+        "embedder": "embed",
+    }
+    assert all(one["problem"] is None and one["finished"] and one["parameters"] for one in found.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_explorer_opens_it(runs, name):
+    loaded = ch.load(runs / name, device="cpu")
+    explorer = Explorer(loaded)
+    facts = explorer.run_facts()
+    assert len(facts["examples"]) > 1
+    for example in facts["examples"]:
+        assert explorer.trace(Params(example))["sites"]
+    made = explorer.trace(Params({"source": TEXTS.get(name, TEXT)}))
+    site = made["sites"][-1]["name"]
+    assert explorer.tile(made["id"], Params({"site": site, "head": "1", "step": "weight"})).shape[0]
+    assert explorer.row(made["id"], Params({"site": site, "head": "0", "query": "1"}))
+    assert explorer.curves(Params({}))["lines"] == []
+    edit = {"at": site, "head": 0, "step": "weight", "to": 0.0}
+    changed = explorer.trace(Params({"source": TEXTS.get(name, TEXT), "edits": [edit]}))
+    assert changed["id"] != made["id"]
+
+
+def test_replies_of_a_conversation(runs, command):
+    asked = ("generate", runs / "llama", "--chat", "--greedy", "--tokens", 8)
+    code, one, _ = command(*asked, "--prompt", "Who sat?")
+    reply = ch.load(runs / "llama", device="cpu").chat(
+        [{"role": "user", "content": "Who sat?"}], max_new=8, method=ch.Greedy()
+    )
+    assert code == 0
+    assert json.loads(command(*asked, "--prompt", "Who sat?", "--json")[1])["output"] == reply
+    assert one.endswith("\n")
+    told = json.loads(command(*asked, "--prompt", "Who sat?", "--json", "--system", "Be brief.")[1])["output"]
+    assert told != reply
+    code, _, err = command("generate", runs / "gpt2", "--chat", "--prompt", "Who sat?")
+    assert code == 1
+    assert "has no chat template" in err
+    code, _, err = command("generate", runs / "llama", "--system", "x", "--prompt", "Who sat?")
+    assert code == 2
+    assert "--system" in err
+
+
+def test_resuming_and_evaluating_what_cannot_be_are_named(runs, command, tmp_path):
+    (tmp_path / "t.txt").write_text(TEXT)
+    code, _, err = command("train", runs / "llama", "--resume")
+    assert code == 1
+    assert "was imported from" in err
+    code, _, err = command("evaluate", runs / "embedder", "--text", tmp_path / "t.txt")
+    assert code == 1
+    assert "a run that embeds is not scored" in err
+    code, out, _ = command("evaluate", runs / "llama", "--text", tmp_path / "t.txt")
+    assert code == 0
+    assert "perplexity" in out
+
+
+def test_vectors_of_lines_and_as_an_array(runs, command, tmp_path):
+    loaded = ch.load(runs / "embedder", device="cpu")
+    lines = f"{TEXT}\n\nthe window\n"
+    code, out, err = command("embed", runs / "embedder", "--normalize", stdin=lines)
+    assert (code, err) == (0, "")
+    expected = loaded.embed([TEXT, "the window"], normalize=True)
+    found = out.split("\n")
+    assert found[1] == ""
+    assert np.allclose([json.loads(found[0]), json.loads(found[2])], expected, atol=1e-6)
+    code, out, _ = command("embed", runs / "embedder", "--output", tmp_path / "v.npy", stdin=lines)
+    assert code == 0
+    assert "3 vectors of 24 numbers" in out
+    array = np.load(tmp_path / "v.npy", allow_pickle=False)
+    assert array.dtype == np.float32
+    assert np.array_equal(array[1], np.zeros(24))
+    assert np.allclose(array[[0, 2]], loaded.embed([TEXT, "the window"]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--pooling", "sum"), "'sum' is not one of 'mean', 'first'"),
+        (("--json", "--output", "v.npy"), "--output writes an array"),
+        (("--output", "nowhere/v.npy"), "there is no folder nowhere"),
+    ],
+)
+def test_embed_asked_wrongly(runs, command, here, args, message):
+    code, out, err = command("embed", runs / "embedder", *args, stdin="x\n")
+    assert code
+    assert out == ""
+    assert list(here.iterdir()) == []
+    assert message in err
+
+
+def test_a_decoder_has_no_vectors_of_texts(runs, command):
+    code, out, err = command("embed", runs / "gpt2", stdin="x\n")
+    assert (code, out) == (1, "")
+    assert "to embed takes an encoder" in err

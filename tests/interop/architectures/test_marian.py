@@ -1,0 +1,111 @@
+"""Marian and BART as `transformers` saves them, of odd configurations drawn at random."""
+
+import json
+import random
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
+
+from clearhead.errors import OptionError
+from clearhead.interop import read_hugging_face
+from clearhead.interop.architectures.marian import BART, MARIAN
+from clearhead.model import presets
+from tests.interop.peers import same_translation, save, translator_is_read
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+KINDS = {"marian": (MarianConfig, MarianMTModel), "bart": (BartConfig, BartForConditionalGeneration)}
+TIES = [(True, True), (False, True), (False, False)]
+
+
+def draw(kind, seed, ties=None):
+    torch.manual_seed(seed)
+    rng = random.Random(f"{kind} {seed}")
+    config_class, model_class = KINDS[kind]
+    vocabulary, own = rng.randint(11, 40), {}
+    if kind == "marian":
+        shared, tied = rng.choice(TIES) if ties is None else ties
+        own = {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": tied}
+        own["decoder_vocab_size"] = vocabulary if shared else rng.randint(11, 40)
+    config = config_class(
+        vocab_size=vocabulary,
+        max_position_embeddings=rng.randint(45, 60),
+        d_model=12,
+        encoder_layers=rng.randint(1, 3),
+        decoder_layers=rng.randint(1, 3),
+        encoder_attention_heads=rng.choice([1, 2, 3]),
+        decoder_attention_heads=rng.choice([1, 2, 3]),
+        encoder_ffn_dim=rng.choice([7, 30]),
+        decoder_ffn_dim=rng.choice([7, 30]),
+        activation_function=rng.choice(["gelu", "relu", "swish", "gelu_new"]),
+        scale_embedding=rng.random() < 0.5,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+        forced_eos_token_id=None,
+        decoder_start_token_id=rng.randint(0, 10),
+        **own,
+    )
+    peer = model_class(config)
+    peer.final_logits_bias.normal_()
+    return peer
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_read_and_goes_back(kind, seed, tmp_path):
+    translator_is_read(draw(kind, seed), tmp_path)
+
+
+@pytest.mark.parametrize("ties", TIES, ids=str)
+def test_every_way_to_share_tables(ties, tmp_path):
+    translator_is_read(draw("marian", 7, ties), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_translations_are_theirs(kind, tmp_path):
+    same_translation(draw(kind, 9), tmp_path)
+
+
+def test_files_may_hold_tied_tables_again_and_lack_the_bias(tmp_path):
+    save(draw("bart", 1), tmp_path)
+    expected = read_hugging_face(tmp_path).model.state_dict()
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    table = tensors["model.shared.weight"]
+    for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
+        tensors[name] = table.clone()
+    del tensors["final_logits_bias"]
+    save_file(tensors, path)
+    again = read_hugging_face(tmp_path).model.state_dict()
+    assert not again["decoder.output.bias"].any()
+    assert all(torch.equal(again[name], one) for name, one in expected.items() if name != "decoder.output.bias")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("marian", {"normalize_before": True}, "normalize_before: True is not supported yet; expected False"),
+        ("marian", {"normalize_embedding": True}, "normalize_embedding: True is not supported yet"),
+        ("bart", {"tie_word_embeddings": False}, "tie_word_embeddings: False is not supported yet"),
+        ("bart", {"activation_function": "tanh"}, "activation_function: 'tanh' is not supported"),
+        ("bart", {"vocab_size": 400_000_000}, "config.json describes a larger model than the tensors are of"),
+    ],
+)
+def test_a_field_that_is_not_supported_is_named(kind, changes, message, tmp_path):
+    save(draw(kind, 0, ties=(True, True)), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(OptionError, match=message):
+        read_hugging_face(tmp_path)
+
+
+def test_what_it_cannot_say_is_named():
+    spec = presets.tiny(9)
+    with pytest.raises(OptionError, match=r"marian cannot say spec.encoder.embedding.position.layout = 'interleaved'"):
+        MARIAN.config_of(spec)
+    with pytest.raises(OptionError, match=r"bart cannot say this model: embedding.position is Sinusoidal"):
+        BART.config_of(spec)

@@ -1,0 +1,297 @@
+"""Models that `transformers` saved, imported as runs: every verb, and its answers are those of `transformers`."""
+
+import json
+import math
+import shutil
+
+import pytest
+import torch
+
+import clearhead as ch
+from clearhead.errors import ClearheadError, DataError, OptionError, RunError
+from clearhead.interop.run import import_model
+from clearhead.text.sources import Documents
+from clearhead.training.folder import RunFolder
+from clearhead.training.recipe import Origin
+from tests.interop import saved_models
+from tests.interop.saved_models import DECODERS, Pair, draw_texts
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PROMPTS = ("the cat sat on", "Der Hund, größer 😀, the window in the rain opens to the sea, the cat")
+TALK = [
+    {"role": "system", "content": "  Be brief. "},
+    {"role": "user", "content": "Who sat on the mat?"},
+    {"role": "assistant", "content": "the cat"},
+    {"role": "user", "content": "größer 😀 <s>?"},
+]
+
+
+@pytest.fixture(scope="module", params=DECODERS)
+def pair(request, tmp_path_factory):
+    return Pair(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return Pair("llama", tmp_path_factory.mktemp("llama"))
+
+
+def peer_writes(pair, ids, **options):
+    """What `transformers` writes after these ids, greedily."""
+    made = pair.peer.generate(torch.tensor([ids]), do_sample=False, **options)
+    return made[0, len(ids) :].tolist()
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_greedy_ids_are_those_of_transformers(pair):
+    for prompt in PROMPTS:
+        ids = pair.tokenizer(prompt)["input_ids"]
+        row = pair.exact.tokenizer.encode(prompt)
+        [[mine]] = pair.exact.task.continue_rows(pair.exact.model, [row], ch.Greedy(), max_new=64)
+        assert list(mine.tokens) == peer_writes(pair, ids, max_new_tokens=64), prompt
+
+
+@torch.no_grad()
+def test_an_end_token_ends_the_text(pair, monkeypatch):
+    """The ninth token that is written is made the one that ends."""
+    task, row = pair.exact.task, pair.exact.tokenizer.encode(PROMPTS[0])
+    [[whole]] = task.continue_rows(pair.exact.model, [row], ch.Greedy(), max_new=64)
+    frame = task.frame()
+    framing = type(frame)(before=frame.before, ends=(whole.tokens[8],))
+    [[short]] = task.continue_rows(pair.exact.model, [row], ch.Greedy(), max_new=64, framing=framing)
+    theirs = peer_writes(
+        pair, pair.tokenizer(PROMPTS[0])["input_ids"], max_new_tokens=64, eos_token_id=whole.tokens[8], pad_token_id=0
+    )
+    assert list(short.tokens) == theirs
+
+
+def test_text_is_what_transformers_decodes(pair):
+    for prompt in PROMPTS:
+        [text] = pair.run.generate([prompt], max_new=20, method=ch.Greedy())
+        if pair.name != "llama":  # a byte that makes no character with the next one changes what was said before it
+            assert "".join(pair.run.stream(prompt, max_new=20, method=ch.Greedy())) == text
+        ids = pair.run.tokenizer.encode(prompt)
+        [[tokens]] = pair.run.task.continue_rows(pair.run.model, [ids], ch.Greedy(), max_new=20)
+        both, first = (pair.tokenizer.decode(some, skip_special_tokens=True) for some in ([*ids, *tokens.tokens], ids))
+        assert first + text == both
+
+
+def test_of_a_text_past_the_context_the_end_is_read_after_what_stands_before(pair):
+    task = pair.exact.task
+    ids = pair.exact.tokenizer.encode("the cat sat on the mat, größer " * 30)
+    assert len(ids) > task.context
+    [[found]] = task.continue_rows(pair.exact.model, [ids], ch.Greedy(), max_new=10)
+    read = task.context - 10
+    before = list(task.frame().before)
+    seen = [*before, *ids[len(before) - read :]]
+    assert len(seen) == read
+    assert list(found.tokens) == peer_writes(pair, seen, max_new_tokens=10)
+
+
+def test_from_nothing_it_begins_with_the_models_own_token(pair):
+    [[found]] = pair.exact.task.continue_rows(pair.exact.model, [[]], ch.Greedy(), max_new=20)
+    start = pair.peer.config.bos_token_id
+    assert list(found.tokens) == peer_writes(pair, [start], max_new_tokens=20)
+
+
+@torch.no_grad()
+def test_perplexity_is_that_of_transformers(pair, tmp_path):
+    text = "\n".join(saved_models.TEXTS[:3])
+    file = tmp_path / "test.txt"
+    file.write_text(text, encoding="utf-8")
+    found = pair.exact.evaluate(Documents(paths=(str(file),), unit="file"))
+    ids = pair.exact.tokenizer.encode(text)
+    assert len(ids) < pair.exact.task.context
+    first = pair.peer.config.bos_token_id
+    logits = pair.peer(torch.tensor([[first, *ids]])).logits[0, :-1]
+    if not pair.exact.task.frame().before:  # GPT-2 reads a text as it is: only its first token is asked from the start
+        logits[1:] = pair.peer(torch.tensor([ids])).logits[0, :-1]
+    nats = torch.nn.functional.cross_entropy(logits, torch.tensor(ids)).item()
+    assert found["loss"] == pytest.approx(nats, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(nats), rel=1e-5)
+    assert found["tokens"] == len(ids)
+
+
+@torch.no_grad()
+def test_a_trace_has_the_weights_of_transformers(pair):
+    traced = ch.trace(pair.run, PROMPTS[0])
+    ids = torch.tensor([pair.tokenizer(PROMPTS[0])["input_ids"]])
+    side = traced.sides["decoder"]
+    assert [*side.ids] == ids[0].tolist()
+    eager = type(pair.peer)(pair.peer.config)
+    eager.load_state_dict(pair.peer.state_dict())
+    eager.set_attn_implementation("eager")
+    theirs = eager.double().eval()(ids, output_attentions=True)
+    for layer, weights in enumerate(theirs.attentions):
+        for head in range(weights.shape[1]):
+            mine = traced.decoder[layer].attention.head[head].weight
+            assert torch.allclose(mine.double(), weights[0, head], atol=1e-5), (layer, head)
+    best = theirs.logits[0, -1].softmax(-1)
+    assert traced.candidates[-1][0].id == int(best.argmax())
+    assert math.exp(traced.candidates[-1][0].log_prob) == pytest.approx(best.max().item(), abs=1e-5)
+
+
+def test_ablating_a_head_changes_the_answer_as_zeroing_it_in_transformers(llama):
+    edit = ch.Edit(at="decoder.1.attention", head=2, step="context", to=0.0)
+    made = ch.trace(llama.run, PROMPTS[0], edits=[edit])
+    d_head = llama.peer.config.head_dim
+    peer = type(llama.peer)(llama.peer.config)
+    peer.load_state_dict(llama.peer.state_dict())
+    peer.double().eval()
+    with torch.no_grad():
+        peer.model.layers[1].self_attn.o_proj.weight[:, 2 * d_head : 3 * d_head] = 0
+        theirs = peer(torch.tensor([llama.tokenizer(PROMPTS[0])["input_ids"]])).logits[0, -1].softmax(-1)
+    assert made.candidates[-1][0].id == int(theirs.argmax())
+    assert math.exp(made.candidates[-1][0].log_prob) == pytest.approx(theirs.max().item(), abs=1e-5)
+
+
+def test_a_conversation_is_rendered_and_answered_as_by_transformers(llama):
+    text = llama.run.chat_text(TALK)
+    assert text == llama.tokenizer.apply_chat_template(TALK, tokenize=False, add_generation_prompt=True)
+    ids = llama.tokenizer.apply_chat_template(TALK, add_generation_prompt=True)["input_ids"]
+    assert llama.run.tokenizer.encode(text) == ids
+    reply = llama.exact.chat(TALK, max_new=30, method=ch.Greedy())
+    theirs = peer_writes(llama, ids, max_new_tokens=30)
+    both = llama.tokenizer.decode([*ids, *theirs], skip_special_tokens=True)
+    assert both == llama.tokenizer.decode(ids, skip_special_tokens=True) + reply
+    assert next(llama.exact.stream_reply(TALK, max_new=1, method=ch.Greedy())) == reply[:1]
+
+
+def test_a_run_without_a_template_is_told(llama, tmp_path):
+    (tmp_path / "source").mkdir()
+    for file in llama.source.iterdir():
+        if file.name != "chat_template.jinja":
+            shutil.copy(file, tmp_path / "source")
+    run = import_model(tmp_path / "source", tmp_path / "run", device="cpu")
+    with pytest.raises(OptionError, match="has no chat template: its model was not trained to talk"):
+        run.chat(TALK)
+
+
+def test_bfloat16_weights_are_kept_and_used_as_such(llama, tmp_path):
+    import_model(llama.source, tmp_path / "run", dtype="bfloat16", device="cpu")
+    run = ch.load(tmp_path / "run", device="cpu")
+    assert {one.dtype for one in run.model.parameters()} == {torch.bfloat16}
+    for name, one in run.model.named_parameters():
+        assert torch.equal(one, llama.run.model.get_parameter(name).bfloat16())
+    assert run.generate(["the cat"], max_new=10, method=ch.Greedy())
+    assert ch.trace(run, "the cat sat").candidates
+    sizes = [sum(file.stat().st_size for file in folder.rglob("model.safetensors")) for folder in run_paths(run, llama)]
+    assert sizes[0] < 0.6 * sizes[1]
+
+
+def run_paths(run, pair):
+    return run.folder.path, pair.run.folder.path
+
+
+def test_a_shorter_context_can_be_asked_for(llama, tmp_path):
+    run = import_model(llama.source, tmp_path / "run", context=32, device="cpu")
+    assert run.task.context == ch.load(tmp_path / "run").task.context == 32
+    for context in (0, 201):
+        with pytest.raises(OptionError, match="context: the model reads 1 to 200 tokens"):
+            import_model(llama.source, tmp_path / "other", context=context)
+
+
+def test_the_folder_says_where_it_is_from(pair):
+    origin = pair.run.folder.origin()
+    assert isinstance(origin, Origin)
+    assert origin.source == str(pair.source)
+    assert (origin.task, origin.dtype) == (pair.run.task.name, "float32")
+    assert origin.parameters == sum(one.numel() for one in pair.peer.parameters())
+    assert not (pair.run.folder.path / "data").exists()
+    told = pair.run.folder.read_description()
+    assert told["data"] is None
+
+
+def test_an_imported_run_is_not_resumed(pair):
+    with pytest.raises(RunError, match=r"was imported from .*clearhead train NEW --from"):
+        ch.training.resume(pair.run.folder.path)
+
+
+def test_nothing_is_left_of_an_import_that_fails(llama, tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    place = tmp_path / "new" / "run"
+    with pytest.raises(OptionError, match="there is no such folder"):
+        import_model(tmp_path / "nothing", place)
+    with pytest.raises(OptionError, match="dtype: 'float16' cannot be imported; there are float32, bfloat16"):
+        import_model(llama.source, place, dtype="float16")
+    with pytest.raises(OptionError, match="task: there is no 'dance'"):
+        import_model(llama.source, place, task="dance")
+    with pytest.raises(ClearheadError, match="names no mask_token, so there is no way to ask for a blank"):
+        import_model(llama.source, place, task="fill")
+    monkeypatch.setattr("clearhead.training.checkpoints.save_file", full)
+    with pytest.raises(RunError, match=r"run: the run could not be written, and nothing was left there .*No space"):
+        import_model(llama.source, place)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_there_is_not_touched(llama, tmp_path):
+    (tmp_path / "run").mkdir()
+    import_model(llama.source, tmp_path / "run", device="cpu")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(RunError, match="there is something already; choose another folder"):
+        import_model(llama.source, tmp_path / "run")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_weights_that_are_no_numbers_are_refused(llama, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(llama.source, tmp_path / "source")
+    tensors = load_file(tmp_path / "source" / "model.safetensors")
+    tensors["model.norm.weight"][3] = float("nan")
+    save_file(tensors, tmp_path / "source" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(OptionError, match=r"values that are no numbers .*, in stack\.norm\.gamma"):
+        import_model(tmp_path / "source", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "changes", "message"),
+    [
+        ("framing text", {"before": [9999]}, "framing: text: before: the id 9999 is not one of"),
+        ("framing text", {"before": "x"}, "framing: text.before: expected"),
+        ("framing text", {"is": "Recipe"}, "Recipe"),
+        ("framing other", {}, "framing: other"),
+        ("special tokenizer.json", {"vocabulary": 9}, "has the id 399, and its model has only 9 rows"),
+        ("special tokenizer.json", {"end": 999}, "end: the id 999 is not one of the model's"),
+        ("special tokenizer.json", {"vocabulary": 500}, "has another vocabulary"),
+    ],
+)
+def test_a_changed_description_is_refused(llama, tmp_path, place, changes, message):
+    """With a checksum that fits: even what this program could have written must not lead it astray."""
+    shutil.copytree(llama.run.folder.path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    told = {name: one for name, one in folder.read_own(folder.model_file).items() if name not in ("sha256", "format")}
+    field, name = place.split()
+    there = next(iter(told[field].values()))
+    folder.write_own(folder.model_file, {**told, field: {**told[field], name: {**there, **changes}}})
+    with pytest.raises((RunError, DataError), match=message):
+        ch.load(tmp_path / "run")
+
+
+def test_a_changed_chat_template_is_refused(llama, tmp_path):
+    shutil.copytree(llama.run.folder.path, tmp_path / "run")
+    (tmp_path / "run" / "chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(RunError, match=r"chat_template\.jinja: was changed since the run began"):
+        ch.load(tmp_path / "run").chat(TALK)
+
+
+def test_texts_are_framed_as_transformers_does(pair):
+    for text in draw_texts(11, 40):
+        row = pair.run.tokenizer.encode(text)
+        assert pair.run.task.frame().around(row) == pair.tokenizer(text)["input_ids"]
+
+
+def test_generation_config_says_what_ends_a_text(llama, tmp_path):
+    shutil.copytree(llama.source, tmp_path / "source")
+    path = tmp_path / "source" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": [5, 2]}))
+    run = import_model(tmp_path / "source", tmp_path / "run", device="cpu")
+    assert run.task.frame().ends == (5, 2)
+    path.unlink()
+    run = import_model(tmp_path / "source", tmp_path / "again", device="cpu")
+    assert run.task.frame().ends == (2,)
