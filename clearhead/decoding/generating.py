@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clearhead.decoding.beam import Beam, beam_search
-from clearhead.decoding.greedy import greedy_search
+from clearhead.decoding.greedy import choose_likeliest, greedy_search
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
 from clearhead.decoding.recorded import records
 from clearhead.decoding.request import (
@@ -77,7 +77,7 @@ def generate(
             session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
             if isinstance(method, Beam):
                 return beam_search(session, request.prompts, method, rules, candidates)
-            step = session.find_recorded(choose=True)
+            step = session.find_recorded(choose_likeliest, warm_ups=0)
             if step is not None:
                 return [[found] for found in greedy_search(session, step, len(request.inputs), rules)]
             return collect(decode_on(session, request.prompts, method, rules, candidates), len(request.inputs))
