@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.text import Text
 
 from clearhead.cli.screen import prose, rule, show, show_json
@@ -80,10 +81,11 @@ def describe(
     check_lengths(model, spec, source, target)
     usual = usual_length(model)
     made = describe_model(spec, batch=batch, source=source or usual, target=target or usual)
+    blocks = export_blocks(model, spec)
     if as_json:
-        show_json(as_object(model, spec, made))
+        show_json(as_object(model, spec, made) | ({} if blocks is None else {"exports": blocks}))
     else:
-        show(*page(model, spec, made))
+        show(*page(model, spec, made), *export_rows(blocks or {}))
 
 
 def find_spec(model: str, size: str | None, vocabulary: int | None) -> Spec:
@@ -109,6 +111,25 @@ def find_spec(model: str, size: str | None, vocabulary: int | None) -> Spec:
         return sized(model, parse_count(size), vocabulary or VOCABULARY)
     except OptionError as error:
         raise typer.BadParameter(str(error), param_hint="--size") from error
+
+
+def export_blocks(model: str, spec: Spec) -> dict[str, list[str]] | None:
+    """Return for each format of export what of a run it cannot express; None for what is no run."""
+    folder = RunFolder(Path(model))
+    if not folder.exists():
+        return None
+    from clearhead.interop.export import blocks_by_format
+
+    task = folder.task()
+    return blocks_by_format(spec, task.name, tuple(one.kind for one in task.tokenizers.values()))
+
+
+def export_rows(blocks: dict[str, list[str]]) -> Iterator[RenderableType]:
+    """Yield a line for each format of export: that it can be written, or what blocks it."""
+    for name, found in blocks.items():
+        yield prose(f"export to {name}: " + (f"blocked, no {escape('; no '.join(found))}" if found else "yes"))
+    if blocks:
+        yield Text()
 
 
 def usual_length(model: str) -> int:

@@ -87,7 +87,7 @@ def expression_of(run: Run) -> Expression:
 
 def express(spec: Spec, task: str, context: int) -> Expression | list[str]:
     """Return how the first architecture that can says a model; where none can, why each cannot."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, None]] = {}
     for architecture in ARCHITECTURES.values():
         if task not in architecture.classes.values():
             continue
@@ -96,7 +96,7 @@ def express(spec: Spec, task: str, context: int) -> Expression | list[str]:
                 config = architecture.config_of(tried, context=context)
             except OptionError as error:
                 name, _, reason = str(error).partition(" cannot say ")
-                reasons.setdefault(reason, []).append(name)
+                reasons.setdefault(reason, {})[name] = None
                 continue
             if Config(config, "config.json").task(architecture.classes) == task:
                 return Expression(architecture, config, tried, reordered=tried == sines_first(spec) != spec)
