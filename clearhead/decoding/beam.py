@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, final, get_args
+from typing import Literal, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor
@@ -133,7 +133,7 @@ def beam_search(
     return [sentence.ended[: method.n_best] for sentence in every]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Search:
     """One step after another of every sentence of a session."""
 
@@ -142,18 +142,35 @@ class Search:
     rules: Rules
     candidates: int
     watcher: Watcher | None = None
+    before: Tensor = torch.empty(0)
+    """The log-probability of each beam so far, `(sentence, beam)`: of a recorded step, in memory that stays."""
+
+    def __post_init__(self) -> None:
+        if not (self.candidates or self.rules.look_back or self.rules.min_new > 1):
+            self.session.search = self.search_recorded
+
+    @property
+    def keep(self) -> int:
+        """Return how many continuations to find: enough that `width` go on, however many end."""
+        return max(2, 1 + len(self.rules.end)) * self.method.width
 
     def continuations(self, sentences: Sequence[Sentence], n_new: int) -> list[Found]:
-        """Return the best continuations of every sentence: enough that `width` go on, however many end."""
-        keep = max(2, 1 + len(self.rules.end)) * self.method.width
+        """Return the best continuations of every sentence."""
+        recorded = self.session.recorded
+        if recorded is not None and recorded.found is not None:
+            return unpack(recorded.found[0][:, : len(sentences)], [()] * len(self.session.logits))
         so_far = [row for sentence in sentences for row in sentence.so_far(self.rules)]
         log_probs = self.session.log_probs(self.rules, so_far)
         shown = top_candidates(log_probs, self.candidates)
-        values, tokens = top(self.rules.forbid(log_probs, n_new, so_far), keep)
+        values, tokens = top(self.rules.forbid(log_probs, n_new, so_far), self.keep)
         totals = [[node.total for node in sentence.live] for sentence in sentences]
-        wide = widest_float(values.device)
-        before = send(totals, values.device, wide)
-        return found_in(values.to(wide), tokens, before, keep, shown)
+        before = torch.tensor(totals, dtype=widest_float(values.device), device=values.device)
+        return unpack(best_of(values, tokens, before, self.keep), shown)
+
+    def search_recorded(self, log_probs: Tensor, tokens: Tensor) -> tuple[Tensor]:
+        """Return the best continuations of every sentence: what is recorded with a step."""
+        values, found = top(log_probs, self.keep)
+        return (best_of(values, found, self.before, self.keep),)
 
     def advance(self, sentence: Sentence, found: Found, length: int) -> list[int]:
         """Finish beams that end, keep the best of the rest, and return which beam each of them continues.
@@ -193,24 +210,46 @@ class Search:
             missing = n_beams - len(origins[i])
             rows += [i * n_before + beam for beam in (*origins[i], *[0] * missing)]
             sentences[i].live += [Node(ROOT, 0, FORBIDDEN)] * missing
+        live = [node for i in stays for node in sentences[i].live]
         device = self.session.logits.device
-        kept = None if len(stays) == len(sentences) else send(stays, device)
-        self.session.select(send(rows, device), kept)
-        self.session.extend(send([node.token for i in stays for node in sentences[i].live], device))
+        # One transfer for all three, and no wait for the GPU: token ids are exact in the widest float.
+        numbers = torch.tensor([rows, [node.token for node in live], [node.total for node in live]], dtype=torch.double)
+        numbers = numbers.to(widest_float(device))
+        sent = numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)
+        kept = None if len(stays) == len(sentences) else torch.tensor(stays, device=device)
+        self.session.select(sent[0].long(), kept)
+        self.hold_totals(sent[2].view(len(stays), n_beams))
+        self.session.extend(sent[1].long())
+
+    def hold_totals(self, totals: Tensor) -> None:
+        """Keep each beam's log-probability where the recorded step reads it; beside it, of sentences that have left."""
+        recorded = self.session.recorded
+        if recorded is None or recorded.replay is None:
+            self.before = totals.clone()
+        else:
+            self.before[: len(totals)] = totals
 
 
-def send(numbers: list[Any], device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
-    """Return numbers as a tensor on the device, without waiting for a GPU to finish what it is doing."""
-    made = torch.tensor(numbers, dtype=dtype)
-    return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made.to(device)
+def best_of(log_probs: Tensor, tokens: Tensor, before: Tensor, keep: int) -> Tensor:
+    """Return the best of each sentence among the best of each beam: log-probability, beam and token of each.
 
-
-def found_in(log_probs: Tensor, tokens: Tensor, before: Tensor, keep: int, shown: list[Candidates]) -> list[Found]:
-    """Return the best of each sentence, among the best of each beam; `before` is each beam's log-probability."""
+    `before` is each beam's log-probability so far. All three are in one tensor, `(3, sentence, keep)`, so that they are
+    read from a GPU at once.
+    """
     n_sentences, n_beams = before.shape
     totals = (log_probs.view(n_sentences, n_beams, -1) + before.unsqueeze(-1)).flatten(1)
     best, place = totals.topk(min(keep, totals.shape[1]), -1)
-    beams = place // log_probs.shape[-1]
     chosen = tokens.view(n_sentences, -1).gather(-1, place)
-    lists = zip(best.tolist(), beams.tolist(), chosen.tolist(), strict=True)
-    return [Found(*found, shown[i * n_beams : (i + 1) * n_beams]) for i, found in enumerate(lists)]
+    return torch.stack([best, (place // log_probs.shape[-1]).to(best.dtype), chosen.to(best.dtype)])
+
+
+def unpack(best: Tensor, shown: list[Candidates]) -> list[Found]:
+    """Return what `best_of` found, of every sentence; `shown` is what each beam saw."""
+    totals, beams, tokens = best.tolist()
+    n_beams = len(shown) // len(totals)
+    return [
+        Found(
+            totals[i], [int(one) for one in beams[i]], [int(one) for one in tokens[i]], shown[i * n_beams :][:n_beams]
+        )
+        for i in range(len(totals))
+    ]

@@ -13,7 +13,7 @@ from clearhead.decoding.rules import Rules
 from clearhead.decoding.session import Session
 from clearhead.decoding.topk import best
 
-__all__ = ["greedy_search"]
+__all__ = ["choose_likeliest", "greedy_search"]
 
 AT_ONCE = 16
 """Steps that are taken before anyone looks whether rows have ended: looking waits for the GPU."""
@@ -38,6 +38,15 @@ def greedy_search(session: Session, step: RecordedStep, count: int, rules: Rules
     return rows.hypotheses()
 
 
+def choose_likeliest(
+    log_probs: Float[Tensor, "row vocabulary"], tokens: Int[Tensor, "row 1"]
+) -> tuple[Float[Tensor, "row"], Int[Tensor, "row"]]:
+    """Return the likeliest token of every row and its log-probability, and let the next step read it."""
+    value, token = log_probs.max(-1)
+    tokens.copy_(token.unsqueeze(1))
+    return value, token
+
+
 def choose_tokens(
     session: Session, step: RecordedStep, rows: "Rows"
 ) -> Iterator[tuple[Float[Tensor, "row"], Int[Tensor, "row"]]]:
@@ -58,6 +67,7 @@ def choose_tokens(
             step.tokens.copy_(found[1].unsqueeze(1))
             recorded = step.replay
         step.advance()
+        assert step.found is not None
         found = step.found
 
 

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from clearhead.decoding.caches import Caches, FromSource
 
-__all__ = ["RecordedStep", "record", "records"]
+__all__ = ["RecordedStep", "Search", "record", "records"]
 
 Logits = Float[Tensor, "row vocabulary"]
+Search = Callable[[Logits, Int[Tensor, "row 1"]], tuple[Tensor, ...]]
+"""Takes log-probabilities and the memory that the next step's tokens are read from."""
 WARM_UPS = 2
 """Steps with the same number of rows before one is recorded: a beam begins with fewer rows than it goes on with."""
 FEWEST = 8
@@ -51,23 +53,30 @@ def record(work: Callable[[], None]) -> Callable[[], None]:
 class RecordedStep:
     """The step of a session: `compute` makes logits of one new token a row, at the column that the clock is at.
 
-    `choose` True makes the step choose the likeliest token as well: it is what the next step reads, and `found` holds
-    it and its log-probability.
+    `search` is recorded with it: from the logits to the tensors that choose what follows, which `found` then holds.
+    `warm_ups`: steps with the same number of rows before one is recorded, `WARM_UPS` unless it is known better.
     """
 
     def __init__(
-        self, caches: Caches, compute: Callable[[Int[Tensor, "row 1"]], Logits], *, choose: bool = False
+        self,
+        caches: Caches,
+        compute: Callable[[Int[Tensor, "row 1"]], Logits],
+        search: Search | None = None,
+        *,
+        warm_ups: int | None = None,
     ) -> None:
-        self.caches, self.clock, self.compute, self.choose = caches, caches.clock, compute, choose
+        self.caches, self.clock, self.compute = caches, caches.clock, compute
+        self.search, self.warm_ups = search, WARM_UPS if warm_ups is None else warm_ups
         self.replay: Callable[[], None] | None = None
         self.tokens = self.logits = torch.empty(0)
-        self.found = torch.empty(0), torch.empty(0)
+        self.found: tuple[Tensor, ...] | None = None
         self.moves: dict[str, tuple[Callable[[], None], Tensor]] = {}
         self.rows = self.steps = 0
 
     def step(self, tokens: Int[Tensor, "row 1"]) -> Logits:
         """Return the logits after one more token in every row."""
         if not self.prepare(len(tokens)):
+            self.found = None
             self.clock.advance(1)
             return self.compute(tokens)
         self.tokens[: len(tokens)] = tokens
@@ -83,7 +92,7 @@ class RecordedStep:
             return True
         self.steps = 1 if rows > self.rows else self.steps + 1
         self.rows = rows
-        if self.steps > (0 if self.choose else WARM_UPS) and self.clock.limit - self.clock.n - self.clock.new >= FEWEST:
+        if self.steps > self.warm_ups and self.clock.limit - self.clock.n - self.clock.new >= FEWEST:
             self.record()
         return self.replay is not None
 
@@ -107,10 +116,9 @@ class RecordedStep:
     def work(self) -> None:
         self.clock.known = {}
         self.logits = self.compute(self.tokens)
-        if self.choose:
-            log_probs = torch.log_softmax(self.logits, -1, dtype=torch.promote_types(self.logits.dtype, torch.float32))
-            self.found = log_probs.max(-1)
-            self.tokens.copy_(self.found[1].unsqueeze(1))
+        if self.search is not None:
+            wide = torch.promote_types(self.logits.dtype, torch.float32)
+            self.found = self.search(torch.log_softmax(self.logits, -1, dtype=wide), self.tokens)
 
     def advance(self) -> None:
         """Replay the step at the next column."""
@@ -128,7 +136,7 @@ class RecordedStep:
         kept = n_sentences if sentences is None else len(sentences)
         # Beams of a sentence stay side by side; were there more or fewer of them, all rows would have to move.
         if kept * self.rows != len(rows) * n_sentences or 2 * len(rows) <= self.rows:
-            self.replay = None
+            self.replay = self.found = None
             self.clock.release()
             return False
         self.move("rows", rows, self.rows, self.caches.move_rows)

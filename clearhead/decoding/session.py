@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
-from clearhead.decoding.caches import Caches, Clock, Source
-from clearhead.decoding.recorded import RecordedStep, records
+from clearhead.decoding.caches import Caches, Source
+from clearhead.decoding.clock import Clock
+from clearhead.decoding.recorded import RecordedStep, Search, records
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.cpu_matmul import FEW
@@ -30,8 +31,12 @@ class Session:
     """Rows of tokens, each with its prompt read already; `logits` are those of the next token of every row.
 
     Prompts may differ in length. Rows are sentences times beams: one beam each at the start. `n_new`: how many tokens
-    may come, if that is known.
+    may come, if that is known. `search` is what a recorded step shall find beside the logits.
     """
+
+    recorded: RecordedStep | None = None
+    search: Search | None = None
+    may_record = True
 
     def __init__(
         self, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None = None, n_new: int = FOREVER
@@ -50,14 +55,12 @@ class Session:
         self.fast_step = self.find_fast_step()
         fast = self.fast_step if longest == 1 else None
         self.logits = self.read(tokens) if fast is None else self.step(tokens, fast)
-        self.recorded: RecordedStep | None = None
-        self.may_record = True
 
     def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
         """Return the logits after one more token in every row; valid until the next call."""
         new = tokens.unsqueeze(1)
         if self.recorded is None and self.may_record:
-            self.recorded, self.may_record = self.find_recorded(), False
+            self.recorded, self.may_record = self.find_recorded(self.search), False
         if self.recorded is not None:
             self.logits = self.recorded.step(new)
         else:
@@ -77,7 +80,7 @@ class Session:
             return None
         return decoder.stack.fast_step(self.caches.reads)
 
-    def find_recorded(self, *, choose: bool = False) -> RecordedStep | None:
+    def find_recorded(self, search: Search | None = None, *, warm_ups: int | None = None) -> RecordedStep | None:
         """Return the fast step as one that is recorded and replayed; None where that cannot be, or does not pay."""
         decoder, fast_step = self.decoder, self.fast_step
         if (
@@ -91,7 +94,7 @@ class Session:
         def compute(tokens: Tensor) -> Tensor:
             return self.logits_of(fast_step(self.embed(tokens).squeeze(1)))
 
-        return RecordedStep(self.caches, compute, choose=choose)
+        return RecordedStep(self.caches, compute, search, warm_ups=warm_ups)
 
     def step(self, tokens: Int[Tensor, "row 1"], fast_step: FastStep) -> Logits:
         """Return the logits after one new token in every row, by the fast step."""
