@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, stream
     from clearhead.errors import ClearheadError
     from clearhead.interop.export import export
+    from clearhead.interop.run import import_model
     from clearhead.model import presets
     from clearhead.registry import register
     from clearhead.taps import replacing, watching
@@ -50,6 +51,7 @@ __all__ = [
     "explain",
     "export",
     "generate",
+    "import_model",
     "load",
     "masks",
     "model",
@@ -92,6 +94,7 @@ CONTENTS = {
     "clearhead.decoding": ("Beam", "Greedy", "Rules", "Sample", "generate", "score", "stream"),
     "clearhead.errors": ("ClearheadError",),
     "clearhead.interop.export": ("export",),
+    "clearhead.interop.run": ("import_model",),
     "clearhead.registry": ("register",),
     "clearhead.taps": ("replacing", "watching"),
     "clearhead.tracing": ("Edit", "Swap", "Trace"),

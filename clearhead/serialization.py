@@ -78,7 +78,12 @@ def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
         inner = {name: one for name, one in inner.items() if name not in later or one != later[name]}
         return {CLASS: known_name(value, known), **to_json(inner, known)}
     if isinstance(value, Mapping):
-        return {key_of(name): to_json(inner, known) for name, inner in value.items()}
+        odd = [name for name in value if not isinstance(name, str) or name == CLASS]
+        if odd:
+            raise OptionError(
+                f"{odd[0]!r} cannot be written to a file as a name: only strings other than {CLASS!r} can"
+            )
+        return {name: to_json(inner, known) for name, inner in value.items()}
     if isinstance(value, tuple | list):
         return [to_json(inner, known) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -110,12 +115,6 @@ def known_name(value: object, known: Mapping[str, type] | None) -> str:
     else:
         why = f"{of.__name__} is no part of Clearhead that could be read again"
     raise OptionError(f"{value!r} cannot be written to a file: {why}")
-
-
-def key_of(name: object) -> str:
-    if not isinstance(name, str) or name == CLASS:
-        raise OptionError(f"{name!r} cannot be written to a file as a name: it must be a string other than {CLASS!r}")
-    return name
 
 
 def from_json(

@@ -26,7 +26,7 @@ VERBS = {
     "steps": "Show attention in four steps, with every number.",
     "describe": "Count parameters, FLOPs and memory of a model, by part.",
     "kernels": "List which kernel can compute which kind of attention.",
-    "import": "Import a model of Hugging Face's as a run.",
+    "import": "Import a Hugging Face or GGUF model as a run.",
     "train": "Train a model on your text.",
     "compare": "Train several models at one budget, and compare them.",
     "runs": "List run folders and their scores.",

@@ -84,11 +84,11 @@ class Drawing:
 def drawing(one: Drawing) -> str:
     """Return the whole file, always the same for the same weights."""
     width, height = one.size
-    told = f"{one.title}. {one.said}"
+    label = clean(f"{one.title}. {one.said}").replace('"', "&quot;")
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-            f'height="{height:g}" role="img" aria-label={quoted(told)}>',
+            f'height="{height:g}" role="img" aria-label="{label}">',
             f"<style>{STYLE}</style>",
             f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
             named("title", EDGE, EDGE + 12, one.title),
@@ -143,8 +143,3 @@ def widest(names: Sequence[str]) -> float:
 def clean(text: str) -> str:
     """Escape a text, and remove what XML cannot hold."""
     return escape(UNFIT.sub("\N{REPLACEMENT CHARACTER}", text))
-
-
-def quoted(text: str) -> str:
-    inner = clean(text).replace('"', "&quot;")
-    return f'"{inner}"'

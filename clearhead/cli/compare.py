@@ -202,8 +202,10 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
         choices = replace(choices, text=with_spooled(choices.text, home / "data"))
 
     def made(choice: Mapping[str, str]) -> Recipe:
+        # Patience is off unless it is asked for: every arm shall have the same budget.
+        budget = replace(choices.budget, patience=choices.budget.patience or 0)
         try:
-            return make(arm_choices(choices, choice))
+            return make(replace(choices, model=replace(choices.model, **choice), budget=budget))
         except typer.BadParameter as error:
             # Where a model cannot be, the arm is not possible, and the others are.
             if isinstance(error.__cause__, OptionError):
@@ -211,13 +213,6 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
             raise
 
     return made
-
-
-def arm_choices(choices: Choices, choice: Mapping[str, str]) -> Choices:
-    """Return the choices of one arm. Patience is off unless it is asked for: the budget is the same for all."""
-    patience = choices.budget.patience or 0
-    model = replace(choices.model, **choice)
-    return replace(choices, model=model, budget=replace(choices.budget, patience=patience))
 
 
 def probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Choices], Recipe]:

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.cli.craft_program import Ask, Changes, errors_with_line, find_program, in_words, tokens_of
-from clearhead.cli.options import above_zero, find_by_name, wrong
+from clearhead.cli.options import Host, NoOpen, Parts, Port, above_zero, wrong
+from clearhead.cli.part_options import find_weighting, part_option
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import ProgramError
 
@@ -79,9 +79,7 @@ Length = Annotated[int | None, typer.Option(min=1, help="Longest text, in tokens
 Causal = Annotated[bool, typer.Option("--causal", help="Compile a decoder, which does not look ahead.")]
 WeightingName = Annotated[
     str,
-    typer.Option(
-        help="What turns scores into weights: argmax-average is exact; softmax, sparsemax … are not.", metavar="NAME"
-    ),
+    part_option("--weighting", "What turns scores into weights: argmax-average is exact; softmax, sparsemax … are not"),
 ]
 Sharpness = Annotated[
     float, typer.Option(help="Multiply scores by X: larger is closer to exact.", metavar="X", callback=above_zero)
@@ -142,6 +140,7 @@ def run_program(
     source_vocabulary: SourceVocabulary = None,
     length: Length = None,
     causal: Causal = False,
+    parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
     """Compile a program, run the model on a text, and compare it with the interpreter.
@@ -152,7 +151,8 @@ def run_program(
     from clearhead.cli.craft_run import as_object, compare, run_page
 
     changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
-    ask = with_weighting(find_program(program, changes), weighting, sharpness)
+    _, part = find_weighting(weighting)
+    ask = replace(find_program(program, changes), weighting=part, sharpness=sharpness)
     found = compare(ask, *texts_of(ask, " ".join(text or []), source))
     if as_json:
         show_json(as_object(found))
@@ -179,13 +179,10 @@ def look_at_program(
     vocabulary: Vocabulary = None,
     length: Length = None,
     causal: Causal = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")
-    ] = 0,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
-    ] = ("127.0.0.1"),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
+    port: Port = 0,
+    host: Host = "127.0.0.1",
+    no_open: NoOpen = False,
+    parts: Parts = None,
 ) -> None:
     """Write a compiled program as a run folder, and open it in the browser. Ctrl-C stops it.
 
@@ -195,9 +192,9 @@ def look_at_program(
     from clearhead.cli.look import look
     from clearhead.training.rasp_run import compile_to_run
 
-    ask = with_weighting(
-        find_program(program, Changes(vocabulary=vocabulary, length=length, causal=causal)), weighting, sharpness
-    )
+    _, part = find_weighting(weighting)
+    changes = Changes(vocabulary=vocabulary, length=length, causal=causal)
+    ask = replace(find_program(program, changes), weighting=part, sharpness=sharpness)
     with place_for(ask, folder) as path:
         with errors_with_line(ask.file):
             compile_to_run(ask.program, path, weighting=ask.weighting, sharpness=ask.sharpness)
@@ -212,11 +209,6 @@ def place_for(ask: Ask, folder: Path | None) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="clearhead-") as place:
             yield Path(place) / ask.program.name
-
-
-def with_weighting(ask: Ask, weighting: str, sharpness: float) -> Ask:
-    _, part = find_by_name("--weighting", weighting, WEIGHTINGS)
-    return replace(ask, weighting=part, sharpness=sharpness)
 
 
 def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list[Any], list[Any] | None]:

@@ -82,7 +82,9 @@ def program_from_file(path: Path, name: str, changes: Changes) -> Ask:
     if isinstance(found, Program):
         return Ask(program=apply_changes(found, changes), file=path)
     if not isinstance(found, Output):
-        there = [key for key, value in vars(module).items() if isinstance(value, Program) or is_own(value)]
+        # `tokens` and `indices`, which every file imports, are made of no other sequence.
+        made = {key: value for key, value in vars(module).items() if isinstance(value, Output) and [*value.inputs()]}
+        there = [key for key, value in vars(module).items() if isinstance(value, Program) or key in made]
         kind = "nothing" if found is None else f"a {type(found).__name__}"
         said = f"There are: {', '.join(there)}" if there else "The file gives no name to a sequence or a Program"
         raise wrong("PROGRAM", f"{path}: {name!r} is {kind} there, and no program. {said}")
@@ -98,11 +100,6 @@ def program_from_file(path: Path, name: str, changes: Changes) -> Ask:
         plain=lambda *texts: run(found, *texts),
     )
     return Ask(program=apply_changes(made, changes), file=path)
-
-
-def is_own(value: object) -> bool:
-    """Return whether a value is a sequence made of others: `tokens` and `indices` are what every file imports."""
-    return isinstance(value, Output) and any(True for _ in value.inputs())
 
 
 def load_file(path: Path) -> ModuleType:

@@ -107,17 +107,14 @@ def run_page(found: Compared) -> Iterator[RenderableType]:
     if found.source is not None:
         yield line(f"source: {in_words(found.source)}")
     yield Text()
-    rows = [("token", "model", "interpreter"), *zip(*columns(found), strict=True)]
+    columns = [[show_value(value) for value in column] for column in (found.text, found.answers, found.wanted)]
+    rows = [("token", "model", "interpreter"), *zip(*columns, strict=True)]
     widths = [max(map(len, column)) + 3 for column in zip(*rows, strict=True)]
     for place, row in enumerate(rows, -1):
         cells = "".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         yield Text(f"  {cells}" + ("differs" if place in found.differ else ""), style="title" if place < 0 else "")
     yield Text()
     yield line(verdict_of(found))
-
-
-def columns(found: Compared) -> list[list[str]]:
-    return [[show_value(value) for value in column] for column in (found.text, found.answers, found.wanted)]
 
 
 def show_value(value: Any) -> str:

@@ -13,7 +13,7 @@ from clearhead.rasp import PROGRAMS, Plan, Program
 from clearhead.rasp.compiler import counted
 from clearhead.rasp.description import describe_heads, join_shortened, name_written
 from clearhead.rasp.scheduling import Level
-from clearhead.rasp.spaces import HERE, ONE, SINK, Space
+from clearhead.rasp.spaces import HERE, ONE, SINK
 
 __all__ = ["as_list", "as_object", "list_page", "show_page"]
 
@@ -72,7 +72,8 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
     yield rule("The residual stream")
     yield line(f"{counted(plan.d_model, 'direction')}, each with a name:")
     for space in plan.directions.first:
-        yield line(f"{space.name} ({space.size}): {MEANINGS.get(space) or values_of(space)}")
+        values = "a number" if space.numeric else join_shortened(map(str, space.values), 16)
+        yield line(f"{space.name} ({space.size}): {MEANINGS.get(space) or values}")
     for name, level in layers_of(plan):
         yield Text()
         yield rule(name)
@@ -104,10 +105,6 @@ def layers_of(plan: Plan) -> Iterator[tuple[str, Level]]:
 def line(text: str, indent: int = 2) -> RenderableType:
     """Return a line as it is, brackets and all: none of it is markup."""
     return Padding(Text(text), (0, 2, 0, indent))
-
-
-def values_of(space: Space) -> str:
-    return "a number" if space.numeric else join_shortened(map(str, space.values), 16)
 
 
 def level_page(level: Level) -> Iterator[RenderableType]:

@@ -116,23 +116,21 @@ def remove(folder: RunFolder) -> None:
 
 def claim(folder: RunFolder, seed: int | None) -> int:
     """Return the seed of the demo that is there, or claim the folder for a new one."""
-    there = marked_seed(folder)
-    if there is not None:
-        if seed not in (None, there):
-            raise wrong("--seed", f"{folder.path} was trained with seed {there}; --again trains a new one, with {seed}")
-        return there
-    if folder.path.exists() and any(not is_beginning(path.name) for path in folder.path.iterdir()):
+    before = marked_seed(folder)
+    if before is not None:
+        if seed not in (None, before):
+            said = f"{folder.path} was trained with seed {before}; --again trains a new one, with {seed}"
+            raise wrong("--seed", said)
+        return before
+    there = [path.name for path in folder.path.iterdir()] if folder.path.exists() else []
+    # A demo that was killed before it wrote its marker leaves no more than these.
+    if any(name not in (LOCK, "run.json") and not name.endswith(PARTIAL) for name in there):
         raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --folder")
     chosen = USUAL_SEED if seed is None else seed
     with folder.lock():
         claim_folder(folder)
         folder.write_own(folder.path / MARKER, {"made_by": "clearhead demo", "seed": chosen})
     return chosen
-
-
-def is_beginning(name: str) -> bool:
-    """Return whether a demo that was killed before it had written its marker may have left this."""
-    return name in (LOCK, "run.json") or name.endswith(PARTIAL)
 
 
 def marked_seed(folder: RunFolder) -> int | None:
@@ -158,14 +156,10 @@ def train_demo(folder: RunFolder, seed: int) -> Run:
     with progress() as shown:
         if folder.exists():
             return training.resume(folder.path, watcher=shown, log=shown.log)
-        drawn = numbers(seed)
+        drawn = draw(seed, train=TRAIN, held_out=HELD_OUT, apart={*ASKED, *MAPPED})
         shown.log(f"{len(drawn.train):,} numbers in German and English words; {len(drawn.held_out):,} more held out")
         recipe = demo_recipe(corpus(drawn, folder.path / "data-files"), seed)
         return training.train(folder.path, recipe, watcher=shown, log=shown.log)
-
-
-def numbers(seed: int) -> Numbers:
-    return draw(seed, train=TRAIN, held_out=HELD_OUT, apart={*ASKED, *MAPPED})
 
 
 def corpus(drawn: Numbers, folder: Path) -> Corpus:

@@ -132,7 +132,12 @@ def page(shown: Shown, file: Path | None, *, earlier: bool) -> Page:
     if earlier:
         yield prose("Trained earlier, and used again; [chosen]clearhead demo --again[/] trains a new one.")
     yield prose(score_said(shown.evaluation), style="chosen")
-    yield prose(size_said(shown.evaluation), style="quiet")
+    seconds = shown.evaluation["training_seconds"]
+    yield prose(
+        f"{shown.evaluation['parameters']:,} parameters, {shown.evaluation['steps']:,} steps, "
+        f"{duration(seconds)} of training",
+        style="quiet",
+    )
     yield Text()
     yield rule("Numbers never seen in training")
     for one in shown.translations:
@@ -140,7 +145,8 @@ def page(shown: Shown, file: Path | None, *, earlier: bool) -> Page:
     yield Text()
     yield rule("Where it looked")
     yield prose(HOW_TO_READ)
-    yield prose(f"Shown is {view_name(shown.view)}, where the swap is clearest.")
+    head = "the mean of its heads" if shown.view.head is None else f"head {shown.view.head}"
+    yield prose(f"Shown is [weight]{shown.view.site}[/], {head}, where the swap is clearest.")
     for one in shown.looks:
         yield from mapped(one, shown.view)
     yield Text()
@@ -155,18 +161,6 @@ def score_said(evaluation: Mapping[str, Any]) -> str:
         f"{100 * evaluation['exact_match']:.1f} % of {evaluation['n']:,} held-out numbers from 0 to 999,999 are "
         f"translated exactly, word for word; {wrong} {'is' if wrong == 1 else 'are'} not."
     )
-
-
-def size_said(evaluation: Mapping[str, Any]) -> str:
-    return (
-        f"{evaluation['parameters']:,} parameters, {evaluation['steps']:,} steps, "
-        f"{duration(evaluation['training_seconds'])} of training"
-    )
-
-
-def view_name(view: View) -> str:
-    which = "the mean of its heads" if view.head is None else f"head {view.head}"
-    return f"[weight]{view.site}[/], {which}"
 
 
 def translated(one: Translation) -> Page:

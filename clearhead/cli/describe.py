@@ -1,36 +1,39 @@
 """`clearhead describe`: what a model is made of. Parameters, operations and memory, by part."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from itertools import groupby
 from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.text import Text
 
+from clearhead.cli.model_facts import LENGTH, VOCABULARY, ModelFacts, Purpose, gather_facts
+from clearhead.cli.options import Parts
+from clearhead.cli.progress import scores_said
 from clearhead.cli.screen import prose, rule, show, show_json
-from clearhead.errors import OptionError
-from clearhead.model.describe import Description, Part, Section
-from clearhead.model.describe import describe as describe_model
-from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized
+from clearhead.model.blocks import AttentionSpec
+from clearhead.model.describe import Description, Part, Section, block_name
+from clearhead.model.sizes import KINDS, kind_of
+from clearhead.model.spec_json import spec_to_json
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
-from clearhead.training.folder import RunFolder
+from clearhead.training.metrics import replace_nonfinite
 
 __all__ = ["EXAMPLES", "describe"]
 
 EXAMPLES = """\b
 Examples:
   clearhead describe base
+  clearhead describe runs/demo
+  clearhead describe runs/demo/recipe.json
   clearhead describe gpt2-medium --target 1024
   clearhead describe decoder --size 10M --vocabulary 8000
-  clearhead describe bert --json
-  clearhead describe runs/gpt2"""
+  clearhead describe bert --json"""
 
-VOCABULARY, LENGTH = 32_000, 128
-"""Of a model that is named by its size; and of source and target, unless given."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MEMORY = {
     "parameters": "parameters",
@@ -44,12 +47,17 @@ NAME, NUMBER, SHARE = 28, 16, 8
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
+def length_option(whose: str) -> Any:
+    said = f"Length of the {whose}, in tokens.  [default: a run's context, or {LENGTH}]"
+    return typer.Option(min=1, help=said, metavar="N")
+
+
 def describe(
     model: Annotated[
         str,
         typer.Argument(
-            help=f"A run folder, a preset (tiny, base, big, gpt2, bert-large, llama-1b, …), or with --size: "
-            f"{', '.join(KINDS)}.",
+            help="A run folder, a JSON file with a spec or a recipe, a preset (tiny, base, big, gpt2, bert-large, "
+            f"llama-1b, …), or with --size: {', '.join(KINDS)}.",
             metavar="MODEL",
         ),
     ],
@@ -62,69 +70,25 @@ def describe(
         int | None,
         typer.Option(min=1, help=f"Size of the vocabulary.  [default: the preset's, or {VOCABULARY:,}]", metavar="N"),
     ] = None,
-    source: Annotated[
-        int | None,
-        typer.Option(min=1, help=f"Length of the encoder's input, in tokens.  [default: {LENGTH}]", metavar="N"),
-    ] = None,
-    target: Annotated[
-        int | None,
-        typer.Option(min=1, help=f"Length of the decoder's output, in tokens.  [default: {LENGTH}]", metavar="N"),
-    ] = None,
+    source: Annotated[int | None, length_option("encoder's input")] = None,
+    target: Annotated[int | None, length_option("decoder's output")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Batch size, in sequences.", metavar="N")] = 1,
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Count the parameters, FLOPs and memory of a model, by part.
 
-    The model is not built, so a large one takes no longer than a small one.
+    The model is not built, so a large one takes no longer than a small one. Of a run it also shows what the run was
+    trained to do.
     """
-    spec = find_spec(model, size, vocabulary)
-    check_lengths(model, spec, source, target)
-    usual = usual_length(model)
-    made = describe_model(spec, batch=batch, source=source or usual, target=target or usual)
-    blocks = export_blocks(model, spec)
+    facts = gather_facts(model, size=size, vocabulary=vocabulary, batch=batch, source=source, target=target)
     if as_json:
-        show_json(as_object(model, spec, made) | ({} if blocks is None else {"exports": blocks}))
+        show_json(as_object(facts))
     else:
-        show(*page(model, spec, made), *export_rows(blocks or {}))
+        show(*page(facts), *export_rows(facts.exports or {}))
 
 
-def find_spec(model: str, size: str | None, vocabulary: int | None) -> Spec:
-    """Return the spec that was asked for by a run's folder, by name, or by kind and size."""
-    if (folder := RunFolder(Path(model))).exists():
-        if size is not None or vocabulary is not None:
-            raise typer.BadParameter(
-                f"{model} is a run, and has its own: leave it out",
-                param_hint="--size" if size is not None else "--vocabulary",
-            )
-        return folder.spec()
-    if model not in KINDS and model not in PRESETS:
-        there = f"{', '.join(PRESETS)}; and, with --size, {', '.join(KINDS)}"
-        raise typer.BadParameter(f"there is no run folder or preset {model!r}. There are: {there}", param_hint="MODEL")
-    if model in KINDS and size is None:
-        raise typer.BadParameter(f"{model!r} can have any size: give one, such as --size 10M", param_hint="--size")
-    if size is None:
-        return named(model, vocabulary)
-    if model not in KINDS:
-        kinds = ", ".join(KINDS)
-        raise typer.BadParameter(f"{model!r} has its own size. With --size there are: {kinds}", param_hint="--size")
-    try:
-        return sized(model, parse_count(size), vocabulary or VOCABULARY)
-    except OptionError as error:
-        raise typer.BadParameter(str(error), param_hint="--size") from error
-
-
-def export_blocks(model: str, spec: Spec) -> dict[str, list[str]] | None:
-    """Return for each format of export what of a run it cannot express; None for what is no run."""
-    folder = RunFolder(Path(model))
-    if not folder.exists():
-        return None
-    from clearhead.interop.export import blocks_by_format
-
-    task = folder.task()
-    return blocks_by_format(spec, task.name, tuple(one.kind for one in task.tokenizers.values()))
-
-
-def export_rows(blocks: dict[str, list[str]]) -> Iterator[RenderableType]:
+def export_rows(blocks: Mapping[str, list[str]]) -> Iterator[RenderableType]:
     """Yield a line for each format of export: that it can be written, or what blocks it."""
     for name, found in blocks.items():
         yield prose(f"export to {name}: " + (f"blocked, no {escape('; no '.join(found))}" if found else "yes"))
@@ -132,24 +96,19 @@ def export_rows(blocks: dict[str, list[str]]) -> Iterator[RenderableType]:
         yield Text()
 
 
-def usual_length(model: str) -> int:
-    """Return how many tokens a text has, unless given: no more than a run's model reads."""
-    folder = RunFolder(Path(model))
-    return min(LENGTH, folder.read_description()["context"]) if folder.exists() else LENGTH
-
-
-def check_lengths(model: str, spec: Spec, source: int | None, target: int | None) -> None:
-    if source is not None and isinstance(spec, DecoderSpec):
-        raise typer.BadParameter(f"{model} is a decoder, and reads no source: use --target", param_hint="--source")
-    if target is not None and isinstance(spec, EncoderSpec):
-        raise typer.BadParameter(f"{model} is an encoder, and writes no target: use --source", param_hint="--target")
-
-
-def as_object(model: str, spec: Spec, made: Description) -> dict[str, Any]:
+def as_object(facts: ModelFacts) -> dict[str, Any]:
     """Return all of it as JSON. The numbers of a section and its parts are those of all its blocks together."""
+    made = facts.costs
+    stacks = stacks_of(facts.spec)
     return {
-        "model": model,
-        **shape(spec),
+        "model": facts.name,
+        "kind": kind_of(facts.spec),
+        "vocabulary": stacks[-1].vocabulary,
+        "d_model": stacks[-1].d_model,
+        "n_layers": [len(stack.blocks) for stack in stacks],
+        "purpose": None if facts.purpose is None else replace_nonfinite(asdict(facts.purpose)),
+        "exports": facts.exports,
+        "spec": spec_to_json(facts.spec),
         "batch": made.batch,
         "source": made.source,
         "target": made.target,
@@ -182,32 +141,25 @@ def part_object(part: Part, count: int) -> dict[str, Any]:
     }
 
 
-def shape(spec: Spec) -> dict[str, Any]:
-    """Return the numbers a model is known by."""
-    match spec:
-        case EncoderDecoderSpec(encoder=encoder, decoder=decoder):
-            kind, stacks, one = "encoder-decoder", [encoder, decoder], decoder
-        case EncoderSpec():
-            kind, stacks, one = "encoder", [spec], spec
-        case DecoderSpec():
-            kind, stacks, one = "decoder", [spec], spec
-    return {
-        "kind": kind,
-        "vocabulary": one.vocabulary,
-        "d_model": one.d_model,
-        "n_layers": [len(stack.blocks) for stack in stacks],
-    }
+def stacks_of(spec: EncoderSpec | DecoderSpec | EncoderDecoderSpec) -> list[EncoderSpec | DecoderSpec]:
+    return [spec.encoder, spec.decoder] if isinstance(spec, EncoderDecoderSpec) else [spec]
 
 
-def page(model: str, spec: Spec, made: Description) -> Iterator[RenderableType]:
-    known = shape(spec)
-    yield rule(model)
-    layers = " + ".join(str(n_layers) for n_layers in known["n_layers"])
+def page(facts: ModelFacts) -> Iterator[RenderableType]:
+    made, stacks = facts.costs, stacks_of(facts.spec)
+    yield rule(facts.name)
+    layers = " + ".join(str(len(stack.blocks)) for stack in stacks)
+    given = {"source": made.source, "target": made.target}
+    lengths = "".join(f" · {name} {n:,} tokens" for name, n in given.items() if n)
     yield prose(
-        f"{known['kind']} · d_model {known['d_model']} · {layers} blocks · vocabulary {known['vocabulary']:,}\n"
-        f"one forward pass: {lengths(made)}"
+        f"{kind_of(facts.spec)} · d_model {stacks[-1].d_model} · {layers} blocks · "
+        f"vocabulary {stacks[-1].vocabulary:,}\none forward pass: batch {made.batch:,}{lengths}"
     )
+    if facts.purpose is not None:
+        yield prose(purpose_said(facts.purpose))
     yield Text()
+    for stack in stacks:
+        yield from stack_parts(stack, type(stack).__name__.removesuffix("Spec").lower())
     yield Text.assemble(
         (f"  {'':<{NAME}}{'parameters':>{NUMBER}}{'':>{SHARE}}{'FLOPs':>{NUMBER}}{'':>{SHARE}}", "quiet")
     )
@@ -218,9 +170,58 @@ def page(model: str, spec: Spec, made: Description) -> Iterator[RenderableType]:
     yield from notes(made)
 
 
-def lengths(made: Description) -> str:
-    given = {"source": made.source, "target": made.target}
-    return " · ".join([f"batch {made.batch:,}", *(f"{name} {n:,} tokens" for name, n in given.items() if n)])
+def purpose_said(purpose: Purpose) -> str:
+    """Say what a run was trained to do and how far it is, or what a recipe is for."""
+    labels = f" with {len(purpose.labels):,} labels" if purpose.labels else ""
+    verb = "to be trained" if purpose.steps is None else "trained"
+    steps = "" if purpose.steps is None else f", {purpose.steps:,} steps"
+    scores = "".join(f" · {one}" for one in scores_said(purpose.scores))
+    sized = "" if purpose.parameters is None else f"\nsize asked for: {purpose.parameters:,} parameters"
+    return f"{verb} to {purpose.task}{labels}, context {purpose.context:,} tokens{steps}{scores}{sized}"
+
+
+def stack_parts(stack: EncoderSpec | DecoderSpec, name: str) -> Iterator[RenderableType]:
+    """Yield the parts that a stack is made of: its embedding's, and those of blocks, once where they are alike."""
+    yield Text(f"  {name}", "title")
+    yield from part_rows("embedding", stack.embedding)
+    for block, numbered in groupby(enumerate(stack.blocks, 1), key=lambda pair: pair[1]):
+        numbers = [number for number, _ in numbered]
+        if len(numbers) < len(stack.blocks):
+            yield Text(f"  {block_name(numbers, len(stack.blocks))}", "quiet")
+        for field in fields(block):
+            part = getattr(block, field.name)
+            if is_dataclass(part):
+                yield from part_rows(field.name.replace("_", " "), part)
+    yield Text()
+
+
+def part_rows(name: str, part: Any) -> Iterator[RenderableType]:
+    """Yield a row with a part and the fields of it that differ from their defaults; those of an attention apart."""
+    if isinstance(part, AttentionSpec):
+        inner = [getattr(part, field.name) for field in fields(part) if field.name not in ("dropout", "kernel")]
+        said = " · ".join(brief(one) for one in inner if one is not None)
+    else:
+        said = brief(part)
+    yield Padding(Text.assemble((f"{name:<{NAME - 12}}", "quiet"), said), (0, 0, 0, 4))
+
+
+def brief(part: Any) -> str:
+    """Write a part with the parts in it, and the other fields that differ from their defaults.
+
+    >>> from clearhead.model import GELU, RMSNorm, PreNorm
+    >>> brief(PreNorm(RMSNorm())), brief(GELU(256))
+    ('PreNorm(norm=RMSNorm())', 'GELU(d_ff=256)')
+    """
+    if not is_dataclass(part):
+        return repr(part)
+    usual = {field.name: field.default for field in fields(part) if field.default is not MISSING}
+    values = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
+    given = [
+        f"{name}={brief(value)}"
+        for name, value in values.items()
+        if is_dataclass(value) or name not in usual or value != usual[name]
+    ]
+    return f"{type(part).__name__}({', '.join(given)})"
 
 
 def section_rows(section: Section, made: Description) -> Iterator[RenderableType]:

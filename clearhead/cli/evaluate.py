@@ -217,5 +217,5 @@ def remarks(found: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def as_number(value: int | float, digits: int = 4) -> str:
-    """A count as it is, another number with its digits."""
+    """Write a count as it is, and another number with so many digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"

@@ -84,7 +84,11 @@ def inputs(shown: Demonstration, row: int) -> Page:
     picks = " + ".join(f"{plain(shown.embedding[row, j].item())}·{FEATURES[j]}" for j in present)
     yield prose(f"[chosen]{TOKENS[row]}[/] is {picks}, so x W picks those rows of each map:")
     yield Text()
-    yield from (map_rows(shown, role, row, present) for role in ROLES)
+    for role in ROLES:
+        rows = getattr(shown.layer, role)(torch.eye(len(FEATURES)).unsqueeze(0))[0, 0]
+        terms = [f"{plain(shown.embedding[row, j].item())}·{FEATURES[j]} {bracket(rows[j])}" for j in present]
+        made = bracket(getattr(shown.steps, role)[row])
+        yield Text.assemble((f"  {role:<6}", role), f"{' + '.join(terms)} = ", (made, role))
 
 
 def three_vectors(steps: Steps, row: int) -> Page:
@@ -94,14 +98,6 @@ def three_vectors(steps: Steps, row: int) -> Page:
     for i, word in words():
         vectors = [vector(getattr(steps, role)[i], role) for role in ROLES]
         yield Text.assemble(label(word, "", chosen=i == row), *gapped(vectors))
-
-
-def map_rows(shown: Demonstration, role: str, row: int, present: Sequence[int]) -> Text:
-    """Write a vector out as the rows of its map that the embedding picks."""
-    rows = getattr(shown.layer, role)(torch.eye(len(FEATURES)).unsqueeze(0))[0, 0]
-    terms = [f"{plain(shown.embedding[row, j].item())}·{FEATURES[j]} {bracket(rows[j])}" for j in present]
-    made = bracket(getattr(shown.steps, role)[row])
-    return Text.assemble((f"  {role:<6}", role), f"{' + '.join(terms)} = ", (made, role))
 
 
 def scores(shown: Demonstration, row: int) -> Page:
@@ -147,7 +143,11 @@ def columns_that_fit(widths: Sequence[int], room: int) -> list[int | None]:
 
 
 def weights(shown: Demonstration, row: int) -> Page:
-    yield from step("3  Weights", scale_said(shown), mask_said(shown))
+    blocked = number(shown.weighting.blocked).strip()
+    masked = f"masked: {blocked} where a token may not attend; the weight there is exactly 0."
+    if bool(shown.allowed.all()):
+        masked = "masked: the same here, as every token may attend to all (try --mask causal)."
+    yield from step("3  Weights", scale_said(shown), masked)
     yield from table("masked", shown.steps.masked, row)
     yield Text()
     yield prose(f"[weight]{shown.weighting!r}[/]: {shown.weighting.summary}.")
@@ -163,13 +163,6 @@ def scale_said(shown: Demonstration) -> str:
     if scale == 1:
         return "scaled: the score as it is, which this similarity does not scale."
     return f"scaled: every score ÷ √d_k = √{d_k} = {1 / scale:.2f}, so that scores do not grow with d_k."
-
-
-def mask_said(shown: Demonstration) -> str:
-    if bool(shown.allowed.all()):
-        return "masked: the same here, as every token may attend to all (try --mask causal)."
-    blocked = number(shown.weighting.blocked).strip()
-    return f"masked: {blocked} where a token may not attend; the weight there is exactly 0."
 
 
 def shares(shown: Demonstration, row: int) -> Page:

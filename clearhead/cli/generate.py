@@ -157,7 +157,7 @@ def continuations(
 
 
 def go_on(run: Run, prompt: str, how: Writing, lines: Lines, ask: Conversation | None) -> None:
-    """From one prompt: as JSON, several one after another, or one that is printed as it is written.
+    """Continue one prompt: as JSON, several times, or once and printed as it is written.
 
     Of a conversation only the replies are printed.
     """

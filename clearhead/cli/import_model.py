@@ -36,7 +36,7 @@ def import_run(
     source: Annotated[
         str,
         typer.Argument(
-            help="A folder with config.json, *.safetensors and tokenizer.json; or hub:ORG/NAME, to fetch one.",
+            help="A folder with config.json, *.safetensors, tokenizer.json; a .gguf file; or hub:ORG/NAME, to fetch.",
             metavar="SOURCE",
         ),
     ],
@@ -57,7 +57,7 @@ def import_run(
     device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print what was read as one JSON object.")] = False,
 ) -> None:
-    """Import a model that Hugging Face's transformers saved, as a run folder.
+    """Import a model that Hugging Face's transformers saved, or a GGUF file, as a run folder.
 
     The run works with the other commands: generate, fill, classify, translate, embed, evaluate, trace, look. Nothing in
     the source is executed or unpickled. The network is used for hub: alone. Where the import fails, RUN is not written.

@@ -9,12 +9,9 @@ import tempfile
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import Parts
+from clearhead.cli.options import Host, NoOpen, Parts, Port
 from clearhead.cli.screen import write
 from clearhead.training.run import load
 
@@ -38,13 +35,9 @@ REDIRECT = """<!doctype html>
 def look(
     run: RunPath,
     *,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")
-    ] = 0,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
-    ] = ("127.0.0.1"),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
+    port: Port = 0,
+    host: Host = "127.0.0.1",
+    no_open: NoOpen = False,
     device: Device = "auto",
     parts: Parts = None,
 ) -> None:
@@ -61,7 +54,9 @@ def look(
     if host not in LOOPBACK:
         print(f"Listening on {host}: anyone on the network who has the address can open this page.", file=sys.stderr)
     write(f"{server.place.address}\n")
-    if no_open or not has_screen():
+    # Without a screen, a browser might open in this very terminal.
+    screens = [os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")]
+    if no_open or not (sys.platform in ("darwin", "win32") or any(screens)):
         server.run()
         return
     with redirect_page(server.place.address) as page:
@@ -85,9 +80,3 @@ def redirect_page(address: str) -> Iterator[Path]:
             yield page
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def has_screen() -> bool:
-    """Return whether a browser would have a window. Without a screen, it might open in this very terminal."""
-    shown = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in shown)

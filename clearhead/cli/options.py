@@ -17,7 +17,10 @@ import typer
 from typer.core import TyperCommand
 
 __all__ = [
+    "Host",
+    "NoOpen",
     "Parts",
+    "Port",
     "Sectioned",
     "above_zero",
     "find_by_name",
@@ -147,6 +150,12 @@ Parts = Annotated[
     ),
 ]
 """Named modules are imported when the command line is read: a verb has nothing more to do."""
+
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")]
+Host = Annotated[
+    str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
+]
+NoOpen = Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")]
 
 
 def one_of(option: str, name: str, table: Mapping[str, Chosen]) -> Chosen:

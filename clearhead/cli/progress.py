@@ -222,20 +222,15 @@ def evaluation_page(line: Line) -> Iterator[Text]:
     best = ("  best so far", "chosen") if line.get("best") else ""
     yield Text.assemble((f"dev at step {line['step']:,}", "title"), f"  {facts}", best)
     for sample in line.get("samples", ()):
+        reference = sample.get("reference")
+        differs = reference is not None and reference != sample["output"]
+        wanted = f"  (wanted: {shorten_line(str(reference), OUTPUT)})" if differs else ""
         yield Text.assemble(
             f"  {shorten_line(sample['input'], INPUT)} ",
             ("→", "quiet"),
             f" {shorten_line(sample['output'], OUTPUT)}",
-            expected_text(sample),
+            (wanted, "quiet"),
         )
-
-
-def expected_text(sample: Mapping[str, str]) -> tuple[str, str]:
-    """Return the reference of a sample, where it is known and the output differs."""
-    reference = sample.get("reference")
-    if reference is None or reference == sample["output"]:
-        return ("", "")
-    return (f"  (wanted: {shorten_line(reference, OUTPUT)})", "quiet")
 
 
 def shorten_line(text: str, width: int) -> str:

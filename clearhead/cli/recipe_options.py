@@ -5,27 +5,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, cast, final, get_args
 
-import torch
 import typer
 
-from clearhead.attention.positions import Learned
-from clearhead.cli.options import above_zero, flag, import_named, one_of, share, wrong
+from clearhead.cli.model_options import ModelOptions, as_model, width
+from clearhead.cli.options import above_zero, import_named, one_of, share, wrong
+from clearhead.cli.part_options import part_option
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.devices import choose_device
 from clearhead.errors import ClearheadError, OptionError
-from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
-from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
-from clearhead.registry import options, parse
-from clearhead.text.kinds import KINDS, SPECIALS
+from clearhead.model.sizes import Spec, parse_count
+from clearhead.registry import parse
+from clearhead.text.kinds import KINDS
 from clearhead.text.preparing import Tokenizing
-from clearhead.text.tokenizer import Tokenizer, suggested_size
 from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
 from clearhead.training.schedules import SCHEDULES, Schedule
 from clearhead.training.tasks import TASKS, Task, task_named
-from clearhead.training.tasks.base import with_article
 
 __all__ = [
     "BudgetOptions",
@@ -42,13 +39,6 @@ __all__ = [
 EVALUATIONS = 20
 """How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
 LEAST = 100
-OWN = "or your own, module:Class"
-"""What an option says that names a part."""
-
-
-def part_option(option: str, text: str) -> Any:
-    """Return an option that names a part: naming one of the user's own imports its module."""
-    return typer.Option(metavar="NAME", callback=import_named(option), help=f"{text}; {OWN}.")
 
 
 Name = str | None
@@ -84,45 +74,6 @@ class TokenizerOptions:
     freeze_vectors: Annotated[bool, typer.Option("--freeze-vectors", help="vectors: do not train the embeddings.")] = (
         False
     )
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """What learns."""
-
-    title: ClassVar[str] = "Model"
-
-    preset: Annotated[
-        Name, typer.Option(metavar="NAME", help="A model by name: tiny, base, gpt2, bert, … (clearhead describe).")
-    ] = None
-    size: Annotated[
-        Name, typer.Option(metavar="COUNT", help="Or a model with about this many parameters: 300k, 10M, 1.5B.")
-    ] = None
-    attention: Annotated[Name, part_option("--attention", f"Kind of attention: {', '.join(defaults.ATTENTIONS)}")] = (
-        None
-    )
-    position: Annotated[Name, part_option("--position", f"Positional encoding: {', '.join(defaults.POSITIONS)}")] = None
-    heads: Annotated[
-        Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
-    ] = None
-    value_rank: Annotated[
-        Name, typer.Option(metavar="N", help="Low-rank values: d_model to N to d_value, in each head.")
-    ] = None
-    d_value: Annotated[
-        Name, typer.Option(metavar="N", help="Width of a head's values.  [default: the width of its keys]")
-    ] = None
-    block: Annotated[Name, part_option("--block", "Where the norm is: pre, post, none, or note: norm(FFN(a) + a)")] = (
-        None
-    )
-    norm: Annotated[Name, part_option("--norm", f"Kind of norm: {', '.join(options('norm'))}")] = None
-    scale: Annotated[
-        Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
-    ] = None
-    feed_forward: Annotated[
-        Name, part_option("--feed-forward", f"Activation: {', '.join(options('feed-forward'))}, none")
-    ] = None
-    dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
 
 
 @final
@@ -250,7 +201,7 @@ def chosen_task(name: str) -> type[Task]:
 
 
 def as_recipe(choices: Choices) -> Recipe:
-    """The recipe that was asked for. What cannot be is told before any text is read."""
+    """Return the recipe that was asked for; raise for what cannot be before any text is read."""
     if choices.task is None:
         raise wrong("--task", f"is missing: say what to learn: {', '.join(TASKS)}")
     task = chosen_task(choices.task)
@@ -262,7 +213,7 @@ def as_recipe(choices: Choices) -> Recipe:
 
 
 def overridden(choices: Choices, default: Recipe) -> Recipe:
-    """A recipe with what was given in place of its own; text, machine and seed are left alone."""
+    """Return a recipe with what was given in place of its own; text, machine and seed are left alone."""
     tokenizing = as_tokenizing(choices.tokenizer, default)
     batching = as_batching(choices.batches, default.batching)
     budget = new_budget(choices.budget, default.budget) or default.budget
@@ -271,6 +222,8 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
     check_vectors(choices, model)
     if choices.tokenizer.freeze_vectors:
         model = defaults.each_embedding(model, lambda embedding: replace(embedding, frozen=True))
+    # The width of a model with given vectors is theirs, so --size cannot choose it.
+    size = choices.model.size if choices.tokenizer.vectors is None else None
     return replace(
         default,
         vectors=choices.tokenizer.vectors,
@@ -280,12 +233,12 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
         batching=batching,
         budget=budget,
         checkpointing=as_checkpointing(choices.checkpointing, default.checkpointing, budget),
-        parameters=asked_parameters(choices),
+        parameters=None if size is None else parse_count(size),
     )
 
 
 def present(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that were given."""
+    """Return those that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -329,15 +282,6 @@ def as_tokenizing(options: TokenizerOptions, recipe: Recipe) -> Tokenizing:
     return replace(default, given=name)
 
 
-FEW_TOKENS = {"char": defaults.PLACEHOLDER, "byte": 256 + len(SPECIALS)}
-
-
-def asked_parameters(choices: Choices) -> int | None:
-    """Return how many parameters the model shall have; None where its width is that of its vectors and must stay."""
-    size = choices.model.size
-    return None if size is None or choices.tokenizer.vectors is not None else parse_count(size)
-
-
 def with_vectors(choices: Choices, spec: Spec) -> Spec:
     """Return the model as wide as the vectors are, unless its size was chosen."""
     if choices.tokenizer.vectors is None:
@@ -367,82 +311,8 @@ def size_of_vectors(path: str) -> int:
         raise wrong("--vectors", str(error)) from error
 
 
-def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
-    """The model by preset, by size, or the task's own; then with what else was given."""
-    if options.preset and options.size:
-        raise wrong("--size", f"the preset {options.preset} has its own size; give one of the two")
-    context = recipe.batching.context
-    spec = with_context(base_model(options, recipe), context)
-    if options.dropout is not None:
-        spec = defaults.with_dropout(spec, options.dropout)
-    parts = present({name: getattr(options, name) for name in variants.PARTS})
-    return with_parts(spec, parts, context) if parts else spec
-
-
-def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
-    """Return the model with other parts. Whether they go together is found out by building it of nothing."""
-    for name in variants.PARTS:
-        if name in parts:
-            try:
-                spec = variants.with_part(spec, name, parts[name], context=context)
-            except OptionError as error:
-                raise wrong(flag(name), str(error).removeprefix(f"{name}: ")) from error
-    try:
-        with torch.device("meta"):
-            spec.build()
-    except ClearheadError as error:
-        raise wrong(" with ".join(map(flag, parts)), str(error)) from error
-    return spec
-
-
-def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
-    task = task_named(recipe.task)
-    if options.preset is not None:
-        one_of("--preset", options.preset, PRESETS)
-        spec = named(options.preset, defaults.PLACEHOLDER)
-        if kind_of(spec) != task.family:
-            raise wrong("--preset", f"{task.name} takes {with_article(task.family)}, and {options.preset} is none")
-    elif options.size is not None:
-        try:
-            spec = sized(task.family, parse_count(options.size), likely_vocabulary(recipe))
-        except OptionError as error:
-            raise wrong("--size", str(error)) from error
-    else:
-        return recipe.model
-    if isinstance(spec, EncoderSpec) and isinstance(recipe.model, EncoderSpec):
-        return replace(spec, output=recipe.model.output)
-    return spec
-
-
-def likely_vocabulary(recipe: Recipe) -> int:
-    """How many tokens there will be, before the tokeniser is trained; the size is met once it is (`Recipe.parameters`).
-
-    Characters and bytes are few, however long the text is.
-    """
-    tokenizing = recipe.tokenizing
-    if tokenizing.given is not None:
-        return Tokenizer.load(tokenizing.given).vocabulary
-    if tokenizing.kind in FEW_TOKENS:
-        return FEW_TOKENS[tokenizing.kind]
-    return tokenizing.size or suggested_size(defaults.text_bytes(recipe.corpus))
-
-
-def with_context(spec: Spec, context: int) -> Spec:
-    """The same with as many learned positions as rows are long: those beyond would never be trained."""
-    return defaults.each_embedding(
-        spec,
-        lambda embedding: (
-            replace(embedding, position=Learned(context)) if isinstance(embedding.position, Learned) else embedding
-        ),
-    )
-
-
-def width(spec: Spec) -> int:
-    return spec.encoder.d_model if isinstance(spec, EncoderDecoderSpec) else spec.d_model
-
-
 def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget: Budget) -> Optimizer:
-    """As given; a rate that is not given is lower for a wider model, a warm-up shorter for a shorter run."""
+    """Return the optimizer as given. The usual rate is lower for a wider model, the warm-up shorter in a short run."""
     usual = default.optimizer
     rate = usual.lr * min(1.0, width(default.model) / width(model))
     average = one_of("--average", options.average, AVERAGES) if options.average else usual.averaging
@@ -486,7 +356,7 @@ def as_batching(options: BatchOptions, default: Batching) -> Batching:
 
 
 def new_budget(options: BudgetOptions, old: Budget) -> Budget | None:
-    """The budget that is asked for, in place of another one; None where nothing was asked."""
+    """Return the budget that is asked for, in place of another one; None where nothing was asked."""
     limits = present({"steps": options.steps, "minutes": options.minutes, "epochs": options.epochs})
     if len(limits) > 1:
         flags = " and ".join(f"--{name}" for name in limits)

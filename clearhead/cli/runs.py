@@ -174,7 +174,10 @@ def page(folder: str, found: list[Found]) -> Iterator[RenderableType]:
     if whole:
         yield table_row(HEAD, widths, "title")
     for one in found:
-        yield table_row(cells(one), widths) if one.problem is None else broken_row(one)
+        if one.problem is None:
+            yield table_row(cells(one), widths)
+        else:
+            yield keep_on_one_line(Text.assemble(f"  {one.name}  ", ("broken", "refused"), f"  {one.problem}"))
     if any(not one.finished for one in found if one.problem is None):
         yield Text()
         yield prose("… not finished. Continue it:  clearhead train RUN --resume", style="quiet")
@@ -195,10 +198,6 @@ def table_row(values: tuple[str, ...], widths: list[int], style: str = "") -> Re
         for name, value, width in zip(HEAD, values, widths, strict=True)
     )
     return keep_on_one_line(Text("  " + "  ".join(aligned).rstrip(), style=style))
-
-
-def broken_row(one: Found) -> RenderableType:
-    return keep_on_one_line(Text.assemble(f"  {one.name}  ", ("broken", "refused"), f"  {one.problem}"))
 
 
 def short_count(count: int) -> str:

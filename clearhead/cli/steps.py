@@ -11,7 +11,8 @@ from clearhead.attention import masks
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.cli.demonstration import Demonstration, demonstrate
 from clearhead.cli.four_steps import page
-from clearhead.cli.options import find_by_name
+from clearhead.cli.options import Parts, find_by_name
+from clearhead.cli.part_options import find_weighting, part_option
 from clearhead.cli.screen import show, show_json
 from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS, creature_exchange
@@ -36,15 +37,17 @@ def steps(
     ] = "none",
     weighting: Annotated[
         str,
-        typer.Option(
-            help=f"What turns scores into weights: {', '.join(name.replace(' ', '-') for name in WEIGHTINGS)}.",
-            metavar="NAME",
+        part_option(
+            "--weighting",
+            f"What turns scores into weights: {', '.join(name.replace(' ', '-') for name in WEIGHTINGS)}",
         ),
     ] = "softmax",
     token: Annotated[
         str, typer.Option(help=f"The token whose row is worked out: {', '.join(TOKENS)}.", metavar="WORD")
     ] = "creature",
+    *,
     svg: Annotated[Path | None, typer.Option(help="Write the steps as a sequence diagram.", metavar="FILE")] = None,
+    parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every step as one JSON object.")] = False,
 ) -> None:
     """Show attention in four steps on a short sentence, with every number.
@@ -53,7 +56,7 @@ def steps(
     to their adjectives.
     """
     mask_name, chosen_mask = find_by_name("--mask", mask, MASKS)
-    weighting_name, chosen_weighting = find_by_name("--weighting", weighting, WEIGHTINGS)
+    weighting_name, chosen_weighting = find_weighting(weighting)
     _, row = find_by_name("--token", token, {word: index for index, word in enumerate(TOKENS)})
     shown = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
     if svg is not None:

@@ -79,7 +79,7 @@ class TextOptions:
 
 
 def check_text(task: type[Task], options: TextOptions) -> None:
-    """Raises where the options cannot be for this task, or do not go together. Nothing is read."""
+    """Raise where the options cannot be for this task, or do not go together. Nothing is read."""
     way = way_of(task, options)
     for name in given_flags(replace(options, skip_bad=False)):
         if name not in map(flag, TOGETHER[way]):
@@ -96,7 +96,7 @@ def check_text(task: type[Task], options: TextOptions) -> None:
 
 
 def way_of(task: type[Task], options: TextOptions) -> str:
-    """How the text is given: `source`, `table` or `text`."""
+    """Return how the text is given: `source`, `table` or `text`."""
     asked = {"source": options.source or options.target, "table": options.table, "text": options.text}
     ways = [way for way, files in asked.items() if files]
     takes = " or ".join(SHOWN[way] for way in task.ways)
@@ -138,7 +138,7 @@ def with_spooled(options: TextOptions, folder: Path) -> TextOptions:
 
 
 def as_corpus(task: type[Task], options: TextOptions) -> Corpus:
-    """The corpus that is meant, once `check_text` has passed."""
+    """Return the corpus that is meant, once `check_text` has passed."""
     way = way_of(task, options)
     make = MAKERS[way]
     if way == "source":

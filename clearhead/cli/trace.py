@@ -34,32 +34,35 @@ Examples:
 
 MEAN = "mean"
 
+Target = Annotated[
+    str | None, typer.Option(help="The output to trace; without it, the model's own greedy output.", metavar="TEXT")
+]
+BeamWidth = Annotated[
+    int | None, typer.Option(min=1, help="Trace the output of beam search with N beams, step by step.", metavar="N")
+]
+SiteName = Annotated[
+    str | None, typer.Option(help="The attention layer to show: decoder.1.cross, encoder.0.attention …", metavar="NAME")
+]
+HeadName = Annotated[str | None, typer.Option(help="The head of that layer, counted from 0, or mean.", metavar="N")]
+Layers = Annotated[
+    str | None,
+    typer.Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", metavar="0,5"),
+]
+
 
 def trace(
     run: RunPath,
     text: Annotated[str, typer.Argument(help="The text the model reads.", metavar="TEXT")],
     *,
-    target: Annotated[
-        str | None, typer.Option(help="The output to trace; without it, the model's own greedy output.", metavar="TEXT")
-    ] = None,
-    beam: Annotated[
-        int | None, typer.Option(min=1, help="Trace the output of beam search with N beams, step by step.", metavar="N")
-    ] = None,
-    site: Annotated[
-        str | None,
-        typer.Option(help="The attention layer to show: decoder.1.cross, encoder.0.attention …", metavar="NAME"),
-    ] = None,
-    head: Annotated[
-        str | None, typer.Option(help="The head of that layer, counted from 0, or mean.", metavar="N")
-    ] = None,
+    target: Target = None,
+    beam: BeamWidth = None,
+    site: SiteName = None,
+    head: HeadName = None,
     html: Annotated[
         Path | None, typer.Option(help="Write one HTML page that opens without a network.", metavar="FILE")
     ] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the head as an SVG drawing.", metavar="FILE")] = None,
-    layers: Annotated[
-        str | None,
-        typer.Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", metavar="0,5"),
-    ] = None,
+    layers: Layers = None,
     device: Device = "auto",
     parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object, weights too.")] = False,

@@ -1,6 +1,6 @@
 """The JSON of `clearhead trace --json`: what the terminal shows, and the weights at full precision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -22,13 +22,16 @@ def as_object(
     """Return the whole trace for a program; heads count from 0, the mean is null, and so is -inf."""
     meta = looked.traced.meta()
     heads, limited = given_weights(looked, site, head)
+    weights: dict[str, dict[str, Any]] = {}
+    for one in heads:
+        weights.setdefault(one.site.name, {})[str(one.index)] = one.weight.tolist()
     return {
         "run": str(looked.traced.run.folder.path),
         "task": looked.trace.task,
         **{name: meta[name] for name in ("source", "target", "step", "kind", "notes", "answer", "sides")},
         "sites": [{**one, **asdict(looked.found[one["name"]])} for one in meta["sites"]],
         "shown": {"site": looked.view.site, "head": looked.view.head, **shown_steps(looked)},
-        "weight": by_site(heads),
+        "weight": weights,
         "limited": limited,
         "candidates": meta["candidates"],
         "files": {kind: {"path": str(file.path), "bytes": file.size} for kind, file in files.items()},
@@ -54,10 +57,3 @@ def given_weights(looked: SurveyedTrace, site: str | None, head: str | None) -> 
         return heads, None
     told = f"{numbers:,} weights are too many for JSON: those of {looked.name} are given; --site and --head give others"
     return [looked.site.head[looked.view.head or 0]], told
-
-
-def by_site(heads: Sequence[Head]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for one in heads:
-        found.setdefault(one.site.name, {})[str(one.index)] = one.weight.tolist()
-    return found

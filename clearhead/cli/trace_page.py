@@ -210,7 +210,8 @@ def share(x: float | None) -> str | None:
 def describe_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> Page:
     """Yield what was written, where no more was asked for."""
     for kind, file in files.items():
-        line = Text.assemble((f"  {kind:<6}", "quiet"), f"{file.path}  {size_said(file.size)}")
+        size = f"{file.size / 1e6:.2f} MB" if file.size >= 1e5 else f"{file.size / 1e3:.1f} kB"
+        line = Text.assemble((f"  {kind:<6}", "quiet"), f"{file.path}  {size}")
         yield Group(Text.assemble(line, no_wrap=True, overflow="ignore"))
         if file.exact is not None:
             n = len(looked.trace.sites)
@@ -219,10 +220,6 @@ def describe_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> P
         elif kind == "svg":
             yield Padding(Text(looked.name, "quiet"), INDENT_FILE)
     yield Padding(Text(equal_said(looked), "quiet"), (0, 2))
-
-
-def size_said(size: int) -> str:
-    return f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
 def as_drawing(looked: SurveyedTrace) -> Drawing:

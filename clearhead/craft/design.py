@@ -1,7 +1,7 @@
 """`Design`: a head made by hand. Its four maps, what it asks for, and how sharp it is."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -122,22 +122,27 @@ class Design:
         """Return an ordinary attention of one head with these weights; softmax unless another weighting is given."""
         return layer(self, weighting=weighting)
 
-    def explain(self, tokens: Tokens, weighting: Weighting | None = None, **others: Tokens) -> Steps:
-        """Return every step of the head on a text: one head, no batch."""
-        x = self.inputs.vectors(tokens, **others)
+    def explain(
+        self, tokens: Tokens, weighting: Weighting | None = None, *, labels: Mapping[str, Tokens] | None = None
+    ) -> Steps:
+        """Return every step of the head on a text: one head, no batch.
+
+        `labels` are those in further blocks of the inputs, by the block's name: a label for each token.
+        """
+        x = self.inputs.vectors(tokens, labels)
         with torch.no_grad():
             return self.layer(weighting).explain(x)
 
     def weights(
-        self, tokens: Tokens, weighting: Weighting | None = None, **others: Tokens
+        self, tokens: Tokens, weighting: Weighting | None = None, *, labels: Mapping[str, Tokens] | None = None
     ) -> Float[Tensor, "query key"]:
-        """Return its weights on a text. `others` are the labels in further blocks of the inputs that it reads."""
-        return self.explain(tokens, weighting, **others).weight[0]
+        """Return its weights on a text; `labels` as in `explain`."""
+        return self.explain(tokens, weighting, labels=labels).weight[0]
 
-    def wanted(self, tokens: Tokens, **others: Tokens) -> Bool[Tensor, "query key"]:
-        """Return which keys each query wants."""
+    def wanted(self, tokens: Tokens, *, labels: Mapping[str, Tokens] | None = None) -> Bool[Tensor, "query key"]:
+        """Return which keys each query wants; `labels` as in `explain`."""
         n = len(self.inputs["token"].ids(tokens))
-        rows = {"token": tokens, **others}
+        rows = {"token": tokens, **(labels or {})}
         query, key = (self.inputs[block].ids(rows[block]) for block in (self.asked.query, self.asked.key))
         return self.asked.wanted(query, key, self.allowed(n))
 

@@ -75,7 +75,12 @@ def fit_position(
     layer = Names(model).sites[at]
     target = torch.full_like(places, absolute or 0) if offset is None else places + offset
     codes = turned_codes(layer, offset) if layer.position.turns else wave_codes(layer, places, target)
-    asked = Params(places=lambda n: place_pairs(n, offset, absolute))
+
+    def wanted(n: int) -> Float[Tensor, "query key"]:
+        query, key = torch.arange(n).unsqueeze(1), torch.arange(n)
+        return (key == query + offset if offset is not None else (key == absolute).expand(n, n)).double()
+
+    asked = Params(places=wanted)
     return fit_maps(model, tokens, at, codes=codes, asked=asked, name=place_name(offset, absolute))
 
 
@@ -131,12 +136,6 @@ def turned_codes(layer: Attention, offset: int | None) -> tuple[Tensor, Tensor]:
     same = torch.ones(1, 1, 1, layer.shape.d_head)
     turned = layer.position.turn(same, torch.tensor([offset]))
     return turned[0, 0], same[0, 0]
-
-
-def place_pairs(n: int, offset: int | None, absolute: int | None) -> Float[Tensor, "query key"]:
-    query, key = torch.arange(n).unsqueeze(1), torch.arange(n)
-    wanted = key == query + offset if offset is not None else (key == absolute).expand(n, n)
-    return wanted.double()
 
 
 def apart(count: int, width: int, rounds: int = 50) -> Float[Tensor, "label width"]:

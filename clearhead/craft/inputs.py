@@ -129,16 +129,16 @@ class Inputs:
         """Return a direction along which every input is 1: the sum of a one-hot block that is always filled."""
         return self.spread("token").sum(0)
 
-    def vectors(self, tokens: Tokens, **others: Tokens) -> Float[Tensor, "n d_model"]:
-        """Return the input for a text. `others` fills blocks besides token and position: a label for each place."""
+    def vectors(self, tokens: Tokens, labels: Mapping[str, Tokens] | None = None) -> Float[Tensor, "n d_model"]:
+        """Return the input for a text. `labels` fills blocks besides token and position: a label for each token."""
         ids = self["token"].ids(tokens)
         n = len(ids)
         self.check_length(n)
         x = self.spread("token")[ids]
         if self.length is not None:
             x = x + self.spread("position")[:n]
-        for name, labels in others.items():
-            filled = self[name].ids(labels)
+        for name, given in (labels or {}).items():
+            filled = self[name].ids(given)
             if len(filled) != n:
                 raise ShapeError(f"{name}: expected a label for each of the {n} tokens; came {len(filled)}")
             x = x + self.spread(name)[filled]
@@ -166,7 +166,9 @@ def inputs(
     for name, labels in one_hot.items():
         if name == "position":
             raise OptionError("inputs: `position` is made by `length`; call the room something else")
-        blocks[name] = Block(name=name, labels=checked(name, labels), first=0, vectors=torch.eye(len(labels)))
+        if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
+            raise OptionError(f"{name}: expected a list of different labels, at least one; came {labels!r}")
+        blocks[name] = Block(name=name, labels=tuple(labels), first=0, vectors=torch.eye(len(labels)))
         if name == "token" and length is not None:
             blocks["position"] = positions(length, waves)
     if length is None and waves is not None:
@@ -189,9 +191,3 @@ def positions(length: int, waves: int | None) -> Block:
     spec = None if waves is None else Sinusoidal()
     vectors = torch.eye(length) if spec is None or waves is None else spec.embed(waves)(length)
     return Block(name="position", labels=tuple(map(str, range(length))), first=0, vectors=vectors, waves=spec)
-
-
-def checked(name: str, labels: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
-        raise OptionError(f"{name}: expected a list of different labels, at least one; came {labels!r}")
-    return tuple(labels)

@@ -83,7 +83,9 @@ def install(model: nn.Module, design: Design, *, at: str, head: int, frozen: boo
     names.check_site(at)
     layer = names.sites[at]
     check_fits(layer, design, at, head)
-    written: dict[str, Region] = {**write_head(layer, head, design, scale=design.scale / factor(layer))}
+    factor = layer.similarity.scale(layer.shape.d_head)
+    assert isinstance(factor, float)
+    written: dict[str, Region] = {**write_head(layer, head, design, scale=design.scale / factor)}
     written |= clear_biases(layer, head, written)
     own = KEPT.setdefault(layer, {})
     if head in own:
@@ -91,13 +93,6 @@ def install(model: nn.Module, design: Design, *, at: str, head: int, frozen: boo
     if frozen:
         own[head] = Frozen(layer, written)
     return Installed(model=model, at=at, head=head, design=design, frozen=own.get(head))
-
-
-def factor(layer: Attention) -> float:
-    """Return what the layer multiplies scores by."""
-    scale = layer.similarity.scale(layer.shape.d_head)
-    assert isinstance(scale, float)
-    return scale
 
 
 def check_fits(layer: Attention, design: Design, at: str, head: int) -> None:

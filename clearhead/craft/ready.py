@@ -18,7 +18,6 @@ argmax. A head carries the token it finds into the block `found` where the input
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from clearhead.attention import masks
 from clearhead.attention.weighting import Weighting
@@ -142,8 +141,11 @@ def matching_bracket(read: Inputs) -> Design:
 def bracket_model(length: int, *, weighting: Weighting | None = None) -> Decoder:
     """Return two layers: a head averages what opens and closes so far, units turn it into a depth, a head matches."""
     read = bracket_inputs(length)
+    # This head attends to all brackets so far alike; an opening bracket carries +1 and a closing one -1.
+    sign = read.reading("token") @ torch.tensor([[1.0], [-1.0]])
+    every = by_content(read, {}).seeing(masks.causal()).named("balance")
     model = model_of(
-        balance(read),
+        every.carrying(sign, to=read.reading("balance").T),
         matching_bracket(read),
         answer="found",
         weighting=weighting,
@@ -153,13 +155,6 @@ def bracket_model(length: int, *, weighting: Weighting | None = None) -> Decoder
     return model
 
 
-def balance(read: Inputs) -> Design:
-    """Return a head that looks at everything so far alike, carrying +1 for what opens and -1 for what closes."""
-    sign = read.reading("token") @ torch.tensor([[1.0], [-1.0]])
-    every = by_content(read, {}).seeing(masks.causal()).named("balance")
-    return every.carrying(sign, to=read.reading("balance").T)
-
-
 def depth_units(read: Inputs) -> Units:
     """Return three units for each place, bracket and depth: together 1 where all of them are met, and 0 elsewhere.
 
@@ -167,26 +162,17 @@ def depth_units(read: Inputs) -> Units:
     max(0, d + 1) is 1 where d is 0. A unit that is not at its place, or not at its bracket, is pushed below 0.
     """
     length = read.length or 0
+    push = 4.0 * length
+    levels = dict(zip(read["level"].labels, read.spread("level"), strict=True))
     up, bias, down = [], [], []
     for place in range(length):
-        for bracket in (OPENING, CLOSING):
+        for kind, bracket in enumerate((OPENING, CLOSING)):
+            here = read.spread("position")[place] + read.spread("token")[kind]
+            reads = read.spread("balance")[0] * (place + 1) + push * here
             for depth in range(-place - 1, place + 2):
+                level = levels.get(f"{bracket} {depth - (bracket == OPENING)}", torch.zeros(read.d_model))
                 for step, share in ((-1, 1.0), (0, -2.0), (1, 1.0)):
-                    reads, pushed = unit(read, place, bracket, length)
-                    level = f"{bracket} {depth - (bracket == OPENING)}"
                     up.append(reads)
-                    bias.append(step - depth - pushed)
-                    down.append(share * written(read, level))
+                    bias.append(step - depth - 2 * push)
+                    down.append(share * level)
     return Units(up=torch.stack(up, 1), bias=torch.tensor(bias), down=torch.stack(down))
-
-
-def unit(read: Inputs, place: int, bracket: str, length: int) -> tuple[Tensor, float]:
-    """Return what reads the depth at a place and a bracket, and how far it is pushed down elsewhere."""
-    push = 4.0 * length
-    at = read.spread("position")[place] + read.spread("token")[[OPENING, CLOSING].index(bracket)]
-    return read.spread("balance")[0] * (place + 1) + push * at, 2 * push
-
-
-def written(read: Inputs, level: str) -> Tensor:
-    labels = read["level"].labels
-    return read.spread("level")[labels.index(level)] if level in labels else torch.zeros(read.d_model)

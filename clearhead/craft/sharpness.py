@@ -93,7 +93,7 @@ class Sharpness:
 
     def __str__(self) -> str:
         if not self.cases:
-            return f"at {self.n} tokens no query wants a key: there is nothing for a score to stand above"
+            return f"at {self.n} tokens no query wants a key, so there is no margin"
         if math.isinf(self.margin):
             return f"at {self.n} tokens a query that wants a key sees no other: its weight is 1 at any scale"
         lines = [f"at {self.n} tokens the score of a target is at least {self.margin:.4g} above the others"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.decoding.beam import Beam, beam_search
@@ -18,7 +18,6 @@ from clearhead.decoding.request import (
     Rows,
     check_ids,
     check_length,
-    check_rules,
     make_request,
     token_rows,
 )
@@ -105,7 +104,10 @@ def stream(
 
 def check_request(model: Model, inputs: Rows, prefix: Rows | None, rules: Rules, candidates: int) -> Request:
     request = make_request(model, inputs, prefix, rules.max_new)
-    check_rules(rules, request.decoder.spec.vocabulary)
+    vocabulary = request.decoder.spec.vocabulary
+    wrong = next((token for token in rules.end if not 0 <= token < vocabulary), None)
+    if wrong is not None:
+        raise OptionError(f"end: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}")
     if candidates < 0:
         raise OptionError(f"candidates is how many likeliest tokens to give, 0 or more; came {candidates}")
     return request
@@ -222,16 +224,13 @@ def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "ro
     """Return at each position the log-probability of the next token."""
     tokens, _ = pad_right(rows, request.decoder.embedding.table.device)
     shown, wanted = tokens[:, :-1], tokens[:, 1:]
-    logits = logits_of(request, shown)
+    if isinstance(request.model, Decoder):
+        logits = request.model(shown)
+    else:
+        source, lengths = pad_right(request.inputs, tokens.device)
+        logits = request.model(source, shown, source_lengths=lengths)
     wide = torch.promote_types(logits.dtype, torch.float32)
     return torch.log_softmax(logits, -1, dtype=wide).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
-
-
-def logits_of(request: Request, tokens: Int[Tensor, "row n"]) -> Tensor:
-    if isinstance(request.model, Decoder):
-        return request.model(tokens)
-    source, lengths = pad_right(request.inputs, tokens.device)
-    return request.model(source, tokens, source_lengths=lengths)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import final
 
 from torch import Tensor
 
-from clearhead.decoding.rules import Rules, is_id
+from clearhead.decoding.rules import is_id
 from clearhead.errors import OptionError
 from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.outputs import ToVocabulary
@@ -101,12 +101,6 @@ def check_ids(name: str, rows: list[list[int]], vocabulary: int) -> None:
             raise OptionError(
                 f"{name}[{index}]: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}"
             )
-
-
-def check_rules(rules: Rules, vocabulary: int) -> None:
-    wrong = next((token for token in rules.end if not 0 <= token < vocabulary), None)
-    if wrong is not None:
-        raise OptionError(f"end: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}")
 
 
 def check_length(name: str, rows: list[list[int]], embedding: TokenEmbedding, n_new: int) -> None:

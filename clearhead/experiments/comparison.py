@@ -261,11 +261,10 @@ def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, 
         best_step=evaluation["step"],
         training_seconds=evaluation["training_seconds"],
         numbers={key: numbers[key] for key in keys if key in numbers},
-        evaluations=tuple(on_the_way(line) for line in lines if line["kind"] == "evaluation"),
+        evaluations=tuple(
+            {"step": line["step"], "loss": line["loss"], **line["scores"]}
+            for line in lines
+            if line["kind"] == "evaluation"
+        ),
         by_distance=None if recall is None else {int(key): one for key, one in recall["by_distance"].items()},
     )
-
-
-def on_the_way(line: Mapping[str, Any]) -> dict[str, Number | None]:
-    """Return an evaluation as metrics.jsonl has it; null there is no number."""
-    return {"step": line["step"], "loss": line["loss"], **line["scores"]}

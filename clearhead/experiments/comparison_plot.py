@@ -64,7 +64,9 @@ def figure_of(comparison: Comparison) -> "matplotlib.figure.Figure":
     for axes, measure in zip(panels[1:], COST, strict=False):
         draw_cost(axes, rows, measure, looks)
     both = [lower.add_subplot(1, 2 if comparison.distances else 1, 1)]
-    draw_lines(both[0], ways_of(comparison), looks, on_the_way(comparison))
+    measure = on_the_way(comparison)
+    by_arm = [[one for one in comparison.outcomes if one.arm == row.arm] for row in rows]
+    draw_lines(both[0], [way_of(outcomes, measure) for outcomes in by_arm], looks, measure)
     both[0].set_xlabel(STEP.name)
     if comparison.distances:
         both.append(lower.add_subplot(1, 2, 2))
@@ -138,12 +140,6 @@ def on_the_way(comparison: Comparison) -> Measure:
     """Return the main measure, if evaluations have it, else the loss, which they always have."""
     there = {key for one in comparison.outcomes for line in one.evaluations for key in line}
     return next(measure for measure in comparison.quality if measure.key in there)
-
-
-def ways_of(comparison: Comparison) -> list[Line]:
-    """Return for each arm the mean over its runs at each step at which all of them were evaluated."""
-    measure = on_the_way(comparison)
-    return [way_of([one for one in comparison.outcomes if one.arm == row.arm], measure) for row in comparison.rows]
 
 
 def way_of(outcomes: Sequence[Outcome], measure: Measure) -> Line:

@@ -197,7 +197,10 @@ def write_probe(probe: Probe, folder: Path, amount: Amount) -> Corpus:
             for file, texts in zip(probe.files, zip(*examples, strict=True), strict=True):
                 write_text(file_of(folder, part, file), "".join(f"{text}\n" for text in texts))
         write_text(folder / NOTES, json.dumps(notes, indent=1) + "\n")
-    return corpus_of(probe, folder)
+    train, dev = ([str(file_of(folder, part, file)) for file in probe.files] for part in ("train", "dev"))
+    if len(probe.files) == 2:
+        return Corpus(train=aligned(train), dev=aligned(dev))
+    return Corpus(train=Documents(paths=tuple(train), unit="line"), dev=Documents(paths=tuple(dev), unit="line"))
 
 
 def is_written(path: Path, notes: dict[str, str | int]) -> bool:
@@ -222,13 +225,6 @@ def draw_examples(probe: Probe, longest: int, count: int, *, seed: int, without:
 
 def file_of(folder: Path, part: str, file: str) -> Path:
     return folder / f"{part}.{file}.txt"
-
-
-def corpus_of(probe: Probe, folder: Path) -> Corpus:
-    train, dev = ([str(file_of(folder, part, file)) for file in probe.files] for part in ("train", "dev"))
-    if len(probe.files) == 2:
-        return Corpus(train=aligned(train), dev=aligned(dev))
-    return Corpus(train=Documents(paths=tuple(train), unit="line"), dev=Documents(paths=tuple(dev), unit="line"))
 
 
 def aligned(paths: Sequence[str]) -> Aligned:

@@ -19,6 +19,7 @@ from clearhead.training.weight_files import SMALL, Bounded, TooManyNumbers
 __all__ = ["Imported", "read_hugging_face"]
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+OUTPUT = "lm_head.weight"
 
 
 class Imported(NamedTuple):
@@ -49,9 +50,10 @@ def read_hugging_face(folder: str | Path) -> Imported:
     config = Config(read_object(home / CONFIG), str(home / CONFIG))
     architecture = find_architecture(config)
     config.require("quantization_config")
-    task, spec = config.task(architecture.classes), architecture.spec(config)
-    labels = read_labels(config, spec) if task == "classify" else ()
     with Tensors(home) as theirs:
+        config = untie_if_apart(config, architecture, theirs)
+        task, spec = config.task(architecture.classes), architecture.spec(config)
+        labels = read_labels(config, spec) if task == "classify" else ()
         rows = table_rows(architecture, config, theirs)
         check_names(rows, theirs, architecture, config, str(home))
         model = build_bounded(spec, theirs, str(home))
@@ -67,6 +69,17 @@ def read_hugging_face(folder: str | Path) -> Imported:
         end=said.tokens("eos_token_id"),
         config=config,
     )
+
+
+def untie_if_apart(config: Config, architecture: Architecture, theirs: Tensors) -> Config:
+    """Return the configuration without the tie where the files hold an output of its own all the same.
+
+    transformers reads such files so: since its version 5 it writes every T5 as tied, also one whose tables differ.
+    """
+    table = architecture.copies(config).get(OUTPUT)
+    if table is None or OUTPUT not in theirs or table not in theirs or theirs[table].equal(theirs[OUTPUT]):
+        return config
+    return Config({**config.values, "tie_word_embeddings": False}, config.where)
 
 
 def read_generation(home: Path, config: Config) -> Config:

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -22,8 +23,11 @@ from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.files import PARTIAL, flush
 from clearhead.interop.config import Config
+from clearhead.interop.gguf import read_gguf
+from clearhead.interop.hub import PREFIX, fetch_from_hub
 from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
+from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.training.chat import ChatTemplate
@@ -58,29 +62,26 @@ def import_model(
     context: int | None = None,
     device: str = "auto",
 ) -> Run:
-    """Import the model in a Hugging Face folder as a new run folder, and return the run.
+    """Import the model in a Hugging Face folder, or in a GGUF file, as a new run folder, and return the run.
 
-    `task` is what the run shall do, where its class does not say it; `context` a shorter longest text than the model's
-    own. Raises OptionError, DataError or RunError where the model or its tokenizer cannot be read, or the run not be
-    written; then nothing is left at `path`.
+    A source that begins with `hub:` is fetched from the Hugging Face hub. `task` is what the run shall do, where its
+    class does not say it; `context` a shorter longest text than the model's own. Raises OptionError, DataError or
+    RunError where the model or its tokenizer cannot be read, or the run cannot be written; then nothing is left at
+    `path`.
     """
     if dtype not in DTYPES:
         raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(DTYPES)}")
     place = Path(os.path.abspath(path))
-    check_free(place)
-    home = Path(source)
-    if not home.is_dir():
-        raise OptionError(f"{source}: there is no such folder; give one as save_pretrained writes it")
-    imported = read_hugging_face(home)
-    tokens = read_tokenizer(home, rows_of(imported.spec), start=imported.start, end=next(iter(imported.end), None))
-    generation = read_generation(home, imported.config)
-    made = make_task(imported, tokens, generation, task=task, context=context)
+    check_free(Path(path))
+    read = read_source(source)
+    imported, tokens = read.imported, read.tokens
+    made = make_task(imported, tokens, read.generation, task=task, context=context)
     check_fit(made, imported.spec, str(source))
     model = imported.model.to(DTYPES[dtype])
     check_finite(model, str(source))
     origin = Origin(
         source=str(source),
-        file_format="Hugging Face",
+        file_format=read.file_format,
         architecture=str(imported.config.get("model_type")),
         task=made.name,
         dtype=dtype,
@@ -88,6 +89,32 @@ def import_model(
     )
     write_run(place, imported.spec, model, made, origin=origin, chat=tokens.chat)
     return Run(RunFolder(Path(path)), made, model.to(choose_device(device)).eval(), 0)
+
+
+class SourceFiles(NamedTuple):
+    """What was read of a source: the model, its tokenizer, and its settings of decoding."""
+
+    file_format: str
+    imported: Imported
+    tokens: ImportedTokenizer
+    generation: Config
+
+
+def read_source(source: str | Path) -> SourceFiles:
+    """Read a model folder, a GGUF file, or what `hub:` names."""
+    home = fetch_from_hub(source) if isinstance(source, str) and source.startswith(PREFIX) else Path(source)
+    if home.is_dir():
+        imported = read_hugging_face(home)
+        end = next(iter(imported.end), None)
+        tokens = read_tokenizer(home, rows_of(imported.spec), start=imported.start, end=end)
+        return SourceFiles("Hugging Face", imported, tokens, read_generation(home, imported.config))
+    if home.suffix == ".gguf" and home.exists():
+        imported = read_gguf(home)
+        tokens = read_tokenizer_of_gguf(home, rows_of(imported.spec))
+        return SourceFiles("GGUF", imported, tokens, imported.config)
+    raise OptionError(
+        f"{source}: there is no such folder or .gguf file; give a folder as save_pretrained writes it, or hub:ORG/NAME"
+    )
 
 
 def check_free(place: Path) -> None:

@@ -100,13 +100,10 @@ def figure_of(lines: Sequence[Mapping[str, Any]], title: str) -> "matplotlib.fig
 def curve_of(lines: Sequence[Mapping[str, Any]], measure: Measure) -> Curve:
     """Return the curve of a measure over the lines that have it."""
     there = [line for line in lines if measure.key in line]
-    values = [finite(line[measure.key]) * measure.factor for line in there]
-    return Curve(measure=measure, steps=[line["step"] for line in there], values=values)
-
-
-def finite(value: float | None) -> float:
-    """Return the value, or NaN where it is null or infinite: a gap in the curve."""
-    return math.nan if value is None or math.isinf(value) else value
+    values = [line[measure.key] for line in there]
+    # NaN makes a gap in the curve.
+    drawn = [math.nan if value is None or math.isinf(value) else value * measure.factor for value in values]
+    return Curve(measure=measure, steps=[line["step"] for line in there], values=drawn)
 
 
 def scores_of(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, list[Curve]]:

@@ -1,16 +1,16 @@
 """Checks of a RASP program: what the compiler cannot build is refused by name before anything is built."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from clearhead.attention.weighting import Argmax, Softmax, Sparsemax, Weighting
+from clearhead.attention.weighting import Argmax, Weighting
 from clearhead.errors import ProgramError
 from clearhead.rasp.compiled_model import Layout
 from clearhead.rasp.language import Aggregate, Sequence, Width
 from clearhead.rasp.values import Possible
 
-__all__ = ["check_selectors", "check_vocabulary", "check_weighting", "check_written", "parts_of"]
+__all__ = ["check_selectors", "check_sides", "check_weighting", "check_written", "parts_of"]
 
 
 def check_vocabulary(what: str, vocabulary: list[Any], layout: Layout) -> None:
@@ -23,6 +23,19 @@ def check_vocabulary(what: str, vocabulary: list[Any], layout: Layout) -> None:
     check_written(what, vocabulary)
 
 
+def check_sides(
+    program: Sequence, vocabulary: list[Any], source_vocabulary: list[Any] | None, layouts: Mapping[str, Layout]
+) -> None:
+    """Check that a program answers on the target's side, and that each side it reads has tokens to be read."""
+    if program.side == "source":
+        raise ProgramError(f"{program.name} runs along the source, and what answers is the target: bring it over")
+    check_vocabulary("vocabulary", vocabulary, layouts["target"])
+    if source_vocabulary is not None:
+        check_vocabulary("source_vocabulary", source_vocabulary, layouts["source"])
+    elif any(one.side == "source" for one in parts_of(program)):
+        raise ProgramError("this program reads a source: give its tokens, source_vocabulary=...")
+
+
 def check_written(what: str, values: Iterable[Any]) -> None:
     """Check that no two values are written alike: ids are found by how values are written."""
     written: dict[str, Any] = {}
@@ -32,10 +45,10 @@ def check_written(what: str, values: Iterable[Any]) -> None:
 
 
 def check_weighting(weighting: Weighting, sharpness: float) -> None:
-    if not isinstance(weighting, Argmax | Softmax | Sparsemax):
+    if weighting.form == "kernelized" or not weighting.sums_to_one:
         raise ProgramError(
-            f"a program needs the weight on the best keys alone: Argmax, Softmax or Sparsemax; {weighting} puts it "
-            "elsewhere too"
+            f"a program needs weights on the best keys alone that sum to one: those of Argmax, Softmax, Sparsemax or a "
+            f"weighting of your own; {weighting} puts weight elsewhere too"
         )
     if not (sharpness > 0 and math.isfinite(sharpness)):
         raise ProgramError(f"sharpness multiplies the scores: more than 0 was expected; came {sharpness}")
@@ -56,7 +69,7 @@ def parts_of(program: Sequence) -> list[Sequence]:
 
 
 def check_selectors(program: Sequence, possible: Possible, *, causal: bool, weighting: Weighting) -> None:
-    """Refuse what the model could not do: to look ahead, or to average with a single winner."""
+    """Refuse what the model could not do: to look ahead, or to average where argmax picks one key."""
     single = isinstance(weighting, Argmax) and weighting.ties != "average"
     for sequence in parts_of(program):
         if not isinstance(sequence, Aggregate | Width):
@@ -71,11 +84,12 @@ def check_selectors(program: Sequence, possible: Possible, *, causal: bool, weig
         if single and isinstance(sequence, Width) and (pair := possible.chooses(selector, causal=causal and own)):
             raise ProgramError(
                 f"{sequence.name} counts what it chooses (at place {pair[0]} it may choose place {pair[1]}) by how the "
-                "weight is shared: one winner cannot do that; take Argmax(ties='average')"
+                "weight is shared: an argmax that picks one key cannot share it; take Argmax(ties='average')"
             )
         several = single and sequence.numeric and possible.may_choose_several(selector, causal=causal and own)
         if several:
             raise ProgramError(
                 f"{sequence.name} takes the mean of what it chooses, and at place {several[0]} it may choose places "
-                f"{several[1]} and {several[2]} together: one winner cannot do that; take Argmax(ties='average')"
+                f"{several[1]} and {several[2]} together: an argmax that picks one key cannot average; take "
+                "Argmax(ties='average')"
             )

@@ -34,7 +34,7 @@ from clearhead.model.transformers import (
     EncoderDecoderSpec,
     EncoderSpec,
 )
-from clearhead.rasp.checks import check_selectors, check_vocabulary, check_weighting, check_written, parts_of
+from clearhead.rasp.checks import check_selectors, check_sides, check_weighting, check_written, parts_of
 from clearhead.rasp.compiled_model import CompiledModel, Layout
 from clearhead.rasp.language import Sequence
 from clearhead.rasp.lowering import Lowered, lower
@@ -148,20 +148,14 @@ def plan(
     layouts: Mapping[str, Layout] | None = None,
 ) -> Plan:
     """Plan how a program is built and what it costs: layers, heads, width. Raises where it cannot be."""
-    if length < 1:
-        raise ProgramError(f"length is how many tokens a text may have, 1 or more; came {length}")
-    if program.side == "source":
-        raise ProgramError(f"{program.name} runs along the source, and what answers is the target: bring it over")
     layouts = layouts or {"target": Layout(), "source": Layout()}
     vocabulary, source_vocabulary = list(vocabulary), None if source_vocabulary is None else list(source_vocabulary)
-    check_vocabulary("vocabulary", vocabulary, layouts["target"])
-    if source_vocabulary is not None:
-        check_vocabulary("source_vocabulary", source_vocabulary, layouts["source"])
+    both = any(one.side == "source" for one in parts_of(program))
+    if length < 1:
+        raise ProgramError(f"length is how many tokens a text may have, 1 or more; came {length}")
+    check_sides(program, vocabulary, source_vocabulary, layouts)
     check_weighting(weighting, sharpness)
     possible = Possible(vocabulary, length, source_vocabulary or ())
-    both = any(one.side == "source" for one in parts_of(program))
-    if both and source_vocabulary is None:
-        raise ProgramError("this program reads a source: give its tokens, source_vocabulary=...")
     check_selectors(program, possible, causal=causal or both, weighting=weighting)
     lowered, result = lower(program, possible, {side: layout.beside > 0 for side, layout in layouts.items()})
     check_written(f"the values of {program.name}", result.values)
@@ -170,7 +164,6 @@ def plan(
     if both:
         levels["source"] = schedule(lowered.operations["source"], ("own", "network"))
     spaces = [*lowered.inputs.values(), *(op.out for ops in lowered.operations.values() for op in ops)]
-    similarity = Dot() if sharpness == 1 else ScaledDot(float(sharpness))
     return Plan(
         program=program,
         possible=possible,
@@ -180,7 +173,7 @@ def plan(
         directions=Directions(spaces),
         kind="encoder-decoder" if both else "decoder" if causal else "encoder",
         weighting=weighting,
-        similarity=similarity,
+        similarity=Dot() if sharpness == 1 else ScaledDot(float(sharpness)),
         layouts=layouts,
     )
 

@@ -194,7 +194,8 @@ def write_operation(sequence: Sequence, possible: Possible, name: Callable[[Sequ
         case Width(selector=selector):
             return f"selector_width({selected(selector)})"
         case Map(function=function, inner=inner):
-            return f"map({name(inner)}){write_examples(function, possible.of(inner))}"
+            examples = [f"{plain(value)}→{function(plain(value))}" for value in possible.of(inner)]
+            return f"map({name(inner)})  # {join_shortened(examples, 4)}"
         case SequenceMap(first=first, second=second):
             return f"map({name(first)}, {name(second)})"
         case Linear(terms=terms):
@@ -203,9 +204,3 @@ def write_operation(sequence: Sequence, possible: Possible, name: Callable[[Sequ
             return f"constant({value})"
         case _:
             return None
-
-
-def write_examples(function: Callable[[Any], Any], values: Iterable[Any]) -> str:
-    """Write what a function gives for a few of its values, as a comment."""
-    given = [f"{plain(value)}→{function(plain(value))}" for value in values]
-    return f"  # {join_shortened(given, 4)}"

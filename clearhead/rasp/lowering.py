@@ -140,7 +140,11 @@ class Lowered:
         rises = []
         for i in rising.values:
             low, high = float(values[i - 1]), float(values[i])
-            check_apart(inner, low, high)
+            if high - low < NEAR * max(1.0, abs(low), abs(high)):
+                raise ProgramError(
+                    f"{inner.name} may be {low} or {high}: too close to be told apart in float32; take numbers that "
+                    "differ more"
+                )
             slope = 4 / (high - low)
             reads = {(inner, None): slope, **here(-slope * (low + high) / 2)}
             rises.append(Unit(reads=reads, writes={(rising, i): 1.0}))
@@ -194,13 +198,6 @@ def lower(program: Sequence, possible: Possible, gated: Mapping[str, bool]) -> t
     """Return the operations that make the program's result, and the space it lies in."""
     lowered = Lowered(possible, gated)
     return lowered, lowered.of(program)
-
-
-def check_apart(space: Space, low: float, high: float) -> None:
-    if high - low < NEAR * max(1.0, abs(low), abs(high)):
-        raise ProgramError(
-            f"{space.name} may be {low} or {high}: too close to be told apart in float32; take numbers that differ more"
-        )
 
 
 def here(factor: float) -> dict[Direction, float]:

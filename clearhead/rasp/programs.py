@@ -119,7 +119,7 @@ def histogram() -> Sequence:
 
 
 def double_histogram() -> Sequence:
-    """Count how many different tokens stand here as often as this one does."""
+    """Count the different tokens that are as frequent as this one, itself included."""
     count = histogram()
     earlier = selector_width(same() & before(), name="earlier")
     first = map(lambda n: n == 0, earlier, name="first of its kind")
@@ -240,13 +240,9 @@ def addition() -> Sequence:
     carried = categorical(aggregate(nearest, carries, name="carried"))
     column = sequence_map(lambda s, c: (s + int(c)) % 10, total, carried, name="digit of the sum")
     overflow = sequence_map(lambda t, c: int(c) if t == "+" else None, tokens, carried, name="overflow")
-    return either(column, overflow)
-
-
-def either(one: Sequence, other: Sequence) -> Sequence:
-    """Return the value that is there, where only one of the two is."""
-    places = [map(lambda value: float(value) + 1, inner, numeric=True) for inner in (one, other)]
-    return map(lambda value: None if value == 0 else round(value) - 1, places[0] + places[1], name="sum")
+    # Only one of the two has a value at each place. As numbers they can be added, with 0 for none.
+    there = [map(lambda value: float(value) + 1, inner, numeric=True) for inner in (column, overflow)]
+    return map(lambda value: None if value == 0 else round(value) - 1, there[0] + there[1], name="sum")
 
 
 def plain_sort_by_frequency(text: Text) -> list[Any]:
@@ -319,7 +315,7 @@ ALL = (
     ),
     Program(
         name="double-histogram",
-        about="how many different tokens stand here as often as this one",
+        about="how many different tokens are as frequent as this one",
         output=double_histogram(),
         vocabulary=LETTERS,
         plain=lambda text: [

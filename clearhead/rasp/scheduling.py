@@ -26,23 +26,15 @@ def schedule(operations: Sequence[Operation], phases: Sequence[str]) -> list[Lev
     levels: list[Level] = [Level()]
     for operation in operations:
         step = 1 + max((ready.get(space, -1) for space in operation.reads), default=-1)
-        while phases[step % len(phases)] != phase_of(operation):
+        phase = "network" if isinstance(operation, Network) else "cross" if operation.cross else "own"
+        while phases[step % len(phases)] != phase:
             step += 1
         ready[operation.out] = step
         while len(levels) <= step // len(phases):
             levels.append(Level())
-        put(levels[step // len(phases)], operation)
+        level = levels[step // len(phases)]
+        if isinstance(operation, Network):
+            level.units += operation.units
+        else:
+            (level.cross if operation.cross else level.own).append(operation)
     return levels
-
-
-def phase_of(operation: Operation) -> str:
-    if isinstance(operation, Network):
-        return "network"
-    return "cross" if operation.cross else "own"
-
-
-def put(level: Level, operation: Operation) -> None:
-    if isinstance(operation, Network):
-        level.units += operation.units
-    else:
-        (level.cross if operation.cross else level.own).append(operation)

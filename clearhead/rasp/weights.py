@@ -22,7 +22,8 @@ def clear(model: nn.Module) -> None:
 @torch.no_grad()
 def write_heads(layer: Attention, heads: Sequence[Head], directions: Directions) -> None:
     """Write the maps of an attention whose heads do this."""
-    query, key, value = (per_head(layer, name) for name in ("query", "key", "value"))
+    maps = (getattr(layer, name).linear.weight for name in ("query", "key", "value"))
+    query, key, value = (weight.view(layer.shape.n_heads, -1, layer.d_model) for weight in maps)
     output = layer.output.weight.view(len(directions), layer.shape.n_heads, -1)  # pyright: ignore
     for number, head in enumerate(heads):
         write_scores(head, query[number], key[number], directions)
@@ -30,11 +31,6 @@ def write_heads(layer: Attention, heads: Sequence[Head], directions: Directions)
         for place, (source, target) in enumerate(zip(read, directions.all(head.out), strict=True)):
             value[number, place, source] = 1
             output[target, number, place] = 1
-
-
-def per_head(layer: Attention, name: str) -> Tensor:
-    """Return a map as `(head, width, d_model)`."""
-    return getattr(layer, name).linear.weight.view(layer.shape.n_heads, -1, layer.d_model)
 
 
 def write_scores(head: Head, query: Tensor, key: Tensor, directions: Directions) -> None:

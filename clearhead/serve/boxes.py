@@ -51,7 +51,10 @@ class Boxes:
 
     def of_box(self, box: Box, *, token: int, key: int = 0, head: int = 0) -> Iterator[tuple[str, Float[Tensor, "d"]]]:
         made = self.inner.section(box, slice(token, token + 1))
-        for name in names_of(box):
+        # Before the values of the box come those that they are computed from.
+        read = [name for value in box.values for name in value.operands.values()]
+        read += [value.of for value in box.values if value.of and value.rows == "query"]
+        for name in dict.fromkeys([*read, *(value.name for value in box.values)]):
             value = self.values[name]
             row = key if value.rows == "key" else token
             found = made.get(name)
@@ -95,13 +98,6 @@ class Boxes:
     def token(self, asked: Params) -> int:
         side = self.trace.sides[self.box(asked).side]
         return asked.whole("token", below=len(side.ids), default=0)
-
-
-def names_of(box: Box) -> list[str]:
-    """Return the names of a box's values, and before them what they follow from."""
-    read = [name for value in box.values for name in value.operands.values()]
-    read += [value.of for value in box.values if value.of and value.rows == "query"]
-    return list(dict.fromkeys([*read, *(value.name for value in box.values)]))
 
 
 def as_list(vector: Float[Tensor, "d"]) -> list[float]:

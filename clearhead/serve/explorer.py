@@ -160,7 +160,7 @@ class Explorer:
         return context_view(word, found, budget=self.budget)
 
     def plain_trace(self, run: Run, text: str) -> Traced:
-        """The trace of a text that is only read: nothing is translated."""
+        """Return the trace of a text that is only read: nothing is translated."""
         target = [] if run.task.target == "writes" else None
         wanted = TraceRequest(source=text, target=target, edits=[], step=run.step)
         return self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted))
@@ -207,7 +207,7 @@ class Explorer:
         self.budget.check(cost + Cost(memory=told), what, "ask for fewer, or send a shorter text")
 
     def cross(self, run: Run, source: str, grown: Grown, edits: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-        """Of each token of the best output: how much each layer looked at each piece of the source."""
+        """Return for each token of the best output how much each layer looked at each piece of the source."""
         if len(self.costs.sides) == 1:
             return None
         tokens = grown.hypotheses[0].tokens

@@ -122,7 +122,12 @@ def examples(run: Run, curves: Curves) -> list[dict[str, str]]:
         found = known_texts(logged_examples(run, curves)) or known_texts(stored_examples(run))
     except RunError:
         found = []
-    return found or [{"source": text_from_vocabulary(run)}]
+    if found:
+        return found
+    tokenizer = run.tokenizer
+    special = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
+    ids = [token for token in range(min(tokenizer.vocabulary, 64)) if token not in special][-4:]
+    return [{"source": run.task.example_text(ids)}]
 
 
 def known_texts(texts: Iterable[dict[str, str]]) -> list[dict[str, str]]:
@@ -160,11 +165,3 @@ def stored_examples(run: Run) -> Iterator[dict[str, str]]:
     store = Store(run.folder.data / data / "dev")
     places = dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)])
     return run.task.examples(store, places)
-
-
-def text_from_vocabulary(run: Run) -> str:
-    """Return a few tokens of the vocabulary, after the special ones."""
-    tokenizer = run.tokenizer
-    special = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
-    ids = [token for token in range(min(tokenizer.vocabulary, 64)) if token not in special][-4:]
-    return run.task.example_text(ids)

@@ -11,7 +11,6 @@ import secrets
 import socket
 import sys
 import traceback
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -238,14 +237,11 @@ class Reply:
         self.send = send
         self.status: int | None = None
         """The status of the reply, once it has begun."""
-        self.extra = list(encode_headers({**HEADERS, "Cache-Control": "no-store" if api else "no-cache"}.items()))
+        headers = {**HEADERS, "Cache-Control": "no-store" if api else "no-cache"}
+        self.extra = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), *self.extra]}
         await self.send(message)
-
-
-def encode_headers(headers: Iterable[tuple[str, str]]) -> Iterable[tuple[bytes, bytes]]:
-    return ((name.lower().encode(), value.encode()) for name, value in headers)

@@ -26,6 +26,10 @@ def meta_of(wanted: TraceRequest, run: Run, trace: Trace) -> dict[str, Any]:
     told = None if len(trace.candidates) <= MANY else FEW
     program = load_program(run)
     answers = None if program is None else program.answers_to(run, trace)
+    if answers is None or run.task.target == "writes":
+        answer = run.task.traced_answer(wanted.source, trace)
+    else:  # a compiled program's, at every token
+        answer = " ".join(answers)
     return {
         "id": wanted.id,
         "source": wanted.source,
@@ -38,16 +42,9 @@ def meta_of(wanted: TraceRequest, run: Run, trace: Trace) -> dict[str, Any]:
         "sites": [site_facts(site) for site in trace.sites.values()],
         "names": trace.names,
         "candidates": [as_candidates(row[:told]) for row in trace.candidates],
-        "answer": answer_of(wanted, run, trace, answers),
+        "answer": answer,
         **({} if program is None or answers is None else {"program": {"answers": answers, "offset": program.offset}}),
     }
-
-
-def answer_of(wanted: TraceRequest, run: Run, trace: Trace, answers: Sequence[str] | None) -> str:
-    """Return what the model says; `answers` are a compiled program's at every token, unless it writes its target."""
-    if answers is not None and run.task.target != "writes":
-        return " ".join(answers)
-    return run.task.traced_answer(wanted.source, trace)
 
 
 def as_candidates(row: Sequence[Candidate]) -> list[messages.Candidate]:

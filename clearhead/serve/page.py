@@ -88,7 +88,11 @@ def page_data(traced: Traced) -> dict[str, Any]:
         "version": VERSION,
         "run": run_facts(run, Curves(run.folder.metrics)) | {"path": run.folder.path.name},
         "meta": traced.meta(),
-        "weights": {name: weights_of(site) for name, site in trace.sites.items()},
+        # A byte for each weight: weight × 255.
+        "weights": {
+            name: pack(torch.stack([(head.weight.clamp(0, 1) * 255).round().to(torch.uint8) for head in site.head]))
+            for name, site in trace.sites.items()
+        },
         "allowed": {name: bits for name, site in trace.sites.items() if (bits := mask_of(site)) is not None},
         "readings": round_numbers(traced.readings(EVERYTHING)),
         "lens": round_numbers(traced.lens(EVERYTHING)) if trace.candidates else None,
@@ -141,11 +145,6 @@ def side_numbers(boxes: Boxes, side: str) -> tuple[dict[str, Tensor], dict[str, 
             if found.shape[-1] <= WIDEST:
                 (shared if value.rows in ("none", "whole") else own)[value.name] = found
     return shared, own
-
-
-def weights_of(site: Site) -> str:
-    """Return weight x 255 of every head, a byte each."""
-    return pack(torch.stack([(head.weight.clamp(0, 1) * 255).round().to(torch.uint8) for head in site.head]))
 
 
 def allowed_of(site: Site) -> Bool[Tensor, "head query key"]:

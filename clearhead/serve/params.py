@@ -40,8 +40,10 @@ class Params:
         value = self.values.get(name)
         if value is None and default is not None:
             return default
-        number = as_whole(self.require(name))
-        if number is None:
+        number = self.require(name)
+        if isinstance(number, str) and len(number) < 17 and number.isascii() and number.removeprefix("-").isdigit():
+            number = int(number)
+        if not isinstance(number, int) or isinstance(number, bool):
             raise self.value_error(name, "expected a whole number", value)
         if not least <= number < below:
             bounds = f"{least} to {below - 1}" if below < LARGEST else f"{least} or more"
@@ -102,13 +104,6 @@ class Params:
 
     def value_error(self, name: str, expected: str, value: object) -> OptionError:
         return OptionError(f"{self.where}: {name}: {expected}; came {str(value)[:60]!r}")
-
-
-def as_whole(value: object) -> int | None:
-    """Return the whole number that a value is, or that text spells; else None."""
-    if isinstance(value, str) and len(value) < 17 and value.isascii() and value.removeprefix("-").isdigit():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def read_json(body: bytes) -> Params:

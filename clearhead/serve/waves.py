@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.positions import Learned, NoPosition, Position, Rotary, Sinusoidal
+from clearhead.attention.positions import Learned, NoPosition, Rotary, Sinusoidal
 from clearhead.attention.positions.embedded import LearnedTable
 from clearhead.serve.program import load_program
 from clearhead.tracing.names import sides_of
@@ -29,14 +29,10 @@ def positions(run: Run, n: int) -> dict[str, Any]:
         compiled(table, n, run.step) if table is not None and load_program(run) else learned(table, n),
         rotary(turning, inside.shape.d_head, n),
     ]
-    return {"used": name_used(inside.position, kinds), "kinds": kinds}
-
-
-def name_used(inside: Position, kinds: list[dict[str, Any]]) -> str:
-    """Return what tells this run where a token stands: kinds of the three, or its attention's own."""
-    names = [one["name"] for one in kinds if one["used"]]
-    own = [] if inside.turns or isinstance(inside, NoPosition) else [inside.called]
-    return " and ".join(names + own) or "none"
+    used = [one["name"] for one in kinds if one["used"]]
+    if not inside.position.turns and not isinstance(inside.position, NoPosition):
+        used.append(inside.position.called)
+    return {"used": " and ".join(used) or "none", "kinds": kinds}
 
 
 def sinusoidal(own: Sinusoidal | None, d_model: int, n: int) -> dict[str, Any]:

@@ -96,7 +96,9 @@ class ByLength(Planner):
     def make_batches(self, block: Indices) -> Iterator[Rows]:
         """Yield batches of one width, or of several where the narrow ones are few."""
         longest = np.max([self.store[name].lengths(block) for name in self.fields], axis=0) + self.extra
-        widths = np.minimum(widths_for(longest), self.longest + self.extra)
+        distinct, index = np.unique(longest, return_inverse=True)
+        widths = np.array([width_for(int(n)) for n in distinct], dtype=np.int64)[index]
+        widths = np.minimum(widths, self.longest + self.extra)
         order = np.argsort(widths, kind="stable")
         block, widths = block[order], widths[order]
         start = 0
@@ -116,11 +118,6 @@ class ByLength(Planner):
 
     def fit(self, width: int) -> int:
         return max(1, self.tokens // width)
-
-
-def widths_for(longest: Indices) -> Indices:
-    distinct, index = np.unique(longest, return_inverse=True)
-    return np.array([width_for(int(n)) for n in distinct], dtype=np.int64)[index]
 
 
 @final

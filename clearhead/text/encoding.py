@@ -63,7 +63,7 @@ class Layout:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What a record must have: its texts, and its label if there is one."""
+        """Return what a record must have: its texts, and its label if there is one."""
         return self.texts if self.label is None else (*self.texts, self.label)
 
 

@@ -183,16 +183,12 @@ def cut_in_lines(stream: BufferedIOBase, path: str) -> Iterator[bytes]:
 
 def too_long(raw: bytes, place: Place, problems: Problems) -> bool:
     """Return whether a line has more characters than it may, which is added to the problems."""
-    size = len(without_end(raw))
-    if size > 4 * MAX_LINE or characters(raw) > MAX_LINE:
+    line = without_end(raw)
+    # Without the bytes that continue a character, as many are left as there are characters.
+    if len(line) > 4 * MAX_LINE or len(line.translate(None, CONTINUING)) > MAX_LINE:
         problems.add(place, f"the line is longer than {MAX_LINE:,} characters", "line too long")
         return True
     return False
-
-
-def characters(raw: bytes) -> int:
-    """Return the number of characters in a line without its end: the bytes that do not continue a character."""
-    return len(without_end(raw).translate(None, CONTINUING))
 
 
 def decode_line(raw: bytes, place: Place, problems: Problems) -> str | None:

@@ -212,7 +212,9 @@ def describe_losses(encoding: Encoding) -> Iterator[str]:
     if encoding.nothing:
         yield f"{encoding.nothing:,} records have no token: they are left out"
     if encoding.equal:
-        fate = "they are left out" if encoding.left_out else "too many to leave out; held-out scores will flatter"
+        fate = (
+            "they are left out" if encoding.left_out else "too many to leave out, so held-out scores will be too high"
+        )
         yield f"{encoding.equal:,} training records equal a held-out one: {fate}"
 
 

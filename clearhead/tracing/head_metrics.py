@@ -118,19 +118,14 @@ def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
         raise OptionError("this model gives vectors and answers nothing, so there is nothing its layers would answer")
     last = f"{side}.normed"
     names = [name for name in trace.stream if name.startswith(f"{side}.") and name != f"{side}.embedding.token"]
-    read = [name for name in names if name.endswith("embedding.out") or is_last_of_block(name, names)]
+    # A later name of a block takes the place of the earlier ones, so the last is left.
+    ends = {tuple(name.split(".")[:2]): name for name in names if name.split(".")[1].isdigit()}
+    read = [name for name in names if name.endswith("embedding.out") or name in ends.values()]
     with eval_mode(part):
         found = [Lens(name, decode_stream(part, trace.value(name), shown, normed=False)) for name in read]
         if last in names:
             found.append(Lens(last, decode_stream(part, trace.value(last), shown, normed=True)))
     return found
-
-
-def is_last_of_block(name: str, names: Sequence[str]) -> bool:
-    """Return whether nothing of its block comes after it."""
-    side, layer, *_ = name.split(".")
-    block = [other for other in names if other.startswith(f"{side}.{layer}.") and layer.isdigit()]
-    return bool(block) and block[-1] == name
 
 
 def decode_stream(

@@ -153,8 +153,9 @@ class Side:
     def add(self) -> None:
         self.add_embedding()
         for number, block in enumerate(self.part.stack.blocks):
-            for branch in branches(block):
-                self.add_branch(number, block, branch)
+            for branch in ("attention", "cross", "feed_forward"):
+                if getattr(block, branch) is not None:
+                    self.add_branch(number, block, branch)
         if self.part.stack.norm is not None:
             self.add_last_norm(self.part.stack.norm)
         self.names.ends[self.side] = self.stream
@@ -316,10 +317,3 @@ def norm_values(norm: nn.Module, at: str, came: str, out: str) -> list[Value]:
         )
         for step in (*inner, last)
     ]
-
-
-def branches(block: Block) -> Iterator[str]:
-    """Yield the branches whose connection has a name of its own, in their order."""
-    for branch in ("attention", "cross", "feed_forward"):
-        if getattr(block, branch) is not None:
-            yield branch

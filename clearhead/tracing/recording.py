@@ -113,7 +113,7 @@ def run_recorded(
         kernel = kernel_for(layer.kernel, call).name
         context = run(kernel, call)
     steps = ", ".join(sorted({edit.step for edit in inner}))
-    why = f"{steps} changed, which only the reference makes" if inner else ""
+    why = f"an edit changes {steps}, which only the reference computes" if inner else ""
     before = (
         (record.projected[name, "query"], record.projected[name, "key"]) if (name, "key") in record.projected else None
     )

@@ -92,7 +92,10 @@ def save_trace(trace: TraceContent, path: str | Path) -> None:
         "names": list(trace.all_names),
         "sites": sites,
         "changes": [change_to_json(change, f"changes/{i}", tensors) for i, change in enumerate(trace.changes)],
-        "candidates": [[candidate_to_json(one) for one in row] for row in trace.answers.likeliest],
+        "candidates": [
+            [[one.id, one.text, one.log_prob if math.isfinite(one.log_prob) else None] for one in row]
+            for row in trace.answers.likeliest
+        ],
         "tensors": checksum_of(tensors),
     }
     try:
@@ -108,10 +111,6 @@ def checksum_of(tensors: Mapping[str, Tensor]) -> str:
         made.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         made.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return made.hexdigest()
-
-
-def candidate_to_json(one: Candidate) -> list[Any]:
-    return [one.id, one.text, one.log_prob if math.isfinite(one.log_prob) else None]
 
 
 def spec_of(spec: AttentionSpec, site: Site) -> AttentionSpec:

@@ -8,7 +8,7 @@ weight, and the weighted sum is the output.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 from xml.sax.saxutils import escape
 
 from jaxtyping import Float
@@ -135,56 +135,46 @@ class Thing:
     x: float
 
 
+@final
+class Things(NamedTuple):
+    """The objects from left to right; `others` stands for the values that are not drawn."""
+
+    queries: list[Thing]
+    keys: list[Thing]
+    values: list[Thing]
+    others: Thing | None
+    summed: Thing
+    output: Thing
+
+    def all(self) -> list[Thing]:
+        others = [] if self.others is None else [self.others]
+        return [*self.queries, *self.keys, *self.values, *others, self.summed, self.output]
+
+
 def draw_sequence(one: Exchange, *, standalone: bool = True) -> str:
     """Return the diagram as an SVG element; `standalone` makes it a file that follows the reader's light or dark."""
-    queries, keys, values, others, summed, output = place_things(one)
+    things = place_things(one)
+    output, heads = things.output, things.all()
     top = 84.0
-    below = top + 34 + LINE * max(len(thing.lines) for thing in (*queries, *keys, *values))
-    y = below
-    body: list[str] = []
+    y = top + 34 + LINE * max(len(thing.lines) for thing in (*things.queries, *things.keys, *things.values))
     width = output.x + COLUMN / 2 + EDGE
-    body += phase(y, width, "2  Scores: each query meets each key, score = query · key")
-    y += ROW
-    for place, query in zip(one.queries, queries, strict=True):
-        for key_place, key in zip(one.keys, keys, strict=True):
-            y += SCORE_ROW
-            look = "" if place == one.followed else " faint"
-            hidden = one.steps.masked[place, key_place].item() == float("-inf")
-            label = number(one.steps.score[place, key_place].item()) + " masked" * hidden
-            body.append(arrow(query.x, key.x, y, "query" + look, label, name=f"score {place} {key_place}"))
-    y += ROW
-    followed = shorten(one.query_tokens[one.followed])
-    body += phase(y, width, f"3  Weights: {one.weighting} of score × {number(one.scale)}, for “{followed}”")
-    for key_place, value in zip(one.keys, values, strict=True):
-        y += ROW
-        label = f"× {weight_text(one.steps.weight[one.followed, key_place].item())}"
-        body.append(arrow(value.x, summed.x, y, "weight", label, name=f"weight {one.followed} {key_place}"))
-    if others is not None and one.rest is not None:
-        y += ROW
-        body.append(arrow(others.x, summed.x, y, "weight", f"× {weight_text(one.rest[0])} in all", name="weight rest"))
-    y += 1.6 * ROW
-    body += phase(y, width, "4  Output")
-    y += ROW
-    body.append(arrow(summed.x, output.x, y, "context strong", "Weighted Sum", name="weighted sum"))
-    y += 14
+    scores, y = draw_scores(one, things, y, width)
+    weights, y = draw_weights(one, things, y, width)
     context = Thing(
         role="context",
         name=shorten(one.query_tokens[one.followed]),
         lines=lines_of(one.steps.context[one.followed], one.value_names),
         x=output.x,
     )
-    body.append(object_box(context, y))
-    end = y + 34 + LINE * len(context.lines)
-    heads = [thing for thing in (*queries, *keys, *values, others, summed, output) if thing is not None]
-    lives = [
-        f'<path class="life" d="M{thing.x:g} {top + 20:g}V{y if thing is output else end - 6:g}"/>' for thing in heads
-    ]
+    end = y + ROW + 48 + LINE * len(context.lines)
     height = end + EDGE
-    described = escape(f"{one.title}. {one.said}")
+    ends = ((thing, y + ROW + 14 if thing is output else end - 6) for thing in heads)
+    lives = [f'<path class="life" d="M{thing.x:g} {top + 20:g}V{low:g}"/>' for thing, low in ends]
+    described = escape(f"{one.title}. {one.said}").replace('"', "&quot;")
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="sequence" viewBox="0 0 {width:g} {height:g}" '
-            f'width="{width:g}" height="{height:g}" role="img" aria-label="{described.replace(chr(34), "&quot;")}">',
+            f'width="{width:g}" height="{height:g}" role="img" aria-label="{described}">',
             f"<style>{STYLE}{DARK if standalone else ''}</style>",
             f'<rect class="ground" width="{width:g}" height="{height:g}"/>',
             text("title", EDGE, EDGE + 12, one.title),
@@ -192,16 +182,47 @@ def draw_sequence(one: Exchange, *, standalone: bool = True) -> str:
             text("phase", EDGE, top - 10, "1  Inputs: the query (q), key (k) and value (v) of each token"),
             *lives,
             *(object_box(thing, top) for thing in heads),
-            *body,
+            *scores,
+            *weights,
+            *phase(y, width, "4  Output"),
+            arrow(things.summed.x, output.x, y + ROW, "context strong", "Weighted Sum", name="weighted sum"),
+            object_box(context, y + ROW + 14),
             "</svg>\n",
         ]
     )
 
 
-def place_things(
-    one: Exchange,
-) -> tuple[list[Thing], list[Thing], list[Thing], Thing | None, Thing, Thing]:
-    """Return the objects from left to right: queries, keys, values, the values not drawn, the sum, the output."""
+def draw_scores(one: Exchange, things: Things, y: float, width: float) -> tuple[list[str], float]:
+    """Return the arrows from each query to each key, and where the next step begins."""
+    body = phase(y, width, "2  Scores: each query meets each key, score = query · key")
+    y += ROW
+    for place, query in zip(one.queries, things.queries, strict=True):
+        for key_place, key in zip(one.keys, things.keys, strict=True):
+            y += SCORE_ROW
+            look = "" if place == one.followed else " faint"
+            hidden = one.steps.masked[place, key_place].item() == float("-inf")
+            label = number(one.steps.score[place, key_place].item()) + " masked" * hidden
+            body.append(arrow(query.x, key.x, y, "query" + look, label, name=f"score {place} {key_place}"))
+    return body, y + ROW
+
+
+def draw_weights(one: Exchange, things: Things, y: float, width: float) -> tuple[list[str], float]:
+    """Return the arrows from each value to the sum, and where the next step begins."""
+    followed = shorten(one.query_tokens[one.followed])
+    body = phase(y, width, f"3  Weights: {one.weighting} of score × {number(one.scale)}, for “{followed}”")
+    for key_place, value in zip(one.keys, things.values, strict=True):
+        y += ROW
+        label = f"× {weight_text(one.steps.weight[one.followed, key_place].item())}"
+        body.append(arrow(value.x, things.summed.x, y, "weight", label, name=f"weight {one.followed} {key_place}"))
+    if things.others is not None and one.rest is not None:
+        y += ROW
+        label = f"× {weight_text(one.rest[0])} in all"
+        body.append(arrow(things.others.x, things.summed.x, y, "weight", label, name="weight rest"))
+    return body, y + 1.6 * ROW
+
+
+def place_things(one: Exchange) -> Things:
+    """Return every object of the diagram, each in its column."""
     x = EDGE + COLUMN / 2
     groups: list[list[Thing]] = []
     for role, places, tokens, vectors, names in (
@@ -223,7 +244,7 @@ def place_things(
         x += COLUMN
     summed = Thing(role="weight", name="sum", lines=("Σ weight", "× value"), x=x)
     output = Thing(role="context", name="output", lines=(), x=x + COLUMN + GROUP)
-    return groups[0], groups[1], groups[2], others, summed, output
+    return Things(groups[0], groups[1], groups[2], others, summed, output)
 
 
 def lines_of(vector: Float[Tensor, "d"], names: Sequence[str]) -> list[str]:

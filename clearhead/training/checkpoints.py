@@ -96,7 +96,10 @@ class Checkpoint:
             with safe_open(path, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 (it is no dictionary)
                     tensor = file.get_tensor(key)
-                    check_finite(path, key, tensor)
+                    # Only weights: the optimiser's own tensors may hold anything.
+                    is_weight = name == MODEL or key.startswith(WEIGHTS)
+                    if is_weight and tensor.is_floating_point() and not tensor.isfinite().all():
+                        raise RunError(f"{path}: {key} has values that are no numbers (NaN or infinite)")
                     yield key, tensor
         except RunError:
             raise
@@ -114,13 +117,6 @@ class Checkpoint:
         except RunError as error:
             return str(error)
         return None
-
-
-def check_finite(path: Path, name: str, one: Tensor) -> None:
-    """Raise RunError for a weight that is not finite. The optimiser's own tensors may hold anything."""
-    is_weight = path.name == MODEL or name.startswith(WEIGHTS)
-    if is_weight and one.is_floating_point() and not one.isfinite().all():
-        raise RunError(f"{path}: {name} has values that are no numbers (NaN or infinite)")
 
 
 @final

@@ -115,13 +115,13 @@ def each_attention(spec: Spec, change: Callable[[AttentionSpec], AttentionSpec])
 
 
 def with_attention(spec: Spec, name: str) -> Spec:
-    """The same model with another kind of attention in every slot."""
+    """Return the model with another kind of attention in every slot."""
     kind = attention_of(name)
     return each_attention(spec, lambda slot: replace(slot, similarity=kind.similarity, weighting=kind.weighting))
 
 
 def with_position(spec: Spec, name: str, context: int) -> Spec:
-    """The same model that knows the order of tokens in another way; cross-attention has none of its own.
+    """Return the model that knows the order of tokens in another way; cross-attention has none of its own.
 
     Positions as large as 1, such as sines, have embeddings beside them that are scaled to be so too.
     """
@@ -144,7 +144,7 @@ def with_position(spec: Spec, name: str, context: int) -> Spec:
 
 
 def with_dropout(spec: Spec, dropout: float) -> Spec:
-    """The same model with this dropout on embeddings and branches."""
+    """Return the model with this dropout on embeddings and branches."""
     changed = each_block(spec, lambda block: replace(block, dropout=dropout))
     return each_embedding(changed, lambda embedding: replace(embedding, dropout=dropout))
 

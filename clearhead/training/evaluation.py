@@ -36,14 +36,16 @@ class Evaluable(Protocol):
 def evaluate(
     run: Evaluable, source: Source, how: Evaluating = Evaluating(), *, output: str | Path | None = None
 ) -> dict[str, Any]:
-    """The scores of a run on a corpus, with what they were made of.
+    """Score a run on a corpus, and return the scores with what they were made of.
 
-    `output`: a file for the translations, or the labels, a line for each record. What is wrong with the files is told
+    `output`: a file for the translations, or the labels, a line for each record. What is wrong with the files is raised
     before anything slow begins.
     """
     layout = run.task.layout(run.task.context)
     check_fields(run.task, layout, source)
-    file = None if output is None else output_of(run.task, Path(output), source)
+    if output is not None and not run.task.outputs:
+        raise OptionError(f"output: to {run.task.name} is scored without outputs, so there are none to write")
+    file = None if output is None else check_output(Path(output), option="output", inputs=source.files)
     found = survey(source, layout, Problems(skip=how.skip_bad), run.task.labels if layout.label else None)
     started = time.perf_counter()
     scores, outputs = run.task.evaluate(run.model, source, how)
@@ -69,10 +71,3 @@ def check_fields(task: Task, layout: Layout, source: Source) -> None:
             f"a run that was trained to {task.name} is evaluated on records of {' and '.join(layout.fields)}; "
             f"these have {' and '.join(source.fields)}"
         )
-
-
-def output_of(task: Task, path: Path, source: Source) -> Path:
-    """Return the path, if there is something to write and it can be written: told now, not when the work is done."""
-    if not task.outputs:
-        raise OptionError(f"output: to {task.name} is scored without outputs, so there are none to write")
-    return check_output(path, option="output", inputs=source.files)

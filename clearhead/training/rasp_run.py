@@ -61,7 +61,10 @@ def compile_to_run(
         claim(folder)
         made.tokenizer.save(path / "tokenizer.json")
         layout = task_named(made.task).layout(made.context)
-        write_texts(path, layout.texts, texts)
+        # Very few texts serve for both.
+        for part, rows in (("held-out", texts[:HELD_OUT]), ("train", texts[HELD_OUT:] or texts * 2)):
+            for place, field in enumerate(layout.texts):
+                write_text(path / f"{part}.{field}.txt", "".join(f"{row[place]}\n" for row in rows))
         recipe = recipe_of(made, path, layout.texts)
         kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, log=lambda line: None)
         task = task_named(made.task).of(kept, made.context)
@@ -133,14 +136,6 @@ def describe_program(program: Program, made: ProgramModel) -> dict[str, Any]:
         "offset": layout.offset,
         "beside": layout.beside,
     }
-
-
-def write_texts(path: Path, fields: tuple[str, ...], texts: list[Lines]) -> None:
-    """Write the texts to train on and those held out; very few texts serve as both."""
-    parts = {"held-out": texts[:HELD_OUT], "train": texts[HELD_OUT:] or texts * 2}
-    for part, rows in parts.items():
-        for place, field in enumerate(fields):
-            write_text(path / f"{part}.{field}.txt", "".join(f"{row[place]}\n" for row in rows))
 
 
 def draw_texts(program: Program, context: int) -> Iterator[Lines]:

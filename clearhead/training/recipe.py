@@ -36,7 +36,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 def positive(owner: object, *names: str) -> None:
-    """Raises where one of these fields is not above zero."""
+    """Raise where one of these fields is not above zero."""
     for name in names:
         value = getattr(owner, name)
         if value is not None and not value > 0:
@@ -80,7 +80,7 @@ class Batching:
 
     @property
     def passes(self) -> int:
-        """How many batches make up a step."""
+        """Return how many micro-batches make up a step."""
         return 1 if self.micro_batch_tokens is None else max(1, round(self.tokens / self.micro_batch_tokens))
 
     @property
@@ -272,7 +272,7 @@ def own_modules(recipe: Recipe) -> list[str]:
 
 
 def changes(old: Recipe, new: Recipe) -> dict[str, Any]:
-    """The fields in which two recipes differ, as the new one has them."""
+    """Return the fields in which two recipes differ, as the new one has them."""
     return {
         field.name: getattr(new, field.name)
         for field in fields(old)

@@ -27,17 +27,17 @@ class Schedule(ABC):
             raise OptionError(f"{type(self).__name__}: warmup is a number of steps, 0 or more; came {self.warmup}")
 
     def at(self, step: int, *, total: int) -> float:
-        """The share of the peak at this step, counted from 0, of `total`."""
+        """Return the share of the peak at this step, counted from 0, of `total`."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         return self.after(step, max(total, 1))
 
     @abstractmethod
     def after(self, step: int, total: int) -> float:
-        """The share after the warm-up."""
+        """Return the share after the warm-up."""
 
     def check_share(self, name: str, value: float) -> None:
-        """Raises where a share is none."""
+        """Raise where a share is not between 0 and 1."""
         if not 0 <= value <= 1:
             raise OptionError(f"{type(self).__name__}: {name} is a share, from 0 to 1; came {value}")
 

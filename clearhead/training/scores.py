@@ -65,7 +65,7 @@ class TextScores:
 def score_translations(
     outputs: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lower: bool = False
 ) -> TranslationScores:
-    """Scores outputs against one reference each.
+    """Score outputs against one reference each.
 
     `tokenize` is how BLEU splits words: "13a" for text as people write it, "none" for text that is split at spaces
     already, "zh" for Chinese, "char" for single characters. `lower` makes BLEU and chrF blind to case. An exact match
@@ -97,7 +97,7 @@ def score_translations(
 
 
 def score_classes(answers: Sequence[str], truths: Sequence[str], labels: Sequence[str]) -> ClassScores:
-    """Scores one answer for each example; `labels` are all that there are, in the order of `confusion`.
+    """Score one answer for each example; `labels` are all that there are, in the order of `confusion`.
 
     The F1 of a label is the harmonic mean of precision and recall, 0 where nothing was right. `macro_f1` is the mean
     over the labels that occur, in truths or in answers, as scikit-learn has it: a label that nobody used has F1 0 and
@@ -125,7 +125,7 @@ def score_classes(answers: Sequence[str], truths: Sequence[str], labels: Sequenc
 
 
 def score_text(total_nats: float, tokens: int, n_bytes: int) -> TextScores:
-    """Scores text of `tokens` tokens and `n_bytes` bytes (in UTF-8) from the sum of its tokens' losses.
+    """Score text of `tokens` tokens and `n_bytes` bytes (in UTF-8) from the sum of its tokens' losses.
 
     >>> score_text(20.0, tokens=20, n_bytes=40)
     TextScores(loss=1.0, perplexity=2.718..., bits_per_byte=0.721..., tokens=20, bytes=40)
@@ -151,7 +151,7 @@ def exponential(number: float) -> float:
 
 
 def check_pairs(answers: Sequence[str], truths: Sequence[str], truth: str) -> None:
-    """Raises unless there are as many of the one as of the other, and any at all."""
+    """Raise unless there are as many of the one as of the other, and any at all."""
     if len(answers) != len(truths):
         raise OptionError(f"each output needs one {truth}; came {len(answers)} and {len(truths)}")
     if not answers:
@@ -159,7 +159,7 @@ def check_pairs(answers: Sequence[str], truths: Sequence[str], truth: str) -> No
 
 
 def check_labels(answers: Sequence[str], truths: Sequence[str], labels: Sequence[str]) -> None:
-    """Raises unless every answer and every truth is one of the labels."""
+    """Raise unless every answer and every truth is one of the labels."""
     check_pairs(answers, truths, "true label")
     if len(set(labels)) < len(labels):
         raise OptionError(f"labels must differ from each other; came {', '.join(map(repr, labels))}")

@@ -17,7 +17,6 @@ from clearhead.decoding import Beam, Greedy, Sample, generate
 from clearhead.decoding.generating import check_request, collect, decode_on, eval_mode
 from clearhead.decoding.request import Model
 from clearhead.errors import OptionError
-from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.decoding import trace_decoding
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
@@ -41,7 +40,7 @@ def trace(
     edits: Sequence[Change] = (),
     method: Greedy | Sample | Beam | None = None,
 ) -> Trace:
-    """The trace of a text. To translate, `target` None is the model's own greedy output, and a note says so.
+    """Trace a text. To translate, `target` None is the model's own greedy output, and a note says so.
 
     A language model reads the source and, after it, the target. `edits` change what happens inside; an own output is
     then what the changed model writes. With a `method` what is written is traced as it was, step by step on a cache;
@@ -101,13 +100,13 @@ def written(
     one = run.task.decoding(asked.ids, max_new=None, usual=MAX_NEW)
     prefix = None if one.prefix is None else one.prefix[0]
     found = trace_decoding(run.model, one.source, method, rules=one.rules, prefix=prefix)  # type: ignore[arg-type]
-    traces = tuple(named(run, with_pieces(made.trace, asked, one.writes)) for made in found)
-    return replace(traces[0], beams=traces if isinstance(method, Beam) else ())
-
-
-def with_pieces(made: Trace, asked: TraceInputs, tokenizer: Tokenizer) -> Trace:
-    pieces = asked.pieces | {"decoder": token_names(tokenizer, made.sides["decoder"].ids)}
-    return replace(made, sides={name: replace(side, tokens=pieces[name]) for name, side in made.sides.items()})
+    traces = []
+    for made in found:
+        sides = made.trace.sides
+        pieces = asked.pieces | {"decoder": token_names(one.writes, sides["decoder"].ids)}
+        sides = {name: replace(side, tokens=pieces[name]) for name, side in sides.items()}
+        traces.append(named(run, replace(made.trace, sides=sides)))
+    return replace(traces[0], beams=tuple(traces) if isinstance(method, Beam) else ())
 
 
 def named(run: Run, made: Trace) -> Trace:

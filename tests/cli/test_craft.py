@@ -158,7 +158,7 @@ def test_softmax_is_shown_with_the_error_it_brings(printed):
         (["run", "addition", "12+3"], 1, "addition is not for '1 2 + 3'"),
         (["run", "reverse", "--causal"], 1, "reverse looks ahead: the query at place 0"),
         (["show", "reverse", "--causal"], 1, "reverse looks ahead"),
-        (["run", "majority", "--weighting", "argmax"], 1, "one winner cannot do that"),
+        (["run", "majority", "--weighting", "argmax"], 1, "an argmax that picks one key cannot average"),
         (["run", "reverse", "--weighting", "nix"], 2, "there is no 'nix'. There are: softmax"),
         (["run", "reverse", "--sharpness", "0"], 2, "it must be above 0"),
         (["show", "mine.py"], 2, "Write mine.py:NAME"),

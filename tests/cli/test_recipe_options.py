@@ -7,13 +7,13 @@ import torch
 import typer
 
 from clearhead.attention import positions, weighting
+from clearhead.cli.model_options import ModelOptions
 from clearhead.cli.recipe_options import (
     BatchOptions,
     BudgetOptions,
     CheckpointingOptions,
     Choices,
     MachineOptions,
-    ModelOptions,
     OptimizerOptions,
     TokenizerOptions,
     as_recipe,

@@ -26,7 +26,7 @@ def one_hot(columns, n=6):
 def test_directions_have_names_and_hold_what_they_say():
     made = inputs(["a", "b"], 3, room={"before": ["a", "b"]})
     assert made.names == ("token:a", "token:b", "position:0", "position:1", "position:2", "before:a", "before:b")
-    filled = made.vectors(["b", "a", "a"], before=["a", "b", "b"])
+    filled = made.vectors(["b", "a", "a"], {"before": ["a", "b", "b"]})
     assert filled.tolist() == [[0, 1, 1, 0, 0, 1, 0], [1, 0, 0, 1, 0, 0, 1], [1, 0, 0, 0, 1, 0, 1]]
     assert torch.equal(made.vectors(torch.tensor([1, 0])), made.vectors(["b", "a"]))
 
@@ -129,7 +129,7 @@ def test_what_is_carried_and_where_it_goes():
     head = by_position(read, offset=-1, scale=50.0)
     text = ["a", "b", "b", "a"]
     out = head.carrying("token", to="found").layer()(read.vectors(text))
-    assert torch.allclose(out[1:], read.vectors(text, found=["a", "a", "b", "b"])[1:] - read.vectors(text)[1:])
+    assert torch.allclose(out[1:], read.vectors(text, {"found": ["a", "a", "b", "b"]})[1:] - read.vectors(text)[1:])
     out = head.carrying("position", to="place").layer()(read.vectors(text))
     assert out[3].argmax() == read.names.index("place:2")
     twice = head.carrying(2 * torch.eye(read.d_model)[:, :2], to="found").layer()(read.vectors(text))

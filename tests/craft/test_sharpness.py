@@ -156,7 +156,7 @@ def test_it_prints_what_it_found():
 
 def test_a_design_of_which_nothing_is_wanted_says_so():
     nothing = by_content(inputs(WORDS, 4), {}).sharpness(4)
-    assert str(nothing) == "at 4 tokens no query wants a key: there is nothing for a score to stand above"
+    assert str(nothing) == "at 4 tokens no query wants a key, so there is no margin"
     assert not nothing.exact
     first = by_position(inputs(WORDS, 4), offset=-1).sharpness(1)
     assert "no query wants a key" in str(first)

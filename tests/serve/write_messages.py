@@ -1,9 +1,9 @@
-"""Writes web/src/lib/messages.ts from clearhead/serve/messages.py: `python -m tests.serve.write_messages`."""
+"""Writes web/src/lib/messages.ts from the messages of clearhead/serve: `python -m tests.serve.write_messages`."""
 
 import ast
 from pathlib import Path
 
-from clearhead.serve import messages
+from clearhead.serve import messages, run_messages
 
 WRITTEN = Path(__file__).parents[2] / "web/src/lib/messages.ts"
 HEADER = """\
@@ -13,10 +13,10 @@ NAMES = {"str": "string", "int": "number", "float": "number", "bool": "boolean",
 
 
 def typescript() -> str:
-    """Return every message as a TypeScript type, in the order of the Python file."""
-    source = Path(messages.__file__).read_text(encoding="utf-8")
+    """Return every message as a TypeScript type, in the order of the Python files."""
+    sources = [Path(str(module.__file__)).read_text(encoding="utf-8") for module in (run_messages, messages)]
     parts = [HEADER.strip()]
-    for node in ast.parse(source).body:
+    for node in [node for source in sources for node in ast.parse(source).body]:
         match node:
             case ast.ClassDef():
                 parts.append(interface(node))

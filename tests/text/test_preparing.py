@@ -187,8 +187,8 @@ def test_what_became_of_records_is_told(file, ready):
     }
     assert not set(both(prepared)[0]) & set(both(prepared)[1])
     alike = ready(Documents(paths=(file("alike", ["a", "b"] * 30),), unit="line"), LAYOUTS["fill"])
-    assert (
-        ready.told[1] == "27 training records equal a held-out one: too many to leave out; held-out scores will flatter"
+    assert ready.told[1] == (
+        "27 training records equal a held-out one: too many to leave out, so held-out scores will be too high"
     )
     assert len(alike.train) + len(alike.dev) == 60
 
@@ -364,6 +364,7 @@ def test_a_given_tokeniser_is_used_as_it_is(file, ready):
         ready(source, tokenizing=Tokenizing(given=file("broken.json", "{")))
 
 
+@pytest.mark.slow
 def test_of_a_large_corpus_the_tokeniser_sees_a_sample(file, ready, monkeypatch):
     lines = [f"{i:>1000}" for i in range(2_500)]
     source = Documents(paths=(file("text", lines),), unit="line")

@@ -122,4 +122,5 @@ def of_norm(norm, x, at):
         variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
         parts = {"mean": mean, "variance": variance, "normalized": (x - mean) * torch.rsqrt(variance + norm.epsilon)}
         parts |= {} if norm.beta is None else {"beta": norm.beta}
-    return {f"{at}.{name}": value for name, value in (parts | {"gamma": norm.gamma}).items()}
+    gamma = 1 + norm.gamma if getattr(norm, "from_one", False) else norm.gamma
+    return {f"{at}.{name}": value for name, value in (parts | {"gamma": gamma}).items()}

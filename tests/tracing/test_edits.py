@@ -39,7 +39,7 @@ def test_a_score_set_is_the_weight_it_makes(model, tokens):
     trace = trace_model(model, tokens, changes=[change])
     site, plain = trace[SITE], trace_model(model, tokens)[SITE]
     assert site.kernel == "reference"
-    assert site.why == "score changed, which only the reference makes"
+    assert site.why == "an edit changes score, which only the reference computes"
     assert trace.notes == (f"{SITE} ran the reference: {site.why}",)
     assert site.head[2].score[3, 1] == 50
     assert site.head[2].weight[3, 1] > 0.999

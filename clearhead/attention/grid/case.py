@@ -87,7 +87,7 @@ class Combination:
 
 
 class Case:
-    """The tensors and built parts of a combination; NaN stands wherever nothing may come of it."""
+    """The tensors and built parts of a combination. What the mask hides is NaN, so that a leak shows."""
 
     def __init__(self, combination: Combination, seed: int) -> None:
         self.combination, self.parts = combination, combination.parts

@@ -93,7 +93,7 @@ REASONS = {
     "d": "dot product; this similarity is not one",
     "k": "only in kernelized attention",
     "m": "mask of this kind",
-    "n": "goes through the keys once",
+    "n": "cannot forget keys",
     "l": "has seen no later key",
     "f": "no float64",
     "c": "on a CPU",

@@ -51,7 +51,7 @@ class Argmax(Kernel):
 
     def refusal(self, facts: KernelFacts) -> str | None:
         if facts.weighting != "argmax":
-            return "it finds the best key of each row: argmax, and no other weighting"
+            return "it computes argmax, and no other weighting"
         if facts.similarity != "dot":
             return "it scores by a dot product; this similarity is not one"
         if facts.bias != "none":

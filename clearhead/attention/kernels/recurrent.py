@@ -21,13 +21,13 @@ class Recurrent(Kernel):
 
     def refusal(self, facts: KernelFacts) -> str | None:
         if facts.weighting != "kernelized":
-            return "a state of fixed size stands for the keys only in kernelized attention"
+            return "it keeps a running sum in place of the keys, which works only in kernelized attention"
         if facts.dropout:
             return "dropout leaves out weights, and here they are never formed"
         if facts.masks <= {"none", "padding"}:
             return None
         if others := facts.masks - {"causal", "document", "padding"}:
-            return f"it goes through the keys once and forgets none of them: it cannot do {', '.join(sorted(others))}"
+            return f"its running sum cannot forget keys: it cannot do {', '.join(sorted(others))}"
         if "causal" not in facts.masks:
             return "document: it has seen no later key when it comes to a query; with causal it can"
         if not facts.aligned:

@@ -28,6 +28,8 @@ from clearhead.rasp import (
 )
 from clearhead.rasp import map as mapped
 
+pytestmark = pytest.mark.plain
+
 everywhere = select(tokens, tokens, lambda key, query: True)
 same_place = select(indices, indices, lambda key, query: key == query)
 across = select(source_indices, indices, lambda key, query: key == query)
@@ -118,16 +120,17 @@ PLANNED = {
         ),
         "looks ahead",
     ),
-    "a mean by one winner": (
+    "a mean by an argmax of one key": (
         planned(aggregate(everywhere, numeric(tokens)), (0, 1), weighting=ONE_WINNER),
-        "takes the mean of what it chooses, and at place 0 it may choose places 0 and 1 together: one winner cannot",
+        "takes the mean of what it chooses, and at place 0 it may choose places 0 and 1 together: an argmax that "
+        "picks one key cannot average",
     ),
-    "a count by one winner": (
+    "a count by an argmax of one key": (
         planned(selector_width(same_place), weighting=ONE_WINNER),
-        "counts what it chooses .at place 0 it may choose place 0.*one winner cannot",
+        "counts what it chooses .at place 0 it may choose place 0.*an argmax that picks one key cannot share",
     ),
-    "sigmoid": (planned(tokens, weighting=Sigmoid()), "Argmax, Softmax or Sparsemax; Sigmoid"),
-    "linear attention": (planned(tokens, weighting=Kernelized()), "Argmax, Softmax or Sparsemax; Kernelized"),
+    "sigmoid": (planned(tokens, weighting=Sigmoid()), "weighting of your own; Sigmoid"),
+    "linear attention": (planned(tokens, weighting=Kernelized()), "weighting of your own; Kernelized"),
     "no sharpness": (planned(tokens, sharpness=0.0), "more than 0 was expected; came 0.0"),
     "endless sharpness": (planned(tokens, sharpness=math.inf), "more than 0 was expected; came inf"),
     "no length": (planned(tokens, length=0), "1 or more; came 0"),
@@ -223,8 +226,12 @@ def test_ties_averaged_it_is_right_on_every_input(name):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("majority", "share of ones takes the mean of what it chooses.*places 0 and 1 together: one winner cannot"),
-        ("dyck-1", "counts what it chooses.*one winner cannot"),
+        (
+            "majority",
+            "share of ones takes the mean of what it chooses.*places 0 and 1 together: an argmax that "
+            "picks one key cannot average",
+        ),
+        ("dyck-1", "counts what it chooses.*picks one key cannot share"),
     ],
 )
 @pytest.mark.parametrize("ties", ["first", "last"])

@@ -1,0 +1,143 @@
+"""Options that choose a model: a preset or a size, and the parts in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, final
+
+import torch
+import typer
+
+from clearhead.attention.positions import Learned
+from clearhead.cli.options import flag, one_of, share, wrong
+from clearhead.cli.part_options import part_option
+from clearhead.errors import ClearheadError, OptionError
+from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
+from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
+from clearhead.registry import options as part_names
+from clearhead.text.kinds import SPECIALS
+from clearhead.text.tokenizer import Tokenizer, suggested_size
+from clearhead.training import defaults, variants
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks import task_named
+from clearhead.training.tasks.base import with_article
+
+__all__ = ["ModelOptions", "as_model", "width"]
+
+Name = str | None
+Number = float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What learns."""
+
+    title: ClassVar[str] = "Model"
+
+    preset: Annotated[
+        Name, typer.Option(metavar="NAME", help="A model by name: tiny, base, gpt2, bert, … (clearhead describe).")
+    ] = None
+    size: Annotated[
+        Name, typer.Option(metavar="COUNT", help="Or a model with about this many parameters: 300k, 10M, 1.5B.")
+    ] = None
+    attention: Annotated[Name, part_option("--attention", f"Kind of attention: {', '.join(defaults.ATTENTIONS)}")] = (
+        None
+    )
+    position: Annotated[Name, part_option("--position", f"Positional encoding: {', '.join(defaults.POSITIONS)}")] = None
+    heads: Annotated[
+        Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
+    ] = None
+    value_rank: Annotated[
+        Name, typer.Option(metavar="N", help="Low-rank values: d_model to N to d_value, in each head.")
+    ] = None
+    d_value: Annotated[
+        Name, typer.Option(metavar="N", help="Width of a head's values.  [default: the width of its keys]")
+    ] = None
+    block: Annotated[Name, part_option("--block", "Where the norm is: pre, post, none, or note: norm(FFN(a) + a)")] = (
+        None
+    )
+    norm: Annotated[Name, part_option("--norm", f"Kind of norm: {', '.join(part_names('norm'))}")] = None
+    scale: Annotated[
+        Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
+    ] = None
+    feed_forward: Annotated[
+        Name, part_option("--feed-forward", f"Activation: {', '.join(part_names('feed-forward'))}, none")
+    ] = None
+    dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
+
+
+FEW_TOKENS = {"char": defaults.PLACEHOLDER, "byte": 256 + len(SPECIALS)}
+
+
+def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
+    """Return the model by preset, by size, or the task's own; then with what else was given."""
+    if options.preset and options.size:
+        raise wrong("--size", f"the preset {options.preset} has its own size; give one of the two")
+    context = recipe.batching.context
+    spec = with_context(base_model(options, recipe), context)
+    if options.dropout is not None:
+        spec = defaults.with_dropout(spec, options.dropout)
+    parts = {name: value for name in variants.PARTS if (value := getattr(options, name)) is not None}
+    return with_parts(spec, parts, context) if parts else spec
+
+
+def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
+    """Return the model with other parts. Whether they go together is found out by building it of nothing."""
+    for name in variants.PARTS:
+        if name in parts:
+            try:
+                spec = variants.with_part(spec, name, parts[name], context=context)
+            except OptionError as error:
+                raise wrong(flag(name), str(error).removeprefix(f"{name}: ")) from error
+    try:
+        with torch.device("meta"):
+            spec.build()
+    except ClearheadError as error:
+        raise wrong(" with ".join(map(flag, parts)), str(error)) from error
+    return spec
+
+
+def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
+    task = task_named(recipe.task)
+    if options.preset is not None:
+        one_of("--preset", options.preset, PRESETS)
+        spec = named(options.preset, defaults.PLACEHOLDER)
+        if kind_of(spec) != task.family:
+            raise wrong("--preset", f"{task.name} takes {with_article(task.family)}, and {options.preset} is none")
+    elif options.size is not None:
+        try:
+            spec = sized(task.family, parse_count(options.size), likely_vocabulary(recipe))
+        except OptionError as error:
+            raise wrong("--size", str(error)) from error
+    else:
+        return recipe.model
+    if isinstance(spec, EncoderSpec) and isinstance(recipe.model, EncoderSpec):
+        return replace(spec, output=recipe.model.output)
+    return spec
+
+
+def likely_vocabulary(recipe: Recipe) -> int:
+    """Return how many tokens there will be, before the tokeniser is trained.
+
+    Once it is trained, the size is met (`Recipe.parameters`). Characters and bytes are few, however long the text is.
+    """
+    tokenizing = recipe.tokenizing
+    if tokenizing.given is not None:
+        return Tokenizer.load(tokenizing.given).vocabulary
+    if tokenizing.kind in FEW_TOKENS:
+        return FEW_TOKENS[tokenizing.kind]
+    return tokenizing.size or suggested_size(defaults.text_bytes(recipe.corpus))
+
+
+def with_context(spec: Spec, context: int) -> Spec:
+    """Return the same with as many learned positions as rows are long: those beyond would never be trained."""
+    return defaults.each_embedding(
+        spec,
+        lambda embedding: (
+            replace(embedding, position=Learned(context)) if isinstance(embedding.position, Learned) else embedding
+        ),
+    )
+
+
+def width(spec: Spec) -> int:
+    return spec.encoder.d_model if isinstance(spec, EncoderDecoderSpec) else spec.d_model

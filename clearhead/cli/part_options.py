@@ -1,0 +1,31 @@
+"""Options that name a part: one of ours by its name, or one of the user's own as module:Class(field=value)."""
+
+from typing import Any
+
+import typer
+
+from clearhead.attention.weighting import TABLE as WEIGHTINGS
+from clearhead.attention.weighting import Weighting
+from clearhead.cli.options import find_by_name, import_named, wrong
+from clearhead.errors import OptionError
+from clearhead.registry import parse
+
+__all__ = ["find_weighting", "part_option"]
+
+OWN = "or your own, module:Class"
+"""What an option says that names a part."""
+
+
+def part_option(option: str, text: str) -> Any:
+    """Return an option that names a part: naming one of the user's own imports its module."""
+    return typer.Option(metavar="NAME", callback=import_named(option), help=f"{text}; {OWN}.")
+
+
+def find_weighting(text: str) -> tuple[str, Weighting]:
+    """Return the weighting that --weighting names, and its name: one of the table, or one of the user's own."""
+    if ":" not in text:
+        return find_by_name("--weighting", text, WEIGHTINGS)
+    try:
+        return text, parse(text, "weighting").make()
+    except OptionError as error:
+        raise wrong("--weighting", str(error)) from error
