@@ -34,7 +34,7 @@ def test_sentencepiece_merges_the_best_score_first():
 
 @pytest.mark.parametrize("kind", ["metaspace", "unigram", "word", "char"])
 def test_what_llama_cpp_would_cut_in_other_ways_is_refused(kind):
-    with pytest.raises(OptionError, match="llama.cpp"):
+    with pytest.raises(OptionError, match=r"llama\.cpp"):
         find_pre_tokenizer(json.loads(Tokenizer.train(TEXTS, kind=kind).to_json()))
 
 
