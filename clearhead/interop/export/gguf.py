@@ -139,7 +139,8 @@ def special_metadata(run: Run) -> dict[str, Any]:
         "unknown": tokenizer.unknown,
         "padding": tokenizer.pad,
     }
-    named = {f"tokenizer.ggml.{name}_token_id": place for name, place in ids.items()}
+    # An imported model's tokeniser may lack some of them, and has no id for those.
+    named = {f"tokenizer.ggml.{name}_token_id": place for name, place in ids.items() if place >= 0}
     return named | {"tokenizer.ggml.add_bos_token": bool(before), "tokenizer.ggml.add_eos_token": False}
 
 
