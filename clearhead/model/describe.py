@@ -230,7 +230,6 @@ class Counter:
         if model.embedding.position is not None:
             model.embedding.position(n)  # raises where it has fewer
         yield self.part("tokens", f"{path}embedding.table")
-        yield self.part("segments", f"{path}embedding.segment")
         yield self.part("positions", f"{path}embedding.position")
         yield self.part("segments", f"{path}embedding.segment")
         yield self.part("norm", f"{path}embedding.norm")
