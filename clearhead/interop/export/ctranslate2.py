@@ -20,7 +20,7 @@ from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.interop.export.base import Figures, Format, Weights, name_part, spec_of, unknown_fields
 from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
-from clearhead.interop.export.tokens import token_names
+from clearhead.interop.export.tokens import special_tokens, token_names
 from clearhead.interop.peers import import_peer
 from clearhead.model.arrangements import PostNorm, PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
@@ -30,7 +30,6 @@ from clearhead.model.norms import LayerNorm, Norm, RMSNorm
 from clearhead.model.outputs import NextToken
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
-from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
 
 __all__ = ["CTranslate2"]
@@ -66,17 +65,17 @@ class CTranslate2(Format):
                 tokens = {name: token_names(run.task.tokenizers[name]) for name in ("source", "target")}
                 theirs.register_source_vocabulary(tokens["source"])
                 theirs.register_target_vocabulary(tokens["target"])
-                write_special_tokens(theirs.config, run.task.tokenizers["target"])
+                write_special_tokens(theirs.config, run)
                 theirs.config.decoder_start_token = theirs.config.bos_token
                 theirs.config.add_source_eos = shares_end(run)
             case DecoderSpec():
                 theirs = peer.specs.TransformerDecoderModelSpec(writer.stack(spec, model, ""))
                 theirs.register_vocabulary(token_names(run.task.tokenizer))
-                write_special_tokens(theirs.config, run.task.tokenizer)
+                write_special_tokens(theirs.config, run)
             case EncoderSpec():
                 theirs = peer.specs.TransformerEncoderModelSpec(writer.stack(spec, model, ""))
                 theirs.register_vocabulary(token_names(run.task.tokenizer))
-                write_special_tokens(theirs.config, run.task.tokenizer)
+                write_special_tokens(theirs.config, run)
                 write_head(weights, folder)
         theirs.config.layer_norm_epsilon = epsilons(spec)[0]
         weights.check_all_taken(self.name)
@@ -338,11 +337,14 @@ def queries_scale(spec: AttentionSpec, d_model: int) -> float:
     return scale / weighting.temperature
 
 
-def write_special_tokens(config: Any, tokenizer: Tokenizer) -> None:
-    names = token_names(tokenizer)
-    config.unk_token, config.bos_token, config.eos_token = (
-        names[place] for place in (tokenizer.unknown, tokenizer.start, tokenizer.end)
-    )
+def write_special_tokens(config: Any, run: Run) -> None:
+    """Name the tokens that CTranslate2 asks for; the end stands for one that the run has not, and is never read."""
+    special, names = special_tokens(run), token_names([*run.task.tokenizers.values()][-1])
+    if special.end is None:
+        raise OptionError("ctranslate2 ends an output with a token, and this model's tokeniser has none for that")
+    config.eos_token = names[special.end]
+    config.bos_token = names[special.end if special.start is None else special.start]
+    config.unk_token = names[special.end if special.unknown is None else special.unknown]
 
 
 def shares_end(run: Run) -> bool:
@@ -351,7 +353,10 @@ def shares_end(run: Run) -> bool:
     It has one end token for both sides.
     """
     source, target = run.task.tokenizers["source"], run.task.tokenizers["target"]
-    if token_names(source)[source.end] != token_names(target)[target.end]:
+    special = special_tokens(run)
+    if special.source_end is None or special.end is None:
+        raise OptionError("ctranslate2 closes source and target with an end token, and this model does not")
+    if token_names(source)[special.source_end] != token_names(target)[special.end]:
         raise OptionError("ctranslate2 has one name for the end of source and target, and these tokenisers have two")
     return True
 

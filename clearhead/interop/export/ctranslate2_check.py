@@ -12,7 +12,7 @@ from clearhead.decoding import Greedy, Rules, generate
 from clearhead.decoding.request import Model
 from clearhead.interop.export.base import Figures
 from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, largest, unpad
-from clearhead.interop.export.tokens import token_names
+from clearhead.interop.export.tokens import special_tokens, token_names
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.transformers import Encoder
 from clearhead.training.run import Run
@@ -51,30 +51,34 @@ def check_encoder_decoder(run: Run, folder: Path, quantization: str) -> Figures:
     """Compare log-probabilities of targets, and greedy translations."""
     samples, exact = draw_samples(run), open_with("Translator", folder, "float32")
     source, target = run.task.tokenizers["source"], run.task.tokenizers["target"]
-    sources = [row[:-1] if row[-1] == source.end else row for row in samples.encoder]
-    targets = [row[1:] if row[0] == target.start else row for row in samples.decoder]
+    special = special_tokens(run)
+    assert special.start is not None
+    assert special.end is not None
+    assert special.source_end is not None
+    sources = [row[:-1] if row[-1] == special.source_end else row for row in samples.encoder]
+    targets = [row[1:] if row[0] == special.start else row for row in samples.decoder]
     read, written = token_names(source), token_names(target)
     words = [[read[i] for i in row] for row in sources]
     scored = exact.score_batch(words, [[written[i] for i in row] for row in targets])
     theirs = [torch.tensor(one.log_probs) for one in scored]
-    closed = [[*row, source.end] for row in sources]
-    framed = Samples(closed, [[target.start, *row] for row in targets], samples.drawn)
-    ours = target_log_probs(round_as_written(run, quantization), framed, target.end)
+    closed = [[*row, special.source_end] for row in sources]
+    framed = Samples(closed, [[special.start, *row] for row in targets], samples.drawn)
+    ours = target_log_probs(round_as_written(run, quantization), framed, special.end)
     translator = open_with("Translator", folder, quantization)
     n_new = count_new(run)
     found = translator.translate_batch(words, beam_size=1, max_decoding_length=n_new, min_decoding_length=0)
     ids = {name: place for place, name in enumerate(written)}
     greedy = [[ids[token] for token in one.hypotheses[0]] for one in found]
-    rules = Rules(max_new=n_new, end=(target.end,))
-    made = generate(cast(Model, run.model), closed, Greedy(), rules=rules, prefix=[[target.start]])
-    own = [[token for token in one[0].tokens if token != target.end] for one in made]
+    rules = Rules(max_new=n_new, end=(special.end,))
+    made = generate(cast(Model, run.model), closed, Greedy(), rules=rules, prefix=[[special.start]])
+    own = [[token for token in one[0].tokens if token != special.end] for one in made]
     return Figures(
         peer=peer_version("ctranslate2"),
         texts=str(samples),
         numbers=f"{sum(map(len, ours))} log-probabilities",
         difference=largest(ours, theirs),
         tolerance=TOLERANCE,
-        same=count_same(run, own, greedy, TOLERANCE, sources=closed, start=[target.start]),
+        same=count_same(run, own, greedy, TOLERANCE, sources=closed, start=[special.start]),
         outputs=len(own),
         must_agree=quantization == "float32",
     )
@@ -99,7 +103,8 @@ def check_decoder(run: Run, folder: Path, quantization: str) -> Figures:
     tokens, _ = samples.padded("decoder")
     theirs = torch.from_numpy(np.array(exact.forward_batch(samples.decoder)))
     ours = round_as_written(run, quantization)(tokens)
-    names, end = token_names(run.tokenizer), run.tokenizer.end
+    names, end = token_names(run.tokenizer), special_tokens(run).end
+    assert end is not None  # writing it was refused without one
     n_new = count_new(run)
     rows = [row[: run.task.context - n_new] for row in samples.decoder]
     generator = open_with("Generator", folder, quantization)

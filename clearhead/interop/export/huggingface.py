@@ -21,7 +21,7 @@ from clearhead.interop.config import Config
 from clearhead.interop.export.base import Figures, Format, spec_of
 from clearhead.interop.export.huggingface_check import check_with_transformers
 from clearhead.interop.export.model_card import model_card
-from clearhead.interop.export.tokens import token_names
+from clearhead.interop.export.tokens import special_tokens, token_names
 from clearhead.interop.tables import gather
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
@@ -169,14 +169,10 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def token_ids(run: Run) -> dict[str, Any]:
     """Return the ids that config.json and generation_config.json have of special tokens."""
-    tokenizer = run.tokenizer
-    told: dict[str, Any] = {
-        "bos_token_id": tokenizer.start,
-        "eos_token_id": tokenizer.end,
-        "pad_token_id": tokenizer.pad,
-    }
+    special, bos = special_tokens(run), run.tokenizer.start
+    told = {"bos_token_id": bos if bos >= 0 else None, "eos_token_id": special.end, "pad_token_id": special.pad}
     if isinstance(spec_of(run), EncoderDecoderSpec):
-        told["decoder_start_token_id"] = tokenizer.start
+        told["decoder_start_token_id"] = special.start
     return told
 
 
@@ -192,7 +188,8 @@ def labels_of(run: Run) -> dict[str, Any]:
 
 def tokenizer_config(run: Run) -> dict[str, Any]:
     names = token_names(run.tokenizer)
-    special = {theirs: names[getattr(run.tokenizer, ours)] for theirs, ours in SPECIALS.items()}
+    places = {theirs: getattr(run.tokenizer, ours) for theirs, ours in SPECIALS.items()}
+    special = {theirs: names[place] for theirs, place in places.items() if place >= 0}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": run.task.context,

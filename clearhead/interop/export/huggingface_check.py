@@ -13,6 +13,7 @@ from clearhead.errors import RunError
 from clearhead.interop.export.base import Figures
 from clearhead.interop.export.model_card import AUTO
 from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, largest, unpad
+from clearhead.interop.export.tokens import special_tokens
 from clearhead.interop.huggingface import read_hugging_face
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.transformers import EncoderDecoder
@@ -93,12 +94,13 @@ def compare_greedy(run: Run, model: Any, samples: Samples) -> tuple[int, int]:
     if not samples.decoder:
         return 0, 0
     n_new, translates = count_new(run), isinstance(run.model, EncoderDecoder)
-    tokenizer = [*run.task.tokenizers.values()][-1]
+    special = special_tokens(run)
+    ends = () if special.end is None else (special.end,)
     rows = samples.encoder if translates else [row[: run.task.context - n_new] for row in samples.decoder]
-    start = [tokenizer.start] if translates else []
-    rules, prefix = Rules(max_new=n_new, end=(tokenizer.end,)), [start] if translates else None
+    start = [special.start] if translates and special.start is not None else []
+    rules, prefix = Rules(max_new=n_new, end=ends), [start] if translates else None
     made = generate(cast(Model, run.model), rows, Greedy(), rules=rules, prefix=prefix)
-    ours = [[token for token in one[0].tokens if token != tokenizer.end] for one in made]
+    ours = [[token for token in one[0].tokens if token not in ends] for one in made]
     theirs = []
     for row in rows:
         ids = torch.tensor([row])
@@ -106,7 +108,7 @@ def compare_greedy(run: Run, model: Any, samples: Samples) -> tuple[int, int]:
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=n_new, do_sample=False, num_beams=1
         )[0].tolist()
         new = found[len(start) if translates else len(row) :]
-        theirs.append(new[: new.index(tokenizer.end)] if tokenizer.end in new else new)
+        theirs.append(new[: new.index(special.end)] if special.end in new else new)
     return count_same(run, ours, theirs, TOLERANCE, sources=rows, start=start), len(ours)
 
 

@@ -23,6 +23,7 @@ from clearhead.interop.export.graphs import (
     freeze_for_graph,
 )
 from clearhead.interop.export.samples import count_new, count_same, draw_samples, largest, unpad
+from clearhead.interop.export.tokens import special_tokens
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, DecoderSpec, EncoderDecoderSpec, EncoderSpec
@@ -137,15 +138,15 @@ def dynamic_shapes(names: Sequence[str]) -> tuple[Any, ...]:
 
 def notes(run: Run) -> dict[str, Any]:
     """Return what a loop must know: the task, the ids that begin and end texts, the labels, and empty caches."""
-    tokenizer = [*run.task.tokenizers.values()][-1]
+    special = special_tokens(run)
     told = {
         "task": run.task.name,
         "context": run.task.context,
         "labels": list(run.task.labels),
-        "start": tokenizer.start,
-        "end": tokenizer.end,
-        "mask": tokenizer.mask,
-        "source_end": run.tokenizer.end,
+        "start": special.start,
+        "end": special.end,
+        "mask": special.mask,
+        "source_end": special.source_end,
     }
     decoder = getattr(run.model, "decoder", run.model)
     if isinstance(decoder, Decoder):
@@ -196,7 +197,7 @@ class Loop:
         return written.tolist()
 
 
-def cut(rows: Sequence[Sequence[int]], end: int) -> list[list[int]]:
+def cut(rows: Sequence[Sequence[int]], end: int | None) -> list[list[int]]:
     """Return each row up to its end token."""
     return [list(row[: row.index(end)]) if end in row else list(row) for row in rows]
 
@@ -223,14 +224,15 @@ def check_encoder(run: Run, folder: Path) -> Figures:
 def check_decoder(run: Run, folder: Path) -> Figures:
     """Compare logits of whole texts at once, and greedy tokens, which go through the cache one by one."""
     samples, session = draw_samples(run), Session(folder / DECODER)
-    told, n_new, end = notes(run), count_new(run), run.tokenizer.end
+    told, n_new = notes(run), count_new(run)
+    ends = () if told["end"] is None else (told["end"],)
     loop = Loop(session, told["past"])
     tokens, _ = samples.padded("decoder")
     theirs = torch.from_numpy(session({"tokens": tokens, **loop.empty(len(tokens))})["logits"])
     ours, rows = run.model(tokens), [row[: run.task.context - n_new] for row in samples.decoder]
-    greedy = cut([loop.run([row], {}, n_new)[0] for row in rows], end)
-    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=(end,)))
-    own = cut([one[0].tokens for one in made], end)
+    greedy = cut([loop.run([row], {}, n_new)[0] for row in rows], told["end"])
+    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=ends))
+    own = cut([one[0].tokens for one in made], told["end"])
     return Figures(
         peer=peer_version("onnxruntime"),
         texts=str(samples),
@@ -252,17 +254,18 @@ def check_translator(run: Run, folder: Path) -> Figures:
     fixed, loop = {"source_lengths": lengths, **encoded}, Loop(decoder, notes(run)["past"])
     found = decoder({"tokens": target, **fixed, **loop.empty(len(target))})["logits"]
     ours = run.model(source, target, source_lengths=lengths)
-    writes, n_new = run.task.tokenizers["target"], count_new(run)
-    greedy = cut(loop.run([[writes.start]] * len(source), fixed, n_new), writes.end)
-    rules = Rules(max_new=n_new, end=(writes.end,))
-    made = generate(cast(Model, run.model), samples.encoder, Greedy(), rules=rules, prefix=[[writes.start]])
-    own = cut([one[0].tokens for one in made], writes.end)
+    special, n_new = special_tokens(run), count_new(run)
+    start = [] if special.start is None else [special.start]
+    greedy = cut(loop.run([start] * len(source), fixed, n_new), special.end)
+    rules = Rules(max_new=n_new, end=() if special.end is None else (special.end,))
+    made = generate(cast(Model, run.model), samples.encoder, Greedy(), rules=rules, prefix=[start])
+    own = cut([one[0].tokens for one in made], special.end)
     return Figures(
         peer=peer_version("onnxruntime"),
         texts=str(samples),
         numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
         difference=largest(unpad(ours, samples.decoder), unpad(torch.from_numpy(found), samples.decoder)),
         tolerance=TOLERANCE,
-        same=count_same(run, own, greedy, TOLERANCE, sources=samples.encoder, start=[writes.start]),
+        same=count_same(run, own, greedy, TOLERANCE, sources=samples.encoder, start=start),
         outputs=len(own),
     )

@@ -3,11 +3,42 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
 
-__all__ = ["save_tokenizers", "token_names"]
+__all__ = ["SpecialTokens", "save_tokenizers", "special_tokens", "token_names"]
+
+
+class SpecialTokens(NamedTuple):
+    """Ids of a run's special tokens, None for one that it has not; `source_end` closes what a translator reads."""
+
+    start: int | None
+    end: int | None
+    source_end: int | None
+    unknown: int | None
+    pad: int | None
+    mask: int | None
+
+
+def special_tokens(run: Run) -> SpecialTokens:
+    """Return the special tokens as the run uses them: an imported Marian starts from its padding token, say."""
+    fields = [*run.task.tokenizers]
+    reads, writes = run.task.frame(fields[0]), run.task.frame(fields[-1])
+    tokenizer = run.task.tokenizers[fields[-1]]
+    start, end, unknown, pad, mask = (
+        place if place >= 0 else None
+        for place in (tokenizer.start, tokenizer.end, tokenizer.unknown, tokenizer.pad, tokenizer.mask)
+    )
+    return SpecialTokens(
+        start=writes.before[0] if writes.before else start,
+        end=writes.ends[0] if writes.ends else end,
+        source_end=reads.after[-1] if reads.after else None,
+        unknown=unknown,
+        pad=pad,
+        mask=mask,
+    )
 
 
 def token_names(tokenizer: Tokenizer) -> list[str]:
