@@ -231,8 +231,9 @@ def as_fine_tuned(choices: Choices, path: str) -> Recipe:
     if context is not None and context > source.task.context:
         raise wrong("--context", f"{path} was trained to read {source.task.context} tokens; came {context}")
     lora, freeze, machine = as_lora(choices.fine_tuning), as_freeze(choices.fine_tuning), as_machine(choices.machine)
-    if name != Embed.name:  # which has no text to check, and is refused below
-        check_text(task, choices.text)
+    if task is Embed:
+        raise wrong("--task", f"nothing is trained to embed: say what to learn from {path}: {', '.join(TASKS)}")
+    check_text(task, choices.text)
     corpus = as_corpus(task, choices.text)
     try:
         default = fine_tuning_recipe(source, corpus, task=name, lora=lora, freeze=freeze, machine=machine)
