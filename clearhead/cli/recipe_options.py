@@ -181,7 +181,7 @@ class Choices:
         typer.Option(
             metavar="NAME",
             callback=import_named("--task"),
-            help=f"What to learn: {', '.join(TASKS)}; or your own, module:Class.",
+            help=f"What to learn: {', '.join(TASKS)}, with --from also instruct; or your own, module:Class.",
         ),
     ] = None
     text: TextOptions = field(default_factory=TextOptions)

@@ -111,11 +111,10 @@ def width_of(spec: Spec) -> int:
 def with_output_of(usual: Spec, source: Source, task: str) -> Spec:
     """Return the source's model with the output of another task's usual model; OptionError where that cannot be."""
     spec, kind = source.spec, task_named(task)
-    if isinstance(spec, EncoderDecoderSpec) or isinstance(usual, EncoderDecoderSpec):
-        fits = False
-    else:
-        fits = kind_of(spec) == kind_of(usual)
-        if fits:
+    if not isinstance(spec, EncoderDecoderSpec) and not isinstance(usual, EncoderDecoderSpec):
+        if isinstance(spec.output, type(usual.output)) and not isinstance(usual.output, Classes):
+            return spec  # generate and instruct have one output
+        if kind_of(spec) == kind_of(usual):
             return replace(spec, output=usual.output)
         if isinstance(spec, DecoderSpec) and isinstance(usual.output, Classes):
             return replace(spec, output=replace(usual.output, pool="last"))  # only the last token has seen them all
@@ -141,18 +140,21 @@ def load_source(tuning: FineTuning) -> Run:
 def tuned_task(kind: type[Task], source: Task, context: int) -> Task:
     """Return the task over the source's tokenisers, with the special tokens that its model is used to around texts."""
     texts = kind.layout(context).texts
-    if not set(texts) <= set(source.tokenizers):
+    every = dict(source.tokenizers)
+    if len({id(one) for one in every.values()}) == 1:  # the tokeniser of a single text serves any field
+        every |= dict.fromkeys(texts, source.tokenizer)
+    if not set(texts) <= set(every):
         raise OptionError(
             f"task: to {kind.name} takes texts for {' and '.join(texts)}; the run to start from has tokenisers for "
             f"{' and '.join(source.tokenizers)}"
         )
     if context > source.context:
         raise OptionError(f"context: the model was trained to read {source.context} tokens; came {context}")
-    tokenizers = {field: source.tokenizers[field] for field in texts}
+    tokenizers = {field: every[field] for field in texts}
     if kind is type(source):
         framing = source.framing
     else:
-        framing = {field: usual_frame(source.frame(field), tokenizers[field], kind) for field in texts}
+        framing = {field: usual_frame(source.frame(), tokenizers[field], kind) for field in texts}
     if kind.layout(context).end and any(one.end < 0 for one in tokenizers.values()):
         raise OptionError("the tokeniser has no token that ends a text, so there is no way to tell texts apart")
     return kind(tokenizers=tokenizers, context=context, framing=framing)
@@ -161,8 +163,10 @@ def tuned_task(kind: type[Task], source: Task, context: int) -> Task:
 def usual_frame(frame: Framing, tokenizer: Tokenizer, kind: type[Task]) -> Framing:
     """Return what stands around a text of another task; where nothing would, its start token, if there is one."""
     before = frame.before or ((tokenizer.start,) if tokenizer.start >= 0 and not frame.after else ())
-    ends = (tokenizer.end,) if kind.target == "continues" and tokenizer.end >= 0 else ()
-    return Framing(before=before, after=() if ends else frame.after, ends=ends)
+    if kind.target != "continues":
+        return Framing(before=before, after=frame.after)
+    ends = frame.ends or ((tokenizer.end,) if tokenizer.end >= 0 else ())
+    return Framing(before=frame.before, ends=ends, never=frame.never)
 
 
 def check_known(prepared: Prepared, log: Log) -> None:

@@ -25,7 +25,7 @@ from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.holding import Hold, lock
 from clearhead.training.recipe import FineTuning, Origin, Recipe, read_origin, read_recipe, write_recipe
-from clearhead.training.tasks import TASKS, Embed, Task, name_of, task_named
+from clearhead.training.tasks import OTHERS, TASKS, Task, name_of, task_named
 from clearhead.training.tasks.framing import Framing
 
 __all__ = ["RunFolder"]
@@ -222,7 +222,7 @@ class RunFolder:
             check_fields({name: found[name] for name in fields if name in found}, fields, str(self.model_file))
         except RunError as error:
             raise RunError(f"{error}; put the file back as it was") from None
-        if ":" not in found["task"] and found["task"] not in (*TASKS, Embed.name):
+        if ":" not in found["task"] and found["task"] not in (*TASKS, *OTHERS):
             raise RunError(f"{self.model_file}: there is no task {found['task'][:40]!r} in this version")
         for name in (found["data"], *found["tokenizers"].values()):
             if not is_plain_name(name) and name is not None:

@@ -15,7 +15,7 @@ from clearhead.model.spec_json import PARTS
 from clearhead.serialization import CLASS, Then, added, from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
-from clearhead.text.sources import Aligned, Documents, Table
+from clearhead.text.sources import Aligned, Documents, Messages, Table
 from clearhead.training.averaging import Averaging, Unaveraged
 from clearhead.training.schedules import CosineDecay, Schedule
 
@@ -219,7 +219,7 @@ class Origin:
 SPECS = table_of(
     (
         *(Recipe, Origin, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine),
-        *(Aligned, Table, Documents, FineTuning, Lora),
+        *(Aligned, Table, Documents, Messages, FineTuning, Lora),
     )
 )
 """What a recipe is made of beside parts and the specs of models."""

@@ -34,7 +34,8 @@ from clearhead.training.recipe import Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import Task, task_named
+from clearhead.training.tasks import Instruct, Task, task_named
+from clearhead.training.tasks.instruct import with_template
 from clearhead.training.train_step import TrainState
 from clearhead.training.validation import Held, assess
 
@@ -94,7 +95,14 @@ def prepare_text(
         prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, data, log)
         return prepared, kind.of(prepared, context)
     tuned = tuned_task(kind, source.task, context)
-    prepared = prepare(recipe.corpus, tuned.usual_layout(), tuned.tokenizers, data, log)
+    corpus = recipe.corpus
+    if kind is Instruct:
+        chat = source.folder.chat()
+        dev = None if corpus.dev is None else with_template(corpus.dev, chat)
+        corpus = replace(corpus, train=with_template(corpus.train, chat), dev=dev)
+        if chat is not None:  # a template brings its own special tokens
+            tuned = replace(tuned, framing={name: replace(tuned.frame(), before=()) for name in tuned.tokenizers})
+    prepared = prepare(corpus, tuned.usual_layout(), tuned.tokenizers, data, log)
     check_known(prepared, log)
     return prepared, replace(kind.of(prepared, context), framing=tuned.framing)
 

@@ -1,5 +1,6 @@
 """Fine-tuning: what is taken from a run, what is trained, and that a run of it resumes as exactly as any other."""
 
+import random
 import shutil
 from dataclasses import replace
 
@@ -10,14 +11,19 @@ from safetensors.torch import load_file, save_file
 import clearhead as ch
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.model.lora import AdaptedLinear, Lora, is_adapter
+from clearhead.model.outputs import Blanks, Classes
 from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Documents, Table
 from clearhead.training.averaging import Ema
 from clearhead.training.checkpoints import MODEL, TRAINING
+from clearhead.training.default_models import encoder
+from clearhead.training.defaults import default_recipe
 from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
+from clearhead.training.schedules import Cosine
 from clearhead.training.train import resume, train
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet
@@ -255,3 +261,39 @@ def test_a_source_that_has_changed_since_is_refused(runs, tmp_path):
         train(tmp_path / "run", changed, log=quiet)
     with pytest.raises(RunError, match="is no run folder"):
         open_source(tmp_path / "nothing")
+
+
+TOPICS = {topic: [f"{topic}{i}" for i in range(60)] for topic in ("sea", "land")}
+
+
+def about(n, seed):
+    """Lines of four words of one topic, and the topic."""
+    draw = random.Random(seed)
+    return [(" ".join(draw.choices(TOPICS[topic], k=4)), topic) for topic in ("sea", "land") * (n // 2)]
+
+
+def test_a_pretrained_encoder_needs_fewer_labels_than_one_from_scratch(tmp_path):
+    """Eight labelled lines show a fifth of the words; filling blanks has shown which words belong together.
+
+    Over seeds 1, 2 and 3 it is 1.00 against 0.54, 0.75 and 0.71, and with LoRA 1.00.
+    """
+    texts = [text for text, _ in about(1500, 1)]
+    source, tokenizing, size = lines(tmp_path, texts), Tokenizing(kind="word"), small_runs.SIZE
+    usual = default_recipe("fill", source, CPU)
+    changed = {"tokenizing": tokenizing, "batching": Batching(tokens=1024, context=16)}
+    fast = replace(usual.optimizer, lr=1e-2, schedule=Cosine(warmup=5))
+    keeping = Checkpointing(evaluate=150, log=150, score_records=0, samples=0)
+    filling = replace(usual, model=encoder(size, Blanks(), 0.0), optimizer=fast, budget=Budget(steps=150), **changed)
+    train(tmp_path / "blanks", replace(filling, checkpointing=keeping), log=quiet)
+    (tmp_path / "dev").mkdir()
+    corpus = replace(labelled(tmp_path, about(8, 101)), dev=labelled(tmp_path / "dev", about(200, 201)).train)
+    scratch = default_recipe("classify", corpus, CPU)
+    slow = replace(scratch.optimizer, schedule=Cosine(warmup=3), r_drop=0.0)
+    last = {"budget": Budget(steps=30), "checkpointing": replace(keeping, evaluate=30, log=30), "optimizer": slow}
+    scratch = replace(scratch, model=encoder(size, Classes(2, pool="mean"), 0.0), **changed, **last)
+    alone = train(tmp_path / "scratch", scratch, log=quiet)
+    tuned = tune(tmp_path / "tuned", tmp_path / "blanks", corpus, task="classify", changed=last)
+    few = tune(tmp_path / "few", tmp_path / "blanks", corpus, task="classify", changed=last, lora=Lora(rank=4))
+    accuracy = {run.folder.path.name: run.folder.read_evaluation()["accuracy"] for run in (alone, tuned, few)}
+    assert accuracy["tuned"] > accuracy["scratch"] + 0.15
+    assert accuracy["few"] > accuracy["scratch"] + 0.15
