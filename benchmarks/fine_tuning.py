@@ -59,7 +59,7 @@ def pretrain(args: argparse.Namespace, home: Path, machine: Machine) -> Path:
         model=encoder(size, Blanks(), 0.1),
         tokenizing=Tokenizing(kind="metaspace", size=8000, lower=True),
         optimizer=replace(usual.optimizer, schedule=Cosine(warmup=args.pretrain_steps // 10)),
-        batching=replace(usual.batching, context=64),
+        batching=replace(usual.batching, context=64, tokens=args.pretrain_tokens),
         budget=Budget(steps=args.pretrain_steps),
         checkpointing=Checkpointing(evaluate=max(1, args.pretrain_steps // 4), log=50, samples=0),
     )
@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--labelled", type=int, default=5000)
     parser.add_argument("--pretrain-steps", type=int, default=6000)
+    parser.add_argument("--pretrain-tokens", type=int, default=8192)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=4)
