@@ -11,10 +11,14 @@ PACKAGE := $(VENV)/.installed-package
 TOOLS := $(VENV)/.installed-tools
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 # Tests run side by side, each on one thread: two threads of torch in each of two processes would wait for each other.
-# There is one more of them than cores, up to four: a test waits for a browser, a disk or a process half of its time.
-WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$(( n < 3 ? n + 1 : 4 )))
+# There is one more of them than cores, up to four: a test waits for a browser, a disk or a process half of its time. A
+# quick test waits for nothing, and each worker needs some seconds to find the tests: of these there are as many as cores.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+WORKERS := $(shell echo $$(( $(CORES) < 3 ? $(CORES) + 1 : 4 )))
+QUICK_WORKERS := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 # What pytest and the hook make of each file is kept, though the machine may say not to: it takes half of the start.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal --numprocesses
+UNCHECKED := --jaxtyping-packages=
 NODE := $(VENV)/.installed-node
 MODULES := web/node_modules/.installed
 WEB := clearhead/serve/static/index.html
@@ -29,9 +33,9 @@ SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2]
 help:
 	@echo "make demo       train a translator of number words in about a minute, and look into it"
 	@echo "make web        build the explorer's page (the others do so by themselves)"
-	@echo "make test       the tests of every law: 26 minutes on two cores when last measured"
-	@echo "make test-fast  those that take no more than half a second each, without the shape checks"
-	@echo "make test-all   every test, whole products of choices instead of pairs, with coverage"
+	@echo "make test       the tests of every law: about 11 minutes on two quiet cores, by processor time"
+	@echo "make test-fast  those that take no more than half a second each: about 95 seconds, likewise"
+	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"
 	@echo "make attack     kill, fill, move, flip and ask for real for some seven minutes; prints what survived (SEED=1)"
 	@echo "make check      formatting, lint, types, direction of imports; of the page too"
 	@echo "make format     format the code and mend what lint can mend"
@@ -42,24 +46,23 @@ demo: $(PACKAGE) $(WEB)
 
 web: $(WEB)
 
-# tests/plain holds what must run without the shape-checking hook (compile, export, messages for bad input).
-PLAIN := --jaxtyping-packages= tests/plain
-
+# To check the types and shapes of every call takes longer than the tests. So every test runs without, those of
+# tests/plain among them, and the first case of each quick test (marked `shapes` by tests/conftest.py) with it as well.
 test: $(TOOLS) $(WEB)
 	$(NPM) test
-	$(PYTEST) -m "not thorough" --durations=10
-	$(PYTEST) $(PLAIN) -m "not thorough" --durations=10
+	$(PYTEST) $(WORKERS) $(UNCHECKED) -m "not thorough" --durations=10
+	$(PYTEST) $(QUICK_WORKERS) -m shapes --durations=10
 
-# All in one go and without the hook, which takes longer than the tests; `make test` has it.
 test-fast: $(TOOLS) $(WEB)
 	$(NPM) test
-	$(PYTEST) --jaxtyping-packages= -m "not slow and not thorough"
+	$(PYTEST) $(QUICK_WORKERS) $(UNCHECKED) -m "not slow and not thorough"
 
+# Everything, with the checks, but for what must run without (compile, export, messages for bad input: tests/plain).
 # Coverage is measured here alone: it slows every test down.
 test-all: $(TOOLS) $(WEB)
 	$(NPM) test
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) --durations=10 --cov --cov-report=
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(PLAIN) --durations=10 --cov --cov-append --cov-report=term
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(WORKERS) --durations=10 --cov --cov-report=
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(WORKERS) $(UNCHECKED) -m plain --durations=10 --cov --cov-append --cov-report=term
 
 # The same with the table of docs/reliability.md written anew: make attack WRITE=--write
 attack: $(TOOLS) $(WEB)

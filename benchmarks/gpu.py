@@ -21,6 +21,7 @@ from torch.nn import functional as F
 import clearhead as ch
 from benchmarks.measure import once
 from benchmarks.plain import PlainGPT2, PlainTransformer, training_step
+from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.model import presets
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate, Task, Translate
@@ -178,11 +179,63 @@ def argmax() -> Iterator[Figure]:
             yield from forward_backward(f"argmax, {name} ({kernel})", inputs, run)
 
 
+CELLS = [(1, 1), (1, 4), (64, 1), (64, 4), (512, 1)]
+N_SOURCE, N_NEW = 32, 64
+
+
+def decoding() -> Iterator[Figure]:
+    """Tokens a second of the base encoder-decoder in bf16, 64 new ones after 32 of source; Hugging Face's beside it."""
+    from transformers import MarianConfig, MarianMTModel
+
+    vocabulary, size = 32_000, 512
+    layers = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in BASE_LAYER.items()}
+    config = MarianConfig(
+        vocab_size=vocabulary,
+        d_model=size,
+        activation_function="relu",
+        scale_embedding=True,
+        max_position_embeddings=256,
+        pad_token_id=vocabulary - 1,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        forced_eos_token_id=None,
+        **layers,
+    )
+    peer = MarianMTModel(config).eval().cuda().bfloat16()
+    model = presets.base(vocabulary).build().eval().cuda().bfloat16()
+    for batch, width in CELLS:
+        source = torch.randint(2, vocabulary - 2, (batch, N_SOURCE))
+        method = Greedy() if width == 1 else Beam(width=width, stop="heuristic")
+        ours = best_of_three(
+            functools.partial(generate, model, source.tolist(), method, rules=Rules(max_new=N_NEW), prefix=[[0]])
+        )
+        asked = {"max_new_tokens": N_NEW, "min_new_tokens": N_NEW, "num_beams": width, "do_sample": False}
+        theirs = best_of_three(functools.partial(peer.generate, source.cuda(), **asked))
+        how = "greedy" if width == 1 else f"beam {width}"
+        yield Figure(
+            work=f"decoding base, batch {batch}, {how}",
+            figure=batch * N_NEW / ours,
+            unit="tok/s",
+            beside=f"{theirs / ours:.1f} x Hugging Face's {batch * N_NEW / theirs:,.0f}",
+        )
+
+
+BASE_LAYER = {"layers": 6, "attention_heads": 8, "ffn_dim": 2048}
+
+
+def best_of_three(work: Callable[[], object]) -> float:
+    """Return the seconds of a whole call, the best of three after one that warms up."""
+    with torch.inference_mode():
+        work()
+        return min(once(work, "cuda") for _ in range(3))
+
+
 SECTIONS: dict[str, Section] = {
     "ceilings": ceilings,
     "masks": masks,
     "linear": linear,
     "argmax": argmax,
+    "decoding": decoding,
     "base": base_training,
     "gpt2": gpt2_training,
 }

@@ -3,6 +3,7 @@
 Nothing here may import clearhead: jaxtyping's hook must be in place before that.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import hypothesis
 import matplotlib
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 
-from tests.covering import mark_thorough
+from tests.covering import mark_shapes, mark_thorough
 
 PLAIN = Path(__file__).parent / "plain"
 LONG_DOCTESTS = ("clearhead.attention.grid",)
@@ -37,13 +39,46 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if hooked and collection_path.is_relative_to(PLAIN) else None
 
 
+class Doctests:
+    """Leaves files without an example out of the search for doctests, which imports and inspects every file."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path):
+        found = yield
+        if file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8"):
+            return found
+        return [one for one in found if not isinstance(one, DoctestModule)]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Not as a function here: what a conftest.py has to say of files holds for its own folder alone.
+    config.pluginmanager.register(Doctests())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect no garbage while tests are collected, nor ever what is there by then: it stays, and takes a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked here
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_thorough(items)
     for item in items:
         if item.name in LONG_DOCTESTS:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.thorough)
+    for item in items:
+        if item.path.is_relative_to(PLAIN):
+            item.add_marker(pytest.mark.plain)
+    if config.getoption("jaxtyping_packages", default=None):
+        items[:] = [item for item in items if not item.get_closest_marker("plain")]
+    mark_shapes(items)
     if torch.cuda.is_available():
         return
     for item in items:

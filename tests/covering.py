@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["covering", "few", "mark_thorough"]
+__all__ = ["covering", "few", "mark_shapes", "mark_thorough"]
 
 Case = Mapping[str, Hashable]
 
@@ -34,13 +34,13 @@ def covering(cases: Sequence[Case], strength: int = 2) -> set[int]:
     return chosen
 
 
-def few(values: Iterable[Any], count: int) -> list[Any]:
-    """Return parameters of a test, all but the first so many of them marked `thorough`.
+def few(values: Iterable[Any], count: int, mark: pytest.MarkDecorator = pytest.mark.thorough) -> list[Any]:
+    """Return parameters of a test, all but the first so many of them marked `thorough`, or as is said.
 
     >>> [getattr(one, "values", one) for one in few("abcd", 2)]
     ['a', 'b', ('c',), ('d',)]
     """
-    return [one if place < count else pytest.param(one, marks=pytest.mark.thorough) for place, one in enumerate(values)]
+    return [one if place < count else pytest.param(one, marks=mark) for place, one in enumerate(values)]
 
 
 def mark_thorough(items: Sequence[pytest.Item]) -> None:
@@ -58,3 +58,13 @@ def mark_thorough(items: Sequence[pytest.Item]) -> None:
         for place, case in enumerate(cases):
             if place not in chosen:
                 case.add_marker(pytest.mark.thorough)
+
+
+def mark_shapes(items: Sequence[pytest.Item]) -> None:
+    """Mark `shapes` the first case of every test that is neither slow nor thorough: `make test` has it checked."""
+    seen = set()
+    for item in items:
+        test = item.parent, getattr(item, "originalname", None) or item.name
+        if test not in seen and not item.get_closest_marker("slow") and not item.get_closest_marker("thorough"):
+            seen.add(test)
+            item.add_marker(pytest.mark.shapes)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.covering import covering, mark_thorough
+from tests.covering import covering, mark_shapes, mark_thorough
 
 AXES = {"similarity": "abcd", "weighting": "abcdefg", "mask": "abc", "heads": "abc", "dtype": "ab"}
 
@@ -49,13 +49,13 @@ def test_less_than_a_pair_is_kept_whole(found, wanted):
 class Item:
     """As much of a collected test as the choice looks at."""
 
-    def __init__(self, name, marker, **params):
-        self.parent, self.originalname, self.marks = "module", name, []
+    def __init__(self, name, marker, marks=(), **params):
+        self.parent, self.originalname, self.marks, self.given = "module", name, [], marks
         self.callspec = SimpleNamespace(params=params) if params else None
         self.pairs = marker
 
     def get_closest_marker(self, name):
-        return self.pairs if name == "pairs" else None
+        return self.pairs if name == "pairs" else name in self.given
 
     def add_marker(self, marker):
         self.marks.append(marker)
@@ -65,8 +65,8 @@ def test_this_session_has_cases_that_are_thorough(request):
     """As pytest collects them, and not as they are imitated below."""
     test = "tests/test_covering.py::test_of_three_axes"
     found = [bool(item.get_closest_marker("thorough")) for item in request.session.items if test in item.nodeid]
-    if not found:
-        pytest.skip("`-k` has left them out")
+    if not found or "shapes" in request.config.option.markexpr:
+        pytest.skip("`-k` has left them out, or `-m shapes` all but the first")
     assert found.count(False) == 9
     assert len(found) in (9, 18)  # `make test` has left out the others
 
@@ -90,3 +90,11 @@ def test_the_marker_leaves_pairs_to_make_test_and_the_rest_to_test_all():
     left = Counter(item.originalname for item in items if not item.marks)
     assert left == {"product": 9, "values": 4, "unmarked": 60, "alone": 1}
     assert all(item.marks in ([], [pytest.mark.thorough]) for item in items)
+
+
+def test_shapes_are_checked_in_the_first_case_of_each_quick_test():
+    items = [Item("product", None, **case) for case in cases(a=range(3), b=range(3))]
+    items += [Item("slow", None, marks=["slow"]), Item("half", None, marks=["thorough"], a=1), Item("half", None, a=2)]
+    mark_shapes(items)
+    chosen = [place for place, item in enumerate(items) if item.marks == [pytest.mark.shapes]]
+    assert chosen == [0, 11]

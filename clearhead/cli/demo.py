@@ -156,10 +156,15 @@ def train_demo(folder: RunFolder, seed: int) -> Run:
     with progress() as shown:
         if folder.exists():
             return training.resume(folder.path, watcher=shown, log=shown.log)
-        drawn = draw(seed, train=TRAIN, held_out=HELD_OUT, apart={*ASKED, *MAPPED})
+        drawn = draw_numbers(seed)
         shown.log(f"{len(drawn.train):,} numbers in German and English words; {len(drawn.held_out):,} more held out")
         recipe = demo_recipe(corpus(drawn, folder.path / "data-files"), seed)
         return training.train(folder.path, recipe, watcher=shown, log=shown.log)
+
+
+def draw_numbers(seed: int) -> Numbers:
+    """Return the numbers of the demo, without those that are asked for or shown in the end."""
+    return draw(seed, train=TRAIN, held_out=HELD_OUT, apart={*ASKED, *MAPPED})
 
 
 def corpus(drawn: Numbers, folder: Path) -> Corpus:

@@ -1,6 +1,6 @@
 """`clearhead describe`: what a model is made of. Parameters, operations and memory, by part."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from itertools import groupby
 from typing import Annotated, Any
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
@@ -84,7 +85,15 @@ def describe(
     if as_json:
         show_json(as_object(facts))
     else:
-        show(*page(facts))
+        show(*page(facts), *export_rows(facts.exports or {}))
+
+
+def export_rows(blocks: Mapping[str, list[str]]) -> Iterator[RenderableType]:
+    """Yield a line for each format of export: that it can be written, or what blocks it."""
+    for name, found in blocks.items():
+        yield prose(f"export to {name}: " + (f"blocked, no {escape('; no '.join(found))}" if found else "yes"))
+    if blocks:
+        yield Text()
 
 
 def as_object(facts: ModelFacts) -> dict[str, Any]:
@@ -98,6 +107,7 @@ def as_object(facts: ModelFacts) -> dict[str, Any]:
         "d_model": stacks[-1].d_model,
         "n_layers": [len(stack.blocks) for stack in stacks],
         "purpose": None if facts.purpose is None else replace_nonfinite(asdict(facts.purpose)),
+        "exports": facts.exports,
         "spec": spec_to_json(facts.spec),
         "batch": made.batch,
         "source": made.source,

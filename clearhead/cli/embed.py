@@ -82,5 +82,5 @@ def write_array(run: Run, file: str, output: Path, *, pooling: Pooling, normaliz
         made.append(rows)
     array = np.concatenate(made) if made else np.zeros((0, width), dtype=np.float32)
     with replacing(output) as partial, partial.open("wb") as opened:
-        np.save(opened, array, allow_pickle=False)
+        np.save(opened, array)
     write(f"{output}: {len(array):,} vectors of {width:,} numbers\n")

@@ -54,6 +54,8 @@ class ModelFacts:
     spec: Spec
     costs: Description
     purpose: Purpose | None = None
+    exports: Mapping[str, list[str]] | None = None
+    """Of a run, for each format of export: what of the model it cannot express."""
 
 
 def gather_facts(
@@ -86,7 +88,16 @@ def gather_facts(
             raise
         # torch raises errors of its own for sizes that no tensor can have.
         raise RunError(f"{model}: the model cannot be built ({str(error).splitlines()[0]})") from None
-    return ModelFacts(name=model, spec=spec, costs=costs, purpose=purpose)
+    exports = list_blocks(RunFolder(Path(model)), spec) if purpose is not None and Path(model).is_dir() else None
+    return ModelFacts(name=model, spec=spec, costs=costs, purpose=purpose, exports=exports)
+
+
+def list_blocks(folder: RunFolder, spec: Spec) -> dict[str, list[str]]:
+    """Return for each format of export what of a run it cannot express."""
+    from clearhead.interop.export import blocks_by_format
+
+    task = folder.task()
+    return blocks_by_format(spec, task.name, tuple(one.kind for one in task.tokenizers.values()))
 
 
 def find_preset(model: str, size: str | None, vocabulary: int | None) -> Spec:

@@ -18,6 +18,7 @@ from clearhead.cli.progress import Progress, duration, keep_on_one_line, own_sco
 from clearhead.cli.recipe_options import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
+from clearhead.errors import OptionError
 from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim
 from clearhead.training.folder import RunFolder
@@ -59,6 +60,14 @@ class Ways:
             "--checkpoints", metavar="FOLDER", help="Write checkpoints to this folder, for example on another disk."
         ),
     ] = None
+    must_export: Annotated[
+        str | None,
+        typer.Option(
+            "--must-export",
+            metavar="FORMAT[,…]",
+            help="Refuse a model that these formats cannot express: hf, ctranslate2, onnx, gguf, torch.",
+        ),
+    ] = None
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the recipe as JSON, and exit without training.")] = (
         False
@@ -85,6 +94,8 @@ def train(
     if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
     recipe = recipe_to_resume(folder, choices) if ways.resume else as_recipe(choices)
+    if ways.must_export is not None:
+        check_must_export(ways.must_export, recipe)
     if ways.dry_run:
         show_json(to_json(recipe, CLASSES))
         return
@@ -97,6 +108,18 @@ def train(
         else:
             done = begin(folder, choices, ways, watcher, shown)
     print_result(done, as_json=ways.as_json)
+
+
+def check_must_export(formats: str, recipe: Recipe) -> None:
+    """Raise where a format cannot express the model of a recipe: before training, and not after it."""
+    from clearhead.interop.export import check_exportable
+
+    kinds = () if recipe.tokenizing.given else (recipe.tokenizing.kind,)
+    for name in formats.split(","):
+        try:
+            check_exportable(name.strip(), recipe.model, recipe.task, kinds)
+        except OptionError as error:
+            raise wrong("--must-export", str(error)) from None
 
 
 def recipe_to_resume(folder: RunFolder, choices: Choices) -> Recipe:

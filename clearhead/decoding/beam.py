@@ -146,7 +146,7 @@ class Search:
     """The log-probability of each beam so far, `(sentence, beam)`: of a recorded step, in memory that stays."""
 
     def __post_init__(self) -> None:
-        if not (self.candidates or self.rules.look_back or self.rules.min_new > 1):
+        if self.rules.forbids_nothing and not self.candidates:
             self.session.search = self.search_recorded
 
     @property

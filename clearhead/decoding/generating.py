@@ -70,7 +70,7 @@ def generate(
     request = check_request(model, inputs, prefix, rules, candidates)
     if not request.inputs:
         return []
-    simple = isinstance(method, Greedy) and not (candidates or rules.look_back or rules.min_new > 1 or rules.never)
+    simple = isinstance(method, Greedy) and rules.forbids_nothing and not candidates
     if isinstance(method, Beam) or (simple and records(request.decoder.embedding.table.device)):
         with eval_mode(model):
             session = open_session(request.model, request.inputs, request.prompts, rules.max_new)

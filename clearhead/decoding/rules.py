@@ -54,6 +54,11 @@ class Rules:
         """True if the rules depend on the tokens so far."""
         return self.no_repeat > 0 or self.repetition_penalty != 1
 
+    @property
+    def forbids_nothing(self) -> bool:
+        """True if any token may come at any time, so that logits are used as they are."""
+        return not (self.look_back or self.min_new > 1 or self.never)
+
     def penalise(self, logits: Logits, so_far: Sequence[Sequence[int]]) -> Logits:
         """Return the logits with tokens that have occurred made less likely."""
         if self.repetition_penalty == 1:

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
-from clearhead.decoding.caches import Caches, Clock, Source
+from clearhead.decoding.caches import Caches, Source
+from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import RecordedStep, Search, records
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.topk import LogProbs

@@ -9,6 +9,7 @@ from clearhead.errors import OptionError
 __all__ = ["Config", "shorten"]
 
 LARGEST = 2**31
+MOST_LAYERS = 10_000
 
 
 @final
@@ -35,6 +36,13 @@ class Config:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < LARGEST:
             raise self.error(name, f"expected a whole number from 1 to {LARGEST - 1:,}; came {shorten(value)}")
         return value
+
+    def layers(self, name: str, default: int | None = None) -> int:
+        """Return a number of blocks: more than any model has would fill the memory before a tensor is looked at."""
+        count = self.count(name, default)
+        if count > MOST_LAYERS:
+            raise self.error(name, f"expected at most {MOST_LAYERS:,}; came {count:,}")
+        return count
 
     def number(self, name: str, default: float | None = None) -> float:
         """Return a finite number above 0."""
@@ -67,7 +75,7 @@ class Config:
         named = self.values.get("architectures")
         if named is None:
             return next(iter(classes.values()))
-        if not isinstance(named, list) or len(named) != 1 or named[0] not in classes:
+        if not isinstance(named, list) or len(named) != 1 or named[0] not in list(classes):
             raise self.error("architectures", f"{shorten(named)} cannot be read; there are {', '.join(classes)}")
         return classes[named[0]]
 

@@ -83,7 +83,11 @@ def read_config(family: Family, file: GGUF) -> Config:
         values["attention_bias"] = "blk.0.attn_output.bias" in file
     for name in ("bos", "eos"):
         values[f"{name}_token_id"] = said.get(f"tokenizer.ggml.{name}_token_id")
-    return Config({name: value for name, value in values.items() if value is not None}, where)
+    config = Config({name: value for name, value in values.items() if value is not None}, where)
+    n_blocks = config.count(family.counts["block_count"])
+    if n_blocks > len(file):  # a spec and a table of so many blocks are not even begun
+        raise OptionError(f"{where}: says {n_blocks:,} blocks, and has {len(file):,} tensors")
+    return config
 
 
 @final
@@ -92,10 +96,7 @@ class Renamed(Mapping[str, Tensor]):
 
     def __init__(self, file: GGUF, family: Family, config: Config, wanted: list[str]) -> None:
         self.file, self.family, self.config = file, family, config
-        n_blocks = config.count(family.counts["block_count"])
-        if n_blocks > len(file):
-            raise OptionError(f"{file.where}: says {n_blocks:,} blocks, and has {len(file):,} tensors")
-        rename = tensor_names(family, n_blocks)
+        rename = tensor_names(family, config.count(family.counts["block_count"]))
         found = {name: rename(name) for name in wanted}
         self.names = {name: theirs for name, theirs in found.items() if theirs is not None and theirs in file}
 

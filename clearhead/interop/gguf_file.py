@@ -74,7 +74,7 @@ class Cursor:
 
 @final
 class GGUF(Mapping[str, Tensor]):
-    """An open file: `metadata`, and as a mapping the tensors by name, dequantised to float32 when they are asked for."""
+    """An open file: `metadata`, and as a mapping the tensors by name, dequantised to float32 when asked for."""
 
     def __init__(self, path: str | Path) -> None:
         self.where = str(path)

@@ -1,27 +1,25 @@
-"""Read a model folder of Hugging Face's: config.json and safetensors, whole or in shards. Nothing is unpickled."""
+"""Read a model folder of Hugging Face's: config.json and the tensors beside it. No code of a file is run."""
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import nn
 
 from clearhead.errors import OptionError
-from clearhead.files import read_json
 from clearhead.interop.architectures import Architecture, find_architecture
 from clearhead.interop.config import Config
 from clearhead.interop.tables import Row, fill
+from clearhead.interop.tensor_files import Tensors, read_object
 from clearhead.model.sizes import Spec
 from clearhead.training.weight_files import SMALL, Bounded, TooManyNumbers
 
 __all__ = ["Imported", "read_hugging_face"]
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
-WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+OUTPUT = "lm_head.weight"
 
 
 class Imported(NamedTuple):
@@ -51,9 +49,11 @@ def read_hugging_face(folder: str | Path) -> Imported:
     home = Path(folder)
     config = Config(read_object(home / CONFIG), str(home / CONFIG))
     architecture = find_architecture(config)
-    task, spec = config.task(architecture.classes), architecture.spec(config)
-    labels = read_labels(config, spec) if task == "classify" else ()
+    config.require("quantization_config")
     with Tensors(home) as theirs:
+        config = untie_if_apart(config, architecture, theirs)
+        task, spec = config.task(architecture.classes), architecture.spec(config)
+        labels = read_labels(config, spec) if task == "classify" else ()
         rows = table_rows(architecture, config, theirs)
         check_names(rows, theirs, architecture, config, str(home))
         model = build_bounded(spec, theirs, str(home))
@@ -69,6 +69,17 @@ def read_hugging_face(folder: str | Path) -> Imported:
         end=said.tokens("eos_token_id"),
         config=config,
     )
+
+
+def untie_if_apart(config: Config, architecture: Architecture, theirs: Tensors) -> Config:
+    """Return the configuration without the tie where the files hold an output of its own all the same.
+
+    transformers reads such files so: since its version 5 it writes every T5 as tied, also one whose tables differ.
+    """
+    table = architecture.copies(config).get(OUTPUT)
+    if table is None or OUTPUT not in theirs or table not in theirs or theirs[table].equal(theirs[OUTPUT]):
+        return config
+    return Config({**config.values, "tie_word_embeddings": False}, config.where)
 
 
 def read_generation(home: Path, config: Config) -> Config:
@@ -123,82 +134,3 @@ def build_bounded(spec: Spec, theirs: "Tensors", where: str) -> nn.Module:
             return spec.build()
     except TooManyNumbers:
         raise OptionError(f"{where}: {CONFIG} describes a larger model than the tensors are of") from None
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; OptionError where there is none."""
-    try:
-        found = read_json(path, error=OptionError)
-    except FileNotFoundError:
-        raise OptionError(f"{path.parent}: has no {path.name}; give a folder as save_pretrained writes it") from None
-    except OSError as error:
-        raise OptionError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(found, dict):
-        raise OptionError(f"{path}: expected a JSON object; came {type(found).__name__}")
-    return found
-
-
-@final
-class Tensors(Mapping[str, Tensor]):
-    """The tensors of a folder by name, each read when it is asked for."""
-
-    def __init__(self, home: Path) -> None:
-        self.home, self.stack, self.files = home, ExitStack(), dict[str, Any]()
-        self.place = {current_name(name): (file, name) for name, file in self.find_files().items()}
-
-    def __enter__(self) -> "Tensors":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stack.close()
-
-    def find_files(self) -> dict[str, str]:
-        """Return the file of each tensor: of the one file, or as the index of the shards has it."""
-        if (self.home / WHOLE).exists():
-            return dict.fromkeys(self.open(WHOLE).keys(), WHOLE)
-        if not (self.home / INDEX).exists():
-            pickled = sorted(path.name for path in (*self.home.glob("*.bin"), *self.home.glob("*.pt")))
-            hint = f"; {pickled[0]} is a pickle: save it again with safe_serialization=True" if pickled else ""
-            raise OptionError(f"{self.home}: has neither {WHOLE} nor {INDEX}{hint}")
-        places = read_object(self.home / INDEX).get("weight_map")
-        if not isinstance(places, dict) or not all(isinstance(one, str) for one in places.values()):
-            raise OptionError(f"{self.home / INDEX}: weight_map: expected names of tensors with names of files")
-        for name, file in places.items():
-            if Path(file).name != file or name not in self.open(file).keys():  # noqa: SIM118 - it is no mapping
-                raise OptionError(f"{self.home / INDEX}: {name} is not in {file!r}")
-        return places
-
-    def open(self, file: str) -> Any:
-        """Open a file once; OptionError where it is no whole safetensors file."""
-        if file not in self.files:
-            path = self.home / file
-            if not path.is_file():
-                raise OptionError(f"{path}: there is no such file")
-            try:
-                self.files[file] = self.stack.enter_context(safe_open(path, framework="pt"))
-            except (OSError, SafetensorError) as error:
-                raise OptionError(f"{path}: cannot be read ({error})") from None
-        return self.files[file]
-
-    def shape(self, name: str) -> list[int]:
-        """Return a tensor's shape without reading the tensor."""
-        file, stored = self.place[name]
-        return self.open(file).get_slice(stored).get_shape()
-
-    def __getitem__(self, name: str) -> Tensor:
-        file, stored = self.place[name]
-        return self.open(file).get_tensor(stored)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.place)
-
-    def __len__(self) -> int:
-        return len(self.place)
-
-
-def current_name(name: str) -> str:
-    """Return the name of a tensor as it is today: published BERTs call the weight and bias of a norm gamma and beta."""
-    for old, new in {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}.items():
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name

@@ -72,7 +72,7 @@ def import_model(
     if dtype not in DTYPES:
         raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(DTYPES)}")
     place = Path(os.path.abspath(path))
-    check_free(place)
+    check_free(Path(path))
     read = read_source(source)
     imported, tokens = read.imported, read.tokens
     made = make_task(imported, tokens, read.generation, task=task, context=context)

@@ -39,7 +39,7 @@ class Row:
         there = tuple(reversed(expected)) if self.transposed and len(expected) == 2 else tuple(expected)
         there = (1, *there) if self.leading else there
         if tuple(tensor.shape) != there:
-            raise OptionError(f"{where}: {self.theirs} is {tuple(tensor.shape)}, and config.json says {there}")
+            raise OptionError(f"{where}: {self.theirs} is {tuple(tensor.shape)}, and in this model {there}")
         turned = turned.squeeze(0) if self.leading else turned
         return list(turned.split([shape[0] for shape in shapes]))
 
@@ -80,7 +80,10 @@ def fill(ours: Mapping[str, Tensor], rows: Iterable[Row], theirs: Mapping[str, T
         if row.theirs not in theirs:
             raise OptionError(f"{where}: the tensor {row.theirs} is missing")
         used.add(row.theirs)
-        parts = row.split(theirs[row.theirs], [ours[name].shape for name in row.ours], where)
+        found = theirs[row.theirs]
+        if not found.is_floating_point():
+            raise OptionError(f"{where}: {row.theirs} is {found.dtype}; weights are floating-point numbers")
+        parts = row.split(found, [ours[name].shape for name in row.ours], where)
         for name, part in zip(row.ours, parts, strict=True):
             ours[name].copy_(part)
             left.discard(name)

@@ -18,6 +18,7 @@ from clearhead.errors import OptionError
 from clearhead.model.fast_step import FastStep, fast_step_of
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.registry import kind, register
+from clearhead.serialization import added
 from clearhead.taps import Tapped
 
 __all__ = ["Arrangement", "Connection", "NoNorm", "NoteNorm", "Place", "PostNorm", "PreNorm"]
@@ -116,10 +117,15 @@ class PostNorm(Arrangement):
     """norm(x + f(x)), as the paper has it. The block ends with a norm, so the stack has none of its own.
 
     Each norm takes from what came before as much as the branch brings. With branches as large as what they are added
-    to, a deep stack starts by forgetting its tokens; so they start smaller, the more of them there are.
+    to, a deep stack starts by forgetting its tokens; so they start smaller, the more of them there are. `last` ends the
+    stack with one more norm all the same, as torch's nn.Transformer does.
     """
 
     norm: Norm = LayerNorm()
+    last: bool = added(False)
+
+    def final(self, d_model: int) -> nn.Module | None:
+        return self.norm.build(d_model) if self.last else None
 
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
         return After(dropout, self.norm.build(d_model))

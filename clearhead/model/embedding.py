@@ -79,7 +79,7 @@ class TokenEmbedding(Tapped):
         self.dropout = spec.dropout
 
     def forward(
-        self, tokens: Tokens, *, positions: Tensor | None = None, start: int = 0, segments: Tokens | None = None
+        self, tokens: Tokens, *, positions: Tensor | None = None, start: int = 0, segments: Tensor | None = None
     ) -> Vectors:
         """Return vectors of tokens at these positions, `(n,)` or `(batch, n)`; by default from `start` on.
 
@@ -106,7 +106,7 @@ class TokenEmbedding(Tapped):
         return self.tap("out", x)
 
 
-def check_segments(segments: Tokens | None, tokens: Tokens, table: Tensor) -> Tokens:
+def check_segments(segments: Tensor | None, tokens: Tokens, table: Tensor) -> Tokens:
     """Return the segment of each token, the first where none are given; raise where there is no such segment."""
     if segments is None:
         return torch.zeros_like(tokens)

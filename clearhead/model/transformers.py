@@ -129,7 +129,7 @@ class Encoder(Tapped):
         *,
         lengths: Lengths | None = None,
         mask: Mask | None = None,
-        segments: Tokens | None = None,
+        segments: Tensor | None = None,
     ) -> Float[Tensor, "*answer"]:
         """Return the output of the last vectors; the vectors themselves where there is no output.
 
@@ -145,7 +145,7 @@ class Encoder(Tapped):
         *,
         lengths: Lengths | None = None,
         mask: Mask | None = None,
-        segments: Tokens | None = None,
+        segments: Tensor | None = None,
     ) -> Vectors:
         """Return the last vectors. Of row b the first `lengths[b]` tokens count; what follows is padding."""
         check_tokens("tokens", tokens, self.spec.vocabulary)

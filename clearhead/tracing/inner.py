@@ -171,7 +171,8 @@ class InnerValues:
         with eval_mode(self.model), self.collect_taps({part.output: at}) as made:
             logits = part.output(last, lengths)
             logits = logits if logits.ndim == 2 else logits[0]
-            return {**made, f"{at}.logits": logits, f"{at}.probability": torch.softmax(logits.float(), -1)}
+            wide = torch.promote_types(logits.dtype, torch.float32)
+            return {**made, f"{at}.logits": logits, f"{at}.probability": torch.softmax(logits.to(wide), -1)}
 
     def norm_steps(self, norm: nn.Module | None, at: str, x: Tensor) -> dict[str, Tensor]:
         if not isinstance(norm, Explained):

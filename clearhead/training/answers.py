@@ -74,16 +74,16 @@ def one_line(text: str) -> str:
 
 
 def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the pieces of text that tokens stand for, special tokens by their names: ours, or an imported model's."""
-    special = (
-        {}
-        if tokenizer.imported
-        else {
+    """Return the pieces of text that tokens stand for, special tokens by their names.
+
+    Those of an imported model have its own names, but for the mask: a blank is written `<mask>` everywhere.
+    """
+    special = {tokenizer.mask: "<mask>"}
+    if tokenizer.imported is None:
+        special |= {
             tokenizer.start: "<s>",
             tokenizer.end: "</s>",
-            tokenizer.mask: "<mask>",
             tokenizer.pad: "<pad>",
             tokenizer.unknown: "<unk>",
         }
-    )
     return [special.get(token) or tokenizer.pieces([token])[0] for token in ids]

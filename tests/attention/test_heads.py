@@ -15,6 +15,7 @@ from clearhead.attention import heads
 from clearhead.attention import layer as layers
 from clearhead.decoding.session import Session
 from clearhead.model import presets
+from clearhead.model.norms import RMSNorm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -284,3 +285,27 @@ def test_dynamic_quantization_of_a_layer_and_of_a_whole_model():
         with torch.no_grad():
             found = Session(small, [[1]]).extend(torch.tensor([2]))
             assert agree(found, small(torch.tensor([[1, 2]]))[:, -1])
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_queries_and_keys_are_normalised_in_each_head_before_they_turn(gradients):
+    norm = RMSNorm(1e-6)
+    layer = ch.Attention(8, heads=ch.Heads(4, kv=2, d_head=6, qk_norm=norm), position=ch.positions.Rotary())
+    nn.init.normal_(layer.query.norm.gamma)
+    x = torch.randn(2, 5, 8)
+    with torch.set_grad_enabled(gradients):
+        query, key, value = layer.project(x, x, x)
+    mapped = layer.query.map_linearly(x)
+    wanted = mapped / (mapped.square().mean(-1, keepdim=True) + 1e-6).sqrt() * layer.query.norm.gamma
+    torch.testing.assert_close(query, wanted)
+    torch.testing.assert_close(key.square().mean(-1), torch.ones(2, 2, 5))
+    torch.testing.assert_close(value, layer.value.map_linearly(x))
+    assert layer.query.norm is not layer.key.norm
+    torch.testing.assert_close(layer.explain(x).query, layer.position.turn(query, torch.arange(5)))
+
+
+def test_the_output_may_do_without_the_bias_of_the_other_maps():
+    layer = ch.Attention(8, heads=ch.Heads(2, bias=True, output_bias=False))
+    assert layer.query.linear.bias is not None
+    assert layer.output.bias is None
+    assert ch.Attention(8, heads=ch.Heads(2, output_bias=True)).output.bias is not None

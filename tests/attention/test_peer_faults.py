@@ -9,16 +9,17 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AttentionInterface, LlamaConfig, LlamaModel
-from transformers.models.llama.modeling_llama import eager_attention_forward
-from x_transformers.attend import Attend
 
 import clearhead as ch
 from clearhead.attention.kernels import KERNELS
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.errors import UnsupportedError
+from tests.peers import Late, transformers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+modeling_llama = Late("transformers.models.llama.modeling_llama")
+attend = Late("x_transformers.attend")
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 CAUSAL = ch.masks.causal()
 NAN, INF = float("nan"), float("inf")
@@ -157,7 +158,7 @@ def test_what_stands_at_a_masked_key_does_not_leak_from_ours(weighting, where, p
 
 
 def tiny_llama(implementation):
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         hidden_size=8,
         num_attention_heads=2,
         num_key_value_heads=2,
@@ -166,7 +167,7 @@ def tiny_llama(implementation):
         vocab_size=11,
         attn_implementation=implementation,
     )
-    return LlamaModel(config).eval()
+    return transformers.LlamaModel(config).eval()
 
 
 def test_weights_asked_of_hugging_faces_default_kernel_are_an_empty_tuple():
@@ -188,9 +189,9 @@ def test_attention_of_ones_own_keeps_the_causal_mask(monkeypatch):
     """transformers#45811: it is given no mask there unless a mask function is registered under its name too."""
 
     def own(module, *tensors, scaling, **_):
-        return eager_attention_forward(module, *tensors, scaling=scaling)
+        return modeling_llama.eager_attention_forward(module, *tensors, scaling=scaling)
 
-    monkeypatch.setitem(AttentionInterface._global_mapping, "own", own)
+    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, "own", own)
     peer, ids, other = tiny_llama("own"), torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 7]])
     assert not torch.allclose(peer(ids).last_hidden_state[:, 0], peer(other).last_hidden_state[:, 0])
 
@@ -211,7 +212,7 @@ def test_attention_of_ones_own_keeps_the_causal_mask(monkeypatch):
 
 def test_hard_attention_does_without_the_whole_square():
     with pytest.raises(AssertionError, match="hard attention not available for flash"):
-        Attend(hard=True, flash=True)
+        attend.Attend(hard=True, flash=True)
     q, k, v = draw(1, 2, 5, 4), draw(1, 2, 7, 4), draw(1, 2, 7, 4)
     assert ch.which_kernel(q, k, v, weighting=ch.weighting.Argmax()).kernel != "reference"
 

@@ -14,31 +14,23 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right
-from transformers import (
-    BloomConfig,
-    DynamicCache,
-    GPTJConfig,
-    GPTNeoXConfig,
-    LlamaConfig,
-    MarianConfig,
-    MiniMaxConfig,
-    T5Config,
-)
-from transformers.models.bloom.modeling_bloom import BloomAttention, build_alibi_tensor
-from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPTNeoXRotaryEmbedding
-from transformers.models.gptj import modeling_gptj
-from transformers.models.llama import modeling_llama
-from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
-from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
-from transformers.models.t5.modeling_t5 import T5Attention
-from x_transformers.attend import Attend
 
 import clearhead as ch
 from clearhead.attention.kernels import KERNELS
 from clearhead.errors import UnsupportedError
+from tests.peers import Late, transformers
+
+modeling_bloom = Late("transformers.models.bloom.modeling_bloom")
+modeling_gpt_neox = Late("transformers.models.gpt_neox.modeling_gpt_neox")
+modeling_gptj = Late("transformers.models.gptj.modeling_gptj")
+modeling_llama = Late("transformers.models.llama.modeling_llama")
+modeling_marian = Late("transformers.models.marian.modeling_marian")
+modeling_minimax = Late("transformers.models.minimax.modeling_minimax")
+modeling_t5 = Late("transformers.models.t5.modeling_t5")
+attend = Late("x_transformers.attend")
 
 EXACT, SINGLE = 1e-10, 1e-5
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 CAUSAL = ch.masks.causal()
 
@@ -264,7 +256,7 @@ def turned_tables(positions, width, theta):
 
 def llama(implementation="eager"):
     """A Llama attention layer with grouped heads and a width of its own, and our layer on its weights."""
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         hidden_size=18,
         num_attention_heads=6,
         num_key_value_heads=2,
@@ -306,7 +298,7 @@ def test_rotary_halves_is_hugging_face_llama_in_float64(place):
 
 def test_rotary_of_new_queries_is_hugging_face_llama_with_a_cache():
     peer, ours = llama()
-    x, cache = draw(2, 7, 18, dtype=torch.float32), DynamicCache()
+    x, cache = draw(2, 7, 18, dtype=torch.float32), transformers.DynamicCache()
     rotary, positions = modeling_llama.LlamaRotaryEmbedding(peer.config), torch.arange(7)[None]
     peer(x[:, :5], rotary(x, positions[:, :5]), additive(lower_right(5, 5), x.dtype), cache)
     theirs, _ = peer(x[:, 5:], rotary(x, positions[:, 5:]), additive(lower_right(2, 7), x.dtype), cache)
@@ -344,7 +336,9 @@ def test_rotary_interleaved_turns_as_gptj_does(place, width):
 @pytest.mark.parametrize("width", [4, 8])
 @pytest.mark.pairs(1)
 def test_rotary_interleaved_is_hugging_face_gptj(place, width):
-    config = GPTJConfig(n_embd=24, n_head=3, rotary_dim=width, n_positions=64, attn_pdrop=0.0, resid_pdrop=0.0)
+    config = transformers.GPTJConfig(
+        n_embd=24, n_head=3, rotary_dim=width, n_positions=64, attn_pdrop=0.0, resid_pdrop=0.0
+    )
     peer = randomised(modeling_gptj.GPTJAttention(config, layer_idx=0))
     x, positions = draw(2, 7, 24, dtype=torch.float32), torch.tensor(place)
     theirs, _ = peer(x, attention_mask=additive(lower_right(7, 7), x.dtype), position_ids=positions)
@@ -358,16 +352,16 @@ def test_rotary_interleaved_is_hugging_face_gptj(place, width):
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
 @pytest.mark.pairs(1)
 def test_partial_rotary_halves_is_hugging_face_gpt_neox(place, share):
-    config = GPTNeoXConfig(
+    config = transformers.GPTNeoXConfig(
         hidden_size=24,
         num_attention_heads=3,
         attention_dropout=0.0,
         rope_parameters={"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": share},
         attn_implementation="eager",
     )
-    peer = randomised(GPTNeoXAttention(config, layer_idx=0))
+    peer = randomised(modeling_gpt_neox.GPTNeoXAttention(config, layer_idx=0))
     x, positions = draw(2, 7, 24, dtype=torch.float32), torch.tensor(place)
-    tables = GPTNeoXRotaryEmbedding(config)(x, positions)
+    tables = modeling_gpt_neox.GPTNeoXRotaryEmbedding(config)(x, positions)
     theirs, _ = peer(x, additive(lower_right(7, 7), x.dtype), position_embeddings=tables)
     rotary = ch.positions.Rotary(pairing="halves", base=700.0, width=int(8 * share))
     layer = ch.Attention(24, heads=ch.Heads(3, bias=True), position=rotary, mask=CAUSAL)
@@ -378,8 +372,10 @@ def test_partial_rotary_halves_is_hugging_face_gpt_neox(place, share):
 
 @pytest.mark.parametrize("d_model", [2, 10, 64])
 def test_sinusoidal_halves_is_hugging_face_marian(d_model):
-    config = MarianConfig(d_model=d_model, max_position_embeddings=70)
-    theirs = MarianSinusoidalPositionalEmbedding(config.max_position_embeddings, d_model).create_weight()
+    config = transformers.MarianConfig(d_model=d_model, max_position_embeddings=70)
+    theirs = modeling_marian.MarianSinusoidalPositionalEmbedding(
+        config.max_position_embeddings, d_model
+    ).create_weight()
     encoding = ch.positions.Sinusoidal(layout="halves").embed(d_model)
     close(encoding(70), theirs, 1e-6)
     interleaved = ch.positions.Sinusoidal().embed(d_model)(70)
@@ -393,7 +389,7 @@ def test_sinusoidal_halves_is_hugging_face_marian(d_model):
 @pytest.mark.parametrize(("buckets", "reach"), [(32, 128), (8, 20), (64, 256), (16, 300)])
 def test_t5_buckets_are_hugging_face_t5(two_sided, buckets, reach):
     ahead = torch.arange(-300, 301)
-    theirs = T5Attention._relative_position_bucket(
+    theirs = modeling_t5.T5Attention._relative_position_bucket(
         ahead, bidirectional=two_sided, num_buckets=buckets, max_distance=reach
     )
     ours = ch.positions.T5Bias(buckets=buckets, reach=reach, two_sided=two_sided).bucket(ahead)
@@ -402,7 +398,7 @@ def test_t5_buckets_are_hugging_face_t5(two_sided, buckets, reach):
 
 
 def t5(*, two_sided, n_heads=3):
-    config = T5Config(
+    config = transformers.T5Config(
         d_model=14,
         d_kv=5,
         num_heads=n_heads,
@@ -412,7 +408,7 @@ def t5(*, two_sided, n_heads=3):
         is_decoder=not two_sided,
         attn_implementation="eager",
     )
-    return randomised(T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double())
+    return randomised(modeling_t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double())
 
 
 @pytest.mark.parametrize("two_sided", [True, False])
@@ -450,7 +446,7 @@ def test_t5_bias_of_new_queries_is_hugging_face_t5_with_a_cache(two_sided):
 @pytest.mark.parametrize("n_heads", [1, 2, 3, 6, 8])
 def test_alibi_weights_are_hugging_face_blooms(n_heads):
     q, k, v = qkv(heads=n_heads, n_query=11, n_key=11)
-    bias = build_alibi_tensor(torch.ones(2, 11), n_heads, torch.float64).view(2, n_heads, 1, 11)
+    bias = modeling_bloom.build_alibi_tensor(torch.ones(2, 11), n_heads, torch.float64).view(2, n_heads, 1, 11)
     scores = q @ k.mT / math.sqrt(6) + bias
     theirs = torch.softmax(scores.masked_fill(~lower_right(11, 11), float("-inf")), -1)
     agree(ch.explain(q, k, v, position=ch.positions.ALiBi(), mask=CAUSAL).weight, theirs, [q, k])
@@ -475,8 +471,10 @@ def test_alibi_is_the_papers_in_float64(n_heads):
 
 
 def bloom(n_heads):
-    config = BloomConfig(hidden_size=4 * n_heads, n_head=n_heads, hidden_dropout=0.0, attention_dropout=0.0)
-    peer = randomised(BloomAttention(config, layer_idx=0))
+    config = transformers.BloomConfig(
+        hidden_size=4 * n_heads, n_head=n_heads, hidden_dropout=0.0, attention_dropout=0.0
+    )
+    peer = randomised(modeling_bloom.BloomAttention(config, layer_idx=0))
     layer = ch.Attention(4 * n_heads, heads=ch.Heads(n_heads, bias=True), position=ch.positions.ALiBi(), mask=CAUSAL)
     query, key, value = thirds(peer.query_key_value, n_heads)
     return peer, on_weights(layer, query=query, key=key, value=value, output=pair(peer.dense))
@@ -486,7 +484,7 @@ def bloom(n_heads):
 def test_alibi_is_a_hugging_face_bloom_layer(n_heads):
     peer, ours = bloom(n_heads)
     x = draw(2, 9, 4 * n_heads, dtype=torch.float32)
-    alibi = build_alibi_tensor(torch.ones(2, 9), n_heads, x.dtype)
+    alibi = modeling_bloom.build_alibi_tensor(torch.ones(2, 9), n_heads, x.dtype)
     theirs, weight = peer(x, torch.zeros_like(x), alibi, additive(lower_right(9, 9), x.dtype))
     agree_layer(ours, theirs, [x], peer, SINGLE)
     q, k, v = (
@@ -502,7 +500,9 @@ def test_alibi_with_padding_on_the_left_is_hugging_face_bloom():
     positions = torch.arange(9) - (9 - lengths[:, None])
     real = positions >= 0
     allowed = lower_right(9, 9) & real[:, None, None, :]
-    theirs, _ = peer(x, torch.zeros_like(x), build_alibi_tensor(real.int(), 6, x.dtype), additive(allowed, x.dtype))
+    theirs, _ = peer(
+        x, torch.zeros_like(x), modeling_bloom.build_alibi_tensor(real.int(), 6, x.dtype), additive(allowed, x.dtype)
+    )
     places = {"query_positions": positions, "key_positions": positions}
     for kernel in ("reference", "auto"):
         made = ours(x, mask=ch.masks.padding(lengths), kernel=kernel, **places)
@@ -594,7 +594,7 @@ def test_random_features_are_the_papers(causal):
 
 def minimax(n_heads=3, d_head=6, block=4):
     """MiniMax's linear attention with its decay, its norm and its gate switched off: relu features, not normalised."""
-    config = MiniMaxConfig(
+    config = transformers.MiniMaxConfig(
         hidden_size=12,
         num_attention_heads=n_heads,
         head_dim=d_head,
@@ -603,7 +603,7 @@ def minimax(n_heads=3, d_head=6, block=4):
         block_size=block,
         hidden_act="relu",
     )
-    peer = randomised(MiniMaxLightningAttention(config, layer_idx=0).double())
+    peer = randomised(modeling_minimax.MiniMaxLightningAttention(config, layer_idx=0).double())
     peer.norm = peer.out_proj = nn.Identity()
     nn.init.zeros_(peer.output_gate.weight)
     peer.slope_rate.fill_(1e-15)  # not 0: its causal mask is made from the sign of slope x distance
@@ -634,7 +634,7 @@ def tied(*shape):
 @pytest.mark.parametrize("kv", [1, 3])
 def test_argmax_is_x_transformers_hard_attention(causal, kv):
     q, k, v = inputs = qkv(kv=kv)
-    theirs, inner = Attend(hard=True, causal=causal)(q, k, v)
+    theirs, inner = attend.Attend(hard=True, causal=causal)(q, k, v)
     parts = {"weighting": ch.weighting.Argmax(ties="first"), "mask": CAUSAL if causal else None}
     agree_attend(inputs, theirs, **parts)
     weight = ch.explain(q, k, v, **parts).weight
@@ -644,7 +644,7 @@ def test_argmax_is_x_transformers_hard_attention(causal, kv):
 
 def test_argmax_with_ties_is_x_transformers_hard_attention():
     q, k, v = inputs = tied(2, 3, 9, 4), tied(2, 3, 8, 4), draw(2, 3, 8, 5)
-    theirs, inner = Attend(hard=True)(q, k, v)
+    theirs, inner = attend.Attend(hard=True)(q, k, v)
     best = inner.pre_softmax_attn.amax(-1, keepdim=True)
     assert ((inner.pre_softmax_attn == best).sum(-1) > 1).any()
     agree_attend(inputs, theirs, weighting=ch.weighting.Argmax(ties="first"))
@@ -654,7 +654,7 @@ def test_masked_argmax_is_x_transformers_hard_attention_rows_without_keys_includ
     q, k, v = inputs = qkv()
     mask = torch.rand(2, 1, 5, 7) < 0.5
     mask[0, :, 3] = False
-    theirs, _ = Attend(hard=True)(q, k, v, mask=mask)
+    theirs, _ = attend.Attend(hard=True)(q, k, v, mask=mask)
     assert not theirs[0, :, 3].any()
     agree_attend(inputs, theirs, weighting=ch.weighting.Argmax(ties="first"), mask=mask)
 
@@ -662,7 +662,7 @@ def test_masked_argmax_is_x_transformers_hard_attention_rows_without_keys_includ
 def test_sigmoid_is_x_transformers():
     q, k, v = inputs = qkv()
     mask = torch.rand(2, 1, 5, 7) < 0.5
-    theirs, _ = Attend(sigmoid=True)(q, k, v, mask=mask)
+    theirs, _ = attend.Attend(sigmoid=True)(q, k, v, mask=mask)
     agree_attend(inputs, theirs, weighting=ch.weighting.Sigmoid(offset=0.0), mask=mask)
 
 

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.positions import ALiBi, Learned, Rotary, Sinusoidal, T5Bias
-from clearhead.errors import ShapeError
+from clearhead.attention.positions import (
+    ALiBi,
+    Learned,
+    Rotary,
+    Sinusoidal,
+    T5Bias,
+)
+from clearhead.errors import OptionError, ShapeError
 
 DOUBLE = torch.float64
 LAYOUTS = ("interleaved", "halves")
@@ -227,3 +233,15 @@ def test_a_built_position_builds_into_itself():
     for spec in ch.positions.TABLE.values():
         built = spec.build(heads)
         assert built.build(heads) is built
+
+
+def test_learned_positions_may_begin_in_a_later_row():
+    encoding = Learned(6, first=2).embed(4)
+    assert encoding.table.shape == (8, 4)
+    assert encoding.length == 6
+    assert torch.equal(encoding(3, start=1), encoding.table[3:6])
+    assert torch.equal(encoding.at(torch.tensor([0, 5])), encoding.table[[2, 7]])
+    with pytest.raises(ShapeError, match="has positions 0 to 5, and 0 to 6 were asked for"):
+        encoding(7)
+    with pytest.raises(OptionError, match="Learned: first must be 0 or more; came -1"):
+        Learned(6, first=-1)

@@ -188,6 +188,7 @@ def test_random_features_are_the_exponential_on_average(count: int):
         assert (standard_error < 0.1 * wanted).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "d_head", "std"), [(0.1, 64, 0.25), (0.3, 16, 0.5), (0.5, 32, 0.4)])
 def test_features_for_an_accuracy_have_it(error: float, d_head: int, std: float):
     """The relative error of φ(q)·φ(k) over many projections: as stated for independent rows, no more for orthogonal."""

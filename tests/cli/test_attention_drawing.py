@@ -22,6 +22,7 @@ def of_class(root, tag, name):
     return [one for one in root.iter(SVG + tag) if one.get("class") == name]
 
 
+@pytest.mark.slow
 def test_the_map_has_a_cell_for_each_weight_that_can_be_seen_and_says_it():
     _, root = drawn()
     cells = of_class(root, "rect", "cell")

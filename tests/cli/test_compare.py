@@ -123,6 +123,7 @@ def test_a_users_own_text_is_compared_on(command, tmp_path):
     assert (recipe.seed, recipe.budget.steps, recipe.budget.patience, recipe.tokenizing.kind) == (3, 3, None, "char")
 
 
+@pytest.mark.slow
 def test_sizes_are_arms_and_one_too_small_is_not_possible(command, asked, tmp_path):
     args = [arg for arg in SMALL if arg not in ("--size", "40k")]
     command(tmp_path / "c", *SORT, *args, "--size", "300k, 1M,1k", "--parallel", 2)
@@ -238,6 +239,7 @@ def stopped_within_the_second_run(command, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # signals: test_workers.py; going on: test_comparing.py; the same bytes: test_killed.py
 def test_stopped_in_the_middle_the_same_command_goes_on(tmp_path):
     """By real processes: the parent is told to stop in the middle of a run, and ends as if it never had been."""
     options = [*SORT, "--size", "40k", "--attention", "softmax,argmax", "--seeds", "1", "--steps", "100"]

@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 
-import numpy as np
 import pytest
 
 import clearhead as ch
@@ -209,43 +208,3 @@ def test_resuming_and_evaluating_what_cannot_be_are_named(runs, command, tmp_pat
     code, out, _ = command("evaluate", runs / "llama", "--text", tmp_path / "t.txt")
     assert code == 0
     assert "perplexity" in out
-
-
-def test_vectors_of_lines_and_as_an_array(runs, command, tmp_path):
-    loaded = ch.load(runs / "embedder", device="cpu")
-    lines = f"{TEXT}\n\nthe window\n"
-    code, out, err = command("embed", runs / "embedder", "--normalize", stdin=lines)
-    assert (code, err) == (0, "")
-    expected = loaded.embed([TEXT, "the window"], normalize=True)
-    found = out.split("\n")
-    assert found[1] == ""
-    assert np.allclose([json.loads(found[0]), json.loads(found[2])], expected, atol=1e-6)
-    code, out, _ = command("embed", runs / "embedder", "--output", tmp_path / "v.npy", stdin=lines)
-    assert code == 0
-    assert "3 vectors of 24 numbers" in out
-    array = np.load(tmp_path / "v.npy", allow_pickle=False)
-    assert array.dtype == np.float32
-    assert np.array_equal(array[1], np.zeros(24))
-    assert np.allclose(array[[0, 2]], loaded.embed([TEXT, "the window"]), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("--pooling", "sum"), "'sum' is not one of 'mean', 'first'"),
-        (("--json", "--output", "v.npy"), "--output writes an array"),
-        (("--output", "nowhere/v.npy"), "there is no folder nowhere"),
-    ],
-)
-def test_embed_asked_wrongly(runs, command, here, args, message):
-    code, out, err = command("embed", runs / "embedder", *args, stdin="x\n")
-    assert code
-    assert out == ""
-    assert list(here.iterdir()) == []
-    assert message in err
-
-
-def test_a_decoder_has_no_vectors_of_texts(runs, command):
-    code, out, err = command("embed", runs / "gpt2", stdin="x\n")
-    assert (code, out) == (1, "")
-    assert "to embed takes an encoder" in err

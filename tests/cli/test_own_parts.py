@@ -70,6 +70,7 @@ def test_without_parts_every_verb_says_which_module_to_name():
     assert "mine" not in sys.modules
 
 
+@pytest.mark.slow
 def test_with_parts_it_translates_is_scored_and_listed():
     code, out, said = command("translate", "run", "s.txt", "--parts", "mine", "--beam", "1")
     assert code == 0, said
@@ -111,6 +112,7 @@ def test_it_is_resumed_where_its_module_is_named():
     assert "clearhead translate run --parts mine" in out
 
 
+@pytest.mark.slow
 def test_values_that_a_part_learns_are_in_the_checkpoint():
     code, _, said = command("train", "warm", *TEXT, *SMALL, "--attention", "mine:Warm(start=2.0)", "--steps", "2")
     assert code == 0, said
@@ -126,6 +128,7 @@ def test_values_that_a_part_learns_are_in_the_checkpoint():
         assert own_modules(loaded.folder.recipe()) == ["mine"]
 
 
+@pytest.mark.slow
 def test_a_comparison_hands_its_modules_to_its_workers():
     args = ["compare", "compared", *TEXT, *SMALL, "--steps", "1", "--seeds", "1"]
     code, out, said = command(*args, "--attention", "mine:TopK(count=1)", "--json")

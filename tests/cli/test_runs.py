@@ -154,14 +154,14 @@ def test_a_folder_that_cannot_be_read_is_listed_beside_the_others(command, copie
 
 @pytest.mark.parametrize("error", [RecursionError("deep"), MemoryError(), PermissionError(13, "Permission denied")])
 def test_no_error_of_one_folder_hides_the_others(command, copied, monkeypatch, error):
-    recipe = RunFolder.recipe
+    origin = RunFolder.origin
 
     def fail(folder):
         if folder.path.name == "ended":
             raise error
-        return recipe(folder)
+        return origin(folder)
 
-    monkeypatch.setattr(RunFolder, "recipe", fail)
+    monkeypatch.setattr(RunFolder, "origin", fail)
     code, out, err = command(copied)
     assert (code, err) == (0, "")
     assert "ended  broken  cannot be read" in out

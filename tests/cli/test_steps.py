@@ -138,6 +138,7 @@ def test_the_kernel_agrees_with_the_steps_whatever_the_weighting(mask, weighting
     assert max(shown.differences.values()) < 1e-5
 
 
+@pytest.mark.pairs(1)
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_page_fits_80_columns_without_escape_codes(capsys, plain_terminal, mask, weighting):

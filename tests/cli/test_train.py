@@ -65,6 +65,7 @@ def command(capsys, plain_terminal):
     return ran
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["char", "byte", "word"])
 def test_a_size_is_met_with_the_vocabulary_of_the_text(command, files, tmp_path, kind):
     """With characters 200k gave 49,632: the size was met for a vocabulary that the text does not have."""
@@ -217,6 +218,7 @@ def test_a_resume_takes_nothing_that_would_make_it_another_run(command, files, t
     assert "is no run folder" in err
 
 
+@pytest.mark.slow
 def test_a_resume_takes_another_rate_and_machine_and_a_new_place_for_its_checkpoints(command, files, tmp_path):
     path, disk = tmp_path / "run", tmp_path / "disk"
     assert command(path, *files["classify"], *SHORT)[0] == 0

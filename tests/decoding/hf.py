@@ -1,19 +1,9 @@
 """Models of Hugging Face's beside ours on the same random weights, and what their `generate` finds."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from transformers import (
-    GenerationConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MarianConfig,
-    MarianMTModel,
-)
-from transformers.utils import ModelOutput
 
 from clearhead import Heads, positions
 from clearhead.decoding import Hypothesis, Rules, generate
@@ -24,6 +14,7 @@ from clearhead.model.presets import AttentionSpec
 from tests.model.copying import built, copy, randomised
 from tests.model.test_peers_hf import gpt2_weights, llama_weights
 from tests.model.test_peers_marian import marian_weights, unrounded
+from tests.peers import transformers
 
 START = 0
 LENGTH = 24
@@ -41,7 +32,7 @@ class Twins(NamedTuple):
 
 
 def marian(size, vocabulary):
-    config = MarianConfig(
+    config = transformers.MarianConfig(
         vocab_size=vocabulary,
         max_position_embeddings=LENGTH,
         d_model=size.d_model,
@@ -61,12 +52,12 @@ def marian(size, vocabulary):
     embedding = Embedding(position=positions.Sinusoidal(layout="halves"))
     encoder = replace(spec.encoder, embedding=embedding)
     decoder = replace(spec.decoder, embedding=embedding, output=NextToken(bias=True))
-    peer = unrounded(randomised(MarianMTModel(config), torch.float64))
+    peer = unrounded(randomised(transformers.MarianMTModel(config), torch.float64))
     return peer, replace(spec, encoder=encoder, decoder=decoder), marian_weights
 
 
 def gpt2(size, vocabulary):
-    config = GPT2Config(
+    config = transformers.GPT2Config(
         vocab_size=vocabulary,
         n_positions=LENGTH,
         n_layer=size.n_layers,
@@ -75,13 +66,13 @@ def gpt2(size, vocabulary):
         n_inner=size.d_ff,
         **WORDLESS,
     )
-    peer = randomised(GPT2LMHeadModel(config), torch.float64)
+    peer = randomised(transformers.GPT2LMHeadModel(config), torch.float64)
     return peer, presets.gpt2(size, vocabulary=vocabulary, length=LENGTH), gpt2_weights
 
 
 def llama(size, vocabulary):
     """It takes its norms and angles in float32 whatever it is given; the rest of it is in float64."""
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=vocabulary,
         num_hidden_layers=size.n_layers,
         hidden_size=size.d_model,
@@ -90,7 +81,7 @@ def llama(size, vocabulary):
         intermediate_size=size.d_ff,
         **WORDLESS,
     )
-    peer = randomised(LlamaForCausalLM(config), torch.float64)
+    peer = randomised(transformers.LlamaForCausalLM(config), torch.float64)
     return peer, presets.llama(size, vocabulary=vocabulary), llama_weights
 
 
@@ -144,7 +135,7 @@ def found_here(ours, ask, method):
 class Generated(NamedTuple):
     """What `generate` gives, in its own words, and the new tokens of each row up to the first that ends it."""
 
-    given: ModelOutput
+    given: Any
     tokens: list[tuple[int, ...]]
 
 
@@ -157,7 +148,7 @@ def generated(peer, ask, options):
     rules, prefix = ask.rules, ask.prefix
     filling = rules.end[0] if rules.end else START
     tokens, real = padded(ask.inputs, filling, left=prefix is None)
-    config = GenerationConfig(
+    config = transformers.GenerationConfig(
         max_new_tokens=rules.max_new,
         min_new_tokens=max(0, rules.min_new - 1) or None,
         no_repeat_ngram_size=rules.no_repeat or None,

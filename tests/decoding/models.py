@@ -19,7 +19,7 @@ from clearhead.attention.positions import Learned, Sinusoidal
 from clearhead.model.arrangements import NoNorm, NoteNorm, PostNorm, PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import GELU, ReLU, SwiGLU
+from clearhead.model.feedforward import GELU, GeGLU, ReLU, SwiGLU
 from clearhead.model.norms import LayerNorm, RMSNorm
 from clearhead.model.outputs import NextToken
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
@@ -40,6 +40,8 @@ HEADS = {
     "without W_O": Heads(4, d_head=6, d_value=4, output=False),
     "bias": Heads(2, kv=1, bias=True),
     "bias and low rank": Heads(4, value_rank=2, bias=True),
+    "normed": Heads(2, bias=True, output_bias=False, qk_norm=RMSNorm()),
+    "normed in groups": Heads(4, kv=2, d_head=6, qk_norm=LayerNorm()),
 }
 PLACES = torch.arange(LONGEST)
 OWN_MASKS = {
@@ -72,6 +74,8 @@ ARRANGEMENTS = {
     "note": NoteNorm(),
     "note rms": NoteNorm(RMSNorm()),
     "pre without beta": PreNorm(LayerNorm(bias=False)),
+    "pre rms from one": PreNorm(RMSNorm(from_one=True)),
+    "post and last": PostNorm(last=True),
 }
 FEED_FORWARD = {
     "relu": ReLU(24),
@@ -79,6 +83,7 @@ FEED_FORWARD = {
     "gelu": GELU(24),
     "gelu tanh": GELU(24, form="tanh"),
     "swiglu": SwiGLU(24),
+    "geglu": GeGLU(24),
     "none": None,
 }
 EMBEDDINGS = {
@@ -87,11 +92,15 @@ EMBEDDINGS = {
     "sinusoidal halves": Embedding(position=Sinusoidal(layout="halves"), scaled=False),
     "learned": Embedding(position=Learned(LONGEST)),
     "learned and norm": Embedding(position=Learned(LONGEST), scaled=False, norm=LayerNorm()),
+    "learned from row 2": Embedding(position=Learned(LONGEST, first=2)),
+    "segments": Embedding(position=None, segments=2),
+    "segments and norm": Embedding(position=Learned(LONGEST), segments=2, norm=LayerNorm()),
 }
 OUTPUTS = {
     "tied": NextToken(),
     "own table": NextToken(tied=False),
     "tied with bias": NextToken(bias=True),
+    "scaled": NextToken(scaled=True),
 }
 SIMILARITIES = {"default": None, **similarity.TABLE}
 
@@ -103,7 +112,7 @@ ROUTES: dict[str, dict[str, list[str]]] = {
         "weighting": SOFTMAX,
         "similarity": ["default", "dot", "scaled dot"],
         "position": ["none", "rotary", "rotary halves", "rotary partial"],
-        "heads": ["whole", "grouped keys", "one key head", "bias"],
+        "heads": ["whole", "grouped keys", "one key head", "bias", "normed", "normed in groups"],
         "mask": ["causal"],
         "kernel": ["auto"],
     },

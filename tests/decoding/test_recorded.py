@@ -96,6 +96,18 @@ def test_prompts_of_different_lengths_are_padded_in_recorded_steps(recording):
         assert generate(model, [source], rules=rules)[0][0].tokens == together[row][0].tokens
 
 
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "rules",
+    [Rules(max_new=12, never=(3, 7)), Rules(max_new=12, min_new=9, end=(1, 2, 3)), Rules(max_new=12, no_repeat=2)],
+)
+def test_rules_hold_in_recorded_steps(name, rules, recording, request):
+    got = generate(translator(), SOURCES, METHODS[name], rules=rules, prefix=[[1]])
+    request.getfixturevalue("monkeypatch").undo()
+    wanted = generate(translator(), SOURCES, METHODS[name], rules=rules, prefix=[[1]])
+    assert [[one.tokens for one in found] for found in got] == [[one.tokens for one in found] for found in wanted]
+
+
 @pytest.mark.parametrize("what", ["rules", "candidates", "a module of the user's own", "a window"])
 def test_what_cannot_be_recorded_is_decoded_step_by_step(what, recording):
     model, rules, candidates = decoder(), Rules(max_new=12), 0

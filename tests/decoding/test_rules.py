@@ -4,13 +4,13 @@ import random
 
 import pytest
 import torch
-from transformers import MinLengthLogitsProcessor, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
 from clearhead.decoding import Beam, Greedy, Rules, Sample
 from clearhead.decoding.rules import followers
 from tests.decoding.laws import case_of
 from tests.decoding.models import PLAIN, VOCABULARY, build, on_axes
 from tests.decoding.plain import Case, apart
+from tests.peers import transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -34,12 +34,13 @@ def has_twice(tokens: list[int], n: int) -> bool:
     return len(set(runs)) < len(runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2, 5, 20])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_no_repeat_forbids_what_would_make_a_run_twice(n, length):
     rows, logits = rows_of_tokens(8, length, 6), torch.randn(8, 6)
     mine = Rules(max_new=9, no_repeat=n).forbid(logits.clone(), 0, rows)
-    theirs = NoRepeatNGramLogitsProcessor(n)(torch.tensor(rows), logits.clone())
+    theirs = transformers.NoRepeatNGramLogitsProcessor(n)(torch.tensor(rows), logits.clone())
     assert torch.equal(mine, theirs)
     for tokens, row in zip(rows, mine.tolist(), strict=True):
         runs = {tuple(tokens[start : start + n]) for start in range(length - n + 1)}
@@ -48,12 +49,13 @@ def test_no_repeat_forbids_what_would_make_a_run_twice(n, length):
         assert {token for token, value in enumerate(row) if value == NEVER} == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", [0.5, 1.0, 1.3, 4.0])
 def test_repetition_penalty_is_that_of_hugging_face(penalty):
     rows, logits = rows_of_tokens(8, 7, 30), torch.randn(8, 30, dtype=torch.float64)
     before = logits.clone()
     mine = Rules(max_new=9, repetition_penalty=penalty).penalise(logits, rows)
-    theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor(rows), logits.clone())
+    theirs = transformers.RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor(rows), logits.clone())
     torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
     assert torch.equal(logits, before)
     for tokens, row, old in zip(rows, mine.tolist(), logits.tolist(), strict=True):
@@ -62,13 +64,14 @@ def test_repetition_penalty_is_that_of_hugging_face(penalty):
             assert row[token] == pytest.approx(worth if token in tokens else old[token], abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [(3,), (3, 0)])
 @pytest.mark.parametrize("n_new", range(5))
 def test_min_new_forbids_the_end_as_hugging_face_does_one_token_longer(end, n_new):
     """Hugging Face counts the tokens before the end; here the end itself is one of them."""
     prompt, logits = 4, torch.randn(2, 6)
     mine = Rules(max_new=9, min_new=4, end=end).forbid(logits.clone(), n_new, [[]] * 2)
-    processor = MinLengthLogitsProcessor(prompt + 4 - 1, list(end), device="cpu")
+    processor = transformers.MinLengthLogitsProcessor(prompt + 4 - 1, list(end), device="cpu")
     theirs = processor(torch.zeros(2, prompt + n_new, dtype=torch.long), logits.clone())
     assert torch.equal(mine, theirs)
     assert torch.equal(mine == NEVER, torch.tensor([token in end and n_new < 3 for token in range(6)]).expand(2, 6))

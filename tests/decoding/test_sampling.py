@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from clearhead.decoding import Greedy, Rules, Sample
 from tests.decoding.laws import case_of
 from tests.decoding.models import PLAIN, build, on_axes
 from tests.decoding.plain import Case, apart, kept
+from tests.peers import transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,15 +52,16 @@ def spread(method: Sample, logits: torch.Tensor) -> torch.Tensor:
 
 def theirs(logits: torch.Tensor, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0) -> torch.Tensor:
     """The same by Hugging Face's warpers, in the order in which it has them."""
-    warpers = [TemperatureLogitsWarper(temperature)]
-    warpers += [TopKLogitsWarper(top_k)] if top_k else []
-    warpers += [TopPLogitsWarper(top_p)] if top_p < 1 else []
-    warpers += [MinPLogitsWarper(min_p)] if min_p else []
+    warpers = [transformers.TemperatureLogitsWarper(temperature)]
+    warpers += [transformers.TopKLogitsWarper(top_k)] if top_k else []
+    warpers += [transformers.TopPLogitsWarper(top_p)] if top_p < 1 else []
+    warpers += [transformers.MinPLogitsWarper(min_p)] if min_p else []
     for warper in warpers:
         logits = warper(None, logits)
     return logits
 
 
+@pytest.mark.slow
 @cuts
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_what_remains_is_what_hugging_face_leaves(cut, dtype):

@@ -38,7 +38,7 @@ def run_as_stranger(page: Path, home: Path, *, verb: str = "run_page") -> None:
     package, folder, tests = home / "installed", home / "folder", home / "tests"
     for one in (package, folder, tests):
         one.mkdir(parents=True)
-    shutil.copytree(PROJECT / "clearhead", package / "clearhead", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PROJECT / "clearhead", package / "clearhead")
     shutil.copy(pages.__file__, tests)
     command = home / "bin" / "clearhead"
     command.parent.mkdir()

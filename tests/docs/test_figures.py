@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from docs import figures
+from tests.peers import Late
 
 ROOT = Path(__file__).parents[2]
+figures = Late("docs.figures")
 
 
 @pytest.fixture(scope="module")
-def data() -> figures.ScaleData:
+def data():
     return figures.scale_data()
 
 
@@ -70,5 +71,5 @@ def test_every_committed_figure_is_shown_on_a_page():
 def test_a_figure_of_a_page_is_drawn_from_what_its_code_finds(tmp_path, monkeypatch):
     page = "```python\nx = 2\n```\n\nthen\n\n```python\nprint(x)\nfound = x + 1\n```\n\n```output\n2\n```\n"
     (tmp_path / "page.md").write_text(page, encoding="utf-8")
-    monkeypatch.setattr(figures, "__file__", str(tmp_path / "figures.py"))
+    monkeypatch.setattr("docs.figures.__file__", str(tmp_path / "figures.py"))
     assert figures.found_on("page.md")["found"] == 3

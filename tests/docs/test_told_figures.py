@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from clearhead.model import PostNorm
-from docs import figures
 from tests.docs.pages import blocks
+from tests.peers import Late
 
 DOCS = Path(__file__).parents[2] / "docs"
+figures = Late("docs.figures")
 OF_THE_NOTES = (
     "walk-through-the-notes.md",
     "where-the-notes-slip.md",

@@ -128,6 +128,7 @@ def test_a_trace_has_the_weights_of_transformers(filler):
     ids = filler.tokenizer(text.replace("<mask>", filler.tokenizer.mask_token))["input_ids"]
     assert traced.sides["encoder"].ids == ids
     assert traced.sides["encoder"].tokens[0] == filler.tokenizer.convert_ids_to_tokens(ids[0])
+    assert traced.sides["encoder"].tokens.count("<mask>") == 1
     eager = type(filler.peer)(filler.peer.config)
     eager.load_state_dict(filler.peer.state_dict())
     eager.set_attn_implementation("eager")

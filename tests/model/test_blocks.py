@@ -10,15 +10,17 @@ from torch import nn
 from torch.nn import functional as F
 
 import clearhead as ch
-from clearhead.errors import OptionError
+from clearhead.attention.positions import T5Bias
+from clearhead.errors import OptionError, ShapeError
 from clearhead.model.arrangements import NoNorm, NoteNorm, PostNorm, PreNorm
-from clearhead.model.blocks import AttentionSpec, Block, Stack
+from clearhead.model.blocks import AttentionSpec, Block, BlockSpec, Stack
 from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import GELU, ReLU, SiLU, SwiGLU
+from clearhead.model.feedforward import GELU, GeGLU, ReLU, SiLU, SwiGLU
 from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.norms import LayerNorm, RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken
 from clearhead.model.sizes import named
+from clearhead.model.transformers import DecoderSpec
 from clearhead.taps import watching
 from tests.model.small import MEMORY, WORDS, D, N, block_spec, both_spec, built, decoder_spec, encoder_spec, words
 
@@ -32,9 +34,15 @@ FEED_FORWARDS = {
     "silu": SiLU(20),
     "swiglu": SwiGLU(20),
     "swiglu with bias": SwiGLU(20, bias=True),
+    "geglu": GeGLU(20, form="tanh"),
     "none": None,
 }
-NORMS = {"layer": LayerNorm(), "layer without beta": LayerNorm(bias=False), "rms": RMSNorm()}
+NORMS = {
+    "layer": LayerNorm(),
+    "layer without beta": LayerNorm(bias=False),
+    "rms": RMSNorm(),
+    "rms from one": RMSNorm(from_one=True),
+}
 ARRANGEMENTS = {
     "pre": PreNorm,
     "post": PostNorm,
@@ -61,6 +69,10 @@ def plain_feed_forward(name, network, x):
         gate = plain_map(network.gate, x)
         return plain_map(network.down, gate * torch.sigmoid(gate) * plain_map(network.up, x))
     hidden = plain_map(network.up, x)
+    if name == "geglu":
+        gate = plain_map(network.gate, x)
+        tanh = torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))
+        return plain_map(network.down, gate * (1 + tanh) / 2 * hidden)
     kinds = {
         "relu": hidden.clamp(min=0),
         "silu": hidden * torch.sigmoid(hidden),
@@ -71,8 +83,9 @@ def plain_feed_forward(name, network, x):
 
 
 def plain_norm(name, norm, x):
-    if name == "rms":
-        return norm.gamma * x / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+    if name.startswith("rms"):
+        gamma = 1 + norm.gamma if name == "rms from one" else norm.gamma
+        return gamma * x / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-6)
     mean = x.mean(-1, keepdim=True)
     variance = (x - mean).square().mean(-1, keepdim=True)
     return norm.gamma * (x - mean) / torch.sqrt(variance + 1e-5) + (0 if norm.beta is None else norm.beta)
@@ -347,3 +360,33 @@ def test_padding_does_not_matter_to_classes(pool):
     model, tokens = built(encoder_spec(output=Classes(4, pool=pool))), words(1)
     padded = torch.cat([tokens, words(1, 3)], 1)
     torch.testing.assert_close(model(padded, lengths=torch.tensor([N])), model(tokens), rtol=0, atol=1e-12)
+
+
+def test_a_shared_position_is_one_table_of_a_stack():
+    def tables(*positions):
+        blocks = tuple(
+            BlockSpec(attention=AttentionSpec(heads=2, position=one), feed_forward=None) for one in positions
+        )
+        spec = DecoderSpec(vocabulary=9, d_model=8, blocks=blocks, embedding=Embedding(position=None))
+        return [block.attention.position.table for block in spec.build().stack.blocks]
+
+    shared, alone = T5Bias(8, 20, two_sided=False, shared=True), T5Bias(8, 20, two_sided=False)
+    first, second, third, fourth = tables(shared, shared, alone, replace(shared, reach=30))
+    assert first is second
+    assert len({id(table) for table in (first, third, fourth)}) == 3
+
+
+def test_segments_are_added_to_the_tokens_and_checked():
+    embedding = Embedding(position=None, scaled=False, segments=2).build(9, 4)
+    tokens, segments = torch.tensor([[3, 4, 5]]), torch.tensor([[0, 0, 1]])
+    wanted = embedding.table[tokens] + embedding.segment[segments]
+    assert torch.equal(embedding(tokens, segments=segments), wanted)
+    assert torch.equal(embedding(tokens), embedding(tokens, segments=torch.zeros_like(tokens)))
+    with pytest.raises(OptionError, match="segments go from 0 to 1 in this model; there is 2"):
+        embedding(tokens, segments=segments * 2)
+    with pytest.raises(ShapeError, match=r"segments: expected one for each token \(1, 3\); came \(1, 2\)"):
+        embedding(tokens, segments=segments[:, :2])
+    with pytest.raises(OptionError, match="this model has no segments"):
+        Embedding().build(9, 4)(tokens, segments=segments)
+    with pytest.raises(OptionError, match="segments must be 1 or more; came 0"):
+        Embedding(segments=0)

@@ -15,8 +15,9 @@ from clearhead.model.arrangements import NoNorm, PostNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.describe import describe
 from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import GELU, ReLU, SwiGLU
+from clearhead.model.feedforward import GELU, GeGLU, ReLU, SwiGLU
 from clearhead.model.flops import allowed_pairs
+from clearhead.model.norms import RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken
 from clearhead.model.presets import Size
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
@@ -333,3 +334,15 @@ def test_arrangements_differ_in_their_norms_alone():
     bare, post = (by_name(describe(spec)) for spec in specs)
     assert post.pop("blocks: norms") == (2 * 2 * 2 * 16, 0)
     assert bare == post
+
+
+def test_segments_rows_before_the_first_position_and_shared_biases_are_counted():
+    bert = presets.bert("tiny", vocabulary=50)
+    bert = replace(bert, embedding=replace(bert.embedding, segments=2, position=ch.positions.Learned(200, first=2)))
+    heads = ch.Heads(2, qk_norm=RMSNorm(), bias=True, output_bias=False)
+    position = ch.positions.T5Bias(two_sided=False, shared=True)
+    block = BlockSpec(attention=AttentionSpec(heads=heads, position=position), feed_forward=GeGLU(9))
+    decoder = DecoderSpec(vocabulary=9, d_model=8, blocks=(block,) * 3, embedding=Embedding(position=None))
+    for spec in (bert, decoder):
+        counted = sum(part.parameters * one.count for one in describe(spec).sections for part in one.parts)
+        assert counted == sum(parameter.numel() for parameter in spec.build().parameters())

@@ -8,15 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
 
 from clearhead import masks
 from clearhead.model import presets
@@ -37,9 +28,10 @@ from tests.model.copying import (
     seen,
     under,
 )
+from tests.peers import transformers
 
 VOCABULARY, LENGTH = 29, 17
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 implementations = pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 sizes = pytest.mark.parametrize(
@@ -53,7 +45,7 @@ sizes = pytest.mark.parametrize(
 
 
 def gpt2(size, dtype, *, implementation="sdpa", tied=True):
-    config = GPT2Config(
+    config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
         n_positions=LENGTH,
         n_layer=size.n_layers,
@@ -69,7 +61,7 @@ def gpt2(size, dtype, *, implementation="sdpa", tied=True):
         attn_implementation=implementation,
     )
     spec = replace(presets.gpt2(size, vocabulary=VOCABULARY, length=LENGTH), output=NextToken(tied=tied))
-    return randomised(GPT2LMHeadModel(config), dtype), built(spec, dtype)
+    return randomised(transformers.GPT2LMHeadModel(config), dtype), built(spec, dtype)
 
 
 def turned(conv):
@@ -150,7 +142,7 @@ def test_gpt2_vectors_between_the_blocks(dtype):
 
 
 def bert(peer_class, size, dtype, *, output, implementation="sdpa"):
-    config = BertConfig(
+    config = transformers.BertConfig(
         vocab_size=VOCABULARY,
         max_position_embeddings=LENGTH,
         num_hidden_layers=size.n_layers,
@@ -207,7 +199,7 @@ def bert_classes(peer):
 @sizes
 @pytest.mark.pairs
 def test_bert_for_blanks(size, lengths, implementation, dtype):
-    peer, ours = bert(BertForMaskedLM, size, dtype, output=Blanks(), implementation=implementation)
+    peer, ours = bert(transformers.BertForMaskedLM, size, dtype, output=Blanks(), implementation=implementation)
     batch = draw(lengths, VOCABULARY)
     theirs = peer(batch.tokens, batch.attention_mask).logits[batch.real]
     agree(ours, peer, bert_blanks(peer), lambda model: model(batch.tokens, lengths=batch.lengths)[batch.real], theirs)
@@ -219,7 +211,9 @@ def test_bert_for_blanks(size, lengths, implementation, dtype):
 @pytest.mark.pairs
 def test_bert_for_classes(size, lengths, implementation, dtype):
     output = Classes(5, hidden=True)
-    peer, ours = bert(BertForSequenceClassification, size, dtype, output=output, implementation=implementation)
+    peer, ours = bert(
+        transformers.BertForSequenceClassification, size, dtype, output=output, implementation=implementation
+    )
     batch = draw(lengths, VOCABULARY)
     theirs = peer(batch.tokens, batch.attention_mask).logits
     agree(ours, peer, bert_classes(peer), lambda model: model(batch.tokens, lengths=batch.lengths), theirs)
@@ -227,7 +221,7 @@ def test_bert_for_classes(size, lengths, implementation, dtype):
 
 @dtypes
 def test_bert_vectors_between_the_blocks(dtype):
-    peer, ours = bert(BertForMaskedLM, Size(3, 24, 3, 3, 40), dtype, output=Blanks())
+    peer, ours = bert(transformers.BertForMaskedLM, Size(3, 24, 3, 3, 40), dtype, output=Blanks())
     copy(ours, bert_blanks(peer))
     batch = draw((9, 5, 1), VOCABULARY)
     theirs = peer(batch.tokens, batch.attention_mask, output_hidden_states=True).hidden_states
@@ -241,7 +235,7 @@ def test_bert_vectors_between_the_blocks(dtype):
 
 
 def llama(size, *, implementation="sdpa", tied=False, base=10_000.0, bias=False, d_head=None):
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
         num_hidden_layers=size.n_layers,
         hidden_size=size.d_model,
@@ -261,7 +255,7 @@ def llama(size, *, implementation="sdpa", tied=False, base=10_000.0, bias=False,
     first = spec.blocks[0]
     heads = replace(first.attention.heads, d_head=d_head, bias=bias)
     block = replace(first, attention=replace(first.attention, heads=heads), feed_forward=SwiGLU(size.d_ff, bias=bias))
-    peer = randomised(LlamaForCausalLM(config), torch.float32)
+    peer = randomised(transformers.LlamaForCausalLM(config), torch.float32)
     with torch.no_grad():  # small vectors at the first norm, where its epsilon counts
         peer.model.embed_tokens.weight.mul_(0.1)
     return peer, built(replace(spec, blocks=(block,) * size.n_layers), torch.float32)

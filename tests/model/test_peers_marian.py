@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from clearhead import Heads, positions
 from clearhead.model import presets
@@ -33,11 +32,12 @@ from tests.model.copying import (
     seen,
     under,
 )
+from tests.peers import transformers
 
 VOCABULARY, LENGTH = 29, 17
 COMPUTED = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 NETWORKS = {"relu": ReLU, "gelu": GELU, "gelu_pytorch_tanh": lambda d_ff: GELU(d_ff, form="tanh")}
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +99,13 @@ class Kind:
 
 
 def marian(kind, dtype):
-    config = MarianConfig(
+    config = transformers.MarianConfig(
         **kind.settings(),
         decoder_vocab_size=kind.target_vocabulary,
         share_encoder_decoder_embeddings=kind.tied == "three",
     )
     embedding = Embedding(position=positions.Sinusoidal(layout="halves"), scaled=kind.scaled)
-    return unrounded(randomised(MarianMTModel(config), dtype)), built(kind.spec(embedding), dtype)
+    return unrounded(randomised(transformers.MarianMTModel(config), dtype)), built(kind.spec(embedding), dtype)
 
 
 def unrounded(peer):
@@ -122,7 +122,7 @@ def unrounded(peer):
 
 def bart(kind, dtype):
     embedding = Embedding(position=positions.Learned(LENGTH), scaled=kind.scaled, norm=LayerNorm())
-    peer = BartForConditionalGeneration(BartConfig(**kind.settings()))
+    peer = transformers.BartForConditionalGeneration(transformers.BartConfig(**kind.settings()))
     return randomised(peer, dtype), built(kind.spec(embedding), dtype)
 
 

@@ -5,14 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
 
 from clearhead import SlicedHeads
 from clearhead.attention.weighting import Argmax
@@ -20,6 +12,7 @@ from clearhead.errors import OptionError
 from clearhead.model import presets, sizes
 from clearhead.model.presets import Size
 from clearhead.model.sizes import KINDS, PRESETS, named, parse_count, sized
+from tests.peers import transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -69,29 +62,31 @@ def test_the_paper_counts_by_hand(make, size):
 @pytest.mark.slow
 def test_gpt2_has_its_published_sizes(size, published):
     n_layers, d_model, n_heads, _, d_ff = presets.GPT2[size]
-    config = GPT2Config(n_layer=n_layers, n_embd=d_model, n_head=n_heads, n_inner=d_ff)
-    assert parameters(presets.gpt2(size)) == published == counted(lambda: GPT2LMHeadModel(config))
+    config = transformers.GPT2Config(n_layer=n_layers, n_embd=d_model, n_head=n_heads, n_inner=d_ff)
+    assert parameters(presets.gpt2(size)) == published == counted(lambda: transformers.GPT2LMHeadModel(config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", presets.BERT)
 def test_bert_has_its_size_but_for_the_second_segment(size):
     n_layers, d_model, n_heads, _, d_ff = presets.BERT[size]
-    config = BertConfig(
+    config = transformers.BertConfig(
         num_hidden_layers=n_layers, hidden_size=d_model, num_attention_heads=n_heads, intermediate_size=d_ff
     )
     two_segments = 2 * d_model  # Ours is for one, and has no vectors that tell two apart.
-    assert parameters(presets.bert(size)) + two_segments == counted(lambda: BertForMaskedLM(config))
+    assert parameters(presets.bert(size)) + two_segments == counted(lambda: transformers.BertForMaskedLM(config))
 
 
 def test_bert_base_has_the_size_people_know():
     assert parameters(presets.bert("base")) == 109_514_298 - 2 * 768
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", presets.LLAMA)
 @pytest.mark.parametrize("tied", [False, True])
 def test_llama_has_the_size_of_the_same_config_elsewhere(size, tied):
     n_layers, d_model, n_heads, n_kv_heads, d_ff = presets.LLAMA[size]
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         num_hidden_layers=n_layers,
         hidden_size=d_model,
         num_attention_heads=n_heads,
@@ -99,7 +94,7 @@ def test_llama_has_the_size_of_the_same_config_elsewhere(size, tied):
         intermediate_size=d_ff,
         tie_word_embeddings=tied,
     )
-    assert parameters(presets.llama(size, tied=tied)) == counted(lambda: LlamaForCausalLM(config))
+    assert parameters(presets.llama(size, tied=tied)) == counted(lambda: transformers.LlamaForCausalLM(config))
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -40,22 +40,35 @@ WEIGHTINGS = [
     weighting.Kernelized("relu", normalised=False),
     *(weighting.Kernelized(features) for features in FEATURES),
 ]
-POSITIONS = [positions.Rotary(pairing="halves", base=500.0, width=4), positions.ALiBi(), positions.T5Bias(8, 20)]
+SCALINGS = [
+    positions.LinearScaling(2.0),
+    positions.Llama3Scaling(8.0, low=1.0, high=4.0, original=99),
+    positions.YaRNScaling(4.0, original=99, fast=7.0, whole=False),
+]
+POSITIONS = [
+    positions.Rotary(pairing="halves", base=500.0, width=4),
+    *(positions.Rotary(scaling=scaling) for scaling in SCALINGS),
+    positions.ALiBi(),
+    positions.T5Bias(8, 20),
+    positions.T5Bias(8, 20, shared=True),
+]
 if is_dataclass(positions.NoPosition):
     POSITIONS.append(positions.NoPosition())
-EMBEDDED = [positions.Sinusoidal(base=99.0), positions.Learned(17), None]
+EMBEDDED = [positions.Sinusoidal(base=99.0), positions.Learned(17), positions.Learned(17, first=2), None]
 MASKS = [masks.everything(), masks.causal(), masks.window(3, 1)]
 FEED_FORWARD = [
     feedforward.ReLU(9, bias=False),
     feedforward.GELU(9, form="tanh"),
     feedforward.SiLU(9),
     feedforward.SwiGLU(9, bias=True),
+    feedforward.GeGLU(9, form="tanh"),
     None,
 ]
 ARRANGEMENTS = [
     arrangements.PreNorm(RMS),
     arrangements.PostNorm(norms.LayerNorm(1e-3, bias=False)),
     arrangements.NoNorm(),
+    arrangements.PreNorm(norms.RMSNorm(from_one=True)),
     arrangements.NoteNorm(RMS),
 ]
 OUTPUTS = [outputs.Blanks(tied=False, transform=False), outputs.Classes(3, pool="mean", hidden=True), None]
@@ -195,3 +208,18 @@ def test_a_number_that_json_does_not_have_is_refused():
     spec = EncoderSpec(vocabulary=9, d_model=8, blocks=(with_attention("similarity", similarity.ScaledDot(0.5)),))
     with pytest.raises(OptionError, match="inf cannot be written to a file"):
         spec_to_json(replace(spec, embedding=Embedding(position=positions.Sinusoidal(base=float("inf")))))
+
+
+def test_fields_that_came_later_are_written_only_where_they_are_used():
+    """So a model without them is written as it always was, and what was written then is read now."""
+    spec = DecoderSpec(vocabulary=9, d_model=8, blocks=(with_attention("heads", Heads(2)),))
+    written = spec_to_json(spec)
+    assert "qk_norm" not in written["blocks"][0]["attention"]["heads"]
+    assert "segments" not in written["embedding"]
+    assert spec_from_json(written) == spec
+    used = replace(spec, blocks=(with_attention("heads", Heads(2, qk_norm=RMS)),))
+    assert spec_to_json(used)["blocks"][0]["attention"]["heads"]["qk_norm"] == {
+        "is": "RMSNorm",
+        "epsilon": 1e-3,
+    }
+    assert spec_from_json(spec_to_json(used)) == used

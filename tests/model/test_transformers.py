@@ -7,6 +7,7 @@ import torch
 
 import clearhead as ch
 from clearhead.errors import DtypeError, OptionError, ShapeError
+from clearhead.model import presets
 from clearhead.model.arrangements import PostNorm
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.embedding import Embedding
@@ -212,3 +213,17 @@ def test_wrong_tokens_are_told(tokens, error, said):
 def test_both_kinds_of_ids_serve(dtype):
     model, tokens = built(decoder_spec()), words()
     torch.testing.assert_close(model(tokens.to(dtype)), model(tokens))
+
+
+def test_both_embeddings_may_share_a_table_that_the_output_has_not():
+    spec = replace(presets.tiny(vocabulary=20), tied="embeddings")
+    model = spec.build()
+    assert model.encoder.embedding.table is model.decoder.embedding.table
+    assert model.decoder.output.table is not model.decoder.embedding.table
+    assert (
+        sum(p.numel() for p in model.parameters())
+        - sum(p.numel() for p in presets.tiny(vocabulary=20).build().parameters())
+        == model.decoder.output.table.numel()
+    )
+    with pytest.raises(OptionError, match="one table for source and target needs one vocabulary"):
+        replace(spec, decoder=replace(spec.decoder, vocabulary=21))

@@ -36,7 +36,7 @@ def test_wrong_tokens_are_told_wherever_they_come_in(place, tokens, error, said)
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: both_spec(tied="four"), "tied must be one of none, two, three; came 'four'"),
+        (lambda: both_spec(tied="four"), "tied must be one of none, two, three, embeddings; came 'four'"),
         (lambda: Classes(3, pool="middle"), "pool must be one of first, last, mean; came 'middle'"),
         (lambda: GELU(3, form="rough"), "form must be exact or tanh; came 'rough'"),
     ],

@@ -8,6 +8,8 @@ import clearhead as ch
 from clearhead import compiling
 from tests.covering import few
 
+pytestmark = pytest.mark.slow
+
 
 class Layer(nn.Module):
     """A causal layer in a padded batch: what a decoder runs."""

@@ -16,6 +16,8 @@ from clearhead.attention.kernels import KERNELS
 from clearhead.attention.kernels.fused import Fused
 from tests.covering import covering
 
+pytestmark = pytest.mark.slow
+
 FOUND: dict[str, grid.Report] = {}
 THOROUGH = (pytest.mark.slow, pytest.mark.thorough)
 

@@ -364,6 +364,7 @@ def test_a_given_tokeniser_is_used_as_it_is(file, ready):
         ready(source, tokenizing=Tokenizing(given=file("broken.json", "{")))
 
 
+@pytest.mark.slow
 def test_of_a_large_corpus_the_tokeniser_sees_a_sample(file, ready, monkeypatch):
     lines = [f"{i:>1000}" for i in range(2_500)]
     source = Documents(paths=(file("text", lines),), unit="line")

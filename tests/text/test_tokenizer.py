@@ -11,13 +11,13 @@ import tokenizers as library
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 from clearhead.errors import DataError, OptionError
 from clearhead.text import tokenizer as module
 from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, stabilise
 from clearhead.text.tokenizer import BYTE_OF, Reading, Tokenizer, suggested_size
 from tests.covering import few
+from tests.peers import transformers
 
 CORPUS = [
     "Das Haus ist groß, und der Hund läuft um das Haus.",
@@ -43,7 +43,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.list
 
 def hugging_face(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer.json")
-    return PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    return transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
 
 
 @pytest.mark.parametrize("kind", LOSSLESS)
@@ -269,6 +269,7 @@ def test_a_saved_tokenizer_loads_as_it_was(kind, lower, tmp_path):
     assert repr(loaded) == f"Tokenizer(kind='{kind}', vocabulary={tokenizer.vocabulary})"
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("lower", [False, True])
 def test_hugging_face_gives_the_same_ids(kind, lower, tmp_path):

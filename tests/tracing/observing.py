@@ -47,7 +47,11 @@ def observed(model, *tokens):
             places = [named.get(f"{role}_positions") for role in ("query", "key")]
             found |= of_attention(layer, layer.explain(*given, **named), places, site_name(model, path), found)
         for path, (norm, x) in normed.items():
-            if "transform" not in path:
+            at, _, role = path.removesuffix(".norm").rpartition(".")
+            if role in ("query", "key"):  # of each head: what comes into it is what the map made
+                repeats = calls[at][0].shape.n_heads // x.shape[1]
+                found[f"{site_name(model, at)}.mapped_{role}"] = x[0].repeat_interleave(repeats, 0)
+            elif "transform" not in path:
                 found |= of_norm(norm, x[0], norm_name(model, path))
     logits = next((name for name in found if name.endswith(".output.logits")), None)
     if logits is not None:
@@ -118,4 +122,5 @@ def of_norm(norm, x, at):
         variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
         parts = {"mean": mean, "variance": variance, "normalized": (x - mean) * torch.rsqrt(variance + norm.epsilon)}
         parts |= {} if norm.beta is None else {"beta": norm.beta}
-    return {f"{at}.{name}": value for name, value in (parts | {"gamma": norm.gamma}).items()}
+    gamma = 1 + norm.gamma if getattr(norm, "from_one", False) else norm.gamma
+    return {f"{at}.{name}": value for name, value in (parts | {"gamma": gamma}).items()}

@@ -20,10 +20,11 @@ from clearhead.taps import replacing
 from clearhead.tracing.names import Names
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import make_trace, trace_model
+from tests.covering import few
 from tests.decoding.models import build, models
 from tests.model.small import SIZE, WORDS, block_spec, both_spec, built, decoder_spec, encoder_spec, words
 from tests.tracing.observing import observed
-from tests.tracing.test_models import inputs
+from tests.tracing.test_trace import inputs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,7 +61,7 @@ def test_every_name_has_the_value_that_passed_there(spec):
     assert_complete(trace_model(model, *tokens), observed(model, *tokens))
 
 
-@pytest.mark.parametrize("choices", MODELS[::9], ids=str)
+@pytest.mark.parametrize("choices", few(MODELS[::9], 8, pytest.mark.slow), ids=str)
 def test_every_name_of_every_kind_of_model(choices):
     model = build(choices)
     tokens = inputs(model)

@@ -13,12 +13,13 @@ from clearhead.files import seal
 from clearhead.serialization import load_tensors, save_tensors
 from clearhead.tracing.saving import HEADER, checksum_of
 from clearhead.tracing.trace import Answers, Candidate, trace_model
+from tests.covering import few
 from tests.decoding.models import build, models
 from tests.model.small import both_spec, built, decoder_spec, words
-from tests.tracing.test_models import inputs
+from tests.tracing.test_trace import inputs
 
 
-@pytest.mark.parametrize("choices", models()[::5], ids=str)
+@pytest.mark.parametrize("choices", few(models()[::5], 12, pytest.mark.slow), ids=str)
 def test_every_model_s_trace_is_the_same_again(choices, tmp_path):
     model = build(choices)
     trace = trace_model(model, *inputs(model))

@@ -127,10 +127,11 @@ def differences(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, A
         yield path, ours, theirs
 
 
-def expect(part: Any, kind: type[Kind], where: str) -> Kind:
-    """Return a part that must be of one kind; OptionError where it is of another."""
+def expect(part: Any, kind: type[Kind] | tuple[type[Kind], ...], where: str) -> Kind:
+    """Return a part that must be of one kind, or of one of several; OptionError where it is of another."""
     if not isinstance(part, kind):
-        raise OptionError(f"{where} is {shorten(part)}, and its models have {kind.__name__}")
+        names = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+        raise OptionError(f"{where} is {shorten(part)}, and its models have {names}")
     return part
 
 

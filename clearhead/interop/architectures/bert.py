@@ -112,7 +112,7 @@ class Member:
         return EncoderSpec(
             vocabulary=config.count("vocab_size"),
             d_model=config.count(names.d_model),
-            blocks=(block,) * config.count(names.n_layers),
+            blocks=(block,) * config.layers(names.n_layers),
             embedding=Embedding(
                 position=Learned(self.context(config), first=self.first(config)),
                 scaled=False,
@@ -171,7 +171,7 @@ class Member:
             Row(f"{embeddings}.position_embeddings.weight", ("embedding.position.table",)),
             *([segments] if self.segments else []),
             *norm("embedding.norm", f"{embeddings}.LayerNorm"),
-            *expand(self.block, config.count(self.names.n_layers)),
+            *expand(self.block, config.layers(self.names.n_layers)),
             *self.outputs.get(config.task(self.classes), ()),
         ]
 

@@ -44,7 +44,7 @@ def read_spec(config: Config) -> DecoderSpec:
     return DecoderSpec(
         vocabulary=config.count("vocab_size"),
         d_model=d_model,
-        blocks=(block,) * config.count("n_layer"),
+        blocks=(block,) * config.layers("n_layer"),
         embedding=Embedding(position=Learned(config.count("n_positions")), scaled=False),
         output=NextToken(tied=is_tied(config)),
     )
@@ -87,7 +87,7 @@ def list_rows(config: Config) -> list[Row]:
     return [
         Row("transformer.wte.weight", ("embedding.table",)),
         Row("transformer.wpe.weight", ("embedding.position.table",)),
-        *expand(blocks, config.count("n_layer")),
+        *expand(blocks, config.layers("n_layer")),
         *norm("stack.norm", "transformer.ln_f"),
         *([] if is_tied(config) else [Row("lm_head.weight", ("output.table",))]),
     ]

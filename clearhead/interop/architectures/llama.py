@@ -45,7 +45,7 @@ class Member:
     mlp_bias: bool = False
     """Whether there is a field `mlp_bias`."""
     qk_norm: bool = False
-    windows: Callable[[Config], list[int | None]] = lambda config: [None] * config.count("num_hidden_layers")
+    windows: Callable[[Config], list[int | None]] = lambda config: [None] * config.layers("num_hidden_layers")
     """The window of each layer."""
     write_windows: Callable[[list[Mask | None]], dict[str, Any]] = lambda found: {}
     d_head: int | None = None
@@ -67,12 +67,12 @@ class Member:
 
 def mistral_windows(config: Config) -> list[int | None]:
     one = None if config.get("sliding_window") is None else config.count("sliding_window")
-    return [one] * config.count("num_hidden_layers")
+    return [one] * config.layers("num_hidden_layers")
 
 
 def qwen_windows(config: Config) -> list[int | None]:
     """Return the window of the layers that have one: those in `layer_types`, or all from `max_window_layers` on."""
-    count, types = config.count("num_hidden_layers"), config.get("layer_types")
+    count, types = config.layers("num_hidden_layers"), config.get("layer_types")
     on = config.flag("use_sliding_window", False) and config.get("sliding_window") is not None
     window = config.count("sliding_window") if on else None
     if types is None:
@@ -182,7 +182,7 @@ def list_rows(member: Member, config: Config) -> list[Row]:
         blocks += norm(f"{block}.attention.key.norm", f"{theirs}.self_attn.k_norm", beta=False)
     return [
         Row("model.embed_tokens.weight", ("embedding.table",)),
-        *expand(blocks, config.count("num_hidden_layers")),
+        *expand(blocks, config.layers("num_hidden_layers")),
         *norm("stack.norm", "model.norm", beta=False),
         *([] if member.is_tied(config) else [Row("lm_head.weight", ("output.table",))]),
     ]

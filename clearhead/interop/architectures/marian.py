@@ -73,14 +73,14 @@ class Member:
         encoder = EncoderSpec(
             vocabulary=vocabulary,
             d_model=d_model,
-            blocks=(read_block(config, "encoder"),) * config.count("encoder_layers"),
+            blocks=(read_block(config, "encoder"),) * config.layers("encoder_layers"),
             embedding=embedding,
             output=None,
         )
         decoder = DecoderSpec(
             vocabulary=vocabulary if self.learned else config.count("decoder_vocab_size", vocabulary),
             d_model=d_model,
-            blocks=(read_block(config, "decoder"),) * config.count("decoder_layers"),
+            blocks=(read_block(config, "decoder"),) * config.layers("decoder_layers"),
             embedding=embedding,
             output=NextToken(bias=True, tied=self.tied(config) != "none"),
         )
@@ -123,7 +123,7 @@ class Member:
             rows.append(Row("lm_head.weight", ("decoder.output.table",)))
         rows.append(Row("final_logits_bias", ("decoder.output.bias",), leading=True, optional=True))
         for side in SIDES:
-            rows += expand(block_rows(side), config.count(f"{side}_layers"))
+            rows += expand(block_rows(side), config.layers(f"{side}_layers"))
             if self.learned:
                 rows.append(Row(f"model.{side}.embed_positions.weight", (f"{side}.embedding.position.table",)))
                 rows += norm(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding")

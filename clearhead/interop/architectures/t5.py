@@ -72,7 +72,7 @@ def read_block(config: Config, side: str) -> BlockSpec:
 
 
 def count_layers(config: Config, side: str) -> int:
-    return config.count(COUNTS[side], config.count("num_layers"))
+    return config.layers(COUNTS[side], config.layers("num_layers"))
 
 
 def is_tied(config: Config) -> bool:

@@ -137,7 +137,9 @@ def embedding_blocked(embedding: Embedding, attention: AttentionSpec) -> Iterato
         yield "rotary positions beside positions that are added to the embeddings"
     if embedding.norm is not None:
         yield from norm_blocked(embedding.norm)
-    yield from unknown_fields(embedding, ("position", "scaled", "frozen", "norm", "dropout"))
+    if embedding.segments is not None and position is None:
+        yield "segments without positions, into whose table the first one's vector goes"
+    yield from unknown_fields(embedding, ("position", "scaled", "frozen", "norm", "dropout", "segments"))
 
 
 def block_blocked(block: BlockSpec, *, decoder: bool) -> Iterator[str]:
@@ -192,7 +194,9 @@ def heads_blocked(spec: AttentionSpec) -> Iterator[str]:
         return
     if heads.value_rank is not None or not heads.output or heads.d_value not in (None, heads.d_head):
         yield f"the heads {name_part(heads)}"
-    yield from unknown_fields(heads, ("count", "kv", "d_head", "d_value", "value_rank", "bias", "output"))
+    yield from unknown_fields(
+        heads, ("count", "kv", "d_head", "d_value", "value_rank", "bias", "output", "output_bias")
+    )
 
 
 def heads_of(spec: AttentionSpec) -> Any:
@@ -279,10 +283,13 @@ class Writer(NamedTuple):
         return getattr(self.peer.specs.Activation, str(name))
 
     def positions(self, spec: EncoderSpec | DecoderSpec, model: Any, prefix: str) -> Tensor:
+        """Return the table of positions; a text has one segment, whose vector is added to each of them."""
         if isinstance(spec.embedding.position, Learned):
-            return self.weights[f"{prefix}embedding.position.table"]
-        with torch.no_grad():
-            return model.embedding.position(max(self.context, LEAST_POSITIONS)).float()
+            table = self.weights[f"{prefix}embedding.position.table"]
+        else:
+            with torch.no_grad():
+                table = model.embedding.position(max(self.context, LEAST_POSITIONS)).float()
+        return table if spec.embedding.segments is None else table + self.weights[f"{prefix}embedding.segment"][0]
 
     def block(self, made: Any, spec: BlockSpec, d_model: int, name: str) -> None:
         self.attention(made.self_attention, spec.attention, d_model, f"{name}.attention", crossed=False)

@@ -1,5 +1,6 @@
-"""GGUF: llama.cpp's format, for decoders like Llama or GPT-2. Its tokenisers are a fixed list, and so are its layers."""
+"""GGUF: llama.cpp's format, for decoders like Llama or GPT-2. It has a fixed list of layers, and of tokenisers."""
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from clearhead.errors import OptionError
 from clearhead.interop.architectures import ARCHITECTURES
 from clearhead.interop.config import Config
 from clearhead.interop.export.base import Figures, Format, spec_of
-from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors, with_biases
+from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors
 from clearhead.interop.export.samples import count_new, count_same, draw_samples, largest, unpad
 from clearhead.interop.export.tokens import token_names
 from clearhead.interop.gguf import read_gguf
@@ -87,14 +88,13 @@ def find_written(spec: Spec, context: int) -> Written | list[str]:
     reasons: dict[str, None] = {}
     for name in WRITTEN:
         family, architecture = FAMILIES[name], ARCHITECTURES[FAMILIES[name].model_type]
-        for tried in (spec, with_biases(spec)) if name == "gpt2" else (spec,):
-            try:
-                config = architecture.config_of(tried, context=context)
-                check_fixed(family, config)
-            except OptionError as error:
-                reasons[str(error)] = None
-                continue
-            return Written(family, Expression(architecture, tried, config))
+        try:
+            config = architecture.config_of(spec, context=context)
+            check_fixed(family, config)
+        except OptionError as error:
+            reasons[str(error)] = None
+            continue
+        return Written(family, Expression(architecture, config, spec))
     return list(reasons)
 
 
@@ -139,7 +139,8 @@ def special_metadata(run: Run) -> dict[str, Any]:
         "unknown": tokenizer.unknown,
         "padding": tokenizer.pad,
     }
-    named = {f"tokenizer.ggml.{name}_token_id": place for name, place in ids.items()}
+    # An imported model's tokeniser may lack some of them, and has no id for those.
+    named = {f"tokenizer.ggml.{name}_token_id": place for name, place in ids.items() if place >= 0}
     return named | {"tokenizer.ggml.add_bos_token": bool(before), "tokenizer.ggml.add_eos_token": False}
 
 
@@ -214,8 +215,6 @@ def round_weights(run: Run, quantization: str) -> Any:
 
     Q8_0 rounds 32 numbers of a row together, and a row of ours is a row of theirs: only their order differs.
     """
-    import copy
-
     gguf = import_peer("gguf")
     model = copy.deepcopy(run.model)
     for weight in model.parameters():

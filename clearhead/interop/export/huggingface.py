@@ -1,10 +1,8 @@
 """Hugging Face: a folder that `AutoModel…from_pretrained` and `AutoTokenizer` open with no code of ours.
 
-Which class expresses a model is asked of each architecture in turn (`clearhead.interop.architectures`). A model without
-biases may be written for a class that has them: as zeros.
+Which class expresses a model is asked of each architecture in turn (`clearhead.interop.architectures`).
 """
 
-import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from clearhead.attention.heads import Heads
+from clearhead.attention.positions import Sinusoidal
 from clearhead.errors import OptionError
 from clearhead.files import write_text
 from clearhead.interop.architectures import ARCHITECTURES, Architecture
@@ -25,10 +23,8 @@ from clearhead.interop.export.huggingface_check import check_with_transformers
 from clearhead.interop.export.model_card import model_card
 from clearhead.interop.export.tokens import token_names
 from clearhead.interop.tables import gather
-from clearhead.model.feedforward import FeedForward
-from clearhead.model.norms import LayerNorm
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
 
@@ -39,11 +35,14 @@ SPECIALS = {"unk_token": "unknown", "bos_token": "start", "eos_token": "end", "p
 
 
 class Expression(NamedTuple):
-    """A model as an architecture says it: the spec, perhaps with biases of zero, the configuration, and the class."""
+    """A model as an architecture says it."""
 
     architecture: Architecture
-    spec: Spec
     config: dict[str, Any]
+    spec: Spec
+    """The model, or one with a part more that changes nothing where it is zeros."""
+    reordered: bool = False
+    """Whether its vectors are written with the even entries before the odd ones, so that sines come before cosines."""
 
     @property
     def class_name(self) -> str:
@@ -88,43 +87,74 @@ def expression_of(run: Run) -> Expression:
 
 def express(spec: Spec, task: str, context: int) -> Expression | list[str]:
     """Return how the first architecture that can says a model; where none can, why each cannot."""
-    reasons: dict[str, None] = {}
+    reasons: dict[str, dict[str, None]] = {}
     for architecture in ARCHITECTURES.values():
         if task not in architecture.classes.values():
             continue
-        for tried in (spec, with_biases(spec)):
+        for tried in dict.fromkeys((spec, sines_first(spec), with_segment(spec))):
             try:
                 config = architecture.config_of(tried, context=context)
             except OptionError as error:
-                if tried is spec:
-                    reasons[str(error)] = None
+                name, _, reason = str(error).partition(" cannot say ")
+                reasons.setdefault(reason, {})[name] = None
                 continue
-            if architecture.task(Config(config, "config.json")) == task:
-                return Expression(architecture, tried, config)
-    return list(reasons) or [f"none does what {task} does"]
+            if Config(config, "config.json").task(architecture.classes) == task:
+                return Expression(architecture, config, tried, reordered=tried == sines_first(spec) != spec)
+    told = [f"{', '.join(names)} cannot say {reason}" for reason, names in reasons.items()]
+    return told or [f"none is there to {task}"]
 
 
-def with_biases(part: Any) -> Any:
-    """Return a spec in which every map and norm that can have a bias has one."""
-    if isinstance(part, tuple):
-        return tuple(with_biases(one) for one in part)
-    if not dataclasses.is_dataclass(part) or isinstance(part, type):
-        return part
-    changed = {field.name: with_biases(getattr(part, field.name)) for field in dataclasses.fields(part) if field.init}
-    if isinstance(part, Heads | FeedForward | LayerNorm):
-        changed |= {"bias": True} if "bias" in changed else {}
-    return replace(cast(Any, part), **changed)
+def sines_first(spec: Spec) -> Spec:
+    """Return an encoder-decoder with sines before cosines, where it has them side by side: the same up to an order."""
+    if not isinstance(spec, EncoderDecoderSpec):
+        return spec
+    sides = [with_halves(side) for side in (spec.encoder, spec.decoder)]
+    changed = [side != old for side, old in zip(sides, (spec.encoder, spec.decoder), strict=True)]
+    return replace(spec, encoder=cast(Any, sides[0]), decoder=cast(Any, sides[1])) if all(changed) else spec
+
+
+def with_segment(spec: Spec) -> Spec:
+    """Return an encoder with one segment, whose vector is to be zeros, where it has none: BERT has one at least."""
+    if not isinstance(spec, EncoderSpec) or spec.embedding.segments is not None:
+        return spec
+    return replace(spec, embedding=replace(spec.embedding, segments=1))
+
+
+def with_halves(side: EncoderSpec | DecoderSpec) -> EncoderSpec | DecoderSpec:
+    position = side.embedding.position
+    if not isinstance(position, Sinusoidal):
+        return side
+    return replace(side, embedding=replace(side.embedding, position=replace(position, layout="halves")))
+
+
+INPUTS = ("embedding.table", "output.table", "linear.weight", "up.weight", "gate.weight")
+OUTPUTS = ("output.weight", "output.bias", "down.weight", "down.bias", ".gamma", ".beta")
+"""How the names of tensors end whose columns, and whose rows, are entries of the model's vectors."""
+
+
+def reorder(name: str, tensor: Tensor) -> Tensor:
+    """Return a tensor of an encoder-decoder with the even entries of the model's vectors before the odd ones.
+
+    Maps, norms and products do not see in which order the entries are. Only the sinusoids do.
+    """
+    axis = 1 if name.endswith(INPUTS) else 0 if name.endswith(OUTPUTS) else None
+    if axis is None:
+        return tensor
+    n = tensor.shape[axis]
+    return tensor.index_select(axis, torch.cat([torch.arange(0, n, 2), torch.arange(1, n, 2)]))
 
 
 @torch.no_grad()
 def their_tensors(model: nn.Module, made: Expression) -> dict[str, Tensor]:
-    """Return the tensors by their names, each a copy; a bias that the model lacks is zero."""
-    ours = dict(model.named_parameters(remove_duplicate=False))
-    wide = dict(made.spec.build().named_parameters(remove_duplicate=False))
-    filled = {name: ours[name].float().cpu() if name in ours else torch.zeros_like(wide[name]) for name in wide}
-    rows = made.architecture.rows(Config(made.config, "config.json"))
-    tensors = gather(filled, rows)
-    copies = made.architecture.copies(Config(made.config, "config.json"))
+    """Return the tensors by their names, each a copy in float32; a bias that the model lacks is zeros."""
+    ours = {name: one.float().cpu() for name, one in model.named_parameters(remove_duplicate=False)}
+    if made.reordered:
+        ours = {name: reorder(name, tensor) for name, tensor in ours.items()}
+    if "embedding.segment" not in ours and isinstance(made.spec, EncoderSpec) and made.spec.embedding.segments:
+        ours["embedding.segment"] = torch.zeros(made.spec.embedding.segments, made.spec.d_model)
+    config = Config(made.config, "config.json")
+    copies = made.architecture.copies(config)
+    tensors = gather(ours, made.architecture.rows(config))
     return {name: tensor.clone().contiguous() for name, tensor in tensors.items() if name not in copies}
 
 

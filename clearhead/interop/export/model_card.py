@@ -31,7 +31,7 @@ tags:
 
 # {name}
 
-A model that [Clearhead](https://pypi.org/project/clearhead/) exported for transformers, as `{class_name}`.
+A model that Clearhead exported for transformers, as `{class_name}`.
 
 - task: {task}
 - parameters: {parameters:,}

@@ -15,7 +15,7 @@ from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.model.transformers import EncoderDecoderSpec, Tied
 from clearhead.text.batches import Rows
 from clearhead.text.encoding import Corpus, Layout, chunks, texts_of, usable_records
 from clearhead.text.preparing import Tokenizing
@@ -45,6 +45,8 @@ from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, s
 
 __all__ = ["Translate", "reach"]
 
+TIED_APART: Mapping[Tied, Tied] = {"three": "two", "embeddings": "none"}
+"""What is left of shared tables where source and target have vocabularies of their own."""
 BEAM = 5
 """Hypotheses that are kept, unless another number is asked for."""
 
@@ -111,7 +113,7 @@ class Translate(Task):
             spec,
             encoder=replace(spec.encoder, vocabulary=source),
             decoder=replace(spec.decoder, vocabulary=target),
-            tied=spec.tied if shared or spec.tied != "three" else "two",
+            tied=spec.tied if shared else TIED_APART.get(spec.tied, spec.tied),
         )
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:

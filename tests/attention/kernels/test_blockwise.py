@@ -24,6 +24,7 @@ def largest(n, kernel, options):
     return made.numel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

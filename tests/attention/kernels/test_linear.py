@@ -346,6 +346,7 @@ def test_a_later_key_of_another_size_changes_no_bit_of_earlier_rows(kernel):
             assert not torch.allclose(after[:, :, 9:], before[:, :, 9:])
 
 
+@pytest.mark.slow
 def test_random_features_pass_gradcheck_twice():
     query, key, value = (torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True) for _ in range(3))
     part = Kernelized(RandomFeatures(3))

@@ -112,7 +112,7 @@ def test_names_of_published_files_are_read(tmp_path):
         ({"is_decoder": True}, "is_decoder: True is not supported yet"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings: False is not supported yet"),
         ({"architectures": ["BertForQuestionAnswering"]}, "there are BertForMaskedLM, BertForSequenceClassification"),
-        ({"type_vocab_size": 7}, r"token_type_embeddings.weight is \(., .*\), and config.json says \(7, "),
+        ({"type_vocab_size": 7}, r"token_type_embeddings.weight is \(., .*\), and in this model \(7, "),
     ],
     ids=str,
 )

@@ -52,20 +52,27 @@ def test_greedy_translations_are_theirs(seed, tmp_path):
     same_translation(draw(seed), tmp_path)
 
 
+@pytest.mark.parametrize("tied", [False, True], ids=["as it was written", "as transformers 5 writes it"])
 @torch.no_grad()
-def test_an_output_of_its_own_as_in_older_files(tmp_path):
-    """T5 1.1: `tie_word_embeddings` is false, and the logits are not scaled."""
+def test_an_output_of_its_own(tied, tmp_path):
+    """T5 1.1: the tables differ, and the logits are not scaled, whatever `tie_word_embeddings` says."""
     peer = save(draw(3), tmp_path)
     path, config = tmp_path / "model.safetensors", tmp_path / "config.json"
-    table = torch.randn_like(peer.shared.weight)
-    save_file({**load_file(path), "lm_head.weight": table, "encoder.embed_tokens.weight": peer.shared.weight}, path)
-    values = json.loads(config.read_text())
-    del values["scale_decoder_outputs"]
-    config.write_text(json.dumps({**values, "tie_word_embeddings": False}))
-    model = read_hugging_face(tmp_path).model
+    extra = {"lm_head.weight": torch.randn_like(peer.shared.weight), "encoder.embed_tokens.weight": peer.shared.weight}
+    save_file({**load_file(path), **extra}, path, metadata={"format": "pt"})
+    values = {**json.loads(config.read_text()), "tie_word_embeddings": tied, "scale_decoder_outputs": False}
+    if not tied:
+        del values["scale_decoder_outputs"]
+    config.write_text(json.dumps(values))
+    imported = read_hugging_face(tmp_path)
+    assert imported.spec.tied == "embeddings"
+    theirs = T5ForConditionalGeneration.from_pretrained(tmp_path).eval()
     source, target = torch.randint(11, (2, 5)), torch.randint(11, (2, 4))
-    states = peer(source, decoder_input_ids=target, output_hidden_states=True).decoder_hidden_states[-1]
-    close(model(source, target), states @ table.T)
+    close(imported.model(source, target), theirs(source, decoder_input_ids=target).logits)
+    extra["encoder.embed_tokens.weight"] = peer.shared.weight + 1
+    save_file({**load_file(path), **extra}, path)
+    with pytest.raises(OptionError, match=r"encoder\.embed_tokens\.weight must be shared\.weight once more"):
+        read_hugging_face(tmp_path)
 
 
 def test_what_does_not_fit_is_named(tmp_path):

@@ -26,7 +26,7 @@ from clearhead.rasp import (
 )
 from clearhead.rasp import map as mapped
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.plain]
 
 VOCABULARY, LENGTH = (0, 1, 2), 3
 OF_TWO = (

@@ -8,6 +8,8 @@ import pytest
 from clearhead.rasp import PROGRAMS, run
 from tests.covering import few
 
+pytestmark = pytest.mark.plain
+
 EXHAUSTIVE, MOST = 6, (1_000, 10_000)
 RANDOM = 300
 NAMES = list(PROGRAMS)

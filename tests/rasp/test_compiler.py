@@ -28,6 +28,8 @@ from clearhead.rasp.lowering import Lowered
 from clearhead.rasp.operations import Head
 from clearhead.rasp.spaces import HERE, Directions
 
+pytestmark = pytest.mark.plain
+
 everywhere = select(tokens, tokens, lambda key, query: True)
 
 

@@ -28,6 +28,8 @@ from clearhead.rasp import (
 )
 from clearhead.rasp import map as mapped
 
+pytestmark = pytest.mark.plain
+
 everywhere = select(tokens, tokens, lambda key, query: True)
 same_place = select(indices, indices, lambda key, query: key == query)
 across = select(source_indices, indices, lambda key, query: key == query)

@@ -1,0 +1,85 @@
+"""Configurations that were changed at random: each field of each architecture takes values that make no sense.
+
+Whatever comes of it is a model or an OptionError, and never a crash or memory beyond what the tensors are of.
+"""
+
+import json
+import random
+
+import pytest
+
+from clearhead.errors import OptionError
+from clearhead.interop import read_hugging_face
+from tests.interop.architectures import test_bert, test_gpt2, test_llama, test_marian, test_t5
+from tests.interop.peers import save
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DRAWN = {
+    "gpt2": lambda: test_gpt2.draw(0),
+    **{kind: lambda kind=kind: test_llama.draw(kind, 0) for kind in test_llama.KINDS},
+    **{
+        f"{kind} {task}": lambda kind=kind, task=task: test_bert.draw(kind, task, 0)
+        for kind in ("bert", "roberta", "distilbert")
+        for task in ("fill", "classify")
+    },
+    **{kind: lambda kind=kind: test_marian.draw(kind, 0) for kind in test_marian.KINDS},
+    "t5": lambda: test_t5.draw(0),
+}
+VALUES = [
+    None,
+    "x",
+    "",
+    -1,
+    0,
+    1,
+    3,
+    0.5,
+    -2.0,
+    1e300,
+    2**31 - 1,
+    2**40,
+    True,
+    False,
+    [],
+    [1],
+    ["x"],
+    {},
+    {"a": 1},
+    {"0": "x"},
+]
+
+
+@pytest.fixture(scope="module", params=DRAWN)
+def folder(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    save(DRAWN[request.param](), folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_changed_configuration_is_a_model_or_an_error_that_says_so(folder):
+    path = folder / "config.json"
+    whole, rng = json.loads(path.read_text()), random.Random(folder.name)
+    for name in whole:
+        for value in rng.sample(VALUES, 3):
+            path.write_text(json.dumps({**whole, name: value}))
+            try:
+                read_hugging_face(folder)
+            except OptionError as error:
+                assert len(str(error)) < 600  # noqa: PT017 - most of them are read or refused, and both are right
+    path.write_text(json.dumps(whole))
+    read_hugging_face(folder)
+
+
+@pytest.mark.slow
+def test_more_layers_than_any_model_has_are_refused_before_they_take_memory(folder):
+    path = folder / "config.json"
+    whole = json.loads(path.read_text())
+    for name in ("n_layer", "num_hidden_layers", "n_layers", "encoder_layers", "num_layers"):
+        if name in whole:
+            path.write_text(json.dumps({**whole, name: 2**31 - 1}))
+            with pytest.raises(OptionError, match=f"{name}: expected at most 10,000; came 2,147,483,647"):
+                read_hugging_face(folder)
+    path.write_text(json.dumps(whole))

@@ -1,0 +1,41 @@
+"""What formats share: figures, names of parts, and tensors of which none is forgotten."""
+
+from dataclasses import replace
+
+import pytest
+
+from clearhead.attention.heads import Heads
+from clearhead.errors import OptionError
+from clearhead.interop.export.base import Figures, Weights, name_part, unknown_fields
+from clearhead.model import presets
+
+GOOD = Figures(peer="x 1", texts="2 texts", numbers="9 logits", difference=1e-5, tolerance=1e-3, same=2, outputs=2)
+
+
+def test_figures_pass_only_where_numbers_and_outputs_agree():
+    assert GOOD.passed
+    assert not replace(GOOD, difference=2e-3).passed
+    assert not replace(GOOD, difference=float("nan")).passed
+    assert not replace(GOOD, same=1).passed
+    assert replace(GOOD, same=1, must_agree=False).passed
+    assert (
+        str(GOOD) == "x 1 on 2 texts: 9 logits differ by 1.0e-05 at most (tolerance 0.001); 2 of 2 outputs are the same"
+    )
+
+
+def test_fields_that_a_format_does_not_know_are_named():
+    heads = Heads(4, kv=2, bias=True)
+    assert name_part(heads) == "Heads(count=4, kv=2, bias=True)"
+    assert list(unknown_fields(heads, ("count", "kv"))) == ["Heads(bias=True)"]
+    assert list(unknown_fields(heads, ("count", "kv", "bias"))) == []
+
+
+def test_a_tensor_that_nobody_asked_for_is_noticed():
+    weights = Weights(presets.gpt2("tiny", vocabulary=10).build())
+    for name in weights.tensors:
+        if name != "stack.norm.gamma":
+            weights[name].zero_()  # a copy
+    with pytest.raises(OptionError, match=r"x: there is no place for 1 tensors .*stack\.norm\.gamma"):
+        weights.check_all_taken("x")
+    assert weights["stack.norm.gamma"].all()
+    weights.check_all_taken("x")
