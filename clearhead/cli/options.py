@@ -91,8 +91,8 @@ def given_flags(group: object) -> list[str]:
 
 
 def flag(name: str) -> str:
-    """Return how a field is typed: micro_batch_tokens is --micro-batch-tokens."""
-    return f"--{name.replace('_', '-')}"
+    """Return how a field is typed: micro_batch_tokens is --micro-batch-tokens, and from_ is --from."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
 
 
 class Sectioned(TyperCommand):

@@ -7,8 +7,9 @@ from typing import Annotated, Any, ClassVar, cast, final, get_args
 
 import typer
 
+from clearhead.cli.fine_tuning_options import FineTuningOptions, as_freeze, as_lora
 from clearhead.cli.model_options import ModelOptions, as_model, width
-from clearhead.cli.options import above_zero, import_named, one_of, share, wrong
+from clearhead.cli.options import above_zero, given_flags, import_named, one_of, share, wrong
 from clearhead.cli.part_options import part_option
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.devices import choose_device
@@ -20,9 +21,10 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
+from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
 from clearhead.training.schedules import SCHEDULES, Schedule
-from clearhead.training.tasks import TASKS, Task, task_named
+from clearhead.training.tasks import TASKS, Embed, Task, name_of, task_named
 
 __all__ = [
     "BudgetOptions",
@@ -179,10 +181,11 @@ class Choices:
         typer.Option(
             metavar="NAME",
             callback=import_named("--task"),
-            help=f"What to learn: {', '.join(TASKS)}; or your own, module:Class.",
+            help=f"What to learn: {', '.join(TASKS)}, with --from also instruct; or your own, module:Class.",
         ),
     ] = None
     text: TextOptions = field(default_factory=TextOptions)
+    fine_tuning: FineTuningOptions = field(default_factory=FineTuningOptions)
     tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
@@ -202,6 +205,8 @@ def chosen_task(name: str) -> type[Task]:
 
 def as_recipe(choices: Choices) -> Recipe:
     """Return the recipe that was asked for; raise for what cannot be before any text is read."""
+    if choices.fine_tuning.from_ is not None:
+        return as_fine_tuned(choices, choices.fine_tuning.from_)
     if choices.task is None:
         raise wrong("--task", f"is missing: say what to learn: {', '.join(TASKS)}")
     task = chosen_task(choices.task)
@@ -212,8 +217,46 @@ def as_recipe(choices: Choices) -> Recipe:
     return replace(overridden(choices, default), seed=seed)
 
 
+def as_fine_tuned(choices: Choices, path: str) -> Recipe:
+    """Return the recipe of a run that starts from the weights of another one; raise for what would change its model."""
+    if others := [*given_flags(choices.tokenizer), *given_flags(replace(choices.model, dropout=None))]:
+        raise wrong("--from", f"{path} has its model and its tokenisers already: leave out {', '.join(others)}")
+    try:
+        source = open_source(path)
+    except ClearheadError as error:
+        raise wrong("--from", str(error)) from error
+    name = choices.task or name_of(type(source.task))
+    task = chosen_task(name)
+    context = choices.batches.context
+    if context is not None and context > source.task.context:
+        raise wrong("--context", f"{path} was trained to read {source.task.context} tokens; came {context}")
+    lora, freeze, machine = as_lora(choices.fine_tuning), as_freeze(choices.fine_tuning), as_machine(choices.machine)
+    if task is Embed:
+        raise wrong("--task", f"nothing is trained to embed: say what to learn from {path}: {', '.join(TASKS)}")
+    check_text(task, choices.text)
+    corpus = as_corpus(task, choices.text)
+    try:
+        default = fine_tuning_recipe(source, corpus, task=name, lora=lora, freeze=freeze, machine=machine)
+    except OptionError as error:
+        option, _, said = str(error).partition(": ")
+        raise wrong({"task": "--task", "freeze": "--freeze", "Lora": "--lora"}.get(option, "--from"), said) from error
+    budget = new_budget(choices.budget, default.budget) or default.budget
+    dropout, seed = choices.model.dropout, choices.machine.seed
+    return replace(
+        default,
+        model=default.model if dropout is None else defaults.with_dropout(default.model, dropout),
+        optimizer=as_optimizer(choices.optimizer, default, default.model, budget),
+        batching=as_batching(choices.batches, default.batching),
+        budget=budget,
+        checkpointing=as_checkpointing(choices.checkpointing, default.checkpointing, budget),
+        seed=default.seed if seed is None else seed,
+    )
+
+
 def overridden(choices: Choices, default: Recipe) -> Recipe:
     """Return a recipe with what was given in place of its own; text, machine and seed are left alone."""
+    if others := given_flags(choices.fine_tuning):
+        raise wrong(others[0], "goes with --from RUN" if choices.fine_tuning.from_ is None else "is not for this")
     tokenizing = as_tokenizing(choices.tokenizer, default)
     batching = as_batching(choices.batches, default.batching)
     budget = new_budget(choices.budget, default.budget) or default.budget

@@ -10,8 +10,8 @@ import typer
 from clearhead.cli.options import flag, given_flags, one_of, wrong
 from clearhead.text.encoding import Corpus
 from clearhead.text.lines import spool
-from clearhead.text.sources import Aligned, Documents, Form, Source, Table, Unit
-from clearhead.training.tasks import Task
+from clearhead.text.sources import Aligned, Documents, Form, Messages, Source, Table, Unit
+from clearhead.training.tasks import Instruct, Task
 
 __all__ = ["TextOptions", "as_corpus", "check_text", "with_spooled"]
 
@@ -24,6 +24,8 @@ TOGETHER = {
     "text": ("text", "documents", "dev"),
 }
 """The options that go with each of these; `skip_bad` goes with all."""
+MESSAGES = "messages"
+"""What --columns says of a file of conversations."""
 SHOWN = {"source": "--source with --target", "table": "--table", "text": "--text"}
 
 SourceFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: the source text, one sentence per line.")]
@@ -110,7 +112,8 @@ def way_of(task: type[Task], options: TextOptions) -> str:
 
 
 def check_table(task: type[Task], options: TextOptions) -> None:
-    if options.columns is not None and len(columns_of(task, options)) != len(task.fields()):
+    chats = task is Instruct and options.columns == MESSAGES
+    if options.columns is not None and not chats and len(columns_of(task, options)) != len(task.fields()):
         raise wrong(
             "--columns",
             f"{task.name} takes {len(task.fields())}, for {', '.join(task.fields())}; came {options.columns!r}",
@@ -157,6 +160,8 @@ def aligned(task: type[Task], options: TextOptions, files: Sequence[Files]) -> S
 
 def table(task: type[Task], options: TextOptions, files: Sequence[Files]) -> Source:
     form = cast(Form, options.form or "auto")
+    if task is Instruct and options.columns == MESSAGES:
+        return Messages(paths=tuple(files[0] or ()))
     return Table(paths=tuple(files[0] or ()), columns=columns_of(task, options), fields=task.fields(), form=form)
 
 

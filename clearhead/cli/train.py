@@ -39,6 +39,8 @@ Examples:
   clearhead train runs/mood --task classify --table reviews.csv \\
       --columns sentence,label
   zcat big.gz | clearhead train runs/big --task generate --text -
+  clearhead train runs/mood --from runs/blanks --task classify \\
+      --table reviews.csv --columns sentence,label --lora 8
   clearhead train runs/de-en --resume"""
 
 COLUMN = 14
@@ -85,7 +87,8 @@ def train(
     """Train a model on your text: translate, generate, fill blanks, or classify.
 
     Only --task and the files are needed. Tokeniser, model, schedule and length of training are chosen for your text and
-    your machine; every option below overrides one choice. Everything is written to the run folder.
+    your machine; every option below overrides one choice. With --from, training starts from the weights of another run.
+    Everything is written to the run folder.
     """
     folder = RunFolder(Path(run))
     if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:

@@ -83,32 +83,45 @@ class Prepared:
     notes: Mapping[str, Any]
 
 
-def prepare(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, folder: Path, log: Log = print) -> Prepared:
-    """Return the ids of a corpus in this folder: written now, unless they are there from the same content."""
+def prepare(
+    corpus: Corpus,
+    layout: Layout,
+    tokenizing: Tokenizing | Mapping[str, Tokenizer],
+    folder: Path,
+    log: Log = print,
+) -> Prepared:
+    """Return the ids of a corpus in this folder: written now, unless they are there from the same content.
+
+    Instead of a choice, `tokenizing` may be the tokenisers themselves, by field: those of a pretrained model.
+    """
     check_records(corpus, layout)
     home = folder / content_key(corpus, layout, tokenizing)
+    given = None if isinstance(tokenizing, Tokenizing) else tokenizing
     if (home / WHOLE).exists():
-        return open_prepared(home)
+        return open_prepared(home, tokenizers=given)
     try:
         write_prepared(corpus, layout, tokenizing, home, log)
     except OSError as error:
         raise RunError(
             f"{home}: cannot be written to ({error.strerror or error}); make room, or choose another folder"
         ) from error
-    return open_prepared(home, verify=False)
+    return open_prepared(home, verify=False, tokenizers=given)
 
 
-def open_prepared(home: Path, *, verify: bool = True) -> Prepared:
+def open_prepared(home: Path, *, verify: bool = True, tokenizers: Mapping[str, Tokenizer] | None = None) -> Prepared:
     """Return what was prepared before, from its folder alone.
 
     It reads every file of ids once and compares checksums; `verify=False` is for ids that were written a moment ago.
+    `tokenizers` are those of a pretrained model: its special tokens are not in the files here.
     """
     notes = read_notes(home)
-    tokenizers = {file: Tokenizer.load(home / file) for file in set(notes["tokenizers"].values())}
+    if tokenizers is None:
+        loaded = {file: Tokenizer.load(home / file) for file in set(notes["tokenizers"].values())}
+        tokenizers = {field: loaded[file] for field, file in notes["tokenizers"].items()}
     prepared = Prepared(
         train=Store(home / "train"),
         dev=Store(home / "dev"),
-        tokenizers={field: tokenizers[file] for field, file in notes["tokenizers"].items()},
+        tokenizers=tokenizers,
         labels=tuple(notes["labels"]),
         notes=notes,
     )
@@ -150,12 +163,15 @@ def check_records(corpus: Corpus, layout: Layout) -> None:
             )
 
 
-def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing) -> str:
+def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing | Mapping[str, Tokenizer]) -> str:
     """Return a key of what the ids are made of: the bytes of the files, and every option that affects them."""
     digest = hashlib.blake2b(digest_size=12)
+    if isinstance(tokenizing, Tokenizing):
+        given, chosen = (tokenizing.given,) if tokenizing.given else (), to_json(tokenizing)
+    else:
+        given, chosen = (), {field: [one.fingerprint(), repr(one.imported)] for field, one in tokenizing.items()}
     laid_out = {name: value for name, value in to_json(layout).items() if (name, value) != ("label_of", "record")}
-    digest.update(json.dumps([FORMAT, to_json(corpus), laid_out, to_json(tokenizing)]).encode())
-    given = (tokenizing.given,) if tokenizing.given else ()
+    digest.update(json.dumps([FORMAT, to_json(corpus), laid_out, chosen]).encode())
     for path in given:
         try:
             check_regular(path)
@@ -171,7 +187,9 @@ def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing) -> str:
     return digest.hexdigest()
 
 
-def write_prepared(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, home: Path, log: Log) -> None:
+def write_prepared(
+    corpus: Corpus, layout: Layout, tokenizing: Tokenizing | Mapping[str, Tokenizer], home: Path, log: Log
+) -> None:
     found = survey(corpus.train, layout, Problems(skip=corpus.skip_bad), known=None)
     log(f"{found.records:,} records, {found.text_bytes / 1e6:,.1f} MB of text" + describe_skipped(found.skipped))
     checked = None
@@ -180,7 +198,10 @@ def write_prepared(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, home:
         checked = survey(corpus.dev, layout, Problems(skip=corpus.skip_bad), known)
         log(f"{checked.records:,} held-out records" + describe_skipped(checked.skipped))
     home.mkdir(parents=True, exist_ok=True)
-    tokenizers = make_tokenizers(corpus, layout, tokenizing, found, log)
+    if isinstance(tokenizing, Tokenizing):
+        tokenizers = make_tokenizers(corpus, layout, tokenizing, found, log)
+    else:
+        tokenizers = tokenizing
     files = save_tokenizers(tokenizers, home)
     encoding = Encoding(layout, tokenizers, found.labels)
     encoding.write(corpus, found, home)

@@ -17,7 +17,7 @@ from clearhead.errors import DataError, OptionError
 from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts
 from clearhead.text.problems import Place, Problems, display_name
 
-__all__ = ["Aligned", "Documents", "Form", "Record", "Source", "Table", "Unit"]
+__all__ = ["Aligned", "Documents", "Form", "Messages", "Record", "Source", "Table", "Unit"]
 
 Form = Literal["auto", "tsv", "csv", "jsonl"]
 Unit = Literal["line", "file"]
@@ -152,6 +152,53 @@ class Documents(Source):
             yield from read(path, problems)
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Messages(Source):
+    """Conversations as JSON lines: `messages`, a list of objects with `role` and `content`, the last of an assistant.
+
+    The prompt of a record is the JSON of all messages but the last, whose content is the answer.
+    """
+
+    paths: tuple[str, ...]
+
+    fields = ("prompt", "answer")
+
+    def __post_init__(self) -> None:
+        check_paths("paths", self.paths)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return files_of(self.paths)
+
+    def records(self, problems: Problems) -> Iterator[Record]:
+        for path in self.files:
+            for line in read_lines(path, problems):
+                if line is None or not line.text.strip():
+                    continue
+                try:
+                    yield Record(split_messages(line.text), line.place)
+                except Unfit as unfit:
+                    problems.add(line.place, *unfit.args)
+
+
+def split_messages(text: str) -> tuple[str, str]:
+    """Return the JSON of the messages before the last, and the last one's content; Unfit where they are none."""
+    found = parse_object(text).get("messages")
+    if not isinstance(found, list) or len(found) < 2:
+        raise Unfit('expected "messages", a list of two or more', "no messages")
+    for one in found:
+        if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("role", "content")):
+            raise Unfit("a message has no role and content, both texts", "no messages")
+    last = found[-1]
+    if last["role"] != "assistant":
+        raise Unfit(f"the last message is of {quote(last['role'])}, and not of an assistant", "no answer")
+    answer = json_value(last, "content")
+    if not answer.strip():
+        raise Unfit("the answer is empty", "empty value")
+    return json.dumps(found[:-1], ensure_ascii=False), answer
+
+
 def check_paths(name: str, paths: object) -> None:
     if not isinstance(paths, tuple | list) or not paths or not all(isinstance(path, str) for path in paths):
         raise OptionError(f'{name}: expected one or more names of files, such as ("train.txt",); came {paths!r}')
@@ -223,6 +270,12 @@ class Unfit(Exception):
 
 
 def json_values(text: str, columns: Sequence[str]) -> tuple[str, ...]:
+    found = parse_object(text)
+    return tuple(json_value(found, column) for column in columns)
+
+
+def parse_object(text: str) -> dict[str, object]:
+    """Return the JSON object of a line; Unfit where it is none."""
     try:
         found = DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -231,7 +284,7 @@ def json_values(text: str, columns: Sequence[str]) -> tuple[str, ...]:
         raise Unfit("the JSON is nested too deeply", "not JSON") from error
     if not isinstance(found, dict):
         raise Unfit("the line is JSON, but no object", "not an object")
-    return tuple(json_value(found, column) for column in columns)
+    return found
 
 
 def json_value(found: dict[str, object], column: str) -> str:

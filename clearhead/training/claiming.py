@@ -32,7 +32,7 @@ __all__ = [
     "upgrade",
 ]
 
-BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints")
+BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints", "pretrained.safetensors")
 """Names that a run may have before its recipe.json."""
 LATER = ("metrics.jsonl", "evaluation.json", "curves.svg", "tensorboard")
 """Names that a run has only after it."""
@@ -40,7 +40,7 @@ PATTERNS = re.compile(r"tokenizer.*\.json|metrics\.\d+\.jsonl|step-.*")
 FILES = (
     *("run.json", "recipe.json", "model.json", "checkpoints.json", "evaluation.json", "curves.svg"),
     *("tokenizer.json", "tokenizer.source.json", "tokenizer.target.json", "job.json", "recall.json", "demo.json"),
-    "chat_template.jinja",
+    *("chat_template.jinja", "pretrained.safetensors"),
 )
 """Every file that is replaced as a whole, of which a killed process may leave a part."""
 
@@ -109,6 +109,7 @@ def claim(folder: RunFolder, checkpoints: str | Path | None = None) -> None:
             write_sealed(folder.run_file, {"run": secrets.token_hex(8)})
     with os_errors_as_run_errors(folder.checkpoints_file):
         folder.checkpoints_file.unlink(missing_ok=True)
+        folder.pretrained_file.unlink(missing_ok=True)
     if checkpoints is not None:
         place = Path(os.path.abspath(checkpoints))
         with os_errors_as_run_errors(place):

@@ -18,6 +18,7 @@ from clearhead.text.sources import Source
 from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
 from clearhead.training.tasks.base import Task
+from clearhead.training.tasks.instruct import Instruct, with_template
 from clearhead.training.tasks.measures import Evaluating
 
 __all__ = ["Evaluating", "evaluate"]
@@ -42,6 +43,8 @@ def evaluate(
     before anything slow begins.
     """
     layout = run.task.layout(run.task.context)
+    if isinstance(run.task, Instruct):
+        source = with_template(source, run.folder.chat())
     check_fields(run.task, layout, source)
     if output is not None and not run.task.outputs:
         raise OptionError(f"output: to {run.task.name} is scored without outputs, so there are none to write")

@@ -24,8 +24,8 @@ from clearhead.text.tokenizer import SpecialIds, Tokenizer
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.holding import Hold, lock
-from clearhead.training.recipe import Origin, Recipe, read_origin, read_recipe, write_recipe
-from clearhead.training.tasks import TASKS, Embed, Task, name_of, task_named
+from clearhead.training.recipe import FineTuning, Origin, Recipe, read_origin, read_recipe, write_recipe
+from clearhead.training.tasks import OTHERS, TASKS, Task, name_of, task_named
 from clearhead.training.tasks.framing import Framing
 
 __all__ = ["RunFolder"]
@@ -45,6 +45,7 @@ LATER_FIELDS: Mapping[str, Any] = {"special": dict, "framing": dict, "chat": dic
 texts, and the template of chats if it has one."""
 PARTS = table_of((SpecialIds, Framing))
 CHAT = "chat_template.jinja"
+PRETRAINED = "pretrained.safetensors"
 Part = TypeVar("Part", SpecialIds, Framing)
 
 
@@ -91,6 +92,11 @@ class RunFolder:
     def program_file(self) -> Path:
         """Where the RASP program is described that was compiled into the run, if one was."""
         return self.path / "program.json"
+
+    @property
+    def pretrained_file(self) -> Path:
+        """Return the file of the weights that a fine-tuned run starts from: the run needs no other folder."""
+        return self.path / PRETRAINED
 
     @property
     def checkpoints_file(self) -> Path:
@@ -159,23 +165,35 @@ class RunFolder:
         """Read what the run's weights come from: the recipe of their training, or the origin of an imported model."""
         return read_origin(self.recipe_file, check=lambda found: self.check_own(self.recipe_file, found))
 
+    def fine_tuning(self) -> FineTuning | None:
+        """Return what the run was fine-tuned from, None where it was not."""
+        origin = self.origin()
+        return origin.fine_tuning if isinstance(origin, Recipe) else None
+
     def begin(self, recipe: Recipe | Origin) -> None:
         """Write the recipe, the last of the files that a run begins with."""
         write_recipe(recipe, self.recipe_file, run=self.id())
 
     def describe(
-        self, spec: Spec, task: Task, prepared: Prepared | None = None, *, chat: ChatTemplate | None = None
+        self,
+        spec: Spec,
+        task: Task,
+        prepared: Prepared | None = None,
+        *,
+        chat: ChatTemplate | None = None,
+        pretrained: bool = False,
     ) -> None:
         """Write model.json and the tokenisers: what using the model needs beside its weights.
 
-        `prepared` is the text that the run is trained on, None for an imported one.
+        `prepared` is the text that the run is trained on, None for an imported one; `pretrained` says that it starts
+        from the weights in `pretrained_file`.
         """
         tokenizers = task.tokenizers if prepared is None else prepared.tokenizers
         files = save_tokenizers(tokenizers, self.path)
         with os_errors_as_run_errors(self.model_file):
             if chat is not None:
                 write_text(self.path / CHAT, chat.text)
-            kept = [*files.values(), *([CHAT] if chat is not None else [])]
+            kept = [*files.values(), *([CHAT] if chat is not None else []), *([PRETRAINED] if pretrained else [])]
             sums = {file: sha256_of_file(self.path / file) for file in kept}
         self.write_own(
             self.model_file,
@@ -204,7 +222,7 @@ class RunFolder:
             check_fields({name: found[name] for name in fields if name in found}, fields, str(self.model_file))
         except RunError as error:
             raise RunError(f"{error}; put the file back as it was") from None
-        if ":" not in found["task"] and found["task"] not in (*TASKS, Embed.name):
+        if ":" not in found["task"] and found["task"] not in (*TASKS, *OTHERS):
             raise RunError(f"{self.model_file}: there is no task {found['task'][:40]!r} in this version")
         for name in (found["data"], *found["tokenizers"].values()):
             if not is_plain_name(name) and name is not None:

@@ -26,6 +26,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
+from clearhead.training.pretrained import trained_tensors
 from clearhead.training.recipe import Recipe
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks.base import Batch, Task
@@ -34,6 +35,7 @@ from clearhead.training.validation import Assessment, Held, assess
 
 __all__ = ["Trainer", "Watcher", "Work"]
 
+Select = Callable[[torch.nn.Module], dict[str, torch.Tensor]]
 Watcher = Callable[[Mapping[str, Any]], None]
 """A callback that is given every line of metrics.jsonl as it is written, and a line when a checkpoint was saved."""
 
@@ -82,6 +84,8 @@ class Trainer:
     ) -> None:
         self.folder, self.recipe, self.prepared, self.task = work.folder, work.recipe, work.prepared, work.task
         self.train_state, self.watcher, self.held, self.log = train_state, watcher, held, log
+        # Frozen weights of a fine-tuned run are in its pretrained.safetensors, and not in every checkpoint again.
+        self.select: Select = named_tensors if work.recipe.fine_tuning is None else trained_tensors
         self.stepper: Stepper = make_stepper(train_state, work.recipe.machine)
         self.stream = Stream(work, filled=self.stepper.filled)
         self.epoch_batches = self.stream.count()
@@ -254,7 +258,7 @@ class Trainer:
         self.held.check()
         with os_errors_as_run_errors(self.folder.metrics):
             self.metrics_log.sync()
-        model = named_tensors(self.train_state.averaged_model())
+        model = self.select(self.train_state.averaged_model())
         state = {
             "seconds": self.seconds,
             "tokens": self.tokens,
@@ -264,7 +268,7 @@ class Trainer:
             "since_best": self.since_best,
             "finished": self.is_finished(),
         }
-        self.checkpoints.save(self.done, model, training_tensors(self.train_state), state)
+        self.checkpoints.save(self.done, model, training_tensors(self.train_state, self.select), state)
         self.held.saved = f"step-{self.done:08d}"
         best = None if self.best is None else int(self.best["step"])
         self.checkpoints.prune(self.recipe.checkpointing.checkpoints, best, self.done)
@@ -272,7 +276,7 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore everything to what it was when the checkpoint was saved."""
-        copy_into(training_tensors(self.train_state), checkpoint.training(), str(checkpoint.folder))
+        copy_into(training_tensors(self.train_state, self.select), checkpoint.training(), str(checkpoint.folder))
         state = checkpoint.state
         self.done, self.tokens, self.seconds = checkpoint.step, state["tokens"], state["seconds"]
         self.train_state.places = state["places"]
@@ -285,12 +289,15 @@ def step_seed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def training_tensors(train_state: TrainState) -> dict[str, torch.Tensor]:
-    """Return all tensors that training changes, by name: weights, optimiser moments, average, running loss."""
-    found = {f"model.{name}": one for name, one in named_tensors(train_state.model).items()}
+def training_tensors(train_state: TrainState, select: Select = named_tensors) -> dict[str, torch.Tensor]:
+    """Return all tensors that training changes, by name: weights, optimiser moments, average, running loss.
+
+    `select` returns those of a model.
+    """
+    found = {f"model.{name}": one for name, one in select(train_state.model).items()}
     names = {id(one): name for name, one in train_state.model.named_parameters()}
     for one, state in train_state.optimiser.state.items():
         found |= {f"optimiser.{names[id(one)]}.{key}": value for key, value in state.items()}
     if train_state.averaged is not train_state.model:
-        found |= {f"average.{name}": one for name, one in named_tensors(train_state.averaged_model()).items()}
+        found |= {f"average.{name}": one for name, one in select(train_state.averaged_model()).items()}
     return found | {"nll": train_state.nll}

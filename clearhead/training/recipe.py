@@ -9,12 +9,13 @@ from typing import Any, Literal, final
 from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, read_sealed, write_sealed
 from clearhead.model import spec_json
+from clearhead.model.lora import Lora
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import PARTS
-from clearhead.serialization import CLASS, Then, from_json, names_in, table_of, to_json
+from clearhead.serialization import CLASS, Then, added, from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
-from clearhead.text.sources import Aligned, Documents, Table
+from clearhead.text.sources import Aligned, Documents, Messages, Table
 from clearhead.training.averaging import Averaging, Unaveraged
 from clearhead.training.schedules import CosineDecay, Schedule
 
@@ -22,6 +23,7 @@ __all__ = [
     "Batching",
     "Budget",
     "Checkpointing",
+    "FineTuning",
     "Machine",
     "Optimizer",
     "Origin",
@@ -150,11 +152,31 @@ class Machine:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """The run whose weights and tokenisers a run starts from, and which of its parameters are trained.
+
+    `source` is its folder, `run` its id, `step` the checkpoint that is taken and `sha256` the checksum of that
+    checkpoint's weights. Parameters whose names `freeze` matches are not trained; with `lora` only adapters are, and a
+    new output. `new_output` is found when training begins: the source has no output for this task and these labels.
+    """
+
+    source: str
+    run: str | None
+    step: int
+    sha256: str
+    freeze: tuple[str, ...] = ()
+    lora: Lora | None = None
+    new_output: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One run. `model` is the spec itself, so that nothing about it is left to a version's defaults.
 
     `parameters`: how many it shall have. Its width and depth are then chosen once the vocabulary is known.
-    `vectors` is a file of pre-trained word vectors that the token tables start from.
+    `vectors` is a file of pre-trained word vectors that the token tables start from. With `fine_tuning` it starts from
+    the weights of another run, and uses its tokenisers, whatever `tokenizing` says.
     """
 
     task: str
@@ -169,6 +191,7 @@ class Recipe:
     seed: int = 1
     parameters: int | None = None
     vectors: str | None = None
+    fine_tuning: FineTuning | None = added(None)
 
     def __post_init__(self) -> None:
         positive(self, "parameters")
@@ -194,7 +217,10 @@ class Origin:
 
 
 SPECS = table_of(
-    (Recipe, Origin, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine, Aligned, Table, Documents)
+    (
+        *(Recipe, Origin, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine),
+        *(Aligned, Table, Documents, Messages, FineTuning, Lora),
+    )
 )
 """What a recipe is made of beside parts and the specs of models."""
 CLASSES: Mapping[str, type] = ChainMap(SPECS, PARTS)  # pyright: ignore[reportArgumentType] - it is only read

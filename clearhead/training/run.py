@@ -28,13 +28,13 @@ from clearhead.training.chat import Message
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
 from clearhead.training.evaluation import Evaluating, evaluate
 from clearhead.training.folder import RunFolder
+from clearhead.training.pretrained import check_saved, fill_tuned
 from clearhead.training.tasks import Answer, Classify, Fill, Generate, Task, Translate
 from clearhead.training.tasks.classify import Class
 from clearhead.training.tasks.embed import Pooling, embed_texts
 from clearhead.training.tasks.fill import Filling
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import Spoken
-from clearhead.training.weight_files import check_shapes, read_header
 
 __all__ = ["Run", "load"]
 
@@ -228,6 +228,7 @@ def load(
     device: str = "auto",
     step: int | None = None,
     parts: Parts | None = None,
+    merge: bool = True,
     log: Callable[[str], None] = to_stderr,
 ) -> Run:
     """Return the run of a folder, with its best weights (its last, if its recipe says so; or those of a step).
@@ -235,17 +236,21 @@ def load(
     Where those are not whole, it is told, and the newest that are whole are taken. Names, shapes and tokenisers are
     compared before a model is built. `parts` names where registered parts of your own are that the run uses: a module,
     its name, a class, or several of these. Nothing is imported because a file in the folder says so.
+    `merge=False` keeps the adapters of LoRA beside the weights of a fine-tuned run, instead of adding them.
     """
     import_parts(parts)
     folder = RunFolder(Path(path))
-    folder.origin()
+    tuning = folder.fine_tuning()
     task, spec = folder.task(), folder.spec()
     check_fit(task, spec, str(folder.model_file))
     checkpoint, weights = select_checkpoint(folder, spec, step, log)
     model = spec.build()
     if {one.dtype for one in weights.values() if one.is_floating_point()} == {torch.bfloat16}:
         model = model.to(torch.bfloat16)  # as an imported model was asked for; training saves float32
-    copy_into(named_tensors(model), weights, str(checkpoint.folder))
+    if tuning is None:
+        copy_into(named_tensors(model), weights, str(checkpoint.folder))
+    else:
+        fill_tuned(model, folder, tuning, weights, merge=merge, where=str(checkpoint.folder))
     return Run(folder, task, model.to(choose_device(device)).eval(), checkpoint.step)
 
 
@@ -264,10 +269,9 @@ def check_fit(task: Task, spec: Spec, where: str) -> None:
         raise RunError(f"{where}: its model has another vocabulary or other labels than the run's tokenisers and task")
 
 
-def load_weights(checkpoint: Checkpoint, spec: Spec) -> dict[str, Tensor]:
+def load_weights(checkpoint: Checkpoint, folder: RunFolder, spec: Spec) -> dict[str, Tensor]:
     """Return a checkpoint's weights; RunError where they are damaged, of another model, or not finite."""
-    path = checkpoint.folder / MODEL
-    check_shapes(spec, read_header(path), str(path))
+    check_saved(folder, spec, folder.fine_tuning(), checkpoint.folder / MODEL)
     return checkpoint.model()
 
 
@@ -280,13 +284,13 @@ def select_checkpoint(
         if asked is None:
             steps = ", ".join(str(one.step) for one in reversed(folder.checkpoints.all())) or "none"
             raise RunError(f"{folder.path}: there is no checkpoint of step {step}; there are {steps}")
-        return asked, load_weights(asked, spec)
+        return asked, load_weights(asked, folder, spec)
     before, passed_over, problem = folder.checkpoints.folders(), list[str](), ""
     there = folder.checkpoints.all(passed_over.append)
     best = best_step(folder, there) if there else None
     for checkpoint in sorted(there, key=lambda one: one.step != best):
         try:
-            weights = load_weights(checkpoint, spec)
+            weights = load_weights(checkpoint, folder, spec)
         except RunError as error:
             passed_over.append(f"{error}; the checkpoint is passed over")
             problem = problem or f": {error}"

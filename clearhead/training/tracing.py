@@ -17,6 +17,7 @@ from clearhead.decoding import Beam, Greedy, Sample, generate
 from clearhead.decoding.generating import check_request, collect, decode_on, eval_mode
 from clearhead.decoding.request import Model
 from clearhead.errors import OptionError
+from clearhead.model.transformers import Decoder
 from clearhead.tracing.decoding import trace_decoding
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
@@ -63,7 +64,12 @@ def asked_of(run: Run, source: str, target: str | Sequence[int] | None = None) -
         raise OptionError("there is no text to trace: expected one; came a blank one")
     if target is not None and run.task.target == "none":
         raise OptionError(f"{run.folder.path} was trained to {run.task.name}: its text has no target; leave it out")
-    return run.task.trace_inputs(source, target)
+    asked = run.task.trace_inputs(source, target)
+    if (
+        isinstance(run.model, Decoder) and "encoder" in asked.ids
+    ):  # a task of encoders, on a decoder that was fine-tuned
+        return TraceInputs({"decoder": asked.ids["encoder"]}, {"decoder": asked.pieces["encoder"]})
+    return asked
 
 
 def tensors_of(run: Run, asked: TraceInputs) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """`train` and `resume`: from a recipe to a run folder that is whole at any moment."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -12,7 +12,8 @@ from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import resized
 from clearhead.text.preparing import Prepared, open_prepared, prepare
-from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link, copy_into, named_tensors
 from clearhead.training.claiming import (
     check_new,
     check_unlinked,
@@ -22,19 +23,21 @@ from clearhead.training.claiming import (
     remove_litter,
     upgrade,
 )
+from clearhead.training.fine_tuning import begin_tuning, check_known, load_source, tuned_task
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
 from clearhead.training.recipe import Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import task_named
+from clearhead.training.tasks import Instruct, Task, task_named
+from clearhead.training.tasks.instruct import with_template
 from clearhead.training.train_step import TrainState
 from clearhead.training.validation import Held, assess
-from clearhead.training.weight_files import check_shapes, read_header
 
 __all__ = ["resume", "train"]
 
@@ -65,20 +68,43 @@ def train(
     with folder.lock() as held:
         claim(folder, checkpoints)
         recipe = replace(recipe, machine=resolve_machine(recipe.machine))
-        context = recipe.batching.context
-        prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, data or folder.data, log)
-        task = kind.of(prepared, context)
+        source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
+        prepared, task = prepare_text(recipe, kind, source, data or folder.data, log)
         spec = task.fitted(recipe.model)
         if recipe.parameters is not None:
             spec = resized(spec, recipe.parameters)
         held.check()
         recipe = replace(recipe, model=spec)
-        folder.describe(spec, task, prepared)
+        if source is not None:
+            recipe = begin_tuning(folder, recipe, task, source, log)
+        chat = None if source is None or task.target != "continues" else source.folder.chat()
+        folder.describe(spec, task, prepared, chat=chat, pretrained=source is not None)
         folder.checkpoints.create()
         held.add(folder.checkpoints.folder)
         folder.begin(recipe)
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
         return Training(work, held, watcher, log).run(None, lambda: None)
+
+
+def prepare_text(
+    recipe: Recipe, kind: type[Task], source: Run | None, data: Path, log: Callable[[str], None]
+) -> tuple[Prepared, Task]:
+    """Return the text of a run as ids, and its task; from a source to start from, with the tokenisers that it has."""
+    context = recipe.batching.context
+    if source is None:
+        prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, data, log)
+        return prepared, kind.of(prepared, context)
+    tuned = tuned_task(kind, source.task, context)
+    corpus = recipe.corpus
+    if kind is Instruct:
+        chat = source.folder.chat()
+        dev = None if corpus.dev is None else with_template(corpus.dev, chat)
+        corpus = replace(corpus, train=with_template(corpus.train, chat), dev=dev)
+        if chat is not None:  # a template brings its own special tokens
+            tuned = replace(tuned, framing={name: replace(tuned.frame(), before=()) for name in tuned.tokenizers})
+    prepared = prepare(corpus, tuned.usual_layout(), tuned.tokenizers, data, log)
+    check_known(prepared, log)
+    return prepared, replace(kind.of(prepared, context), framing=tuned.framing)
 
 
 def resume(
@@ -104,7 +130,8 @@ def resume(
     with folder.lock() as held:
         task, spec = folder.task(), folder.spec()
         check_fit(task, spec, str(folder.model_file))
-        prepared = load_prepared(data or folder.data, folder)
+        tokenizers = None if recipe.fine_tuning is None else task.tokenizers
+        prepared = load_prepared(data or folder.data, folder, tokenizers)
         found = find_checkpoints(folder, checkpoints)
         checkpoint = checkpoint_to_resume(found, folder, recipe, log)
         log("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
@@ -143,11 +170,11 @@ def take_over(work: Work, found: Checkpoints, held: Hold) -> None:
         folder.begin(work.recipe)
 
 
-def load_prepared(data: Path, folder: RunFolder) -> Prepared:
+def load_prepared(data: Path, folder: RunFolder, tokenizers: Mapping[str, Tokenizer] | None) -> Prepared:
     home = data / folder.read_description()["data"]
     if not (home / "whole.json").exists():
         raise RunError(f"{home}: the token ids of this run are not there; put them back, or train a new run")
-    return open_prepared(home)
+    return open_prepared(home, tokenizers=tokenizers)
 
 
 def checkpoint_to_resume(
@@ -180,12 +207,14 @@ class Training:
         work = self.work
         device = prepare_machine(work.recipe.machine)
         if checkpoint is not None:
-            weights = checkpoint.folder / MODEL
-            check_shapes(work.spec, read_header(weights), str(weights))
+            check_saved(work.folder, work.spec, work.recipe.fine_tuning, checkpoint.folder / MODEL)
         torch.manual_seed(work.recipe.seed)
         model = work.spec.build()
         if work.recipe.vectors is not None and checkpoint is None:
             start_from_vectors(model, work.task, work.recipe.vectors, self.log)
+        if work.recipe.fine_tuning is not None:
+            copy_into(named_tensors(model), load_start(work.folder), str(work.folder.pretrained_file))
+            prepare_parameters(model, work.recipe.fine_tuning)
         model = model.to(device)
         train_state = TrainState(model, work.task, work.recipe.optimizer, work.recipe.machine)
         with Stopping() as stopping:

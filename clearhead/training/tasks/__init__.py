@@ -1,4 +1,4 @@
-"""Tasks: translate, generate, fill, classify and embed, a file each; and what a task of your own is made of.
+"""Tasks: translate, generate, fill, classify, embed and instruct, a file each; and what a task of your own is made of.
 
 docs/your-own-task.md writes a fifth one.
 """
@@ -15,6 +15,7 @@ from clearhead.training.tasks.embed import Embed
 from clearhead.training.tasks.fill import Fill
 from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.generate import Generate
+from clearhead.training.tasks.instruct import Instruct
 from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
 from clearhead.training.tasks.translate import Translate
 
@@ -22,6 +23,7 @@ __all__ = [
     "ACCURACY",
     "LOSS",
     "NOTHING",
+    "OTHERS",
     "TASKS",
     "Answer",
     "Batch",
@@ -30,6 +32,7 @@ __all__ = [
     "Fill",
     "Framing",
     "Generate",
+    "Instruct",
     "Layout",
     "Measure",
     "Task",
@@ -48,15 +51,17 @@ for _task in (Translate, Generate, Fill, Classify):
 
 TASKS: dict[str, type[Task]] = options("task")
 """The tasks that have a short name and can be trained: Clearhead's own, and those that are registered with one."""
+OTHERS: dict[str, type[Task]] = {one.name: one for one in (Embed, Instruct)}
+"""Tasks with a short name that come from a model: what imported encoders do, and what decoders are fine-tuned for."""
 
 
 def task_named(name: str) -> type[Task]:
     """Return the task with this name, `fill` or `mine:Tagging`; raise where there is none, or none is registered.
 
-    `embed` is the task of imported encoders alone, which nothing is trained for.
+    `embed` is the task of imported encoders alone, which nothing is trained for; `instruct` is for fine-tuning.
     """
-    if name == Embed.name:
-        return Embed
+    if name in OTHERS:
+        return OTHERS[name]
     try:
         return find(name, "task")
     except OptionError as problem:

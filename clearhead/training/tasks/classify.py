@@ -15,7 +15,7 @@ from clearhead.errors import OptionError
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderSpec
+from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.text.batches import Rows
 from clearhead.text.encoding import Corpus, Layout, chunks, label_of, texts_of, usable_records
 from clearhead.text.preparing import Tokenizing
@@ -78,7 +78,7 @@ class Classify(Task):
         )
 
     def fitted(self, spec: Spec) -> Spec:
-        if not isinstance(spec, EncoderSpec) or not isinstance(spec.output, Classes):
+        if not isinstance(spec, EncoderSpec | DecoderSpec) or not isinstance(spec.output, Classes):
             raise OptionError(f"to classify takes an encoder with Classes for output; the model is a {spec_name(spec)}")
         output = replace(spec.output, count=len(self.labels))
         return replace(spec, vocabulary=self.tokenizer.vocabulary, output=output)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -64,7 +64,6 @@ MANY_WINDOWS = 1024
 """How many are sorted by length together."""
 
 
-@final
 class Generate(Task):
     """A stream of documents, cut into stretches. An end token closes a document, and opens the next one.
 

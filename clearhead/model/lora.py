@@ -1,0 +1,135 @@
+"""LoRA: low-rank adapters beside frozen linear maps.
+
+A map W becomes W + (alpha / rank) · up · down. W stays as it is; `down` (rank x inputs) starts at random and `up`
+(outputs x rank) at zero, so that the model starts out unchanged. `merge_adapters` adds the product to W, which gives
+back a plain model: nothing is slower than before.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clearhead.errors import OptionError
+
+__all__ = ["ALL", "MAPS", "AdaptedLinear", "Lora", "add_adapters", "is_adapter", "merge_adapters"]
+
+MAPS = ("query", "key", "value", "output", "up", "down", "gate")
+"""The linear maps of a block that can have an adapter: those of attention, then those of the feed-forward."""
+ALL = "all"
+"""The name that stands for every map there is."""
+DOWN, UP = "adapter_down", "adapter_up"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Adapters of this `rank` beside these `maps` of every block; `alpha` None is twice the rank.
+
+    >>> Lora(rank=8).scale
+    2.0
+    """
+
+    rank: int
+    maps: tuple[str, ...] = ("query", "value")
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise OptionError(f"Lora: rank must be 1 or more; came {self.rank}")
+        if self.alpha is not None and not self.alpha > 0:
+            raise OptionError(f"Lora: alpha must be above 0; came {self.alpha}")
+        if wrong := [name for name in self.maps if name not in (*MAPS, ALL)] or ([] if self.maps else ["none"]):
+            raise OptionError(f"Lora: there is no map {wrong[0]!r}; there are {', '.join(MAPS)}, or {ALL}")
+
+    @property
+    def scale(self) -> float:
+        """The factor of an adapter's product."""
+        return 2.0 if self.alpha is None else self.alpha / self.rank
+
+
+@final
+class AdaptedLinear(nn.Linear):
+    """A linear map with an adapter beside its weight. The weight and the bias keep their names.
+
+    It is a subclass, so that neither training nor the fast step of decoding takes it for a plain map: both call it.
+    """
+
+    def __init__(self, plain: nn.Linear, rank: int, scale: float) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features, self.scale = plain.in_features, plain.out_features, scale
+        self.weight, self.bias = plain.weight, plain.bias
+        like = {"dtype": plain.weight.dtype, "device": plain.weight.device}
+        self.adapter_down = nn.Parameter(torch.randn(rank, plain.in_features, **like) * plain.in_features**-0.5)
+        self.adapter_up = nn.Parameter(torch.zeros(plain.out_features, rank, **like))
+
+    def forward(self, input: Float[Tensor, "*place d_in"]) -> Float[Tensor, "*place d_out"]:
+        return super().forward(input) + F.linear(F.linear(input, self.adapter_down), self.adapter_up) * self.scale
+
+    @torch.no_grad()
+    def merge(self) -> nn.Linear:
+        """Return a plain map with the adapter added to a copy of the weight. The sum is made in float64."""
+        made = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
+        exact = self.adapter_up.double() @ self.adapter_down.double() * self.scale
+        made.weight = nn.Parameter((self.weight.double() + exact).to(self.weight.dtype))
+        made.bias = self.bias
+        return made.train(self.training)
+
+
+def linear_maps(model: nn.Module) -> Iterator[tuple[str, str, nn.Linear]]:
+    """Yield the plain linear maps in the blocks of a model: what each is for, its full name, and the map."""
+    for name, module in model.named_modules():
+        steps = name.split(".")
+        use = steps[-2] if steps[-1] == "linear" else steps[-1]
+        if type(module) is nn.Linear and use in MAPS and "blocks" in steps:
+            yield use, name, module
+
+
+def add_adapters(model: nn.Module, lora: Lora) -> nn.Module:
+    """Put an adapter beside each of the maps that `lora` names, in place; return the model.
+
+    Raises OptionError where the model has no such map, or one that is narrower than the rank.
+    """
+    found = list(linear_maps(model))
+    there = [name for name in MAPS if any(use == name for use, _, _ in found)]
+    asked = there if ALL in lora.maps else lora.maps
+    if missing := [name for name in asked if name not in there]:
+        raise OptionError(
+            f"Lora: no block of this model has a plain linear map for {missing[0]}; choose from {', '.join(there)}"
+        )
+    for use, name, plain in found:
+        if use in asked:
+            least = min(plain.weight.shape)
+            if lora.rank > least:
+                raise OptionError(
+                    f"Lora: a rank of {lora.rank} is too large for {name}, {plain.in_features} to "
+                    f"{plain.out_features}: choose {least} or less"
+                )
+            replace_module(model, name, AdaptedLinear(plain, lora.rank, lora.scale))
+    return model
+
+
+def merge_adapters(model: nn.Module) -> nn.Module:
+    """Replace every adapted map by a plain one that gives the same, in place; return the model."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, AdaptedLinear):
+            replace_module(model, name, module.merge())
+    return model
+
+
+def replace_module(model: nn.Module, name: str, new: nn.Module) -> None:
+    parent, _, own = name.rpartition(".")
+    cast(nn.Module, model.get_submodule(parent))._modules[own] = new
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a tensor with this name is an adapter's.
+
+    >>> is_adapter("stack.blocks.0.attention.query.linear.adapter_up"), is_adapter("embedding.table")
+    (True, False)
+    """
+    return name.rpartition(".")[2] in (DOWN, UP)

@@ -1,0 +1,144 @@
+"""The parameters of a fine-tuned run: which of them are trained, and where the others are.
+
+`pretrained.safetensors` holds all weights that the run started from, and is written once, before training begins: the
+folder they came from is not needed again. A checkpoint holds what is trained: everything, or with frozen parts or LoRA
+only the rest, which is then a small file.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from clearhead.errors import OptionError, RunError
+from clearhead.files import os_errors_as_run_errors, replacing
+from clearhead.model.lora import add_adapters, is_adapter, merge_adapters
+from clearhead.model.sizes import Spec
+from clearhead.training.checkpoints import copy_into, named_tensors, write_tensors
+from clearhead.training.folder import RunFolder
+from clearhead.training.recipe import FineTuning
+from clearhead.training.weight_files import check_shapes, read_header
+
+__all__ = ["check_saved", "fill_tuned", "load_start", "prepare_parameters", "trained_tensors", "write_start"]
+
+RANGE = re.compile(r"(?<![\w-])(\d{1,4})-(\d{1,4})(?![\w-])")
+BLOCK = re.compile(r"(.*blocks)\.(\d+)\.")
+
+
+def prepare_parameters(model: nn.Module, tuning: FineTuning) -> nn.Module:
+    """Add the adapters that are asked for, and freeze what is not to be trained, in place; return the model."""
+    if tuning.lora is not None:
+        add_adapters(model, tuning.lora)
+        for name, one in model.named_parameters():
+            one.requires_grad_(is_adapter(name) or (tuning.new_output and name.startswith("output.")))
+    for pattern in tuning.freeze:
+        freeze(model, pattern)
+    if not any(one.requires_grad for one in model.parameters()):
+        raise OptionError(f"freeze: {', '.join(tuning.freeze)} is the whole model: nothing is left to train")
+    return model
+
+
+def freeze(model: nn.Module, pattern: str) -> None:
+    """Freeze the parameters whose names begin with a pattern or match it; OptionError where there are none.
+
+    A pattern is a name, or one with `*`, or with a range of numbers as in `blocks.0-3`. `stack.` may be left out.
+    """
+    found = False
+    for name, one in model.named_parameters(remove_duplicate=False):
+        for alternative in expand_ranges(pattern.strip()):
+            names = (name, name.replace("stack.", ""))
+            if any(fnmatchcase(own, alternative) or fnmatchcase(own, f"{alternative}.*") for own in names):
+                found = True
+                one.requires_grad_(False)
+    if not found:
+        raise OptionError(f"freeze: no parameter is called {pattern!r}; there are {', '.join(list_parts(model))}")
+
+
+def expand_ranges(pattern: str) -> Iterator[str]:
+    """Yield the names that a pattern with ranges of numbers stands for.
+
+    >>> list(expand_ranges("blocks.1-3.attention"))
+    ['blocks.1.attention', 'blocks.2.attention', 'blocks.3.attention']
+    """
+    pieces = RANGE.split(pattern)
+    texts, ranges = pieces[::3], zip(pieces[1::3], pieces[2::3], strict=True)
+    for numbers in itertools.product(*(range(int(first), int(last) + 1) for first, last in ranges)):
+        yield texts[0] + "".join(f"{number}{text}" for number, text in zip(numbers, texts[1:], strict=True))
+
+
+def list_parts(model: nn.Module) -> list[str]:
+    """Return the names of a model's large parts, as `--freeze` takes them."""
+    blocks: dict[str, int] = {}
+    parts: dict[str, None] = {}
+    for name, _ in model.named_parameters(remove_duplicate=False):
+        short = name.replace("stack.", "")
+        if found := BLOCK.match(short):
+            blocks[found[1]] = max(int(found[2]), blocks.get(found[1], 0))
+            parts.setdefault(found[1])
+        else:
+            steps = short.split(".")
+            parts.setdefault(".".join(steps[: 2 if steps[0] in ("encoder", "decoder") else 1]))
+    return [
+        f"{name}.0-{blocks[name]}" if blocks.get(name) else f"{name}.0" if name in blocks else name for name in parts
+    ]
+
+
+def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a model by name, without its frozen parameters."""
+    found = named_tensors(model)
+    return {name: one for name, one in found.items() if one.requires_grad or not isinstance(one, nn.Parameter)}
+
+
+def write_start(folder: RunFolder, model: nn.Module) -> None:
+    """Write the weights that a fine-tuned run starts from, whole or not at all."""
+    with os_errors_as_run_errors(folder.pretrained_file), replacing(folder.pretrained_file) as partial:
+        write_tensors(partial, named_tensors(model))
+
+
+def load_start(folder: RunFolder) -> dict[str, Tensor]:
+    """Load the weights that a fine-tuned run started from; RunError where they are missing or were changed."""
+    path = folder.pretrained_file
+    if not path.is_file():
+        raise RunError(f"{path}: is not there, and holds the weights that this run was fine-tuned from. Put it back")
+    folder.check_sum(path, folder.read_description().get("files"))
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+
+
+def check_saved(folder: RunFolder, spec: Spec, tuning: FineTuning | None, path: Path) -> None:
+    """Raise RunError where the weights of a checkpoint's file do not fit the spec's model.
+
+    Of a fine-tuned run the file may lack frozen weights, which are those it started from.
+    """
+    header = read_header(path)
+    if tuning is not None:
+        saved = {name: one for name, one in header.items() if not is_adapter(name)}
+        header = {**read_header(folder.pretrained_file), **saved}
+    check_shapes(spec, header, str(path))
+
+
+def fill_tuned(
+    model: nn.Module, folder: RunFolder, tuning: FineTuning, weights: Mapping[str, Tensor], *, merge: bool, where: str
+) -> None:
+    """Copy a checkpoint's weights into a new model of a fine-tuned run, and those it started from where it lacks them.
+
+    `merge` adds the adapters of LoRA to the weights they stand beside; then the model is as its spec says.
+    """
+    trained = {name: one.requires_grad for name, one in model.named_parameters()}
+    saved = trained_tensors(prepare_parameters(model, tuning))
+    if frozen := {name: one for name, one in named_tensors(model).items() if name not in saved}:
+        start = load_start(folder)
+        there = {name: start[name] for name in frozen if name in start}
+        copy_into(frozen, there, str(folder.pretrained_file))
+    copy_into(saved, weights, where)
+    if merge:
+        merge_adapters(model)
+        for name, one in model.named_parameters():
+            one.requires_grad_(trained[name])

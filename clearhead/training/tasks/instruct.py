@@ -1,0 +1,143 @@
+"""To follow instructions: a decoder is given a prompt, and its answer alone is scored.
+
+A record is a prompt and an answer, from a table or JSON lines; or a list of messages, the last of which is the answer.
+A run that came with a chat template has its prompts rendered by it, as they will be when it is talked to.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from torch import nn
+
+from clearhead.decoding import Greedy
+from clearhead.errors import OptionError
+from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.encoding import Corpus, Layout
+from clearhead.text.problems import Problems
+from clearhead.text.sources import Messages, Record, Source
+from clearhead.text.store import Store
+from clearhead.training.answers import continued
+from clearhead.training.chat import ChatTemplate
+from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks.base import Batch, Task, to_batch
+from clearhead.training.tasks.generate import MAX_NEW, Generate
+from clearhead.training.tasks.measures import LOSS, Evaluating, Held, spread
+
+__all__ = ["Chats", "Instruct", "with_template"]
+
+
+@final
+class Instruct(Generate):
+    """Prompts with answers: the model reads both, and is asked for the answer and the end after it.
+
+    Where the two are longer than the context, the end of the prompt is read, as it is when the model writes.
+    """
+
+    name = "instruct"
+    ways = ("table",)
+    unit = "line"
+    measures = (LOSS,)
+    options = ()
+
+    @staticmethod
+    def layout(context: int) -> Layout:
+        return Layout(texts=("prompt", "answer"), most=context - 2, too_long="drop")
+
+    @classmethod
+    def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+        return replace(super().default_recipe(corpus, n_bytes, on_gpu), task=cls.name)
+
+    def planner(self, store: Store, tokens: int, seed: int) -> Planner:
+        # A row is up to twice as wide as its longer half.
+        layout = self.usual_layout()
+        return ByLength(
+            store=store, fields=layout.texts, tokens=max(1, tokens // 2), seed=seed, longest=layout.most, extra=1
+        )
+
+    def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
+        frame = self.frame()
+        end = (frame.ends or (self.tokenizer.end,))[:1]
+        whole = []
+        for i in rows.which.tolist():
+            prompt, answer = store["prompt"][i].tolist(), [*store["answer"][i].tolist(), *end]
+            room = max(0, self.context + 1 - len(frame.before) - len(answer))
+            whole.append(([*frame.before, *prompt[max(0, len(prompt) - room) :]], answer))
+        longest = max(len(prompt) + len(answer) for prompt, answer in whole)
+        most = min(self.context + 1, 2 * rows.width + len(frame.before))
+        width = max(longest, most) if filled else longest
+        ids = np.full((len(whole), width), self.tokenizer.pad, dtype=np.int64)
+        wanted = np.full_like(ids, NOTHING)
+        for row, (prompt, answer) in enumerate(whole):
+            stop = len(prompt) + len(answer)
+            ids[row, :stop] = prompt + answer
+            wanted[row, len(prompt) : stop] = answer
+        return to_batch({"tokens": ids[:, :-1], "wanted": wanted[:, 1:]}, rows.full if filled else 0)
+
+    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+        """Return no score beside the loss, and as samples the likeliest answers to a few prompts."""
+        which = spread(len(held.store), held.samples)
+        rows = [held.store["prompt"][i].tolist() for i in which]
+        new = max(1, min(MAX_NEW, self.context // 2))
+        found = self.continue_rows(model, rows, Greedy(), max_new=new) if rows else []
+        return {}, [
+            {
+                "input": self.tokenizer.decode(row),
+                "output": continued(self.tokenizer, row, one[0].tokens),
+                "reference": self.tokenizer.decode(held.store["answer"][i].tolist()),
+            }
+            for i, row, one in zip(which, rows, found, strict=True)
+        ]
+
+    @classmethod
+    def derived_scores(cls, loss: float, held_out: Path) -> dict[str, float]:
+        return {}
+
+    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+        return Task.evaluate(self, model, source, how)
+
+    def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
+        return Task.examples(self, store, places)
+
+    @classmethod
+    def usage(cls) -> tuple[str, str]:
+        return "clearhead generate {run} --prompt 'A question'", "clearhead evaluate {run} --table TEST"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Chats(Source):
+    """Prompts of another source as a chat template renders them, up to where the answer begins."""
+
+    source: Source
+    template: ChatTemplate
+
+    fields = ("prompt", "answer")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self.source.files
+
+    def records(self, problems: Problems) -> Iterator[Record]:
+        for record in self.source.records(problems):
+            prompt, answer = record.fields
+            said = json.loads(prompt) if isinstance(self.source, Messages) else [{"role": "user", "content": prompt}]
+            try:
+                yield record._replace(fields=(self.template.render(said), answer))
+            except OptionError as error:
+                problems.add(record.place, str(error), "not for the chat template")
+
+
+def with_template(source: Source, template: ChatTemplate | None) -> Source:
+    """Return the source with its prompts rendered; OptionError for messages where there is no template."""
+    if template is not None:
+        return Chats(source=source, template=template)
+    if isinstance(source, Messages):
+        raise OptionError(
+            "messages are for a run that came with a chat template; give a table with a prompt and an answer instead"
+        )
+    return source
