@@ -11,7 +11,7 @@ from clearhead.cli.options import flag, given_flags, one_of, wrong
 from clearhead.text.encoding import Corpus
 from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Form, Messages, Source, Table, Unit
-from clearhead.training.tasks import Instruct, Task
+from clearhead.training.tasks import Task
 
 __all__ = ["TextOptions", "as_corpus", "check_text", "with_spooled"]
 
@@ -112,7 +112,7 @@ def way_of(task: type[Task], options: TextOptions) -> str:
 
 
 def check_table(task: type[Task], options: TextOptions) -> None:
-    chats = task is Instruct and options.columns == MESSAGES
+    chats = task.chats and options.columns == MESSAGES
     if options.columns is not None and not chats and len(columns_of(task, options)) != len(task.fields()):
         raise wrong(
             "--columns",
@@ -160,7 +160,7 @@ def aligned(task: type[Task], options: TextOptions, files: Sequence[Files]) -> S
 
 def table(task: type[Task], options: TextOptions, files: Sequence[Files]) -> Source:
     form = cast(Form, options.form or "auto")
-    if task is Instruct and options.columns == MESSAGES:
+    if task.chats and options.columns == MESSAGES:
         return Messages(paths=tuple(files[0] or ()))
     return Table(paths=tuple(files[0] or ()), columns=columns_of(task, options), fields=task.fields(), form=form)
 

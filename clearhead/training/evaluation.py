@@ -18,7 +18,7 @@ from clearhead.text.sources import Source
 from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
 from clearhead.training.tasks.base import Task
-from clearhead.training.tasks.instruct import Instruct, with_template
+from clearhead.training.tasks.instruct import with_template
 from clearhead.training.tasks.measures import Evaluating
 
 __all__ = ["Evaluating", "evaluate"]
@@ -43,7 +43,7 @@ def evaluate(
     before anything slow begins.
     """
     layout = run.task.layout(run.task.context)
-    if isinstance(run.task, Instruct):
+    if run.task.chats:
         source = with_template(source, run.folder.chat())
     check_fields(run.task, layout, source)
     if output is not None and not run.task.outputs:

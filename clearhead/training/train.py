@@ -34,7 +34,7 @@ from clearhead.training.recipe import Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks import Instruct, Task, task_named
+from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.instruct import with_template
 from clearhead.training.train_step import TrainState
 from clearhead.training.validation import Held, assess
@@ -96,7 +96,7 @@ def prepare_text(
         return prepared, kind.of(prepared, context)
     tuned = tuned_task(kind, source.task, context)
     corpus = recipe.corpus
-    if kind is Instruct:
+    if kind.chats:
         chat = source.folder.chat()
         dev = None if corpus.dev is None else with_template(corpus.dev, chat)
         corpus = replace(corpus, train=with_template(corpus.train, chat), dev=dev)

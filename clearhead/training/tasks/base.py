@@ -120,6 +120,8 @@ class Task(ABC):
     """Whether a text has a target: none; one that the model writes; or one that continues the text."""
     answered: ClassVar[str] = "at the last place"
     """Where the answer that a trace shows stands, in words."""
+    chats: ClassVar[bool] = False
+    """Whether its texts may be conversations: a run's chat template then lays them out."""
     place: ClassVar[Literal["first", "last", "blank"]] = "first"
     """The place of a text whose answer the explorer shows first."""
 

@@ -43,6 +43,7 @@ class Instruct(Generate):
     unit = "line"
     measures = (LOSS,)
     options = ()
+    chats = True
 
     @staticmethod
     def layout(context: int) -> Layout:
