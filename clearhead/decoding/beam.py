@@ -213,8 +213,8 @@ class Search:
         live = [node for i in stays for node in sentences[i].live]
         device = self.session.logits.device
         # One transfer for all three, and no wait for the GPU: token ids are exact in the widest float.
-        numbers = torch.tensor([rows, [node.token for node in live], [node.total for node in live]], dtype=torch.double)
-        numbers = numbers.to(widest_float(device))
+        listed = [rows, [node.token for node in live], [node.total for node in live]]
+        numbers = torch.tensor(listed, dtype=widest_float(device))
         sent = numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)
         kept = None if len(stays) == len(sentences) else torch.tensor(stays, device=device)
         self.session.select(sent[0].long(), kept)

@@ -224,8 +224,9 @@ class RunFolder:
             raise RunError(f"{error}; put the file back as it was") from None
         if ":" not in found["task"] and found["task"] not in (*TASKS, *OTHERS):
             raise RunError(f"{self.model_file}: there is no task {found['task'][:40]!r} in this version")
-        for name in (found["data"], *found["tokenizers"].values()):
-            if not is_plain_name(name) and name is not None:
+        data = () if found["data"] is None else (found["data"],)  # an imported run has none
+        for name in (*data, *found["tokenizers"].values()):
+            if not is_plain_name(name):
                 raise RunError(f"{self.model_file}: {str(name)[:60]!r} is no name of a file beside it")
         return found
 

@@ -117,6 +117,7 @@ class TestDecoding:
 def source_weights(page):
     """What is said of every token of the source: its weight, in full."""
     titles = page.get_by_role("img", name=re.compile("^Source token")).locator("title")
+    titles.first.wait_for(state="attached")
     return [float(told.rsplit(" ", 1)[1]) for told in titles.all_text_contents()]
 
 

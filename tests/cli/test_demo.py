@@ -118,7 +118,7 @@ def test_it_trains_and_leaves_a_run_with_its_text_scores_and_page(made, small):
     assert 0 <= found["exact_match"] <= 1
     assert found["training_seconds"] > 0
     assert found["parameters"] == sum(one.numel() for one in load(made.path).model.parameters())
-    drawn = demo.numbers(1)
+    drawn = demo.draw_numbers(1)
     for side, say in (("de", german), ("en", english)):
         assert lines(made.path / "data-files" / f"train.{side}") == [say(number) for number in drawn.train]
         assert lines(made.path / "data-files" / f"held-out.{side}") == [say(number) for number in drawn.held_out]
@@ -152,7 +152,7 @@ def test_what_is_right_is_marked_so_and_not_corrected(capsys, plain_terminal):
 
 def test_numbers_that_are_shown_are_never_trained_on():
     for seed in (1, 2):
-        assert not {*demo.ASKED, *demo.MAPPED} & {*demo.numbers(seed).train}
+        assert not {*demo.ASKED, *demo.MAPPED} & {*demo.draw_numbers(seed).train}
 
 
 def test_json_holds_all_that_is_shown(command, there):
@@ -234,7 +234,7 @@ def test_again_trains_anew_and_another_seed_asks_for_it(command, there):
     assert "dev at step 4" in err
     assert "Trained earlier" not in out
     assert not (there / "left-over").exists()
-    assert lines(there / "data-files" / "train.en") == [english(number) for number in demo.numbers(2).train]
+    assert lines(there / "data-files" / "train.en") == [english(number) for number in demo.draw_numbers(2).train]
     assert command("demo", "--folder", str(there))[0] == 0
 
 
@@ -305,7 +305,7 @@ def test_it_learns_to_translate_numbers_never_seen_and_the_swap_is_seen(capsys, 
     assert answer["evaluation"]["n"] == 1_000
     assert answer["evaluation"]["exact_match"] >= 0.98
 
-    trained_on = {*demo.numbers(1).train}
+    trained_on = {*demo.draw_numbers(1).train}
     fresh = [number for number in random.Random(7).sample(range(BELOW), 400) if number not in trained_on][:300]
     file = tmp_path / "fresh.de"
     file.write_text("".join(f"{german(number)}\n" for number in fresh), encoding="utf-8")

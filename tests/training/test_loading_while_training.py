@@ -20,11 +20,11 @@ def test_a_checkpoint_that_is_replaced_between_listing_and_reading(tmp_path, mon
     newer.rename(tmp_path / "aside")
     read, told = run_module.load_weights, []
 
-    def replaced(checkpoint, spec):
+    def replaced(checkpoint, *others):
         if older.exists():
             (tmp_path / "aside").rename(newer)
             older.rename(tmp_path / "removed")
-        return read(checkpoint, spec)
+        return read(checkpoint, *others)
 
     monkeypatch.setattr(run_module, "load_weights", replaced)
     assert load(tmp_path / "run", device="cpu", log=told.append).step == 12
