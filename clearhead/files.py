@@ -12,6 +12,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
@@ -36,6 +37,7 @@ __all__ = [
     "read_sealed",
     "remove_partials",
     "replacing",
+    "replacing_folder",
     "seal",
     "set_aside",
     "sha256_of_file",
@@ -70,6 +72,29 @@ def replacing(path: Path) -> Iterator[Path]:
         flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside `path`, whose parents are made; on success rename it to `path`, which may be an empty
+    folder. Whatever is raised leaves nothing behind, not even a parent that was made.
+    """
+    parents = [folder for folder in path.parents if not folder.exists()]
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        flush(partial)
+        if path.exists():
+            path.rmdir()  # it was empty, and a rename onto a folder fails on Windows
+        partial.rename(path)
+        flush(path.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        for folder in parents:
+            with contextlib.suppress(OSError):  # it was never made, or somebody else writes there by now
+                folder.rmdir()
+        raise
 
 
 def write_bytes(path: Path, data: bytes) -> None:

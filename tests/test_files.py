@@ -169,3 +169,28 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     for read in (files.open_regular, files.read_bytes, files.sha256_of_file):
         with pytest.raises(OSError, match="no regular file"):
             read(tmp_path / "fifo")
+
+
+def stop_within(place, name):
+    with files.replacing_folder(place) as partial:
+        (partial / name).touch()
+        raise KeyboardInterrupt
+
+
+def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
+    place = tmp_path / "new" / "deep" / "folder"
+    with pytest.raises(KeyboardInterrupt):
+        stop_within(place, "half")
+    assert list(tmp_path.iterdir()) == []
+    place.mkdir(parents=True)  # an empty folder is replaced
+    with files.replacing_folder(place) as partial:
+        (partial / "whole").touch()
+        assert list(place.iterdir()) == []
+    assert [one.name for one in place.iterdir()] == ["whole"]
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_a_folder_beside_another_is_not_removed_with_it(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        stop_within(tmp_path / "new" / "folder", "../of somebody else")
+    assert [one.name for one in (tmp_path / "new").iterdir()] == ["of somebody else"]

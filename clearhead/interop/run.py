@@ -9,10 +9,7 @@ run.generate(["Once upon a time"])
 """
 
 import os
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +18,7 @@ from torch import nn
 
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
-from clearhead.files import PARTIAL, flush
+from clearhead.files import replacing_folder
 from clearhead.interop.config import Config
 from clearhead.interop.gguf import read_gguf
 from clearhead.interop.hub import PREFIX, fetch_from_hub
@@ -31,7 +28,7 @@ from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.training.chat import ChatTemplate
-from clearhead.training.checkpoints import named_tensors
+from clearhead.training.checkpoints import UNTRAINED, named_tensors
 from clearhead.training.claiming import claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin
@@ -41,16 +38,6 @@ from clearhead.training.tasks import TASKS, Embed, Framing, Task, task_named
 __all__ = ["DTYPES", "import_model"]
 
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-NEW_STATE = {
-    "seconds": 0.0,
-    "tokens": 0,
-    "places": 0,
-    "metrics_size": 0,
-    "best": None,
-    "since_best": 0,
-    "finished": True,
-}
-"""The state of a checkpoint that no training has led to."""
 
 
 def import_model(
@@ -206,33 +193,12 @@ def write_run(
 ) -> None:
     """Write a run that is in memory as a folder: beside its place, and renamed once it is whole."""
     try:
-        with written_beside(place) as partial:
+        with replacing_folder(place) as partial:
             folder = RunFolder(partial)
             claim(folder)
             folder.describe(spec, task, chat=chat)
             folder.checkpoints.create()
-            folder.checkpoints.save(0, named_tensors(model), {}, NEW_STATE)
+            folder.checkpoints.save(0, named_tensors(model), {}, {**UNTRAINED, "finished": True})
             folder.begin(origin)
     except (OSError, RunError) as error:
         raise RunError(f"{place}: the run could not be written, and nothing was left there ({error})") from None
-
-
-@contextmanager
-def written_beside(place: Path) -> Iterator[Path]:
-    """Yield a new folder beside a path; on success rename it to the path, else remove it."""
-    made = [folder for folder in place.parents if not folder.exists()]
-    place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_name(f".{place.name}.{secrets.token_hex(4)}{PARTIAL}")
-    try:
-        partial.mkdir()
-        yield partial
-        flush(partial)
-        if place.exists():
-            place.rmdir()  # it was empty, and a rename onto a folder fails on Windows
-        partial.rename(place)
-        flush(place.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        for folder in made:
-            folder.rmdir()
-        raise

@@ -50,6 +50,16 @@ STATE_FIELDS: Mapping[str, Any] = {
     "finished": bool,
 }
 """The fields of every state.json since the first version, and their types."""
+UNTRAINED: Mapping[str, Any] = {
+    "seconds": 0.0,
+    "tokens": 0,
+    "places": 0,
+    "metrics_size": 0,
+    "best": None,
+    "since_best": 0,
+    "finished": False,
+}
+"""The state, but for its step, of weights that no training has led to."""
 BEST_FIELDS: Mapping[str, Any] = {"step": int, "score": float}
 WEIGHTS = ("model.", "average.")
 """Prefixes of the weights in `training.safetensors`; all other tensors are the optimiser's."""

@@ -26,7 +26,7 @@ from clearhead.rasp.description import describe_layers, list_program
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing, prepare
 from clearhead.text.sources import Aligned, Documents
-from clearhead.training.checkpoints import named_tensors
+from clearhead.training.checkpoints import UNTRAINED, named_tensors
 from clearhead.training.claiming import claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import training_tensors
@@ -104,15 +104,7 @@ def save(folder: RunFolder, recipe: Recipe, task: Task, made: ProgramModel, exam
     log = MetricsLog(folder.metrics)
     sample = dict(zip(("input", "reference"), example, strict=False))
     log.write({"kind": "evaluation", "step": 0, "loss": None, "scores": {}, "samples": [sample], "best": False})
-    state = {
-        "seconds": 0.0,
-        "tokens": 0,
-        "places": 0,
-        "metrics_size": log.size,
-        "best": None,
-        "since_best": 0,
-        "finished": False,
-    }
+    state = {**UNTRAINED, "metrics_size": log.size}
     log.close()
     train_state = TrainState(made.compiled.model, task, recipe.optimizer, recipe.machine)
     folder.checkpoints.save(0, named_tensors(made.compiled.model), training_tensors(train_state), state)

@@ -1,7 +1,6 @@
 """`clearhead translate`, `generate`, `classify` and `fill`: one line out for each line in, whatever comes in."""
 
 import gzip
-import io
 import json
 import math
 import os
@@ -9,7 +8,7 @@ import sys
 
 import pytest
 
-from clearhead.cli import line_io, run
+from clearhead.cli import line_io
 from clearhead.decoding import Greedy, Sample
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT, trained
@@ -28,18 +27,6 @@ def runs(tmp_path_factory):
     """The runs by verb, and `stretch`, which writes one long text in bytes."""
     found = {verb: trained(kind, tmp_path_factory) for verb, kind in VERBS.items()}
     return found | {"stretch": trained(small_runs.stretch, tmp_path_factory)}
-
-
-@pytest.fixture
-def command(capsys, monkeypatch, plain_terminal):
-    """Runs a verb in this process: its exit code, what it printed, and what it said on stderr."""
-
-    def ran(*args, stdin=b""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = run([str(arg) for arg in args])
-        return code, *capsys.readouterr()
-
-    return ran
 
 
 def lines_of(text):

@@ -1,14 +1,11 @@
 """`clearhead embed`: vectors of lines, of an imported encoder and of one that was trained here."""
 
-import io
 import json
-import sys
 
 import numpy as np
 import pytest
 
 import clearhead as ch
-from clearhead.cli import run
 from clearhead.interop.run import import_model
 from tests.interop import saved_models
 
@@ -24,25 +21,6 @@ def runs(tmp_path_factory):
         saved_models.save(name, home / "sources" / name)
         import_model(home / "sources" / name, home / name, device="cpu")
     return home
-
-
-@pytest.fixture
-def command(capsys, monkeypatch, plain_terminal):
-    """Runs a verb in this process: its exit code, what it printed, and what it said on stderr."""
-
-    def ran(*args, stdin=""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        code = run([str(arg) for arg in args])
-        return code, *capsys.readouterr()
-
-    return ran
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty folder to be in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_vectors_of_lines_and_as_an_array(runs, command, tmp_path):

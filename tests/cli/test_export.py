@@ -4,18 +4,7 @@ import json
 
 import pytest
 
-from clearhead.cli import run
-
 pytestmark = pytest.mark.usefixtures("one_thread", "plain_terminal")
-
-
-@pytest.fixture
-def command(capsys):
-    def ran(*args):
-        code = run([str(arg) for arg in args])
-        return code, *capsys.readouterr()
-
-    return ran
 
 
 def test_it_says_what_was_written_and_how_it_was_checked(classifier, command, tmp_path):

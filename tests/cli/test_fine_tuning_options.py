@@ -40,17 +40,6 @@ def table(tmp_path):
     return small_runs.write_lines(tmp_path / "table.tsv", ["text\tlabel", *lines])
 
 
-@pytest.fixture
-def command(capsys, plain_terminal):
-    """Runs a verb in this process: its exit code, what it printed, and what it said on stderr."""
-
-    def ran(*args):
-        code = run([str(arg) for arg in args])
-        return code, *capsys.readouterr()
-
-    return ran
-
-
 @pytest.mark.slow
 def test_a_run_is_fine_tuned_with_adapters_and_resumed(blanks, table, tmp_path, command):
     new = tmp_path / "mood"

@@ -1,9 +1,7 @@
 """`clearhead import`, and every verb with what it wrote."""
 
-import io
 import json
 import shutil
-import sys
 
 import pytest
 
@@ -37,25 +35,6 @@ def runs(sources, tmp_path_factory):
     for name in NAMES:
         assert run(["import", str(sources / name), str(home / name)]) == 0
     return home
-
-
-@pytest.fixture
-def command(capsys, monkeypatch, plain_terminal):
-    """Runs a verb in this process: its exit code, what it printed, and what it said on stderr."""
-
-    def ran(*args, stdin=""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        code = run([str(arg) for arg in args])
-        return code, *capsys.readouterr()
-
-    return ran
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty folder to be in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize(

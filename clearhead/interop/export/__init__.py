@@ -1,15 +1,12 @@
 """Export: a run in the formats of other programs, each checked by the program that reads it before it is there."""
 
 import copy
-import os
-import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from clearhead.errors import OptionError, RunError
-from clearhead.files import PARTIAL
+from clearhead.files import replacing_folder
 from clearhead.interop.export.base import Figures, Format, spec_of
 from clearhead.interop.export.ctranslate2 import CTranslate2
 from clearhead.interop.export.gguf import Gguf
@@ -84,19 +81,13 @@ def on_cpu(run: Run) -> Run:
 
 def write_checked(run: Run, format: Format, place: Path, quantization: str) -> Figures:
     """Write the folder beside its place, check it, and rename it; whatever fails leaves nothing behind."""
-    partial = place.with_name(f".{place.name}.{secrets.token_hex(4)}{PARTIAL}")
     try:
-        partial.mkdir(parents=True)
-        save_tokenizers(run, partial)
-        format.write(run, partial, quantization)
-        figures = format.check(run, partial, quantization)
-        if not figures.passed:
-            raise RunError(f"{place}: not written, since the export fails its check by {figures}")
-        if place.exists():
-            place.rmdir()  # an empty folder; Windows renames over none
-        os.replace(partial, place)
+        with replacing_folder(place) as partial:
+            save_tokenizers(run, partial)
+            format.write(run, partial, quantization)
+            figures = format.check(run, partial, quantization)
+            if not figures.passed:
+                raise RunError(f"{place}: not written, since the export fails its check by {figures}")
         return figures
     except OSError as error:
         raise RunError(f"{place}: could not be written ({error}); free some space, or choose another folder") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -95,12 +95,11 @@ def compare_greedy(run: Run, model: Any, samples: Samples) -> tuple[int, int]:
         return 0, 0
     n_new, translates = count_new(run), isinstance(run.model, EncoderDecoder)
     special = special_tokens(run)
-    ends = () if special.end is None else (special.end,)
     rows = samples.encoder if translates else [row[: run.task.context - n_new] for row in samples.decoder]
     start = [special.start] if translates and special.start is not None else []
-    rules, prefix = Rules(max_new=n_new, end=ends), [start] if translates else None
+    rules, prefix = Rules(max_new=n_new, end=special.ends), [start] if translates else None
     made = generate(cast(Model, run.model), rows, Greedy(), rules=rules, prefix=prefix)
-    ours = [[token for token in one[0].tokens if token not in ends] for one in made]
+    ours = [[token for token in one[0].tokens if token != special.end] for one in made]
     theirs = []
     for row in rows:
         ids = torch.tensor([row])

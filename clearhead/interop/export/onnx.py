@@ -225,13 +225,12 @@ def check_decoder(run: Run, folder: Path) -> Figures:
     """Compare logits of whole texts at once, and greedy tokens, which go through the cache one by one."""
     samples, session = draw_samples(run), Session(folder / DECODER)
     told, n_new = notes(run), count_new(run)
-    ends = () if told["end"] is None else (told["end"],)
     loop = Loop(session, told["past"])
     tokens, _ = samples.padded("decoder")
     theirs = torch.from_numpy(session({"tokens": tokens, **loop.empty(len(tokens))})["logits"])
     ours, rows = run.model(tokens), [row[: run.task.context - n_new] for row in samples.decoder]
     greedy = cut([loop.run([row], {}, n_new)[0] for row in rows], told["end"])
-    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=ends))
+    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=special_tokens(run).ends))
     own = cut([one[0].tokens for one in made], told["end"])
     return Figures(
         peer=peer_version("onnxruntime"),
@@ -257,7 +256,7 @@ def check_translator(run: Run, folder: Path) -> Figures:
     special, n_new = special_tokens(run), count_new(run)
     start = [] if special.start is None else [special.start]
     greedy = cut(loop.run([start] * len(source), fixed, n_new), special.end)
-    rules = Rules(max_new=n_new, end=() if special.end is None else (special.end,))
+    rules = Rules(max_new=n_new, end=special.ends)
     made = generate(cast(Model, run.model), samples.encoder, Greedy(), rules=rules, prefix=[start])
     own = cut([one[0].tokens for one in made], special.end)
     return Figures(

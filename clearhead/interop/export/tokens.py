@@ -21,6 +21,11 @@ class SpecialTokens(NamedTuple):
     pad: int | None
     mask: int | None
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The end as `Rules` take it: none where there is none."""
+        return () if self.end is None else (self.end,)
+
 
 def special_tokens(run: Run) -> SpecialTokens:
     """Return the special tokens as the run uses them: an imported Marian starts from its padding token, say."""
