@@ -10,7 +10,6 @@ from each row's first token, and padding has positions below 0.
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import cast, final
 
 import torch
@@ -28,6 +27,7 @@ from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask, Table, Window, everything
 from clearhead.attention.score_index import Positions
 from clearhead.decoding.clock import Clock
+from clearhead.decoding.source import Source
 from clearhead.model.blocks import Stack
 from clearhead.model.fast_step import FastStep, join_linears, linear_step
 from clearhead.model.kv_source import KVSource, KVSources
@@ -38,24 +38,6 @@ FIRST_COLUMNS = 64
 """Columns allocated at the start; twice as many each time they are filled."""
 
 PerHead = Float[Tensor, "row head n d"]
-
-
-@dataclass(frozen=True)
-class Source:
-    """The encoder's output: vectors of each sentence, and how many of them count (None: all)."""
-
-    vectors: Float[Tensor, "sentence n d_model"]
-    lengths: Int[Tensor, "sentence"] | None
-
-    def padding(self) -> Bool[Tensor, "sentence n"] | None:
-        """Return True at padding; None where there is none."""
-        if self.lengths is None:
-            return None
-        return torch.arange(self.vectors.shape[1], device=self.vectors.device) >= self.lengths.unsqueeze(1)
-
-    def mask(self) -> Table | None:
-        padding = self.padding()
-        return None if padding is None else Table(~padding[:, None, None, :])
 
 
 class Cache(KVSource):

@@ -198,6 +198,8 @@ class RecordedStep:
         self.tokens = self.logits = torch.empty(0)
         self.moves: dict[str, tuple[Replay, Tensor]] = {}
         self.rows = self.steps = 0
+        self.live = 0, 0
+        """Rows and sentences that have not left."""
 
     def step(self, tokens: Int[Tensor, "row 1"]) -> Logits:
         """Return the logits after one more token in every row."""
@@ -221,6 +223,7 @@ class RecordedStep:
         self.rows = rows
         if self.steps > WARM_UPS and pays(self.clock.limit - there):
             self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=self.clock.device)
+            self.live = rows, self.n_sentences()
             self.fix(there)
 
     def fix(self, there: int) -> None:
@@ -233,19 +236,24 @@ class RecordedStep:
         self.clock.end_step(None)
 
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None) -> bool:
-        """Keep these rows in the recorded step's memory; False where there is none, or where it was dropped."""
+        """Keep these rows, in the recorded step's memory or, if too few use it, without; False if none is recorded."""
         if self.replay is None:
             return False
-        n_sentences = self.n_sentences()
-        kept = n_sentences if sentences is None else len(sentences)
+        there = self.live
+        if sentences is not None:
+            self.live = self.live[0], len(sentences)
+        self.live = len(rows), self.live[1]
         # Beams of a sentence stay side by side; were there more or fewer of them, all rows would have to move.
-        if kept * self.rows != len(rows) * n_sentences or 2 * len(rows) <= self.rows:
+        if self.live[0] * there[1] != there[0] * self.live[1] or 2 * len(rows) <= self.rows:
             self.replay = None
             self.clock.release()
-            return False
+            # Cross-attention may still hold sentences that have left.
+            held = torch.arange(self.live[1], device=rows.device) if sentences is None else sentences
+            self.caches.select(rows, held)
+            return True
         self.move("rows", rows, self.rows, self.caches.move_rows)
         if sentences is not None:
-            self.move("sentences", sentences, n_sentences, self.caches.move_sentences)
+            self.move("sentences", sentences, self.n_sentences(), self.caches.move_sentences)
         return True
 
     def move(self, name: str, which: Tensor, count: int, work: Callable[[Tensor], None]) -> None:

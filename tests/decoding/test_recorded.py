@@ -144,3 +144,14 @@ def test_a_gpu_writes_what_a_cpu_writes_in_float64(name, kind):
         wanted = generate(model.cpu(), SOURCES, METHODS[name], rules=rules, prefix=prefix)
         got = generate(model.cuda(), SOURCES, METHODS[name], rules=rules, prefix=prefix)
         assert [[one.tokens for one in found] for found in got] == [[one.tokens for one in found] for found in wanted]
+
+
+def test_sentences_may_leave_one_by_one_a_search_that_is_looked_at(recording, request):
+    """Their rows stay in memory until half of them are gone; the others go on after each leaving."""
+    rules, sources = Rules(max_new=40, no_repeat=2, end=(1,)), [*SOURCES, [9] * 3, [7, 3], [6]]
+    got = generate(translator(), sources, METHODS["beam"], rules=rules, prefix=[[1]])
+    assert len({max(len(one.tokens) for one in found) for found in got}) > 2
+    assert recording["replayed"] > 10
+    request.getfixturevalue("monkeypatch").undo()
+    wanted = generate(translator(), sources, METHODS["beam"], rules=rules, prefix=[[1]])
+    assert [[one.tokens for one in found] for found in got] == [[one.tokens for one in found] for found in wanted]
