@@ -1,7 +1,9 @@
 """CUDA graphs: work that is captured once and replayed, since launching its kernels one by one takes longer."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -28,13 +30,28 @@ def capture_graph(work: Callable[[], object], pool: Pool | None = None) -> torch
     """
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(capture_stream(torch.cuda.current_device())):
+    with without_garbage_collection(), torch.cuda.stream(capture_stream(torch.cuda.current_device())):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # type: ignore[arg-type]
         try:
             work()
         finally:
             graph.capture_end()
     return graph
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Let Python look for cycles later: a graph that is freed while another is captured ends the capture.
+
+    Nothing is collected before: in a large process that takes longer than a short decoding.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def capture(work: Callable[[], object], pool: Pool | None = None) -> Callable[[], None]:
