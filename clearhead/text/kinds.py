@@ -29,6 +29,29 @@ ESCAPE = "\x10"
 ESCAPES = ((ESCAPE, f"{ESCAPE}."), (SPACE, f"{ESCAPE}_"))
 """A text may itself contain the sign that stands for a space. It is written with an escape, and so is the escape."""
 
+UNSPACED = (
+    r"\x{0E00}-\x{0EFF}\x{1000}-\x{109F}\x{1780}-\x{17FF}\x{3005}-\x{3006}\x{3041}-\x{309F}\x{30A1}-\x{30FA}"
+    r"\x{30FC}-\x{30FF}\x{31F0}-\x{31FF}\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{FF66}-\x{FF9F}"
+    r"\x{20000}-\x{3FFFF}"
+)
+"""Scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, kana and Han. A word of another script ends at
+their letters; within them, merging alone finds words.
+"""
+LETTER = rf"[\p{{L}}\p{{M}}&&[^{UNSPACED}]]"
+WORD_PARTS = "|".join(
+    rf"{SPACE}?{part}"
+    for part in (
+        r"['’](?i:s|t|re|ve|m|ll|d)(?![\p{L}\p{M}])",
+        rf"[\p{{L}}\p{{M}}&&[{UNSPACED}]]+",
+        rf"{LETTER}+(?:['’\x{{200C}}\x{{200D}}]{LETTER}+)*",
+        r"\p{N}",
+        rf"[^\s{SPACE}\p{{L}}\p{{M}}\p{{N}}]+",
+    )
+)
+"""What nothing is merged across: a word, an English ending that an apostrophe begins, a digit, or signs, each with the
+space before it. An apostrophe between letters is part of the word, and so are the joiners of Persian and Indic scripts.
+"""
+
 LONG = re.compile(r"(\S{1000})(?=\S)")
 """A stretch without a space so long that it is no word; the cost of merging grows with the square of its length."""
 
@@ -42,7 +65,8 @@ class Kind:
     """A kind of tokenizer: its parts, and how it learns from texts.
 
     `untrained` makes the parts. `learn` reads the texts once and returns a tokenizer of at most that many tokens.
-    `least` is how many it needs for texts of these characters. `lossless`: every text comes back exactly.
+    `least` is how many it needs for texts of these characters. `lossless`: every text comes back exactly. `former`
+    makes the parts as they were in earlier versions: tokenizers with those are still of this kind.
     """
 
     about: str
@@ -50,6 +74,7 @@ class Kind:
     learn: Learn
     least: Least
     lossless: bool
+    former: Callable[[], library.Tokenizer] | None = None
 
 
 def guard(tokens: Iterable[str]) -> pre_tokenizers.PreTokenizer:
@@ -72,9 +97,11 @@ def kind_of(tokenizer: library.Tokenizer) -> tuple[str, bool]:
     if tuple(map(tokenizer.id_to_token, range(FIRST))) == SPECIALS:
         shape = shape_of(tokenizer)
         for name, kind in KINDS.items():
-            for lower, made in ((False, kind.untrained()), (True, add_lower_case(kind.untrained()))):
-                if shape_of(made) == shape:
-                    return name, lower
+            for make in (kind.untrained, kind.former or kind.untrained):
+                if shape_of(make()) == shape:
+                    return name, False
+                if shape_of(add_lower_case(make())) == shape:
+                    return name, True
     return "given", False
 
 
@@ -86,17 +113,23 @@ def shape_of(tokenizer: library.Tokenizer) -> dict[str, Any]:
     return {"model": model} | {part: whole[part] for part in ("normalizer", "pre_tokenizer", "decoder")}
 
 
-def byte_level(*, words: bool) -> library.Tokenizer:
-    """Return a tokenizer of bytes, each written as a visible character; merged within words, or not at all."""
+def byte_level(*, words: bool, digits: bool = False) -> library.Tokenizer:
+    """Return a tokenizer of bytes, each written as a visible character; merged within words, or not at all.
+
+    `digits`: each digit stands alone. These are then the parts that llama.cpp knows as smollm.
+    """
     tokenizer = library.Tokenizer(models.BPE(unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
+    alone = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([alone, cut]) if digits else cut
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def metaspace(model: models.Model) -> library.Tokenizer:
+def metaspace(model: models.Model, *, parts: bool = True) -> library.Tokenizer:
     """Return a tokenizer of words with the space before them; line ends and tabs alone; unknown characters as bytes.
 
+    `parts` splits words from signs and digits; without it, a word is all that stands between spaces.
     A space is put before the whole text, so that its first word is the same token as elsewhere, and taken off again.
     """
     tokenizer = library.Tokenizer(model)
@@ -106,6 +139,7 @@ def metaspace(model: models.Model) -> library.Tokenizer:
         [
             pre_tokenizers.Metaspace(SPACE, prepend_scheme="never"),
             pre_tokenizers.Split(Regex(r"[\t\n\r]"), "isolated"),
+            *([pre_tokenizers.Split(Regex(WORD_PARTS), "isolated")] if parts else []),
             guard(SPECIALS),
         ]
     )
@@ -243,25 +277,28 @@ def least_words(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
 
 KINDS: dict[str, Kind] = {
     "bpe": Kind(
-        about="bytes, the frequent neighbours within a word merged",
-        untrained=lambda: byte_level(words=True),
+        about="bytes, the frequent neighbours within a word merged; signs and digits apart",
+        untrained=lambda: byte_level(words=True, digits=True),
         learn=learn_byte_merges,
         least=least_bytes,
         lossless=True,
+        former=lambda: byte_level(words=True),
     ),
     "metaspace": Kind(
-        about="characters, the frequent neighbours within a word merged, the space before a word kept as ▁",
+        about="characters, the frequent neighbours within a word merged; signs and digits apart; a space is ▁",
         untrained=lambda: metaspace(models.BPE(unk_token=UNKNOWN, byte_fallback=True)),
         learn=learn_space_merges,
         least=least_spaced,
         lossless=True,
+        former=lambda: metaspace(models.BPE(unk_token=UNKNOWN, byte_fallback=True), parts=False),
     ),
     "unigram": Kind(
-        about="the most probable pieces of words, the space before a word kept as ▁",
+        about="the most probable pieces of words; signs and digits apart; a space is ▁",
         untrained=lambda: metaspace(models.Unigram([(UNKNOWN, 0.0)], unk_id=0, byte_fallback=True)),
         learn=learn_pieces,
         least=least_pieces,
         lossless=True,
+        former=lambda: metaspace(models.Unigram([(UNKNOWN, 0.0)], unk_id=0, byte_fallback=True), parts=False),
     ),
     "word": Kind(
         about="what stands between spaces; the rarer words are unknown",
