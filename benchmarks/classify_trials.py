@@ -51,6 +51,9 @@ BASE: dict[str, Any] = {
     "batch": 4096,
     "wide": False,
     "conv": 0,
+    "pool_first": False,
+    "span": 0,
+    "table_rate": 1.0,
 }
 """The default of 2026-11-15, and everything that a variant may change."""
 NG = {"ngrams": (2, 3), "epochs": 8, "least": 400}
@@ -89,6 +92,40 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ng23-wide": {"tokens": "split", **NG, "wide": True, "ngrams": (1, 2, 3)},
     "conv3": {"tokens": "split", "epochs": 8, "least": 400, "conv": 3},
     "ng23-conv3": {"tokens": "split", **NG, "conv": 3},
+}
+SMALL = {"tokens": "split", "start": 0.02, "position": "rotary", "epochs": 8, "least": 400, "buckets": 1 << 15}
+VARIANTS |= {
+    f"s-{name}": SMALL | change
+    for name, change in {
+        "rope": {},
+        "none": {"position": "none"},
+        "ng2": {"ngrams": (2,)},
+        "ng23": {"ngrams": (2, 3)},
+        "ng23-none": {"ngrams": (2, 3), "position": "none"},
+        "word": {"tokens": "word"},
+        "word-ng2": {"tokens": "word", "ngrams": (2,)},
+        "wd2": {"word_dropout": 0.2},
+        "ng23-wd3": {"ngrams": (2, 3), "word_dropout": 0.3},
+        "r0": {"r_drop": 0.0},
+        "r5": {"r_drop": 5.0},
+        "d2": {"dropout": 0.2, "embedding_dropout": 0.2},
+        "d6": {"dropout": 0.5, "embedding_dropout": 0.6},
+        "lr3": {"lr": 3e-3},
+        "lr03": {"lr": 3e-4},
+        "L1": {"layers": 1},
+        "L1-ng23": {"layers": 1, "ngrams": (2, 3)},
+        "e4": {"epochs": 4, "least": 200},
+        "e16": {"epochs": 16, "least": 800},
+        "pre": {"pool_first": "norm"},
+        "pre0-ng23": {"pool_first": "plain", "ngrams": (2, 3)},
+        "v4": {"vocabulary": -4},
+        "max": {"pool": "meanmax"},
+        "mix": {"mixup": 0.4},
+        "conv3": {"conv": 3},
+        "word-wd3": {"tokens": "word", "word_dropout": 0.3},
+        "trate": {"table_rate": 4.0},
+        "d64": {"d": 64, "ff": 128},
+    }.items()
 }
 SIZES = (("sst2", 500), ("ag", 500), ("sst2", 5000), ("ag", 0), ("sst2", 0))
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -158,7 +195,7 @@ class Block(nn.Module):
     def __init__(self, o: dict[str, Any]) -> None:
         super().__init__()
         d = o["d"]
-        self.heads, self.p = o["heads"], o["dropout"]
+        self.heads, self.p, self.rotary = o["heads"], o["dropout"], o["position"] == "rotary"
         self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
         self.qkv, self.out = nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
         self.up, self.down = nn.Linear(d, o["ff"]), nn.Linear(o["ff"], d)
@@ -166,9 +203,20 @@ class Block(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         b, n, d = x.shape
         q, k, v = self.qkv(self.n1(x)).view(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        if self.rotary:
+            q, k = rotate(q), rotate(k)
         a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None])
         x = x + F.dropout(self.out(a.transpose(1, 2).reshape(b, n, d)), self.p, self.training)
         return x + F.dropout(self.down(F.gelu(self.up(self.n2(x)))), self.p, self.training)
+
+
+def rotate(x: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    angle = torch.arange(x.shape[-2], device=x.device)[:, None] * torch.exp(
+        -math.log(10_000) * torch.arange(half, device=x.device) / half
+    )
+    a, b = x.split(half, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
 
 
 class Classifier(nn.Module):
@@ -222,8 +270,10 @@ class Classifier(nn.Module):
             x = x + F.gelu(self.conv((x * mask[..., None]).transpose(1, 2)).transpose(1, 2))
         for block in self.blocks:
             x = block(x, mask)
-        x = self.norm(x) * mask[..., None]
+        x = (x if o["pool_first"] else self.norm(x)) * mask[..., None]
         pooled = x.sum(1) / mask.sum(1, keepdim=True)
+        if o["pool_first"]:
+            pooled = self.norm(pooled) if o["pool_first"] == "norm" else pooled
         if o["pool"] == "meanmax":
             pooled = torch.cat([pooled, x.masked_fill(~mask[..., None], -1e4).amax(1)], -1)
         if mixed is not None:
@@ -305,10 +355,15 @@ def run_trial(data: Path, name: str, lines: int, seed: int, o: dict[str, Any], d
     torch.manual_seed(seed)
     chance = random.Random(seed)
     model = Classifier(o, tokens.size, len(labels)).to(device)
-    decayed = [one for one in model.parameters() if one.ndim > 1]
+    tables = [model.table, *model.grams]
+    decayed = [one for one in model.parameters() if one.ndim > 1 and not any(one is table for table in tables)]
     plain = [one for one in model.parameters() if one.ndim < 2]
     optimiser = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": o["decay"]}, {"params": plain, "weight_decay": 0.0}],
+        [
+            {"params": decayed, "weight_decay": o["decay"], "times": 1.0},
+            {"params": tables, "weight_decay": o["decay"], "times": o["table_rate"]},
+            {"params": plain, "weight_decay": 0.0, "times": 1.0},
+        ],
         lr=o["lr"],
         betas=(0.9, 0.98),
         fused=True,
@@ -325,7 +380,7 @@ def run_trial(data: Path, name: str, lines: int, seed: int, o: dict[str, Any], d
         which = queue.pop()
         rate = min(1.0, step / (0.1 * steps)) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
         for group in optimiser.param_groups:
-            group["lr"] = o["lr"] * rate
+            group["lr"] = o["lr"] * rate * group["times"]
         loss = loss_of(model, pad(rows, which, device), torch.tensor([wanted[i] for i in which]).to(device), o, chance)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -259,7 +259,9 @@ def survey(source: Source, layout: Layout, problems: Problems, known: tuple[str,
     problems.settle()
     if not records:
         raise DataError(f"{', '.join(source.files)}: there is no usable record" + describe_skipped(problems.counts))
-    if layout.label is not None and known is None and len(found) < 2:
+    if layout.label_of == "many" and known is None and not found:
+        raise DataError(f"{source.files[0]}: no record has a label; there must be one or more in {layout.label!r}")
+    if layout.label is not None and layout.label_of != "many" and known is None and len(found) < 2:
         raise DataError(
             f"{source.files[0]}: every record has the label {quote(next(iter(found)))}; there must be two or more"
         )

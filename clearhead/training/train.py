@@ -91,7 +91,7 @@ def train(
 
 
 def announce_records(task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]) -> LinearScore | None:
-    """Print what the task says about its records and the score of a simple model; return that score, if there is one."""
+    """Print what the task says about its records and the score of a simple model, which is returned."""
     for line in task.describe_records(prepared):
         log(line)
     baseline = task.baseline(recipe.corpus, prepared)

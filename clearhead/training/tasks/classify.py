@@ -33,7 +33,7 @@ from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_bat
 from clearhead.training.tasks.framing import frame_rows
 from clearhead.training.tasks.measures import Evaluating, Held, spread
 
-__all__ = ["Class", "Classify", "describe_labels"]
+__all__ = ["Class", "Classify", "describe_labels", "fit_classes"]
 
 MOST_SHOWN = 20
 """Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""
@@ -100,10 +100,7 @@ class Classify(Task):
         )
 
     def fitted(self, spec: Spec) -> Spec:
-        if not isinstance(spec, EncoderSpec | DecoderSpec) or not isinstance(spec.output, Classes):
-            raise OptionError(f"to classify takes an encoder with Classes for output; the model is a {spec_name(spec)}")
-        output = replace(spec.output, count=len(self.labels))
-        return replace(spec, vocabulary=self.tokenizer.vocabulary, output=output)
+        return fit_classes(self, spec)
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         frame, pad = self.frame(), self.tokenizer.pad
@@ -179,3 +176,11 @@ def describe_labels(labels: Sequence[str], prepared: Prepared) -> str:
     if rare and ranked[0][1] >= RARE:
         said += f"; too rare to be learned well: {list_names(rare)}. Accuracy says little about them: see macro F1"
     return said
+
+
+def fit_classes(task: Task, spec: Spec) -> Spec:
+    """Return the spec for the task's vocabulary, with a logit for each of its labels."""
+    if not isinstance(spec, EncoderSpec | DecoderSpec) or not isinstance(spec.output, Classes):
+        raise OptionError(f"to {task.name} takes an encoder with Classes for output; the model is a {spec_name(spec)}")
+    output = replace(spec.output, count=len(task.labels))
+    return replace(spec, vocabulary=task.tokenizer.vocabulary, output=output)
