@@ -55,7 +55,7 @@ space before it. An apostrophe between letters is part of the word, and so are t
 LONG = re.compile(r"(\S{1000})(?=\S)")
 """A stretch without a space so long that it is no word; the cost of merging grows with the square of its length."""
 
-Learn = Callable[[library.Tokenizer, Iterable[str], int], library.Tokenizer]
+Learn = Callable[[library.Tokenizer, Iterable[str], int, int], library.Tokenizer]
 Least = Callable[[library.Tokenizer, Set[str]], int]
 
 
@@ -64,7 +64,8 @@ Least = Callable[[library.Tokenizer, Set[str]], int]
 class Kind:
     """A kind of tokenizer: its parts, and how it learns from texts.
 
-    `untrained` makes the parts. `learn` reads the texts once and returns a tokenizer of at most that many tokens.
+    `untrained` makes the parts. `learn` reads the texts once and returns a tokenizer of at most that many tokens, and
+    merges what occurs at least that often.
     `least` is how many it needs for texts of these characters. `lossless`: every text comes back exactly. `former`
     makes the parts as they were in earlier versions: tokenizers with those are still of this kind.
     """
@@ -166,24 +167,24 @@ def break_long_stretches(texts: Iterable[str]) -> Iterator[str]:
     return (LONG.sub(r"\1 ", text) for text in texts)
 
 
-def learn_byte_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
-    return learn_merges(tokenizer, texts, size, alphabet=BYTE_LEVEL)
+def learn_byte_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
+    return learn_merges(tokenizer, texts, size, often, alphabet=BYTE_LEVEL)
 
 
-def learn_space_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
-    whole = json.loads(learn_merges(tokenizer, texts, size - len(BYTES)).to_str())
+def learn_space_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
+    whole = json.loads(learn_merges(tokenizer, texts, size - len(BYTES), often).to_str())
     learned = sorted(whole["model"]["vocab"], key=whole["model"]["vocab"].__getitem__)[FIRST:]
     whole["model"]["vocab"] = {token: place for place, token in enumerate((*SPECIALS, *BYTES, *learned))}
     return library.Tokenizer.from_str(json.dumps(whole))
 
 
 def learn_merges(
-    tokenizer: library.Tokenizer, texts: Iterable[str], size: int, *, alphabet: Iterable[str] = ()
+    tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int, *, alphabet: Iterable[str] = ()
 ) -> library.Tokenizer:
-    """Train BPE. What is seen once is no pattern: a pair is merged if it occurs at least twice."""
+    """Train BPE. A pair is merged if it occurs at least so often: what is seen once is no pattern."""
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        min_frequency=2,
+        min_frequency=often,
         special_tokens=list(SPECIALS),
         initial_alphabet=list(alphabet),
         show_progress=False,
@@ -192,7 +193,7 @@ def learn_merges(
     return tokenizer
 
 
-def learn_pieces(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+def learn_pieces(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
     trainer = trainers.UnigramTrainer(
         vocab_size=size - len(BYTES), special_tokens=list(SPECIALS), unk_token=UNKNOWN, show_progress=False
     )
@@ -219,7 +220,7 @@ def stabilise(pieces: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
     return sorted(rounded, key=lambda piece: (-piece[1], piece[0]))
 
 
-def learn_words(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+def learn_words(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
     trainer = trainers.WordLevelTrainer(
         vocab_size=size, min_frequency=1, special_tokens=list(SPECIALS), show_progress=False
     )
@@ -227,14 +228,14 @@ def learn_words(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -
     return tokenizer
 
 
-def learn_characters(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+def learn_characters(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
     seen: set[str] = set()
     for text in texts:
         seen.update(text)
     return with_tokens(tokenizer, sorted(normalise(tokenizer, seen)))
 
 
-def learn_nothing(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+def learn_nothing(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
     """Read the texts all the same, so that their problems are reported whatever the kind."""
     for _ in texts:
         pass

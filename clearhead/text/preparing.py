@@ -24,7 +24,7 @@ from clearhead.text.tokenizer import Tokenizer
 __all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "prepare"]
 
 Log = Callable[[str], None]
-FORMAT = 1
+FORMAT = 2
 """The version of what is stored: another version is another key."""
 MOST_LABELS = 1000
 WHOLE = "whole.json"

@@ -39,6 +39,11 @@ MOST_BYTES = 200_000_000
 """The largest tokenizer.json that is read. Gemma's, with 262,000 tokens, has 35 MB."""
 SPARSEST, SPARE = 4, 10_000
 """Ids are below this many times the number of tokens, and this many more: some files leave gaps for later tokens."""
+LEAST_OFTEN, MOST_OFTEN = 2, 10
+"""How often a pair must occur to become a token: twice where a size is asked for. Where none is, from 2 in a corpus of
+400 kB or less to 10 in one of 2 MB or more: a token that is seen less often than that is hardly learned, and costs a
+row of the output product all the same.
+"""
 NO_ID = -1
 """The id of a special token that the tokenizer of an imported model lacks: no token has it."""
 
@@ -110,8 +115,9 @@ class Tokenizer:
     def train(texts: Iterable[str], kind: str = "bpe", size: int | None = None, *, lower: bool = False) -> "Tokenizer":
         """Return a tokenizer of the kind with at most `size` tokens, special ones included, trained on the texts.
 
-        The texts are read once and never held in memory together. Without a size it is `suggested_size` of their bytes;
-        to know those first, the texts are then spooled to a temporary file. The same texts give the same tokenizer.
+        The texts are read once and never held in memory together. Without a size it is `suggested_size` of their bytes,
+        and fewer where frequent pairs run out; to know the bytes first, the texts are spooled to a temporary file. The
+        same texts give the same tokenizer.
         """
         if kind not in KINDS:
             raise OptionError(f"kind: there is no tokenizer {kind!r}; the kinds are {', '.join(KINDS)}")
@@ -249,10 +255,11 @@ def learn(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int 
         # The tokenizer in training holds a lock that any question to it waits for, so its twin is asked.
         twin = library.Tokenizer.from_str(untrained.to_str())
         floor = kind.least(twin, frozenset())
-        return kind.learn(untrained, check_size(kind, twin, reading, size), max(size, floor))
+        return kind.learn(untrained, check_size(kind, twin, reading, size), max(size, floor), LEAST_OFTEN)
     with spool_texts(reading) as texts:
         size = max(suggested_size(reading.n_bytes), kind.least(untrained, reading.characters))
-        return kind.learn(untrained, texts, size)
+        often = min(max(reading.n_bytes // 200_000, LEAST_OFTEN), MOST_OFTEN)
+        return kind.learn(untrained, texts, size, often)
 
 
 def check_size(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int) -> Iterator[str]:

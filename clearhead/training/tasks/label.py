@@ -85,7 +85,7 @@ class Label(Task):
         frame, pad = self.frame(), self.tokenizer.pad
         tokens, _, lengths = frame_rows(store["text"], rows, rows.width, frame, pad, filled=filled)
         wanted = np.zeros((len(rows.which), len(self.labels)), np.int64)
-        for place, row in enumerate(rows.which):
+        for place, row in enumerate(rows.which.tolist()):
             wanted[place, store["label"][row]] = 1
         return to_batch({"tokens": tokens, "lengths": lengths, "wanted": wanted}, rows.full if filled else 0)
 
