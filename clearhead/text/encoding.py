@@ -190,11 +190,19 @@ class Encoding:
             return cut_in_two(self.usable_records(source), found.text_bytes, field=field)
         held_out = every_nth(found.records)
         equal = frozenset() if self.layout.end else self.seen_again(source, found.records, held_out)
+        alone = self.labels_seen_once(source)
         return (
-            (record, held_out(number))
+            (record, held_out(number) and alone.isdisjoint(labels_of(source, self.layout, record) if alone else ()))
             for number, record in number_records(self.usable_records(source))
             if not equal or held_out(number) or hash(record.fields) not in equal
         )
+
+    def labels_seen_once(self, source: Source) -> Set[str]:
+        """Return the labels that a single record has: held out, that record could not be learned from."""
+        if self.layout.label is None or self.layout.label_of == "word":
+            return frozenset()
+        found = Counter(label for one in self.usable_records(source) for label in labels_of(source, self.layout, one))
+        return {label for label, count in found.items() if count == 1}
 
     def seen_again(self, source: Source, n: int, held_out: Callable[[int], bool]) -> Set[int]:
         """Return the hashes of held-out records that occur elsewhere too, if training can do without those."""

@@ -24,7 +24,7 @@ from clearhead.text.encoding import (
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Place, Problems
 from clearhead.text.sources import Aligned, Documents, Record, Table
-from clearhead.text.store import Store, StoreWriter
+from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
 
 BYTE = Tokenizer.train(["any"], "byte")

@@ -1,4 +1,4 @@
-"""The linear classifier on n-grams: it minimises what it says, counts what it says, and is told beside a Transformer."""
+"""The linear classifier on n-grams: it minimises what it says, and what it scores is told beside a Transformer."""
 
 import math
 import random
@@ -76,9 +76,7 @@ def test_what_words_tell_is_learned(letters, monkeypatch):
     monkeypatch.setattr("clearhead.training.linear.MOST_CHARACTERS", 10**6 if letters else 0)
     (texts, labels), (dev, truth) = (zip(*labelled(60, seed), strict=True) for seed in (0, 1))
     numbers = {"beast": 0, "fruit": 1}
-    found = linear_baseline(
-        texts, [numbers[one] for one in labels], dev, [numbers[one] for one in truth], classes=2
-    )
+    found = linear_baseline(texts, [numbers[one] for one in labels], dev, [numbers[one] for one in truth], classes=2)
     assert found.accuracy == 1
 
 

@@ -29,9 +29,8 @@ def rows(n, seed=0):
     for i, (text, kind) in enumerate(labelled(n, seed)):
         labels = [kind] if kind == "fruit" else []
         labels += ["old"] if text.startswith("old") else []
-        if i % RARE == 0:
-            text, labels = f"{text} blue", [*labels, "rare"]
-        yield text, ",".join(labels) or "-"
+        rare = i % RARE == 0
+        yield f"{text} blue" if rare else text, ",".join([*labels, "rare"] if rare else labels) or "-"
 
 
 def table(folder, records):
