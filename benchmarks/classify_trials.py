@@ -54,6 +54,8 @@ BASE: dict[str, Any] = {
     "pool_first": False,
     "span": 0,
     "table_rate": 1.0,
+    "scaled": False,
+    "looks": 10,
 }
 """The default of 2026-11-15, and everything that a variant may change."""
 NG = {"ngrams": (2, 3), "epochs": 8, "least": 400}
@@ -224,7 +226,9 @@ class Classifier(nn.Module):
         super().__init__()
         d = o["d"]
         self.o = o
-        self.table = nn.Parameter(torch.randn(size, d) * o["start"])
+        # Clearhead's `Embedding(scaled=True)`: a table that is √d times smaller moves √d times further in a step.
+        self.factor = d**0.5 if o["scaled"] else 1.0
+        self.table = nn.Parameter(torch.randn(size, d) * (o["start"] / self.factor))
         self.grams = nn.ParameterList(
             nn.Parameter(torch.randn(o["buckets"], d) * o["ngram_start"]) for n in o["ngrams"] if n > 1
         )
@@ -259,10 +263,10 @@ class Classifier(nn.Module):
         o, mask = self.o, t > 0
         if self.training and o["word_dropout"]:
             t = torch.where((torch.rand(t.shape, device=t.device) < o["word_dropout"]) & mask, 1, t)
-        x = F.embedding(t, self.table)
+        x = F.embedding(t, self.table) * self.factor
         hashed = self.hashes(t) if o["ngrams"] else []
         for table, h in zip(self.grams, [h for h, n in zip(hashed, o["ngrams"], strict=True) if n > 1], strict=True):
-            x = x + F.embedding(h, table)
+            x = x + F.embedding(h, table) * self.factor
         if o["position"] == "sine":
             x = x + self.sine[: t.shape[1]]
         x = F.dropout(x, o["embedding_dropout"], self.training)
@@ -389,7 +393,7 @@ def run_trial(data: Path, name: str, lines: int, seed: int, o: dict[str, Any], d
         weight = max(1 / (1 + step / 10), 1 - o["ema"]) if o["ema"] else 1.0
         with torch.no_grad():
             torch._foreach_lerp_(average, [one.detach() for one in model.parameters()], weight)
-        if step % max(1, steps // 10) == 0 or step == steps:
+        if step % max(1, steps // o["looks"]) == 0 or step == steps:
             kept = [one.detach().clone() for one in model.parameters()]
             with torch.no_grad():
                 torch._foreach_copy_([one.data for one in model.parameters()], average)

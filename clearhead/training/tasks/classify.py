@@ -37,6 +37,8 @@ __all__ = ["Class", "Classify", "describe_labels", "fit_classes"]
 
 MOST_SHOWN = 20
 """Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""
+LITTLE = 200_000
+"""Bytes of text below which a corpus is little: a few hundred records, and one in twenty of them to evaluate on."""
 RARE = 20
 """Of a label with fewer training records, a model from scratch learns next to nothing: it is said."""
 
@@ -80,12 +82,18 @@ class Classify(Task):
 
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
-        steps = epochs(4, n_bytes / 4, 4096, least=200)
+        """Return the recipe for this much text. Little text has one layer and small batches, so that there are steps
+        enough; its dev records are too few to choose a checkpoint by. docs/decisions/0016-classification-by-default.md
+        has the trials.
+        """
+        little = n_bytes < LITTLE
+        tokens = min(4096, max(512, 1 << round(math.log2(max(n_bytes / 4 / 32, 1)))))
+        steps = epochs(4, n_bytes / 4, tokens, least=800)
         return Recipe(
             task=cls.name,
             corpus=corpus,
-            tokenizing=Tokenizing(kind="metaspace", lower=True),
-            model=encoder(Size(2, 128, 4, 4, 256), Classes(2, pool="mean"), 0.4),
+            tokenizing=Tokenizing(kind="metaspace", lower=True, size_factor=4.0),
+            model=encoder(Size(1 if little else 2, 128, 4, 4, 256), Classes(2, pool="mean"), 0.4),
             optimizer=Optimizer(
                 lr=1e-3,
                 schedule=Cosine(warmup=steps // 10),
@@ -94,9 +102,9 @@ class Classify(Task):
                 r_drop=2.0,
                 averaging=Ema(0.999),
             ),
-            batching=Batching(tokens=4096, context=256),
-            budget=Budget(steps=steps, patience=10),
-            checkpointing=Checkpointing(evaluate=max(50, steps // 20)),
+            batching=Batching(tokens=tokens, context=256),
+            budget=Budget(steps=steps, patience=None if little else 10),
+            checkpointing=Checkpointing(evaluate=max(50, steps // 20), select="last" if little else "best"),
         )
 
     def fitted(self, spec: Spec) -> Spec:
