@@ -1,4 +1,4 @@
-"""Trials of what a small classifier gains from: tokens, n-grams at the input, dropout of words, R-Drop, mixing, pooling.
+"""Trials of what a small classifier gains from: tokens, n-grams at the input, word dropout, R-Drop, mixup, pooling.
 
 A Transformer of its own, in plain PyTorch, so that a variant is an entry of a dictionary and no change to the package.
 Every trial is one corpus, one number of lines, one seed; results are lines of JSON. Data are those of docs/results.md,
@@ -52,7 +52,6 @@ BASE: dict[str, Any] = {
     "wide": False,
     "conv": 0,
     "pool_first": False,
-    "span": 0,
     "table_rate": 1.0,
     "scaled": False,
     "looks": 10,
@@ -347,7 +346,7 @@ def assess(model: Classifier, rows: list[list[int]], wanted: list[int], device: 
     return right / len(rows), nats / len(rows)
 
 
-def run_trial(data: Path, name: str, lines: int, seed: int, o: dict[str, Any], device: str) -> dict[str, Any]:
+def run_trial(data: Path, name: str, lines: int, seed: int, *, o: dict[str, Any], device: str) -> dict[str, Any]:
     started = time.perf_counter()
     train, dev, test = read_corpus(data, name, lines, seed)
     labels = sorted({label for _, label in train})
@@ -425,7 +424,7 @@ def work(jobs: Any, out: Any, data: Path, ends: float, device: str) -> None:
         except Exception:  # the queue is empty
             return
         try:
-            made = run_trial(data, name, lines, seed, option, device)
+            made = run_trial(data, name, lines, seed, o=option, device=device)
         except Exception as error:  # a trial that fails is a result
             made = {"error": f"{type(error).__name__}: {error}"[:300]}
         out.put({"variant": variant, "corpus": name, "lines": lines, "seed": seed, **made})
