@@ -120,6 +120,7 @@ def test_a_page_that_does_not_hold_fails_and_names_its_line(tmp_path, text, said
         run_page(write(tmp_path, text))
 
 
+@pytest.mark.slow
 def test_a_stranger_has_a_folder_a_file_and_commands_of_their_own(tmp_path):
     page = (
         "```python\n# mine.py\nx = 2\n```\n"
