@@ -174,8 +174,9 @@ def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
 
 @final
 class AdamW(torch.optim.AdamW):
-    """Torch's AdamW without the wrappers of its methods: they import torch._dynamo, which takes two seconds, only
-    to keep a compiler away, and the update is never compiled.
+    """Torch's AdamW on a CPU, without the wrappers around its methods.
+
+    They keep a compiler away, and import it for that, which takes two seconds. The update is never compiled.
     """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -186,7 +187,7 @@ class AdamW(torch.optim.AdamW):
         inspect.unwrap(torch.optim.AdamW.step)(self)
 
 
-def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device) -> AdamW:
+def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device) -> torch.optim.AdamW:
     """Return fused AdamW that decays matrices and not vectors. On a GPU the learning rate is a tensor, which a captured
     step reads.
     """
@@ -196,7 +197,8 @@ def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torc
     ]
     on_gpu = device.type == "cuda"
     rate = torch.tensor(optimizer.lr, device=device) if on_gpu else optimizer.lr
-    return AdamW(
+    kind = torch.optim.AdamW if on_gpu else AdamW
+    return kind(
         [group for group in groups if group["params"]],
         lr=rate,
         betas=optimizer.betas,

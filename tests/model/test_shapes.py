@@ -13,12 +13,21 @@ from tests.model.test_spec_json import SPECS
 BUILDABLE = [spec for spec in SPECS if getattr(spec, "d_model", 99) == 8 and spec.blocks]
 BUILD = """
 import sys
+import torch
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import sized
+from clearhead.training.recipe import Optimizer
+from clearhead.training.train_step import adamw
+from tests.training.test_weight_files import GPT, check_shapes, header_of
 
 for kind in ("encoder", "decoder", "encoder-decoder"):
     build_for_shapes(sized(kind, 100_000, vocabulary=50))
     sized(kind, 10**10, vocabulary=50_000)
+check_shapes(GPT, header_of(GPT), "w")
+model = GPT.build()
+optimizer = adamw(list(model.parameters()), Optimizer(), torch.device("cpu"))
+model(torch.zeros(1, 3, dtype=torch.int64)).sum().backward()
+optimizer.step()
 print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
 """
 
@@ -53,6 +62,7 @@ def test_more_numbers_than_allowed_are_refused_before_they_are_made(make):
 
 
 @pytest.mark.slow
-def test_small_models_and_sizes_import_no_compiler():
+def test_sizes_checks_of_files_and_steps_of_training_import_no_compiler():
+    """It would take two seconds of every command."""
     done = subprocess.run([sys.executable, "-c", BUILD], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
