@@ -44,7 +44,12 @@ def launch_backward(grad: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, deviat
     return grad_x, partial.sum(0)
 
 
-backward_op = triton_op("clearhead::layer_norm_backward", launch_backward, mutates_args=())
+# To register it imports torch's compiler, which takes seconds: a torch that was built for CPUs never calls it.
+backward_op = (
+    triton_op("clearhead::layer_norm_backward", launch_backward, mutates_args=())
+    if torch.version.cuda or torch.version.hip
+    else launch_backward
+)
 
 
 @final

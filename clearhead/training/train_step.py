@@ -5,9 +5,10 @@ CUDA graphs, and replays them: a small model on a large GPU spends its time laun
 """
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +84,8 @@ class TrainState:
         if self.device.type == "cuda":
             zero_all(self.gradients())
         else:
-            self.optimiser.zero_grad(set_to_none=True)
+            for one in self.parameters:
+                one.grad = None
 
     @torch.no_grad()
     def make_state(self) -> None:
@@ -170,6 +172,21 @@ def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
     return functional_call(loss, rounded, (batch,))
 
 
+@final
+class AdamW(torch.optim.AdamW):
+    """Torch's AdamW on a CPU, without the wrappers around its methods.
+
+    They keep a compiler away, and import it for that, which takes two seconds. The update is never compiled.
+    """
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
+
+    @torch.no_grad()
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        inspect.unwrap(torch.optim.AdamW.step)(self)
+
+
 def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device) -> torch.optim.AdamW:
     """Return fused AdamW that decays matrices and not vectors. On a GPU the learning rate is a tensor, which a captured
     step reads.
@@ -180,7 +197,8 @@ def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torc
     ]
     on_gpu = device.type == "cuda"
     rate = torch.tensor(optimizer.lr, device=device) if on_gpu else optimizer.lr
-    return torch.optim.AdamW(
+    kind = torch.optim.AdamW if on_gpu else AdamW
+    return kind(
         [group for group in groups if group["params"]],
         lr=rate,
         betas=optimizer.betas,

@@ -399,7 +399,7 @@ def begun(program, args, said):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)]
 )
-def test_a_signal_saves_and_leaves_and_the_run_goes_on(files, tmp_path, number, code):
+def test_a_signal_saves_and_leaves_and_the_run_goes_on(command, files, tmp_path, number, code):
     long = [*SMALL, "--steps", "100000", "--log-every", "1", "--evaluate-every", "100000"]
     with begun(["-m", "clearhead"], [tmp_path / "run", *files["translate"], *long], "step 1/") as process:
         process.send_signal(number)
@@ -409,10 +409,9 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(files, tmp_path, number, 
     assert "Traceback" not in err
     [checkpoint] = (tmp_path / "run" / "checkpoints").glob("step-*")
     done = json.loads((checkpoint / "state.json").read_text())["step"]
-    args = [sys.executable, "-m", "clearhead", "train", str(tmp_path / "run"), "--resume", "--steps", str(done + 2)]
-    ended = subprocess.run(args, capture_output=True, check=False, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert f"from step {done}" in ended.stderr
+    code, _, err = command(tmp_path / "run", "--resume", "--steps", done + 2)
+    assert code == 0, err
+    assert f"from step {done}" in err
     assert (tmp_path / "run" / "evaluation.json").exists()
 
 
