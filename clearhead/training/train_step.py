@@ -17,6 +17,7 @@ from torch.func import functional_call
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.compiling import compile, without_garbage_collection
 from clearhead.devices import takes_foreach, widest_float
+from clearhead.model import layer_norm_gpu
 from clearhead.registry import is_built_in
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.foreach import copy_all, move_all, zero_all
@@ -58,6 +59,8 @@ class TrainState:
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
         self.loss_module = BatchLoss(model, task, optimizer)
+        if machine.compile and self.device.type == "cuda":
+            layer_norm_gpu.register()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
         self.run_loss = compile(loss_in, device=self.device.type) if machine.compile else loss_in
         self.make_state()
