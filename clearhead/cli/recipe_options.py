@@ -22,7 +22,17 @@ from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
 from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
+from clearhead.training.recipe import (
+    Batching,
+    Budget,
+    Checkpointing,
+    Machine,
+    Open,
+    Optimizer,
+    Precision,
+    Recipe,
+    Select,
+)
 from clearhead.training.schedules import SCHEDULES, Schedule
 from clearhead.training.tasks import TASKS, Embed, Task, name_of, task_named
 
@@ -214,7 +224,26 @@ def as_recipe(choices: Choices) -> Recipe:
     machine = as_machine(choices.machine)
     default = defaults.default_recipe(choices.task, as_corpus(task, choices.text), machine)
     seed = default.seed if choices.machine.seed is None else choices.machine.seed
-    return replace(overridden(choices, default), seed=seed)
+    return replace(overridden(choices, default), seed=seed, open=left_open(choices))
+
+
+def left_open(choices: Choices) -> tuple[Open, ...]:
+    """Return what the options leave to be fitted to the budget."""
+    model, optimizer, budget, tokenizer = choices.model, choices.optimizer, choices.budget, choices.tokenizer
+    given: dict[Open, bool] = {
+        "budget": any(value is not None for value in (budget.steps, budget.minutes, budget.epochs)),
+        "vocabulary": tokenizer.vocabulary is not None or choices.fine_tuning.from_ is not None,
+        "model": bool(model.preset or model.size or tokenizer.vectors or choices.fine_tuning.from_),
+        "dropout": model.dropout is not None or model.preset is not None or choices.fine_tuning.from_ is not None,
+        "decay": optimizer.weight_decay is not None or choices.fine_tuning.from_ is not None,
+        "batch": bool(choices.batches.tokens or choices.fine_tuning.from_),
+        "lr": bool(optimizer.lr or choices.fine_tuning.from_),
+        "schedule": optimizer.schedule is not None,
+        "warmup": optimizer.warmup is not None or (optimizer.schedule is not None and "(" in optimizer.schedule),
+        "evaluate": choices.checkpointing.evaluate_every is not None,
+        "log": choices.checkpointing.log_every is not None,
+    }
+    return tuple(name for name, is_given in given.items() if not is_given)
 
 
 def as_fine_tuned(choices: Choices, path: str) -> Recipe:
@@ -250,6 +279,7 @@ def as_fine_tuned(choices: Choices, path: str) -> Recipe:
         budget=budget,
         checkpointing=as_checkpointing(choices.checkpointing, default.checkpointing, budget),
         seed=default.seed if seed is None else seed,
+        open=left_open(choices),
     )
 
 
@@ -291,7 +321,8 @@ def as_machine(options: MachineOptions) -> Machine:
         choose_device(options.device or "auto")
     except OptionError as error:
         raise wrong("--device", str(error).removeprefix("device: ")) from error
-    return new_machine(options, Machine())
+    adapts = options.threads is None and not options.deterministic
+    return new_machine(options, Machine(adapt_threads=adapts))
 
 
 def new_machine(options: MachineOptions, old: Machine) -> Machine:

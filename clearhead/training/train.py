@@ -24,6 +24,7 @@ from clearhead.training.claiming import (
     upgrade,
 )
 from clearhead.training.fine_tuning import begin_tuning, check_known, load_source, tuned_task
+from clearhead.training.fitting import Workload, choose_vocabulary, fit, planned_again
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.loop import Trainer, Watcher, Work
@@ -62,12 +63,13 @@ def train(
     `data` is where token ids are kept, in the run folder unless several runs share them; `checkpoints` is a folder of
     their own for checkpoints, on another disk for instance.
     """
+    began = time.perf_counter()
     folder = RunFolder(Path(path))
     kind = task_named(recipe.task)
     check_new(folder)
     with folder.lock() as held:
         claim(folder, checkpoints)
-        recipe = replace(recipe, machine=resolve_machine(recipe.machine))
+        recipe = choose_vocabulary(replace(recipe, machine=resolve_machine(recipe.machine)))
         source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
         prepared, task = prepare_text(recipe, kind, source, data or folder.data, log)
         spec = task.fitted(recipe.model)
@@ -75,6 +77,11 @@ def train(
             spec = resized(spec, recipe.parameters)
         held.check()
         recipe = replace(recipe, model=spec)
+        if recipe.open or recipe.budget.minutes is not None:
+            prepare_machine(recipe.machine)
+            workload = Workload(task=task, prepared=prepared, used=time.perf_counter() - began)
+            recipe = fit(recipe, workload, log)
+            spec = recipe.model
         if source is not None:
             recipe = begin_tuning(folder, recipe, task, source, log)
         chat = None if source is None or task.target != "continues" else source.folder.chat()
@@ -141,8 +148,22 @@ def resume(
             optimizer=replace(recipe.optimizer, lr=lr or recipe.optimizer.lr),
             machine=resolve_machine(machine or recipe.machine),
         )
+        changed = with_plan(changed, recipe, checkpoint)
         work = Work(folder=folder, recipe=changed, prepared=prepared, task=task, spec=spec)
         return Training(work, held, watcher, log).run(checkpoint, lambda: take_over(work, found, held))
+
+
+def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Recipe:
+    """Return a recipe to resume with the plan of its minutes: the old one, unless the budget is another."""
+    if recipe.budget.minutes is None:
+        return replace(recipe, plan=None)
+    if recipe.plan is not None and recipe.budget.minutes == old.budget.minutes:
+        return recipe
+    if checkpoint is None:
+        return replace(recipe, plan=planned_again(recipe, done=0, seconds=0.0, spent=0.0))
+    seconds = checkpoint.state["seconds"]
+    spent = checkpoint.state.get("spent", seconds)
+    return replace(recipe, plan=planned_again(recipe, done=checkpoint.step, seconds=seconds, spent=spent))
 
 
 def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpoints:
@@ -241,11 +262,11 @@ class Stopped(RunError):
 def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
     """Write evaluation.json: the scores of the weights to use on the validation set."""
     started = time.perf_counter()
-    checkpointing = trainer.recipe.checkpointing
+    checkpointing, plan = trainer.recipe.checkpointing, trainer.recipe.plan
     held = Held(
         store=prepared.dev,
         tokens=trainer.recipe.batching.at_once,
-        score_records=MOST_ASSESSED if checkpointing.score_records else 0,
+        score_records=(MOST_ASSESSED if plan is None else plan.scored) if checkpointing.score_records else 0,
         samples=checkpointing.samples,
         bfloat16=trainer.train_state.bfloat16,
     )
