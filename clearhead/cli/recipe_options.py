@@ -177,6 +177,13 @@ class MachineOptions:
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Reproduce a run bit for bit, also on a GPU.")
     ] = False
+    activation_checkpointing: Annotated[
+        bool | None,
+        typer.Option(
+            "--activation-checkpointing/--no-activation-checkpointing",
+            help="Save memory: compute what is between blocks again on the way back.",
+        ),
+    ] = None
     threads: Annotated[Count, typer.Option(min=1, metavar="N", help="CPU threads.")] = None
     seed: Annotated[Count, typer.Option(min=0, metavar="N", help="Random seed.  [default: 1]")] = None
 
@@ -327,7 +334,7 @@ def as_machine(options: MachineOptions) -> Machine:
 
 def new_machine(options: MachineOptions, old: Machine) -> Machine:
     """Return a machine with what was given in place of its own."""
-    names = ("device", "precision", "compile", "threads")
+    names = ("device", "precision", "compile", "threads", "activation_checkpointing")
     changed = present({name: getattr(options, name) for name in names})
     return replace(old, **changed, deterministic=options.deterministic or old.deterministic)
 

@@ -345,7 +345,10 @@ def position(column: str, names: Sequence[str], path: str) -> int:
     """Return the index of a column among those there are."""
     if names.count(column) != 1:
         what = "more than one column" if column in names else "no column"
-        raise DataError(f"{display_name(path)}: there is {what} {quote(column)}; its columns are {list_names(names)}")
+        hint = "" if column in names else ". If its first line is no header, give columns by number: --columns 1,2"
+        raise DataError(
+            f"{display_name(path)}: there is {what} {quote(column)}; its columns are {list_names(names)}{hint}"
+        )
     return names.index(column)
 
 

@@ -24,10 +24,12 @@ from clearhead.training.checkpoints import Checkpoint, Checkpoints, copy_into, n
 from clearhead.training.divergence import LossWatch
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
+from clearhead.training.losses import NOTHING
 from clearhead.training.machine import ThreadWatch
 from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.pacing import Pacing
+from clearhead.training.phases import phase
 from clearhead.training.pretrained import trained_tensors
 from clearhead.training.recipe import Recipe
 from clearhead.training.stopping import Stopping
@@ -99,6 +101,7 @@ class Trainer:
         self.since_best = 0
         self.best: dict[str, float] | None = None
         self.rate = 0.0
+        self.splits = work.recipe.machine.splits
         self.watch = LossWatch(self.recipe.optimizer.schedule.warmup)
         self.log_size = 0
         self.metrics_log: MetricsLog
@@ -158,7 +161,11 @@ class Trainer:
         saved = self.done
         while not self.is_finished() and not stopping.asked:
             began = self.position
-            self.step(batches)
+            if not self.done:
+                with phase("the first step", self.log):
+                    self.step(batches)
+            else:
+                self.step(batches)
             logs = self.done % checkpointing.log == 0
             if logs:
                 self.wait()
@@ -171,7 +178,8 @@ class Trainer:
                 self.write_step()
                 self.threads.look()
             if evaluates:
-                self.evaluate()
+                with phase("evaluating", self.log):
+                    self.evaluate()
             if evaluates or self.done % save_every == 0:
                 self.save()
                 saved = self.done
@@ -188,16 +196,43 @@ class Trainer:
     def step(self, batches: Iterator[Batch]) -> None:
         """Take one optimiser step, with random numbers of its own."""
         recipe = self.recipe
-        torch.manual_seed(step_seed(recipe.seed, self.done))
         passes = [next(batches) for _ in range(recipe.batching.passes)]
         rate = recipe.optimizer.lr * self.schedule_share()
         ema_weight = recipe.optimizer.averaging.ema_weight(self.done + 1, self.total)
         self.train_state.hold_average(ema_weight)
-        self.stepper.step(passes, rate)
+        while not self.try_step(passes, rate):
+            self.halve_batches(max(len(batch["wanted"]) for batch in passes))
         self.train_state.update_average(ema_weight)
         self.rate = rate
         self.step_tokens += sum(map(count_tokens, passes))
         self.done += 1
+
+    def try_step(self, batches: list[Batch], rate: float) -> bool:
+        """Take a step with random numbers of its own; return False where the GPU's memory is too small for it."""
+        torch.manual_seed(step_seed(self.recipe.seed, self.done))
+        nll, places = self.train_state.nll.clone(), self.train_state.places
+        try:
+            self.stepper.step([part for batch in batches for part in split_rows(batch, self.splits)], rate)
+        except torch.OutOfMemoryError:
+            self.train_state.nll.copy_(nll)
+            self.train_state.places = places
+            return False
+        return True
+
+    def halve_batches(self, rows: int) -> None:
+        """Compute micro-batches in twice as many parts from now on: the same step, in half of the memory."""
+        if self.splits >= rows:
+            raise RunError(
+                f"{self.folder.path}: the GPU's memory is too small for a single row of {self.recipe.batching.context} "
+                "tokens. Take a smaller model or --context, --activation-checkpointing, or another --device"
+            )
+        self.splits *= 2
+        self.train_state.clear_gradients()
+        self.stepper = make_stepper(self.train_state, self.recipe.machine)  # without what was captured
+        if self.train_state.device.type == "cuda":
+            torch.cuda.empty_cache()
+        tokens = self.recipe.batching.at_once // self.splits
+        self.log(f"out of GPU memory: micro-batches are halved, to about {tokens:,} tokens; the steps are the same")
 
     def schedule_share(self) -> float:
         """Return the share of the peak rate; in a budget of minutes a step may count for several planned ones."""
@@ -311,6 +346,19 @@ class Trainer:
         self.step_tokens = int(state.get("step_tokens", 0))
         self.pacing.restore(state, done=self.done)
         self.log_size, self.held.saved = state["metrics_size"], checkpoint.folder.name
+
+
+def split_rows(batch: Batch, parts: int) -> list[Batch]:
+    """Return a batch as so many smaller ones, of about as many rows each; those that ask for nothing are left out.
+
+    >>> [one["wanted"].tolist() for one in split_rows({"wanted": torch.tensor([[1], [2], [NOTHING]])}, 2)]
+    [[[1], [2]]]
+    """
+    if parts == 1:
+        return [batch]
+    split = {name: one.tensor_split(parts) for name, one in batch.items()}
+    found = [{name: pieces[i] for name, pieces in split.items()} for i in range(parts)]
+    return [one for one in found if (one["wanted"] != NOTHING).any()]
 
 
 def crosses(before: float, after: float, every: int) -> bool:

@@ -2,12 +2,12 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
 from clearhead.errors import OptionError, RunError
-from clearhead.files import os_errors_as_run_errors, read_sealed, write_sealed
+from clearhead.files import os_errors_as_run_errors, read_json, read_sealed, write_sealed
 from clearhead.model import spec_json
 from clearhead.model.lora import Lora
 from clearhead.model.sizes import Spec
@@ -30,6 +30,7 @@ __all__ = [
     "Origin",
     "Plan",
     "Recipe",
+    "load_recipe",
     "read_origin",
     "read_recipe",
     "write_recipe",
@@ -144,6 +145,9 @@ class Machine:
 
     `graphs`: on a GPU a step is captured once for each shape and replayed, which spares launching its kernels.
     `adapt_threads`: on a busy machine fewer threads are used than `threads`, as many as serve.
+    `activation_checkpointing`: between blocks only their inputs are kept, and the rest is computed again on the way
+    back: less memory for a third more work. `splits`: each micro-batch is computed in so many parts, which is the same
+    step in less memory.
     """
 
     device: str = "auto"
@@ -153,9 +157,11 @@ class Machine:
     deterministic: bool = False
     threads: int | None = None
     adapt_threads: bool = added(False)
+    activation_checkpointing: bool = added(False)
+    splits: int = added(1)
 
     def __post_init__(self) -> None:
-        positive(self, "threads")
+        positive(self, "threads", "splits")
 
 
 @final
@@ -293,6 +299,21 @@ def write_recipe(recipe: Recipe | Origin, path: Path, *, run: str | None = None)
     content = to_json(recipe, CLASSES)
     with os_errors_as_run_errors(path):
         write_sealed(path, content if run is None else {"run": run, **content})
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Return the recipe in a file that a person may have edited: its checksum is not looked at.
+
+    What belongs to the run it is from is left out: its id, and the plan of its minutes.
+    """
+    content = read_json(path, error=OptionError)
+    if not isinstance(content, dict):
+        raise OptionError(f"{path}: expected the JSON object of a recipe; came {type(content).__name__}")
+    plain = {name: value for name, value in content.items() if name not in ("format", "run", "sha256")}
+    made = from_json(use_current_names(plain), CLASSES, where=str(path), then=THEN)
+    if not isinstance(made, Recipe):
+        raise OptionError(f"{path}: holds no recipe but {type(made).__name__}")
+    return replace(made, plan=None)
 
 
 def read_recipe(path: Path, *, check: Callable[[dict[str, Any]], object] | None = None) -> Recipe:
