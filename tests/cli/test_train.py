@@ -169,12 +169,16 @@ def test_minutes_that_are_too_few_are_refused_and_leave_nothing(command, files, 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_resume_takes_smaller_micro_batches(command, files, tmp_path):
+def test_a_resume_takes_smaller_micro_batches_and_evaluate_remembers_the_columns(
+    command, files, tmp_path, corpus, capsys
+):
     command(tmp_path / "run", *files["classify"], *SHORT)
     code, _, err = command(tmp_path / "run", "--resume", "--steps", "5", "--micro-batch-tokens", "100")
     assert code == 0, err
     recipe = load(tmp_path / "run").folder.recipe()
     assert (recipe.machine.splits, recipe.batching.micro_batch_tokens) == (3, None)
+    assert run(["evaluate", str(tmp_path / "run"), "--table", str(corpus / "t.tsv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 300
 
 
 def test_a_table_without_a_header_and_a_header_read_as_data_are_told(command, corpus, tmp_path):
