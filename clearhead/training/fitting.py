@@ -110,8 +110,9 @@ def fit(recipe: Recipe, workload: Workload, log: Log) -> Recipe:
         recipe = plan_goal(recipe, workload, pace, seconds)
     steps = planned_steps(recipe, workload)
     check_steps(recipe, steps, pace, log)
-    recipe = fit_learning(recipe, workload, steps, pace)
-    recipe = fit_evaluations(recipe, steps, pace, scoring, seconds)
+    if workload.task.sizes or "budget" not in recipe.open:  # else all of it is the task's own choice
+        recipe = fit_learning(recipe, workload, steps, pace)
+        recipe = fit_evaluations(recipe, steps, pace, scoring, seconds)
     log(describe(recipe, steps, pace, scoring, model))
     return replace(recipe, open=())
 
@@ -311,7 +312,8 @@ def fit_learning(recipe: Recipe, workload: Workload, steps: int, pace: Pace) -> 
         peak, usual = RATES[kind]
         share = min(1.0, math.sqrt(recipe.batching.tokens / usual))
         optimizer = replace(optimizer, lr=min(peak, float(f"{peak * RATE_WIDTH / width_of(model) * share:.2g}")))
-    schedule = Cosine(floor=0.02) if "schedule" in recipe.open else optimizer.schedule
+    fits = "schedule" in recipe.open and workload.task.sizes
+    schedule = Cosine(floor=0.02) if fits else optimizer.schedule
     warmup = optimizer.schedule.warmup
     if "warmup" in recipe.open:
         warmup = max(1, min(2000, round(WARMUP * steps)))

@@ -113,8 +113,14 @@ class Pacing:
         """Go on from a checkpoint. From one of another plan, or of none, only steps and seconds are taken."""
         self.steps, self.seconds = done, float(state["seconds"])
         self.seen = (self.seconds, self.steps)
-        self.spent = float(state.get("spent", self.seconds))
+        self.spent = read_number(state, "spent", self.seconds)
         same = state.get("planned") == self.plan.steps
-        self.position = float(state["position"]) if same else float(done)
-        self.stride = float(state["stride"]) if same else 1.0
-        self.scoring = float(state.get("scoring", 0.0))
+        self.position = read_number(state, "position", float(done)) if same else float(done)
+        self.stride = read_number(state, "stride", 1.0) if same else 1.0
+        self.scoring = read_number(state, "scoring", self.plan.evaluation_seconds)
+
+
+def read_number(state: Mapping[str, Any], name: str, default: float) -> float:
+    """Return a number of a checkpoint's state, and the default where it has none that is above 0."""
+    found = state.get(name)
+    return float(found) if isinstance(found, int | float) and 0 < found < math.inf else default

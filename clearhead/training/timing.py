@@ -73,8 +73,9 @@ def time_steps(recipe: Recipe, spec: Spec, task: Task, prepared: Prepared, *, se
     device = torch.device(recipe.machine.device)
     torch.manual_seed(recipe.seed)
     model = spec.build().to(device).train()
-    # Compiling takes longer than all of this; a compiled step is seldom slower than a plain one.
-    stepper = make_stepper(TrainState(model, task, recipe.optimizer, recipe.machine), recipe.machine)
+    # Compiling takes longer than all of this, and a compiled step is seldom slower than a plain one.
+    machine = replace(recipe.machine, compile=False)
+    stepper = make_stepper(TrainState(model, task, recipe.optimizer, machine), machine)
     steps = read_steps(recipe, task, prepared, stepper)
     setup = 0.0
     if device.type == "cuda":
