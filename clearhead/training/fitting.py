@@ -4,7 +4,7 @@ A few real steps are timed first. From their speed follow how many tokens the bu
 length of the text: the model's size, the batch, learning rate and schedule, dropout, and how often to evaluate. The
 result is a plain recipe: it is written to recipe.json, and a resume follows it without fitting anything anew.
 
-The rules are simple on purpose, and their figures come from the trials in docs/decisions/0016-the-budget.md.
+The rules are simple on purpose, and their figures come from the trials in docs/decisions/0017-the-budget.md.
 """
 
 import functools
