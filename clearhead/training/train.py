@@ -3,9 +3,9 @@
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tunin
 from clearhead.training.fitting import Workload, choose_vocabulary, fit, planned_again
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
+from clearhead.training.linear import LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
@@ -80,7 +81,7 @@ def train(
     with leave_nothing(folder), folder.lock() as held:
         claim(folder, checkpoints)
         source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
-        recipe, task, prepared = follow(recipe, data or folder.data, source, log)
+        recipe, task, prepared, baseline = follow(recipe, data or folder.data, source, log)
         spec = recipe.model
         held.check()
         if source is not None:
@@ -90,6 +91,8 @@ def train(
         folder.checkpoints.create()
         held.add(folder.checkpoints.folder)
         folder.begin(recipe)
+        if baseline is not None:
+            folder.write_own(folder.baseline, asdict(baseline))
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
         return Training(work, held, watcher, log).run(None, lambda: None)
 
@@ -110,14 +113,25 @@ def starting_from(initial: Run | str | Path, recipe: Recipe) -> Recipe:
     )
 
 
-def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], None]) -> tuple[Recipe, Task, Prepared]:
-    """Return a recipe as it is followed, with nothing left open, and the task and text that it is for."""
+class Followed(NamedTuple):
+    """A recipe with nothing left open, the task and text that it is for, and the score of a simple model."""
+
+    recipe: Recipe
+    task: Task
+    prepared: Prepared
+    baseline: LinearScore | None
+
+
+def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], None]) -> Followed:
+    """Prepare the text of a recipe, train the simple model of its task, and fit what the recipe leaves open."""
     began = time.perf_counter()
     recipe = choose_vocabulary(replace(recipe, machine=resolve_machine(recipe.machine)))
     with phase("reading and tokenising the text", log):
         prepared, task = prepare_text(recipe, task_named(recipe.task), source, data, log)
     if header := find_header(task, prepared):
         log(header)
+    with phase("training a linear model to compare with", log):
+        baseline = announce_records(task, recipe, prepared, log)
     spec = task.fitted(recipe.model)
     if recipe.parameters is not None:
         spec = resized(spec, recipe.parameters)
@@ -127,7 +141,7 @@ def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], 
         workload = Workload(task=task, prepared=prepared, used=time.perf_counter() - began)
         with phase("timing a few steps", log):
             recipe = fit(recipe, workload, log)
-    return recipe, task, prepared
+    return Followed(recipe, task, prepared, baseline)
 
 
 def find_header(task: Task, prepared: Prepared) -> str | None:
@@ -152,7 +166,17 @@ def followed_recipe(recipe: Recipe, *, log: Callable[[str], None] = to_stderr) -
     """
     source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
     with tempfile.TemporaryDirectory() as folder:
-        return follow(recipe, Path(folder), source, log)[0]
+        return follow(recipe, Path(folder), source, log).recipe
+
+
+def announce_records(task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]) -> LinearScore | None:
+    """Print what the task says about its records and the score of a simple model, which is returned."""
+    for line in task.describe_records(prepared):
+        log(line)
+    baseline = task.baseline(recipe.corpus, prepared)
+    if baseline is not None:
+        log(baseline.announce())
+    return baseline
 
 
 def prepare_text(
@@ -314,7 +338,7 @@ class Training:
         try:
             with phase("scoring the best weights on the validation set", self.log):
                 run = load(work.folder.path, device=str(device))
-                write_evaluation(run, work.prepared, trainer)
+                write_evaluation(run, work.prepared, trainer, self.log)
         except KeyboardInterrupt:
             raise StoppedScoring(work.folder.path, trainer.done) from None
         return run
@@ -346,8 +370,8 @@ class StoppedScoring(RunError):
         self.exit_code = 130
 
 
-def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
-    """Write evaluation.json: the scores of the weights to use on the validation set."""
+def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callable[[str], None]) -> None:
+    """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a simple model."""
     started = time.perf_counter()
     checkpointing, plan = trainer.recipe.checkpointing, trainer.recipe.plan
     held = Held(
@@ -369,5 +393,10 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
         "seconds": round(time.perf_counter() - started, 2),
         "samples": assessed.samples,
     }
+    if run.folder.baseline.exists():
+        said = run.folder.read_own(run.folder.baseline)
+        baseline = LinearScore(**{field.name: said[field.name] for field in fields(LinearScore)})
+        found["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
+        log(baseline.verdict(assessed.scores["accuracy"]))
     trainer.held.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in found.items()})
