@@ -4,6 +4,7 @@ Words, pairs of neighbouring words and, where there is little text, groups of le
 become tf-idf, and logistic regression with an L2 penalty is fitted by L-BFGS. Nothing of it goes into the Transformer.
 """
 
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["LinearScore", "NgramCounts", "fit_logistic", "linear_baseline", "split_words"]
+__all__ = ["LinearScore", "NgramCounts", "fit_logistic", "linear_baseline", "records_apart", "split_words"]
 
 Keys = NDArray[np.int64]
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -25,8 +26,8 @@ WORDS = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
 """A word, a letter of a script without spaces, or a sign."""
 LETTERS = (3, 4, 5)
 """How many letters of a word make a group; the word's ends count as letters."""
-MOST_RECORDS, MOST_CHARACTERS = 200_000, 4_000_000
-"""Records that are learned from, evenly over the corpus; characters up to which groups of letters are counted too."""
+MOST_RECORDS, MOST_BYTES, MOST_CHARACTERS = 200_000, 20_000_000, 4_000_000
+"""Records and bytes of text that are learned from; characters up to which groups of letters are counted too."""
 PENALTY = 0.2
 """The weight of half the squared norm of the weights beside the summed loss. From 0.1 to 1 accuracy hardly changes."""
 RARE_RECORDS = 5_000
@@ -37,17 +38,20 @@ ITERATIONS = 40
 @final
 @dataclass(frozen=True, kw_only=True)
 class LinearScore:
-    """How well a linear model does on the dev records: `accuracy`, the `features` it has, the `seconds` it took."""
+    """How well a linear model does on the dev records: `accuracy`, the `features` it has, how many `records` it learned
+    from, the `seconds` it took.
+    """
 
     accuracy: float
     features: int
+    records: int
     seconds: float
 
     def announce(self) -> str:
         """Return the line that is printed before a Transformer is trained."""
         return (
-            f"the line to beat: a linear model on {self.features:,} n-grams is right on {self.accuracy:.1%} of the dev "
-            f"records ({self.seconds:.1f} s)"
+            f"the line to beat: a linear model on {self.features:,} n-grams of {self.records:,} records is right on "
+            f"{self.accuracy:.1%} of the dev records ({self.seconds:.1f} s)"
         )
 
     def verdict(self, accuracy: float) -> str:
@@ -221,18 +225,26 @@ def fit_logistic(x: Sparse, target: Tensor, penalty: float = PENALTY) -> Tensor:
     return weights
 
 
+def records_apart(records: int, n_bytes: int) -> int:
+    """Return n where every n-th record of a corpus is enough for a linear model: all of a small one.
+
+    >>> records_apart(60_000, 4_000_000), records_apart(500_000, 40_000_000)
+    (1, 3)
+    """
+    return max(1, math.ceil(records / MOST_RECORDS), math.ceil(n_bytes / MOST_BYTES))
+
+
 def linear_baseline(
     texts: Sequence[str], labels: Sequence[int], dev_texts: Sequence[str], dev_labels: Sequence[int], *, classes: int
 ) -> LinearScore:
     """Train a linear model on the texts, and return its score on the dev texts. Labels are numbers below `classes`."""
     started = time.perf_counter()
-    every = max(1, -(-len(texts) // MOST_RECORDS))
-    texts, wanted = texts[::every], torch.tensor(labels[::every])
     counts = NgramCounts(texts, letters=sum(map(len, texts)) <= MOST_CHARACTERS)
-    weights = fit_logistic(counts.vectors(texts), F.one_hot(wanted, classes).float())
+    weights = fit_logistic(counts.vectors(texts), F.one_hot(torch.tensor(labels), classes).float())
     found = counts.vectors(dev_texts).logits(weights).argmax(-1)
     return LinearScore(
         accuracy=(found == torch.tensor(dev_labels)).double().mean().item(),
         features=counts.features,
+        records=len(texts),
         seconds=time.perf_counter() - started,
     )

@@ -9,7 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.training.linear import LinearScore, NgramCounts, Sparse, fit_logistic, linear_baseline, split_words
+from clearhead.training.linear import (
+    LinearScore,
+    NgramCounts,
+    Sparse,
+    fit_logistic,
+    linear_baseline,
+    records_apart,
+    split_words,
+)
 from tests.training.small_runs import labelled
 
 
@@ -92,11 +100,11 @@ def test_a_class_without_training_records_is_never_right():
     assert found.accuracy == pytest.approx(2 / 3)
 
 
-def test_of_many_records_some_are_learned_from(monkeypatch):
-    monkeypatch.setattr("clearhead.training.linear.MOST_RECORDS", 10)
-    texts = [f"w{i}" for i in range(35)]
-    found = linear_baseline(texts, [i % 2 for i in range(35)], ["w0"], [0], classes=2)
-    assert found.features < 10 * 10
+@pytest.mark.parametrize(
+    ("records", "n_bytes", "apart"), [(1, 1, 1), (200_000, 20_000_000, 1), (200_001, 1, 2), (10, 50_000_000, 3)]
+)
+def test_of_a_large_corpus_some_records_are_enough(records, n_bytes, apart):
+    assert records_apart(records, n_bytes) == apart
 
 
 def test_the_same_records_give_the_same_score():
@@ -108,9 +116,9 @@ def test_the_same_records_give_the_same_score():
 
 
 def test_a_better_linear_model_is_told_plainly():
-    score = LinearScore(accuracy=0.9, features=1200, seconds=0.5)
+    score = LinearScore(accuracy=0.9, features=1200, records=500, seconds=0.5)
     assert score.announce() == (
-        "the line to beat: a linear model on 1,200 n-grams is right on 90.0% of the dev records (0.5 s)"
+        "the line to beat: a linear model on 1,200 n-grams of 500 records is right on 90.0% of the dev records (0.5 s)"
     )
     assert score.verdict(0.85).startswith("the linear model on n-grams is better: 90.0% of the dev records")
     assert score.verdict(0.9) == "dev accuracy 90.0%; the linear model on n-grams has 90.0%"

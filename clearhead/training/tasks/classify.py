@@ -25,7 +25,7 @@ from clearhead.text.store import Store
 from clearhead.training.answers import one_line
 from clearhead.training.averaging import Ema
 from clearhead.training.default_models import encoder, epochs
-from clearhead.training.linear import LinearScore, linear_baseline
+from clearhead.training.linear import LinearScore, linear_baseline, records_apart
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import Cosine
 from clearhead.training.scores import score_classes
@@ -75,9 +75,11 @@ class Classify(Task):
         numbers = {name: number for number, name in enumerate(self.labels)}
         texts: dict[bool, list[str]] = {False: [], True: []}
         wanted: dict[bool, list[int]] = {False: [], True: []}
-        for (text,), (label,), held in read_split(corpus, self.layout(self.context), found):
-            texts[held].append(text)
-            wanted[held].append(numbers[label])
+        every = records_apart(found.records, found.text_bytes)
+        for place, ((text,), (label,), held) in enumerate(read_split(corpus, self.layout(self.context), found)):
+            if held or place % every == 0:
+                texts[held].append(text)
+                wanted[held].append(numbers[label])
         return linear_baseline(texts[False], wanted[False], texts[True], wanted[True], classes=len(self.labels))
 
     @classmethod
