@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 __all__ = ["phase"]
 
-FIRST, NEXT = 5.0, 10.0
+FIRST, NEXT = 8.0, 10.0
 """Seconds until the first line, and between those after it."""
 
 
