@@ -328,15 +328,15 @@ def as_machine(options: MachineOptions) -> Machine:
         choose_device(options.device or "auto")
     except OptionError as error:
         raise wrong("--device", str(error).removeprefix("device: ")) from error
-    adapts = options.threads is None and not options.deterministic
-    return new_machine(options, Machine(adapt_threads=adapts))
+    return new_machine(options, Machine(adapt_threads=True))
 
 
 def new_machine(options: MachineOptions, old: Machine) -> Machine:
     """Return a machine with what was given in place of its own."""
     names = ("device", "precision", "compile", "threads", "activation_checkpointing")
     changed = present({name: getattr(options, name) for name in names})
-    return replace(old, **changed, deterministic=options.deterministic or old.deterministic)
+    adapts = old.adapt_threads and options.threads is None and not options.deterministic
+    return replace(old, **changed, adapt_threads=adapts, deterministic=options.deterministic or old.deterministic)
 
 
 def as_tokenizing(options: TokenizerOptions, recipe: Recipe) -> Tokenizing:

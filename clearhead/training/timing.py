@@ -28,8 +28,8 @@ MOST_PLANNED = 2000
 FEW_RECORDS = 8
 BACKWARD = 3
 """A training step takes about three times as long as its forward pass alone."""
-LAUNCHES = {"cpu": 0.0, "cuda": 0.03, "mps": 0.03}
-"""Seconds that launching the kernels of a forward pass takes, where it is not captured."""
+LAUNCHES = 0.03
+"""Seconds that launching the kernels of a forward pass takes on a GPU, where it is not captured."""
 
 
 class Pace(NamedTuple):
@@ -152,9 +152,6 @@ def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepare
         task.score(model, replace(held, score_records=records))
         clock.append(time.perf_counter())
     samples, both = clock[1] - clock[0], clock[2] - clock[1]
-    forward = tokens / (BACKWARD * pace.tokens_per_second) + tokens / held.tokens * LAUNCHES[model_device(model)]
+    launches = 0.0 if next(model.parameters()).device.type == "cpu" else LAUNCHES
+    forward = tokens / (BACKWARD * pace.tokens_per_second) + tokens / held.tokens * launches
     return ScoringPace(forward + samples, max(0.0, both - samples) / max(few, 1))
-
-
-def model_device(model: nn.Module) -> str:
-    return next(model.parameters()).device.type
