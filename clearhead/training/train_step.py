@@ -325,4 +325,6 @@ def to_device(batch: Mapping[str, Tensor], device: torch.device) -> Batch:
 
 def make_stepper(train_state: TrainState, machine: Machine) -> Stepper:
     """Return a stepper for the device: captured on a GPU unless the machine's options say otherwise."""
-    return Captured(train_state) if train_state.device.type == "cuda" and machine.graphs else Eager(train_state)
+    # Activation checkpointing reads the state of random numbers, which a captured step cannot.
+    graphs = machine.graphs and not machine.activation_checkpointing
+    return Captured(train_state) if train_state.device.type == "cuda" and graphs else Eager(train_state)

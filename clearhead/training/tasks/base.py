@@ -126,6 +126,9 @@ class Task(ABC):
     place: ClassVar[Literal["first", "last", "blank"]] = "first"
     """The place of a text whose answer the explorer shows first."""
 
+    sizes: ClassVar[bool] = False
+    """Whether the size of its usual model, its dropout and learning rate are fitted to a budget."""
+
     tokenizers: Mapping[str, Tokenizer]
     context: int
     labels: tuple[str, ...] = ()
