@@ -202,9 +202,13 @@ def test_a_tile_is_the_same_whatever_the_blocks(long, monkeypatch, level, cells)
 
 def test_a_block_of_a_tile_never_has_more_cells_than_it_may(long, monkeypatch):
     """A square of the coarsest level is the whole matrix, which must not be made at once."""
-    sizes, rows = [], Head.rows
+    sizes, rows = [], Head.matrix_rows
     monkeypatch.setattr(site_module, "CELLS", 6000)
-    monkeypatch.setattr(Head, "rows", lambda head, start, stop: sizes.append(stop - start) or rows(head, start, stop))
+    monkeypatch.setattr(
+        Head,
+        "matrix_rows",
+        lambda head, step, start, stop: sizes.append(stop - start) or rows(head, step, start, stop),
+    )
     long.tile("weight", 12, 0, 0)
     assert max(sizes) == 10
 
@@ -283,5 +287,5 @@ def test_a_forward_pass_stops_too(documents):
 def test_costs_add_up():
     assert Cost(cells=1, memory=2) + Cost(cells=3) == Cost(cells=4, memory=2)
     with pytest.raises(TooMuchError) as raised:
-        Budget().check(Cost(memory=2 * 10**9), "it", "ask for less")
+        Budget(memory=10**9).check(Cost(memory=2 * 10**9), "it", "ask for less")
     assert str(raised.value) == ("it takes 2,000 MB of memory, and 1,000 MB are the most for one answer; ask for less")
