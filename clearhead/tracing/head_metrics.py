@@ -60,8 +60,8 @@ def read_head(head: Head, tokens: Sequence[int] | None, rows: int | None = None)
     n_query = head.site.n_query
     ids = None if tokens is None else torch.tensor(tokens, device=head.call.query.device)
     sums, counts = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 0)
-    every = rows is None or n_query <= max(rows, 2 * SAMPLE)
-    for start, stop in head.spans(range(n_query)) if every else sample_spans(n_query, rows):
+    sampled = rows is not None and n_query > max(rows, 2 * SAMPLE)
+    for start, stop in sample_spans(n_query, rows or 0) if sampled else head.spans(range(n_query)):
         weight = head.rows(start, stop).weight
         rows_read = torch.arange(start, stop, device=weight.device)
         for name, (total, count) in sum_rows(weight, rows_read, ids).items():

@@ -289,3 +289,17 @@ def test_costs_add_up():
     with pytest.raises(TooMuchError) as raised:
         Budget(memory=10**9).check(Cost(memory=2 * 10**9), "it", "ask for less")
     assert str(raised.value) == ("it takes 2,000 MB of memory, and 1,000 MB are the most for one answer; ask for less")
+
+
+def test_a_trace_holds_a_few_rows_of_logits_and_a_forward_pass_all(documents):
+    costs = ModelCosts(documents.model)
+    costs.logits = 50_000
+    n = {"decoder": 4096}
+    assert costs.forward(n).memory - costs.forward(n, logit_rows=512).memory == (4096 - 512) * 50_000 * 4
+    assert costs.trace(n).memory < costs.forward(n).memory
+
+
+@pytest.mark.parametrize(("pages", "memory"), [(0, 1e9), (1_000_000, 1.024e9), (2_000_000, 2.048e9), (10**9, 4e9)])
+def test_the_memory_follows_the_machine(monkeypatch, pages, memory):
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": pages}[name])
+    assert Budget().memory == memory
