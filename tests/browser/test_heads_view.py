@@ -25,7 +25,7 @@ def deep_folder(browser_program, tmp_path_factory):
     from clearhead.text.sources import Documents
     from clearhead.training import train
     from clearhead.training.defaults import decoder
-    from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Recipe
+    from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 
     folder = tmp_path_factory.mktemp("deep")
     (folder / "text.txt").write_text(f"{TEXT}\n" * 60, encoding="utf-8")
@@ -34,6 +34,7 @@ def deep_folder(browser_program, tmp_path_factory):
         corpus=Corpus(train=Documents(paths=(str(folder / "text.txt"),))),
         tokenizing=Tokenizing(kind="word"),
         model=decoder(presets.Size(LAYERS, 24, HEADS, HEADS, 32), 64, 0.0),
+        optimizer=Optimizer(lr=1e-6),
         batching=Batching(tokens=128, context=64),
         budget=Budget(steps=1),
         checkpointing=Checkpointing(score_records=0, samples=1),
