@@ -51,6 +51,7 @@ it("layers run across on a desk and down on a phone", () => {
   expect(at(phone.cells, "L12H3").x).toBe(at(phone.cells, "L0H3").x);
   expect(phone.width).toBeLessThanOrEqual(330);
   expect(phone.size).toBeGreaterThanOrEqual(24);
+  expect(gridOf(groupsOf(layers(12, 3)), 330).size).toBeGreaterThanOrEqual(24);
 });
 
 it("kinds of attention stand side by side where there is room", () => {

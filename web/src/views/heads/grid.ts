@@ -39,6 +39,8 @@ const GAP = 3;
 const SMALLEST = 24;
 /** Layers that run across stand closer: there are few things to touch above and below. */
 const CLOSEST = 20;
+/** Narrower than this is a phone, where every cell is touched. */
+const PHONE = 600;
 const LARGEST = 64;
 /** A sorted cell has its name and its number below. */
 const LISTED = { size: 60, below: 32, apart: 8 };
@@ -134,7 +136,8 @@ export function neighbour(cells: readonly Cell[], from: Cell, key: string): Cell
 function shapeOf(group: Group, room: number): Shape {
   const layers = group.sites.length;
   const heads = Math.max(...group.sites.map((site) => site.n_heads));
-  const across = layers > heads && LEFT + layers * (CLOSEST + GAP) <= room;
+  const closest = room < PHONE ? SMALLEST : CLOSEST;
+  const across = layers > heads && LEFT + layers * (closest + GAP) <= room;
   return { group, across, columns: across ? layers : heads, rows: across ? heads : layers };
 }
 
