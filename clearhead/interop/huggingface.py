@@ -13,8 +13,8 @@ from clearhead.interop.architectures import Architecture, find_architecture
 from clearhead.interop.config import Config
 from clearhead.interop.tables import Row, fill
 from clearhead.interop.tensor_files import Tensors, read_object
+from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers
 from clearhead.model.sizes import Spec
-from clearhead.training.weight_files import SMALL, Bounded, TooManyNumbers
 
 __all__ = ["Imported", "read_hugging_face"]
 

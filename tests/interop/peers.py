@@ -8,7 +8,6 @@ import json
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig
 
 from clearhead import Rules, generate
 from clearhead.interop import read_hugging_face
@@ -18,6 +17,9 @@ from clearhead.interop.huggingface import table_rows
 from clearhead.interop.tables import gather
 from clearhead.taps import watching
 from tests.model.copying import close, randomised
+from tests.peers import late
+
+[AutoConfig] = late("transformers", "AutoConfig")
 
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 

@@ -5,7 +5,13 @@ import random
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import (
+
+import clearhead as ch
+from clearhead.interop.run import import_model
+from tests.model.copying import randomised
+from tests.peers import late
+
+(
     AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
@@ -31,11 +37,34 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
     T5TokenizerFast,
+) = late(
+    "transformers",
+    "AutoTokenizer",
+    "BartConfig",
+    "BartForConditionalGeneration",
+    "BertConfig",
+    "BertForMaskedLM",
+    "BertForSequenceClassification",
+    "BertModel",
+    "BertTokenizerFast",
+    "DistilBertConfig",
+    "DistilBertModel",
+    "GPT2Config",
+    "GPT2LMHeadModel",
+    "GPT2TokenizerFast",
+    "LlamaConfig",
+    "LlamaForCausalLM",
+    "LlamaTokenizerFast",
+    "MarianConfig",
+    "MarianMTModel",
+    "PreTrainedTokenizerFast",
+    "RobertaConfig",
+    "RobertaForMaskedLM",
+    "RobertaTokenizerFast",
+    "T5Config",
+    "T5ForConditionalGeneration",
+    "T5TokenizerFast",
 )
-
-import clearhead as ch
-from clearhead.interop.run import import_model
-from tests.model.copying import randomised
 
 TEXTS = [
     "the cat sat on the mat, and the größer dog ate 3.14 plums",

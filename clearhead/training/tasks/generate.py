@@ -80,6 +80,7 @@ class Generate(Task):
     verb = "generate"
     target = "continues"
     answered = "what it would write next"
+    sizes = True
     place = "last"
 
     @classmethod

@@ -4,12 +4,14 @@ import random
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from clearhead.errors import OptionError
 from clearhead.interop.architectures.gpt2 import GPT2
 from clearhead.model import presets
 from tests.interop.peers import NO_TOKENS, decoder_is_read, same_greedy
+from tests.peers import late
+
+GPT2Config, GPT2LMHeadModel = late("transformers", "GPT2Config", "GPT2LMHeadModel")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

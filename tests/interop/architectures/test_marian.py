@@ -6,13 +6,17 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
 from clearhead.interop.architectures.marian import BART, MARIAN
 from clearhead.model import presets
 from tests.interop.peers import same_translation, save, translator_is_read
+from tests.peers import late
+
+BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel = late(
+    "transformers", "BartConfig", "BartForConditionalGeneration", "MarianConfig", "MarianMTModel"
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,7 +6,6 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import T5Config, T5ForConditionalGeneration
 
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
@@ -14,6 +13,9 @@ from clearhead.interop.architectures.t5 import T5
 from clearhead.model import presets
 from tests.interop.peers import same_translation, save, translator_is_read
 from tests.model.copying import close
+from tests.peers import late
+
+T5Config, T5ForConditionalGeneration = late("transformers", "T5Config", "T5ForConditionalGeneration")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
