@@ -10,6 +10,7 @@ run.generate(["Once upon a time"])
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from clearhead.interop.pooler import write_pooler
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import UNTRAINED, named_tensors
 from clearhead.training.claiming import claim
@@ -153,6 +154,9 @@ def framing_of(
 ) -> Iterator[tuple[str, Framing]]:
     """Yield the framing of each field; `generation` has a token that every output begins with, if there is one."""
     read = Framing(before=tokens.before, after=tokens.after)
+    if isinstance(imported.spec, EncoderSpec):
+        segment = tokens.segment if tokens.segment < (imported.spec.embedding.segments or 1) else 0
+        read = replace(read, between=tokens.between, segment=segment)
     forced, never = generation.tokens("forced_bos_token_id"), tuple(forbidden_tokens(generation))
     if kind.target == "none":
         yield "text", read
