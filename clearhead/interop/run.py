@@ -104,6 +104,8 @@ def read_source(source: str | Path) -> SourceFiles:
         imported = read_gguf(home)
         tokens = read_tokenizer_of_gguf(home, rows_of(imported.spec))
         return SourceFiles("GGUF", imported, tokens, imported.config)
+    if home.is_file():
+        raise OptionError(f"{source}: is one file of a model, and no .gguf file; give its folder, {home.parent}")
     raise OptionError(
         f"{source}: there is no such folder or .gguf file; give a folder as save_pretrained writes it, or hub:ORG/NAME"
     )

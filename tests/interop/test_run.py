@@ -262,6 +262,11 @@ def test_nothing_is_left_of_an_import_that_fails(llama, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_of_a_folder_is_told_from_the_folder(llama, tmp_path):
+    with pytest.raises(OptionError, match=r"config\.json: is one file of a model, .* give its folder, .*source"):
+        import_model(llama.source / "config.json", tmp_path / "run")
+
+
 def test_a_folder_that_is_there_is_not_touched(llama, tmp_path):
     (tmp_path / "run").mkdir()
     import_model(llama.source, tmp_path / "run", device="cpu")

@@ -242,11 +242,22 @@ def framed_tokenizer(run: Run) -> str:
     names = token_names(run.tokenizer)
     single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
     if before or after:
-        special = [(names[i], i) for i in dict.fromkeys((*before, *after))]
+        special = [(names[i], i) for i in dict.fromkeys((*before, *after, *run.task.frame().between))]
         made.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-            single=" ".join(single), pair=None, special_tokens=special
+            single=" ".join(single), pair=pair_template(run, names), special_tokens=special
         )
     return made.to_str(pretty=True)
+
+
+def pair_template(run: Run, names: Sequence[str]) -> str | None:
+    """Return how two texts become one row, each piece with its segment; None for a run that reads no pairs."""
+    frame = run.task.frame()
+    if not frame.between:
+        return None
+    first = [f"{names[i]}:0" for i in (*frame.before, *frame.opening)]
+    between = [f"{names[i]}:0" for i in frame.between]
+    last = [f"{names[i]}:{frame.segment}" for i in frame.after]
+    return " ".join([*first, "$A:0", *between, f"$B:{frame.segment}", *last])
 
 
 def frame_of(run: Run) -> tuple[list[int], list[int]]:

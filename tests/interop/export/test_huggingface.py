@@ -122,6 +122,9 @@ def test_an_imported_model_goes_back_as_it_came(name, tmp_path):
     assert ours.keys() == theirs.keys()
     assert all(ours[key].equal(theirs[key]) for key in theirs)
     assert type(peer).__name__ in (tmp_path / "out" / "config.json").read_text()
+    source, again = (transformers.AutoTokenizer.from_pretrained(tmp_path / place) for place in ("source", "out"))
+    if name in ("roberta", "classifier", "embedder"):
+        assert again("the cat", "a dog")["input_ids"] == source("the cat", "a dog")["input_ids"]
     said = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert said.get("forced_bos_token_id") == (2 if name == "bart" else None)
     assert said.get("bad_words_ids") == ([[0]] if name == "marian" else None)
