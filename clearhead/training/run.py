@@ -38,6 +38,7 @@ from clearhead.training.tasks.embed import Pooling, embed_texts
 from clearhead.training.tasks.fill import Filling
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import Spoken
+from clearhead.training.tasks.pairs import Pair
 
 __all__ = ["Run", "load"]
 
@@ -155,19 +156,29 @@ class Run:
         yield from stream_text(self.model, task, self.chat_text(messages), method, max_new=max_new, framing=framing)
 
     def embed(
-        self, texts: Sequence[str], *, pooling: Pooling = "mean", normalize: bool = False
+        self, texts: Sequence[str | Pair], *, pooling: Pooling = "mean", normalize: bool = False
     ) -> Float[Tensor, "text d_model"]:
         """Return a vector for each text: the mean of its tokens' last vectors, or the first (`pooling="first"`).
+
+        A text may be a pair of two, for an imported model that reads pairs.
 
         Any run with an encoder will do. `normalize` makes each vector's length 1, so that a dot product of two is
         their cosine.
         """
         return embed_texts(self.task, self.model, texts, pooling=pooling, normalize=normalize)
 
-    def classify(self, texts: Sequence[str]) -> list[Class]:
-        """Return the class of each text, with the probability of every label."""
+    def classify(self, texts: Sequence[str] | Sequence[Pair]) -> list[Class]:
+        """Return the class of each text, with the probability of every label.
+
+        An imported model that reads two texts is given pairs: `run.classify([("It rains.", "It is wet.")])`.
+        """
         task = self.asked(Classify)
-        return task.classify(self.model, task.tokenizer.encode_batch(list(texts)))
+        if pairs := [text for text in texts if not isinstance(text, str)]:
+            if len(pairs) < len(texts):
+                raise OptionError("some of the texts are pairs and some are not; give them apart")
+            return task.classify_pairs(self.model, pairs)
+        single = [text for text in texts if isinstance(text, str)]
+        return task.classify(self.model, task.tokenizer.encode_batch(single))
 
     def fill(self, texts: Sequence[str], *, shown: int = 5) -> list[Filling]:
         """Fill every `<mask>`, and return the `shown` likeliest pieces for each."""

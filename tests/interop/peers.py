@@ -118,18 +118,13 @@ def translator_is_read(peer, folder):
         assert torch.equal(built(source, **asked).logits, theirs.logits)
 
 
-def same_translation(peer, folder, count=40):
+def same_translation(peer, folder, count=200):
     """Greedy translations in float64, without an end: they are as long as they may be."""
     peer = save(peer, folder).double()
     imported = read_hugging_face(folder)
     source = torch.randint(imported.spec.encoder.vocabulary, (2, 9))
     made = peer.generate(
-        source,
-        attention_mask=torch.ones_like(source),
-        max_new_tokens=count,
-        do_sample=False,
-        num_beams=1,
-        use_cache=False,
+        source, attention_mask=torch.ones_like(source), max_new_tokens=count, do_sample=False, num_beams=1
     )
     found = generate(
         imported.model.double(), source.tolist(), rules=Rules(max_new=count), prefix=[[imported.start]] * 2

@@ -258,13 +258,20 @@ class Task(ABC):
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
         """Return the answer to each text, with the usual options. Texts are not blank."""
 
-    def predict(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the logits for each row of ids, in order: what an answer is made of where one pass is enough."""
+    def predict(
+        self, model: nn.Module, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
+    ) -> list[Tensor]:
+        """Return the logits for each row of ids, in order: what an answer is made of where one pass is enough.
+
+        `segments` has the segment of each token, for a model that tells two texts apart by them.
+        """
 
         def answer(batch: list[int]) -> list[Tensor]:
-            tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
+            device = next(model.parameters()).device
+            tokens, lengths = pad_right([rows[i] for i in batch], device)
+            apart = {} if segments is None else {"segments": pad_right([segments[i] for i in batch], device)[0]}
             with eval_mode(model):
-                return list(model(tokens, lengths=lengths))
+                return list(model(tokens, lengths=lengths, **apart))
 
         return in_batches([len(row) for row in rows], model, answer)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
@@ -32,6 +32,7 @@ from clearhead.training.scores import score_classes
 from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_batch
 from clearhead.training.tasks.framing import frame_rows
 from clearhead.training.tasks.measures import Evaluating, Held, spread
+from clearhead.training.tasks.pairs import Pair, frame_pairs
 
 __all__ = ["Class", "Classify", "describe_labels", "fit_classes"]
 
@@ -121,7 +122,14 @@ class Classify(Task):
     def classify(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Class]:
         """Return the class of each row of ids. A row longer than the context is cut."""
         frame, most = self.frame(), self.reads
-        found = self.predict(model, [frame.around(row, most) for row in rows])
+        return self.name_classes(self.predict(model, [frame.around(row, most) for row in rows]))
+
+    def classify_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Class]:
+        """Return the class of each pair of texts, for an imported model that reads two."""
+        made = frame_pairs(self, model, pairs)
+        return self.name_classes(self.predict(model, made.rows, made.segments))
+
+    def name_classes(self, found: Sequence[Tensor]) -> list[Class]:
         return [self.name_class(logits.to(widest_float(logits.device)).softmax(-1).tolist()) for logits in found]
 
     def name_class(self, probabilities: list[float]) -> Class:
@@ -130,16 +138,11 @@ class Classify(Task):
 
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
         """Return labels with their probabilities, the likeliest first."""
-        found = self.classify(model, self.tokenizer.encode_batch(list(texts)))
-        return [
-            {
-                "output": one.label,
-                "score": math.log(one.probability),
-                "probability": one.probability,
-                "probabilities": dict(sorted(one.probabilities.items(), key=lambda pair: -pair[1])),
-            }
-            for one in found
-        ]
+        return list(map(tell_class, self.classify(model, self.tokenizer.encode_batch(list(texts)))))
+
+    def answer_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Answer]:
+        """Return what `answer` does, for pairs of texts."""
+        return list(map(tell_class, self.classify_pairs(model, pairs)))
 
     def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
         which = spread(len(held.store), held.samples)
@@ -194,3 +197,13 @@ def fit_classes(task: Task, spec: Spec) -> Spec:
         raise OptionError(f"to {task.name} takes an encoder with Classes for output; the model is a {spec_name(spec)}")
     output = replace(spec.output, count=len(task.labels))
     return replace(spec, vocabulary=task.tokenizer.vocabulary, output=output)
+
+
+def tell_class(one: Class) -> Answer:
+    """Return a class as an answer, its labels ordered with the likeliest first."""
+    return {
+        "output": one.label,
+        "score": math.log(one.probability),
+        "probability": one.probability,
+        "probabilities": dict(sorted(one.probabilities.items(), key=lambda pair: -pair[1])),
+    }
