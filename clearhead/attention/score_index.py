@@ -48,6 +48,11 @@ class ScoreIndex:
     key: Tensor
     n_heads: int
 
+    @property
+    def by_index(self) -> bool:
+        """Whether every position is known to be the index along the tensor, and so lies inside it."""
+        return self.query is self.query_index and self.key is self.key_index
+
     def row(self, values: Tensor) -> Tensor:
         """Read one value a batch row, `(batch,)`; a single value `(1,)` serves every row."""
         return read_at(values, self.batch)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clearhead.compiling import without_garbage_collection
 from clearhead.decoding.caches import Caches, FromSource
 
 __all__ = ["RecordedStep", "Search", "record", "records"]
@@ -44,7 +45,7 @@ def record(work: Callable[[], None]) -> Callable[[], None]:
         work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with without_garbage_collection(), torch.cuda.graph(graph):
         work()
     return graph.replay
 
@@ -71,7 +72,8 @@ class RecordedStep:
         self.tokens = self.logits = torch.empty(0)
         self.found: tuple[Tensor, ...] | None = None
         self.moves: dict[str, tuple[Callable[[], None], Tensor]] = {}
-        self.rows = self.steps = 0
+        self.rows = self.sentences = self.steps = 0
+        """Rows and sentences in the recorded step's memory; of the sentences, only those that have not left."""
 
     def step(self, tokens: Int[Tensor, "row 1"]) -> Logits:
         """Return the logits after one more token in every row."""
@@ -108,6 +110,8 @@ class RecordedStep:
         if last.shape == self.tokens.shape:
             self.tokens.copy_(last)
         self.clock.fix(torch.tensor([there], device=self.clock.device), columns)
+        if self.replay is None:
+            self.sentences = self.n_sentences()
         self.moves = {}
         before = self.tokens.clone()
         self.replay = record(self.work)
@@ -129,18 +133,22 @@ class RecordedStep:
         self.replay()
 
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None) -> bool:
-        """Keep these rows in the recorded step's memory; False where there is none, or where it was dropped."""
+        """Keep these rows, in the recorded step's memory while it fits; False where there is none."""
         if self.replay is None:
             return False
         n_sentences = self.n_sentences()
-        kept = n_sentences if sentences is None else len(sentences)
+        leaves, kept = sentences is not None, self.sentences if sentences is None else len(sentences)
+        if sentences is None and kept < n_sentences:  # those that left before are still in memory
+            sentences = torch.arange(kept, device=rows.device)
         # Beams of a sentence stay side by side; were there more or fewer of them, all rows would have to move.
         if kept * self.rows != len(rows) * n_sentences or 2 * len(rows) <= self.rows:
             self.replay = self.found = None
             self.clock.release()
-            return False
+            self.caches.select(rows, sentences)
+            return True
+        self.sentences = kept
         self.move("rows", rows, self.rows, self.caches.move_rows)
-        if sentences is not None:
+        if leaves and sentences is not None:
             self.move("sentences", sentences, n_sentences, self.caches.move_sentences)
         return True
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from clearhead.attention.parts import Norm
 from clearhead.errors import OptionError
+from clearhead.model import layer_norm_gpu
 from clearhead.model.fast_step import FastStep
 from clearhead.model.steps import Explained, Step
 from clearhead.registry import register
@@ -68,6 +69,8 @@ class BuiltLayerNorm(Explained):
         self.beta = nn.Parameter(torch.zeros(d_model)) if spec.bias else None
 
     def forward(self, x: Vectors) -> Vectors:
+        if layer_norm_gpu.serves(x):
+            return layer_norm_gpu.layer_norm(x, self.gamma, self.beta, self.epsilon)
         return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.epsilon)
 
     def fast_step(self) -> FastStep:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from clearhead.attention.positions.embedded import SinusoidalTable
-from clearhead.compiling import compile
+from clearhead.compiling import compile, without_garbage_collection
 from clearhead.devices import takes_foreach, widest_float
 from clearhead.registry import is_built_in
 from clearhead.training.averaging import Unaveraged
@@ -264,7 +264,7 @@ class Captured(Stepper):
         kept = [one.clone() for one in train_state.gradients()], train_state.nll.clone()
         warm_up(lambda: train_state.backward(inputs, self.share))
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with without_garbage_collection(), torch.cuda.graph(graph, pool=self.pool):
             train_state.backward(inputs, self.share)
         # A table of positions that grows later is another tensor: the graph goes on reading this one.
         self.kept += [module.table for module in train_state.model.modules() if isinstance(module, SinusoidalTable)]
@@ -282,7 +282,7 @@ class Captured(Stepper):
         if self.update is None:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool):
+            with without_garbage_collection(), torch.cuda.graph(graph, pool=self.pool):
                 self.train_state.update()
             self.update = graph
         self.update.replay()

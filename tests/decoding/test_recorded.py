@@ -145,3 +145,19 @@ def test_a_gpu_writes_what_a_cpu_writes_in_float64(name, kind):
         wanted = generate(model.cpu(), SOURCES, METHODS[name], rules=rules, prefix=prefix)
         got = generate(model.cuda(), SOURCES, METHODS[name], rules=rules, prefix=prefix)
         assert [[one.tokens for one in found] for found in got] == [[one.tokens for one in found] for found in wanted]
+
+
+def test_sentences_leave_one_by_one(recording, monkeypatch):
+    """Memory of the recorded step still holds sentences that have left when the next step is chosen."""
+    model, generator = translator(), torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, 9, (12,), generator=generator).tolist()
+    sources = [torch.randint(4, 20, (n,), generator=generator).tolist() for n in lengths]
+    method = Beam(width=3, n_best=2, stop="early")
+    options = {"rules": Rules(max_new=40, end=(1, 2)), "prefix": [[3]] * len(sources)}
+    got = generate(model, sources, method, **options)
+    assert recording["replayed"] > 3
+    monkeypatch.setattr(session, "records", lambda device: False)
+    wanted = generate(model, sources, method, **options)
+    assert len({len(found[0].tokens) for found in wanted}) > 1, "they all end at the same step"
+    for one, other in zip(got, wanted, strict=True):
+        assert [made.tokens for made in one] == [made.tokens for made in other]

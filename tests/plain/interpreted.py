@@ -4,10 +4,10 @@
 own, since Triton decides when it is imported whether it interprets.
 """
 
+import itertools
 import os
 import sys
 import types
-from itertools import islice
 
 if __name__ == "__main__":  # pytest imports this module too, to look for doctests
     os.environ["TRITON_INTERPRET"] = "1"
@@ -20,6 +20,7 @@ import clearhead as ch
 from clearhead.attention import grid
 from clearhead.attention.grid.case import difference
 from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan
+from clearhead.model import layer_norm_gpu
 
 M = ch.masks
 COMBINATIONS = 16
@@ -91,12 +92,37 @@ def compare(kernel, weighting, sizes, mask, n_keys):
     return [text for name, got, wanted in named if (text := difference(name, got, wanted, 2e-5)) is not None]
 
 
+def layer_norm_problems():
+    """Yield what LayerNorm's backward gets wrong: rows that fill no tile, widths that are no power of two."""
+    layer_norm_gpu.wrap_triton = lambda kernel: kernel
+    layer_norm_gpu.PROGRAMS = 3
+    for n_rows, width in ((70, 48), (9, 33), (1, 1), (300, 64), (2, 2100)):
+        layer_norm_gpu.NUMBERS = 512
+        x, gamma, beta = torch.randn(n_rows, width), torch.randn(width), torch.randn(width)
+        leaves = [one.requires_grad_() for one in (x, gamma, beta)]
+        out, mean, deviation = torch.native_layer_norm(x, (width,), gamma, beta, 1e-5)
+        upstream = torch.randn(width, n_rows).T
+        wanted = torch.autograd.grad(out, leaves, upstream)
+        grad_x, sums = layer_norm_gpu.launch_backward(upstream, *(one.detach() for one in (x, gamma, mean, deviation)))
+        named = zip(("x", "gamma", "beta"), (grad_x, *sums), wanted, strict=True)
+        yield [
+            f"{n_rows} rows of {width}: {text}"
+            for name, got, right in named
+            if (text := difference(name, got, right, 2e-5)) is not None
+        ]
+
+
 def main(kernel: str) -> None:
     patch_interpreter()
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    if kernel == "layer_norm":
+        found = list(layer_norm_problems())
+        print(*itertools.chain(*found), sep="\n")
+        print(f"{len(found)} run, {sum(map(len, found))} wrong")
+        return
     served = (one for one in grid.combinations(kernel) if not grid.reasons(one))
-    report = grid.check(islice(served, COMBINATIONS))
+    report = grid.check(itertools.islice(served, COMBINATIONS))
     problems, count = list(report.failures), report.supported
     for name, weighting, *sizes, mask, n_keys, plan in linear_cases() if kernel == "linear" else argmax_cases():
         linear_gpu.plan_for = lambda *_: plan  # noqa: B023

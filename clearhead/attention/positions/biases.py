@@ -32,7 +32,11 @@ class ALiBi(Position):
     bias_kind: ClassVar[str] = "fixed"
 
     def bias(self, cells: ScoreIndex, dtype: torch.dtype) -> Tensor:
-        return -alibi_slope(cells.head, cells.n_heads, dtype) * (cells.query - cells.key).abs()
+        slope = alibi_slope(cells.head, cells.n_heads, dtype)
+        if cells.by_index:  # an index is exact in float32, and a GPU subtracts floats faster
+            wide = torch.promote_types(dtype, torch.float32)
+            return -slope * (cells.query.to(wide) - cells.key.to(wide)).abs().to(dtype)
+        return -slope * (cells.query - cells.key).abs()
 
 
 @final

@@ -1,0 +1,71 @@
+"""LayerNorm whose backward is one Triton kernel: for training that is compiled, on a GPU.
+
+On an H200 it takes 34 µs for 32,768 rows of 512 numbers, torch's own 194 and inductor's 178: it adds up the gradients
+of gamma and beta on the way. Forward is torch's own, which inductor fuses with what comes before.
+"""
+
+import importlib
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.library import triton_op, wrap_triton
+
+from clearhead.compiling import missing_triton
+
+__all__ = ["layer_norm", "serves"]
+
+WIDEST = 8192
+"""Numbers of a row that a program holds."""
+PROGRAMS = 1056
+"""Eight for each multiprocessor of an H200: with these tiles, among the best of 60 choices for widths 512 and 768."""
+NUMBERS = 2048
+"""Numbers of a tile, and those that one warp holds."""
+
+
+def serves(x: Tensor) -> bool:
+    """Check whether this backward is the one to take: compiled, and on a device that runs Triton."""
+    return torch.compiler.is_compiling() and x.is_cuda and x.shape[-1] <= WIDEST and missing_triton("cuda") is None
+
+
+def launch_backward(grad: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient of x, and those of gamma and beta as the two rows of one tensor."""
+    grad, x = grad.contiguous(), x.contiguous()
+    width = x.shape[-1]
+    n_rows, columns = x.numel() // width, 1 << (width - 1).bit_length()
+    rows = max(1, NUMBERS // columns)
+    programs = min(PROGRAMS, -(-n_rows // rows))
+    grad_x = torch.empty_like(x)
+    partial = torch.empty(programs, 2, width, dtype=torch.float32, device=x.device)
+    kernel = importlib.import_module("clearhead.model.layer_norm_triton").layer_norm_backward
+    sizes = {"WIDTH": width, "COLUMNS": columns, "ROWS": rows, "TILES": -(-n_rows // (rows * programs))}
+    warps = max(1, columns // NUMBERS)
+    wrap_triton(kernel)[(programs,)](grad, x, gamma, mean, deviation, grad_x, partial, n_rows, **sizes, num_warps=warps)
+    return grad_x, partial.sum(0)
+
+
+backward_op = triton_op("clearhead::layer_norm_backward", launch_backward, mutates_args=())
+
+
+@final
+class LayerNormByTriton(torch.autograd.Function):
+    """LayerNorm with the backward above."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> Tensor:
+        out, mean, deviation = torch.native_layer_norm(x, gamma.shape, gamma, beta, epsilon)
+        ctx.save_for_backward(x, gamma, mean, deviation)
+        ctx.has_beta = beta is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, gamma, mean, deviation = ctx.saved_tensors
+        grad_x, sums = backward_op(grads[0], x, gamma, mean, deviation)
+        sums = sums.to(gamma.dtype)
+        return grad_x, sums[0], sums[1] if ctx.has_beta else None, None
+
+
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> Tensor:
+    """Return gamma · (x − mean) / √(variance + epsilon) + beta."""
+    return LayerNormByTriton.apply(x, gamma, beta, epsilon)  # type: ignore[return-value]

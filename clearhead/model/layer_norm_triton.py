@@ -1,0 +1,58 @@
+"""Triton code of LayerNorm's backward; `layer_norm_gpu.py` launches it, and works without Triton.
+
+A program takes TILES tiles of ROWS rows each, and adds up the gradients of gamma and beta of all its rows in registers,
+across tiles and, at the end, across the rows of a tile. So each number is read once, and what is left to add up
+afterwards is one row for each program.
+"""
+
+import inspect
+
+import triton
+import triton.language as tl
+
+__all__ = ["layer_norm_backward"]
+
+
+def jit(function):
+    """Compile a function by Triton, without the check of shapes that tests put around every function."""
+    return triton.jit(inspect.unwrap(function))
+
+
+@jit
+def layer_norm_backward(
+    grad,
+    x,
+    gamma,
+    mean,
+    deviation,
+    grad_x,
+    partial,
+    n_rows,
+    WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Write the gradient of x, and for each program its sums for gamma and beta."""
+    columns = tl.arange(0, COLUMNS)
+    inside = columns < WIDTH
+    factor = tl.load(gamma + columns, mask=inside, other=0.0).to(tl.float32)
+    grad_gamma = tl.zeros((ROWS, COLUMNS), tl.float32)
+    grad_beta = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for tile in range(TILES):
+        rows = (tile * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
+        there = (rows < n_rows)[:, None] & inside[None, :]
+        places = rows[:, None].to(tl.int64) * WIDTH + columns[None, :]
+        upper = tl.load(grad + places, mask=there, other=0.0).to(tl.float32)
+        centre = tl.load(mean + rows, mask=rows < n_rows, other=0.0)[:, None]
+        scale = tl.load(deviation + rows, mask=rows < n_rows, other=0.0)[:, None]
+        normalized = tl.where(there, (tl.load(x + places, mask=there, other=0.0).to(tl.float32) - centre) * scale, 0.0)
+        scaled = upper * factor[None, :]
+        along = tl.sum(scaled * normalized, 1)[:, None] / WIDTH
+        lower = (scaled - tl.sum(scaled, 1)[:, None] / WIDTH - normalized * along) * scale
+        tl.store(grad_x + places, lower.to(grad_x.dtype.element_ty), mask=there)
+        grad_gamma += upper * normalized
+        grad_beta += upper
+    row = partial + tl.program_id(0) * 2 * WIDTH + columns
+    tl.store(row, tl.sum(grad_gamma, 0), mask=inside)
+    tl.store(row + WIDTH, tl.sum(grad_beta, 0), mask=inside)
