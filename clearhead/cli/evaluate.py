@@ -49,6 +49,7 @@ TITLES = {
     "chrf": "chrF",
     "exact_match": "exact match",
     "accuracy": "accuracy",
+    "micro_f1": "micro F1",
     "macro_f1": "macro F1",
     "loss": "loss, nats",
     "perplexity": "perplexity",

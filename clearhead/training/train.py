@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import final
 
@@ -26,6 +26,7 @@ from clearhead.training.claiming import (
 from clearhead.training.fine_tuning import begin_tuning, check_known, load_source, tuned_task
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
+from clearhead.training.linear import LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
@@ -74,6 +75,7 @@ def train(
         if recipe.parameters is not None:
             spec = resized(spec, recipe.parameters)
         held.check()
+        baseline = announce_records(task, recipe, prepared, log)
         recipe = replace(recipe, model=spec)
         if source is not None:
             recipe = begin_tuning(folder, recipe, task, source, log)
@@ -82,8 +84,20 @@ def train(
         folder.checkpoints.create()
         held.add(folder.checkpoints.folder)
         folder.begin(recipe)
+        if baseline is not None:
+            folder.write_own(folder.baseline, asdict(baseline))
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
         return Training(work, held, watcher, log).run(None, lambda: None)
+
+
+def announce_records(task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]) -> LinearScore | None:
+    """Print what the task says about its records and the score of a simple model, which is returned."""
+    for line in task.describe_records(prepared):
+        log(line)
+    baseline = task.baseline(recipe.corpus, prepared)
+    if baseline is not None:
+        log(baseline.announce())
+    return baseline
 
 
 def prepare_text(
@@ -226,7 +240,7 @@ class Training:
         if stopping.asked and not trainer.is_finished():
             raise Stopped(work.folder.path, trainer.done, stopping.asked)
         run = load(work.folder.path, device=str(device))
-        write_evaluation(run, work.prepared, trainer)
+        write_evaluation(run, work.prepared, trainer, self.log)
         return run
 
 
@@ -238,8 +252,8 @@ class Stopped(RunError):
         self.exit_code = 128 + number
 
 
-def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
-    """Write evaluation.json: the scores of the weights to use on the validation set."""
+def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callable[[str], None]) -> None:
+    """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a simple model."""
     started = time.perf_counter()
     checkpointing = trainer.recipe.checkpointing
     held = Held(
@@ -261,5 +275,10 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
         "seconds": round(time.perf_counter() - started, 2),
         "samples": assessed.samples,
     }
+    if run.folder.baseline.exists():
+        said = run.folder.read_own(run.folder.baseline)
+        baseline = LinearScore(**{field.name: said[field.name] for field in fields(LinearScore)})
+        found["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
+        log(baseline.verdict(assessed.scores["accuracy"]))
     trainer.held.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in found.items()})

@@ -39,6 +39,7 @@ from clearhead.text.store import Ragged, Store, StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import in_batches, token_names
+from clearhead.training.linear import LinearScore
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.framing import Framing, frame_rows
@@ -135,6 +136,14 @@ class Task(ABC):
     def of(cls, prepared: Prepared, context: int) -> "Task":
         """Return the task for a corpus that is prepared."""
         return cls(tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
+
+    def describe_records(self, prepared: Prepared) -> list[str]:
+        """Return lines about the records that are printed before training: the counts of classes, say."""
+        return []
+
+    def baseline(self, corpus: Corpus, prepared: Prepared) -> LinearScore | None:
+        """Return how well a simple model does on the dev records, trained in seconds; None where there is none."""
+        return None
 
     @staticmethod
     @abstractmethod
