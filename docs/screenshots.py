@@ -5,6 +5,7 @@ python docs/screenshots.py runs/demo                       # into docs/figures/e
 python docs/screenshots.py runs/demo --views head --out /tmp --themes light --width 390
 python docs/screenshots.py runs/demo --boxes --out /tmp    # every box of the model, opened
 python docs/screenshots.py runs/smol --deep                # a model of many layers: its overview, and a phone's
+python docs/screenshots.py runs/copying --views induction  # of the run that docs/induction-heads.md trains
 """
 
 import argparse
@@ -38,6 +39,15 @@ VIEWS: dict[str, dict[str, str]] = {
     "spaces": {"site": "decoder.1.cross", "head": "0"},
     "sequence": {"site": "decoder.1.cross", "head": "0", "query": "3"},
 }
+TWICE = "k 3 z q m 5 t b x 1 f w k 3 z q m 5 t b x 1 f"
+COPYING_OFF = '[{"at": "decoder.1.attention", "step": "context", "head": 0, "times": 0}]'
+OF_OTHER_RUNS: dict[str, tuple[str, dict[str, str]]] = {
+    "induction": (
+        "intervene",
+        {"source": TWICE, "site": "decoder.1.attention", "head": "0", "place": "22", "edits": COPYING_OFF},
+    ),
+}
+"""Pictures of runs that are not the demo's, taken when they are named: the view, and what its address holds."""
 
 DEEP: dict[str, tuple[str, dict[str, str], int, str]] = {
     "deep-heads-light": ("heads", {"site": "decoder.12.attention", "head": "3"}, 1280, "light"),
@@ -63,11 +73,12 @@ def browser() -> str:
 
 
 def address_of(view: str, theme: str) -> str:
-    return f"#/{view}?{urlencode({'source': SOURCE, 'theme': theme, **VIEWS[view]})}"
+    view, held = OF_OTHER_RUNS.get(view) or (view, VIEWS[view])
+    return f"#/{view}?{urlencode({'source': SOURCE, 'theme': theme, **held})}"
 
 
 def settled(page: Page, view: str) -> None:
-    page.get_by_test_id(f"view-{view}").wait_for()
+    page.get_by_test_id(f"view-{OF_OTHER_RUNS.get(view, (view,))[0]}").wait_for()
     page.wait_for_timeout(2500)
 
 
