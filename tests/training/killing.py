@@ -172,7 +172,7 @@ def reach(kills: int) -> float:
     """How many saves a process may live at most, so that the run is not over before its last kill.
 
     >>> round(reach(50), 2), reach(5)
-    (1.14, 2.5)
+    (1.06, 2.5)
     """
     return 1 / (1 - min(0.6, 0.5 * STEPS / SAVE / kills))
 
