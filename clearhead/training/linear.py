@@ -243,7 +243,7 @@ def linear_baseline(
     weights = fit_logistic(counts.vectors(texts), F.one_hot(torch.tensor(labels), classes).float())
     found = counts.vectors(dev_texts).logits(weights).argmax(-1)
     return LinearScore(
-        accuracy=(found == torch.tensor(dev_labels)).double().mean().item(),
+        accuracy=(found == torch.tensor(dev_labels)).float().mean().item(),
         features=counts.features,
         records=len(texts),
         seconds=time.perf_counter() - started,

@@ -188,7 +188,7 @@ class TestHead:
         page.keyboard.press("{")
         names = list(traced.sites)
         comes_to(page, site=names[names.index(SITE) - 1])
-        page.keyboard.press("3")
+        page.keyboard.press("4")
         shown(page, "steps")
         page.go_back()
         shown(page, "head")
