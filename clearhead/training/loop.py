@@ -364,7 +364,7 @@ def split_rows(batch: Batch, parts: int) -> list[Batch]:
 def crosses(before: float, after: float, every: int) -> bool:
     """Return whether a multiple of `every` lies between two positions, the second one included.
 
-    >>> crosses(9, 10, 10), crosses(10, 11, 10), crosses(7.5, 12.5, 10)
+    >>> crosses(9.0, 10.0, 10), crosses(10.0, 11.0, 10), crosses(7.5, 12.5, 10)
     (True, False, True)
     """
     return math.floor(after / every + 1e-9) > math.floor(before / every + 1e-9)

@@ -161,14 +161,15 @@ def test_patience_is_not_renewed_by_a_stop(recipe, go, go_on, monkeypatch):
     assert saved(go_on()) == [9, 6, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_minutes_end_it(recipe, go):
     seen = []
     checkpointing = replace(KEEPING, log=1, evaluate=10_000)
-    folder = go(replace(recipe, budget=Budget(minutes=0.005), checkpointing=checkpointing), seen.append)
+    folder = go(replace(recipe, budget=Budget(minutes=0.02), checkpointing=checkpointing), seen.append)
     lines = of_kind(seen, "step")
     # Reading text, timing steps and scoring are inside the minutes too, so steps have less than all of them.
-    assert all(line["seconds"] <= 0.3 for line in lines[:-1])
+    assert all(line["seconds"] <= 1.2 for line in lines[:-1])
     assert lines[-1]["step"] >= 1
     assert all(line["total"] >= line["step"] for line in lines)
     assert steps(read_metrics(folder.metrics), "evaluation") == [lines[-1]["step"]]
