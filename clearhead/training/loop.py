@@ -158,7 +158,7 @@ class Trainer:
         checkpointing = self.recipe.checkpointing
         save_every = checkpointing.save or checkpointing.evaluate
         clock = time.perf_counter()
-        saved = self.done
+        saved = evaluated = self.done
         while not self.is_finished() and not stopping.asked:
             began = self.position
             if not self.done:
@@ -180,13 +180,18 @@ class Trainer:
             if evaluates:
                 with phase("evaluating", self.log):
                     self.evaluate()
+                evaluated = self.done
             if evaluates or self.done % save_every == 0:
                 self.save()
                 saved = self.done
             # Evaluating and saving are inside a budget of minutes, and outside of the seconds that steps took.
             clock = time.perf_counter()
             self.pacing.spend(clock - now, scoring=evaluates)
-        if saved < self.done:
+        if evaluated < self.done and not stopping.asked:  # the minutes ended after a step, while it was written down
+            with phase("evaluating", self.log):
+                self.evaluate()
+            self.save()
+        elif saved < self.done:
             self.save()
 
     def wait(self) -> None:
