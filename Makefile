@@ -33,8 +33,8 @@ SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2]
 help:
 	@echo "make demo       train a translator of number words in about a minute, and look into it"
 	@echo "make web        build the explorer's page (the others do so by themselves)"
-	@echo "make test       the tests of every law: 22 minutes on two cores when last measured"
-	@echo "make test-fast  those that take no more than half a second each: under three minutes"
+	@echo "make test       the tests of every law: 20 minutes on two cores when last measured"
+	@echo "make test-fast  three cases of each that takes no more than half a second: a minute and a half"
 	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"
 	@echo "make attack     kill, fill, move, flip and ask for real for some seven minutes; prints what survived (SEED=1)"
 	@echo "make check      formatting, lint, types, direction of imports; of the page too"
@@ -47,7 +47,8 @@ demo: $(PACKAGE) $(WEB)
 web: $(WEB)
 
 # To check the types and shapes of every call takes longer than the tests. So every test runs without, those of
-# tests/plain among them, and the first case of each quick test (marked `shapes` by tests/conftest.py) with it as well.
+# tests/plain among them, and with it the first case of each quick test in folders that have shapes to check (marked
+# `shapes` by tests/conftest.py).
 test: $(TOOLS) $(WEB)
 	$(NPM) test
 	$(PYTEST) $(WORKERS) $(UNCHECKED) -m "not thorough" --durations=10
@@ -55,7 +56,7 @@ test: $(TOOLS) $(WEB)
 
 test-fast: $(TOOLS) $(WEB)
 	$(NPM) test
-	$(PYTEST) $(QUICK_WORKERS) $(UNCHECKED) -m "not slow and not thorough"
+	$(PYTEST) $(QUICK_WORKERS) $(UNCHECKED) -m brief
 
 # Everything, with the checks, but for what must run without (compile, export, messages for bad input: tests/plain).
 # Coverage is measured here alone: it slows every test down.

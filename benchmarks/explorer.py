@@ -3,15 +3,21 @@
     clearhead demo
     python benchmarks/explorer.py runs/demo
     python benchmarks/explorer.py --n 512 --seconds 5          # the large map alone, small
+    python benchmarks/explorer.py --deep FOLDER --text FILE    # 30 layers of 9 heads, and 4,096 tokens of the text
 
 The large map is a head of the paper's base model, random, over 4,096 tokens. It is dragged about at three zooms while
 frames are counted; tiles are timed from asked to there, with whatever else the server was doing. The heap is read
 after a forced collection, before and after; `renderer` is all the memory of the page's process, tiles included.
+
+The deep model is random, of SmolLM-135M's shape: made by `transformers` in FOLDER, with a tokenizer trained on the text
+(plain or .gz), and imported. What is in FOLDER already is used again.
 """
 
 import argparse
 import contextlib
+import gzip
 import itertools
+import json
 import os
 import random
 import shutil
@@ -24,6 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 from measure import table
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -35,6 +42,7 @@ from clearhead.text.sources import Aligned
 from clearhead.training import train
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 
+MEMORY = {"after the tiles": "VmRSS", "at most": "VmHWM"}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-precise-memory-info"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -74,11 +82,19 @@ def program() -> str:
 
 @contextlib.contextmanager
 def looking(folder: Path) -> Iterator[str]:
+    """Yield the address of a run's explorer."""
+    with serving(folder) as (home, _):
+        yield home
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield the address of a run's explorer, and the number of its process."""
     command = [sys.executable, "-m", "clearhead", "look", str(folder), "--no-open", "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
-            yield server.stdout.readline().strip()
+            yield server.stdout.readline().strip(), server.pid
         finally:
             server.terminate()
 
@@ -211,16 +227,131 @@ def tile_rows(tiles: list[dict[str, float]]) -> list[list[object]]:
     return rows
 
 
+def deep_run(folder: Path, text: str) -> Path:
+    """Make the model with transformers and import it, unless that was done before."""
+    if not (folder / "run").exists():
+        save_deep_model(folder / "transformers", text)
+        command = ["import", str(folder / "transformers"), str(folder / "run")]
+        subprocess.run([sys.executable, "-m", "clearhead", *command], check=True, stdout=subprocess.DEVNULL)
+    return folder / "run"
+
+
+def save_deep_model(folder: Path, text: str) -> None:
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    tokenizer, end = Tokenizer(models.BPE()), "<|endoftext|>"
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=[end], initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, unk_token=end).save_pretrained(folder)
+
+
+def first_tokens(folder: Path, text: str, n: int) -> str:
+    """Return the beginning of a text that has n tokens."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "transformers" / "tokenizer.json"))
+    return text[: tokenizer.encode(text[: 20 * n]).offsets[n - 1][1]]
+
+
+def deep_model(browser: Browser, folder: Path, text: str, *, n: int, times: int) -> None:
+    """Measure the first picture of a short text, the overview, and tiles of a long one."""
+    run, began = deep_run(folder, text), time.monotonic()
+    with serving(run) as (home, process):
+        urlopen(f"{home}api/health").read()
+        print(f"\n{run}: the server was there after {time.monotonic() - began:.1f} s")
+        rows = first_pictures(browser, home, times)
+        print(table(f"First picture, {times} times", ["there is", "median", "longest"], rows))
+        for view in ("heads", "head"):
+            print(f"view {view}: everything there after {view_time(browser, home, view):.1f} s")
+        began = time.monotonic()
+        body = json.dumps({"source": first_tokens(folder, text, n)}).encode()
+        meta = json.load(urlopen(Request(f"{home}api/trace", body, {"Content-Type": "application/json"})))
+        print(f"{len(meta['sides']['decoder']['ids']):,} tokens traced in {time.monotonic() - began:.1f} s")
+        rows = [row for site in (0, 15, 29) for row in deep_tiles(home, meta, f"decoder.{site}.attention")]
+        print(table("Tiles over HTTP", ["of", "asked for", "median", "longest"], rows))
+        print(table("The server", ["it holds", "memory"], server_memory(process)))
+
+
+def view_time(browser: Browser, home: str, view: str) -> float:
+    """Return the seconds until a view has asked for nothing more for half a second, without that half."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.set_default_timeout(120_000)
+    began = time.monotonic()
+    page.goto(f"{home}#/{view}")
+    page.get_by_test_id(f"view-{view}").wait_for()
+    page.wait_for_load_state("networkidle")
+    took = time.monotonic() - began - 0.5
+    page.close()
+    return took
+
+
+def deep_tiles(home: str, meta: dict[str, Any], site: str) -> list[list[object]]:
+    """Ask for tiles of heads of one layer, each for the first time, one after another."""
+    draw, rows = random.Random(3), list[list[object]]()
+    n = next(one["n_query"] for one in meta["sites"] if one["name"] == site)
+    for level in range(5):
+        across = -(-n // (256 << level))
+        places = [(head, row, column) for head in range(9) for row in range(across) for column in range(across)]
+        took = []
+        for head, row, column in draw.sample(places, min(12, len(places))):
+            asked = {"site": site, "head": head, "step": "weight", "level": level, "row": row, "column": column}
+            began = time.perf_counter()
+            urlopen(f"{home}api/trace/{meta['id']}/tile?{urlencode(asked)}").read()
+            took.append(1e3 * (time.perf_counter() - began))
+        rows.append(
+            [f"{site}, level {level}", len(took), *(f"{one:.0f} ms" for one in (statistics.median(took), max(took)))]
+        )
+    return rows
+
+
+def server_memory(process: int) -> list[list[object]]:
+    """Return what the server's process holds, and the most it has held."""
+    lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    held = dict(line.split(":", 1) for line in lines)
+    return [[what, f"{int(held[name].split()[0]) / 1e3:,.0f} MB"] for what, name in MEMORY.items()]
+
+
+def read_text(file: Path) -> str:
+    return (gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")).read()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", type=Path, help="the demo's run, for the first picture")
     parser.add_argument("--times", type=int, default=7, help="how often the page is opened")
     parser.add_argument("--n", type=int, default=4096)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--deep", type=Path, help="measure 30 layers of 9 heads instead, made in this folder")
+    parser.add_argument("--text", type=Path, help="the text for the deep model")
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as scratch:
         browser = playwright.chromium.launch(executable_path=program(), args=FLAGS)
+        if args.deep is not None:
+            if args.text is None:
+                sys.exit("--deep needs --text, a file of some 20,000 characters or more")
+            deep_model(browser, args.deep, read_text(args.text), n=args.n, times=args.times)
+            browser.close()
+            return
         if args.run is not None:
             with looking(args.run) as home:
                 rows = first_pictures(browser, home, args.times)

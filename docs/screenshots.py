@@ -4,6 +4,8 @@ clearhead demo
 python docs/screenshots.py runs/demo                       # into docs/figures/explorer
 python docs/screenshots.py runs/demo --views head --out /tmp --themes light --width 390
 python docs/screenshots.py runs/demo --boxes --out /tmp    # every box of the model, opened
+python docs/screenshots.py runs/smol --deep                # a model of many layers: its overview, and a phone's
+python docs/screenshots.py runs/copying --views induction  # of the run that docs/induction-heads.md trains
 """
 
 import argparse
@@ -15,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 OUT = Path(__file__).parent / "figures" / "explorer"
 SOURCE = "achtundvierzigtausendsiebenundsechzig"
@@ -24,6 +26,7 @@ COLOURS = 256
 HEAD_OFF = '[{"at": "decoder.0.attention", "step": "context", "head": 2, "times": 0}]'
 VIEWS: dict[str, dict[str, str]] = {
     "model": {},
+    "heads": {"site": "decoder.1.cross", "head": "0"},
     "head": {"site": "decoder.1.cross", "head": "0"},
     "steps": {"site": "decoder.1.cross", "head": "0", "query": "3", "at": "4"},
     "similarity": {},
@@ -36,6 +39,28 @@ VIEWS: dict[str, dict[str, str]] = {
     "spaces": {"site": "decoder.1.cross", "head": "0"},
     "sequence": {"site": "decoder.1.cross", "head": "0", "query": "3"},
 }
+TWICE = "k 3 z q m 5 t b x 1 f w k 3 z q m 5 t b x 1 f"
+COPYING_OFF = '[{"at": "decoder.1.attention", "step": "context", "head": 0, "times": 0}]'
+OF_OTHER_RUNS: dict[str, tuple[str, dict[str, str]]] = {
+    "induction": (
+        "intervene",
+        {"source": TWICE, "site": "decoder.1.attention", "head": "0", "place": "22", "edits": COPYING_OFF},
+    ),
+}
+"""Pictures of runs that are not the demo's, taken when they are named: the view, and what its address holds."""
+
+DEEP: dict[str, tuple[str, dict[str, str], int, str]] = {
+    "deep-heads-light": ("heads", {"site": "decoder.12.attention", "head": "3"}, 1280, "light"),
+    "deep-colours-dark": (
+        "heads",
+        {"site": "decoder.12.attention", "head": "3", "show": "colours", "by": "first"},
+        1280,
+        "dark",
+    ),
+    "deep-sorted-light": ("heads", {"order": "highest", "by": "previous", "least": "60"}, 1280, "light"),
+    "deep-phone-light": ("heads", {"site": "decoder.12.attention", "head": "3"}, 390, "light"),
+}
+"""Pictures of a decoder of many layers, on its own example: the view, its state, the width and the theme."""
 
 
 def browser() -> str:
@@ -48,11 +73,12 @@ def browser() -> str:
 
 
 def address_of(view: str, theme: str) -> str:
-    return f"#/{view}?{urlencode({'source': SOURCE, 'theme': theme, **VIEWS[view]})}"
+    view, held = OF_OTHER_RUNS.get(view) or (view, VIEWS[view])
+    return f"#/{view}?{urlencode({'source': SOURCE, 'theme': theme, **held})}"
 
 
 def settled(page: Page, view: str) -> None:
-    page.get_by_test_id(f"view-{view}").wait_for()
+    page.get_by_test_id(f"view-{OF_OTHER_RUNS.get(view, (view,))[0]}").wait_for()
     page.wait_for_timeout(2500)
 
 
@@ -78,11 +104,27 @@ def picture_boxes(page: Page, address: str, theme: str, out: Path) -> None:
         page.keyboard.press("Escape")
 
 
+def picture_deep(chromium: Browser, home: str, out: Path) -> None:
+    """Save the overview of a deep model in several ways."""
+    for name, (view, state, width, theme) in DEEP.items():
+        page = chromium.new_page(viewport={"width": width, "height": 844 if width < 500 else 800})
+        page.set_default_timeout(300_000)
+        page.goto(f"{home}#/{view}?{urlencode({'theme': theme, **state})}")
+        settled(page, view)
+        page.wait_for_load_state("networkidle")
+        page.wait_for_function("() => document.querySelectorAll('g.cell').length > 0")
+        page.wait_for_timeout(1500)
+        (out / f"{name}.png").write_bytes(small(page.screenshot()))
+        print(out / f"{name}.png")
+        page.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--views", nargs="*", default=list(VIEWS))
     parser.add_argument("--boxes", action="store_true", help="instead of the views, every box of the model opened")
+    parser.add_argument("--deep", action="store_true", help="instead of the views, the overview of a deep decoder")
     parser.add_argument("--themes", nargs="*", default=["light", "dark"])
     parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--height", type=int, default=800)
@@ -96,7 +138,9 @@ def main() -> None:
         home = server.stdout.readline().strip()
         with sync_playwright() as playwright:
             chromium = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
-            for theme in args.themes:
+            if args.deep:
+                picture_deep(chromium, home, args.out)
+            for theme in [] if args.deep else args.themes:
                 page = chromium.new_page(viewport={"width": args.width, "height": args.height}, color_scheme=theme)
                 page.on(
                     "console", lambda told: print(f"console {told.type}: {told.text}") if told.type == "error" else None

@@ -13,11 +13,18 @@ import pytest
 import torch
 from _pytest.doctest import DoctestModule
 
-from tests.covering import mark_shapes, mark_thorough
+from tests.covering import mark_quick, mark_thorough
 
 PLAIN = Path(__file__).parent / "plain"
 LONG_DOCTESTS = ("clearhead.attention.grid",)
 """An example that checks a part on every kernel, for half a minute; docs/your-own-weighting.md does so too."""
+
+LONGEST = ("tests/docs/test_pages.py", "tests/attack/", "tests/plain/test_compile", "tests/plain/test_grid")
+"""Tests of half a minute and more are begun first, or at the end one worker has one and the others have nothing."""
+OF_SHAPES = ("attention", "craft", "decoding", "model", "rasp", "text", "tracing", "training")
+"""Folders whose functions take and give tensors. Tests of the others call the same functions; `make test-all` checks
+shapes in every test.
+"""
 
 matplotlib.use("Agg")
 
@@ -68,6 +75,7 @@ def pytest_collection():
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked here
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     mark_thorough(items)
     for item in items:
         if item.name in LONG_DOCTESTS:
@@ -78,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.plain)
     if config.getoption("jaxtyping_packages", default=None):
         items[:] = [item for item in items if not item.get_closest_marker("plain")]
-    mark_shapes(items)
+    mark_quick(items, OF_SHAPES)
     if torch.cuda.is_available():
         return
     for item in items:

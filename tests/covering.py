@@ -5,13 +5,13 @@ marks the others `thorough`, for `make test-all`; `@pytest.mark.pairs(1)` asks f
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import pytest
 
-__all__ = ["covering", "few", "mark_shapes", "mark_thorough"]
+__all__ = ["covering", "few", "mark_quick", "mark_thorough"]
 
 Case = Mapping[str, Hashable]
 
@@ -60,11 +60,23 @@ def mark_thorough(items: Sequence[pytest.Item]) -> None:
                 case.add_marker(pytest.mark.thorough)
 
 
-def mark_shapes(items: Sequence[pytest.Item]) -> None:
-    """Mark `shapes` the first case of every test that is neither slow nor thorough: `make test` has it checked."""
-    seen = set()
+def mark_quick(items: Sequence[pytest.Item], of_shapes: Container[str]) -> None:
+    """Mark `brief` up to three cases of every test that is neither slow nor thorough: `make test-fast` runs them.
+
+    They are the first, the middle and the last. The first is marked `shapes` too if its folder has shapes to check.
+    """
+    tests = defaultdict(list)
     for item in items:
-        test = item.parent, getattr(item, "originalname", None) or item.name
-        if test not in seen and not item.get_closest_marker("slow") and not item.get_closest_marker("thorough"):
-            seen.add(test)
-            item.add_marker(pytest.mark.shapes)
+        if not item.get_closest_marker("slow") and not item.get_closest_marker("thorough"):
+            tests[item.parent, getattr(item, "originalname", None) or item.name].append(item)
+    for cases in tests.values():
+        for place in {0, len(cases) // 2, len(cases) - 1}:
+            cases[place].add_marker(pytest.mark.brief)
+        if folder_of(cases[0]) in of_shapes:
+            cases[0].add_marker(pytest.mark.shapes)
+
+
+def folder_of(item: pytest.Item) -> str:
+    """Return the room a test is of: `attention` for what is in tests/attention or clearhead/attention."""
+    _, *folders, _ = item.nodeid.partition("::")[0].split("/")
+    return folders[0] if folders else ""

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.covering import covering, mark_shapes, mark_thorough
+from tests.covering import covering, folder_of, mark_quick, mark_thorough
 
 AXES = {"similarity": "abcd", "weighting": "abcdefg", "mask": "abc", "heads": "abc", "dtype": "ab"}
 
@@ -51,6 +51,7 @@ class Item:
 
     def __init__(self, name, marker, marks=(), **params):
         self.parent, self.originalname, self.marks, self.given = "module", name, [], marks
+        self.nodeid = f"tests/model/test_it.py::{name}"
         self.callspec = SimpleNamespace(params=params) if params else None
         self.pairs = marker
 
@@ -65,8 +66,8 @@ def test_this_session_has_cases_that_are_thorough(request):
     """As pytest collects them, and not as they are imitated below."""
     test = "tests/test_covering.py::test_of_three_axes"
     found = [bool(item.get_closest_marker("thorough")) for item in request.session.items if test in item.nodeid]
-    if not found or "shapes" in request.config.option.markexpr:
-        pytest.skip("`-k` has left them out, or `-m shapes` all but the first")
+    if not found or request.config.option.markexpr in ("brief", "shapes"):
+        pytest.skip("`-k` has left them out, or `-m` all but a few")
     assert found.count(False) == 9
     assert len(found) in (9, 18)  # `make test` has left out the others
 
@@ -92,9 +93,25 @@ def test_the_marker_leaves_pairs_to_make_test_and_the_rest_to_test_all():
     assert all(item.marks in ([], [pytest.mark.thorough]) for item in items)
 
 
-def test_shapes_are_checked_in_the_first_case_of_each_quick_test():
+def test_three_cases_of_each_quick_test_are_brief_and_shapes_are_checked_in_the_first():
     items = [Item("product", None, **case) for case in cases(a=range(3), b=range(3))]
     items += [Item("slow", None, marks=["slow"]), Item("half", None, marks=["thorough"], a=1), Item("half", None, a=2)]
-    mark_shapes(items)
-    chosen = [place for place, item in enumerate(items) if item.marks == [pytest.mark.shapes]]
-    assert chosen == [0, 11]
+    mark_quick(items, {"model"})
+    brief = [place for place, item in enumerate(items) if pytest.mark.brief in item.marks]
+    assert brief == [0, 4, 8, 11]
+    assert [place for place, item in enumerate(items) if pytest.mark.shapes in item.marks] == [0, 11]
+    elsewhere = [Item("page", None)]
+    mark_quick(elsewhere, {"serve"})
+    assert elsewhere[0].marks == [pytest.mark.brief]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "folder"),
+    [
+        ("tests/attention/kernels/test_flex.py::test_it[1]", "attention"),
+        ("clearhead/model/sizes.py::clearhead.model.sizes", "model"),
+        ("tests/test_taps.py::test_a/b", ""),
+    ],
+)
+def test_a_test_is_of_the_folder_below_the_first(nodeid, folder):
+    assert folder_of(SimpleNamespace(nodeid=nodeid)) == folder

@@ -1,6 +1,7 @@
 """The `clearhead` command, one file a verb. Exit codes: 0, 1 (failed), 2 (asked wrongly), 130 (Ctrl-C)."""
 
 import importlib
+import os
 import re
 import sys
 import traceback
@@ -137,6 +138,9 @@ def clearhead(
 
 def main(args: Sequence[str] | None = None) -> None:
     """Runs a verb, and ends the process with its exit code."""
+    # Read by OpenMP when torch is imported: threads that wait give their core away, since others may need it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an arrow on a terminal that knows only ASCII is no reason to stop

@@ -8,6 +8,7 @@ from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, a
 from clearhead.cli.options import Parts
 from clearhead.training.run import load
 from clearhead.training.tasks import Classify
+from clearhead.training.tasks.pairs import split_pair
 
 __all__ = ["EXAMPLES", "classify"]
 
@@ -25,6 +26,9 @@ def classify(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add every label and its probability, separated by tabs.")
     ] = False,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Each line is two texts with a tab between: for models that read pairs.")
+    ] = False,
     device: Device = "auto",
     parts: Parts = None,
     as_json: AsJson = False,
@@ -38,6 +42,8 @@ def classify(
     task = loaded.asked(Classify)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Found]:
+        if pairs:
+            return task.answer_pairs(loaded.model, [split_pair(text) for text in texts])
         return task.answer(loaded.model, texts)
 
     def as_text(found: Found) -> str:

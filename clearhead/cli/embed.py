@@ -14,6 +14,7 @@ from clearhead.files import replacing
 from clearhead.training.outputs import check_output
 from clearhead.training.run import Run, load
 from clearhead.training.tasks.embed import Pooling
+from clearhead.training.tasks.pairs import split_pair
 
 __all__ = ["EXAMPLES", "embed"]
 
@@ -38,6 +39,9 @@ def embed(
         Path | None,
         typer.Option(help="Write all vectors to a .npy file instead, float32 (line, d_model).", metavar="FILE"),
     ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Each line is two texts with a tab between: for models that read pairs.")
+    ] = False,
     device: Device = "auto",
     parts: Parts = None,
     as_json: AsJson = False,
@@ -54,7 +58,8 @@ def embed(
     loaded = load(run, device=device)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Found]:
-        vectors = loaded.embed(texts, pooling=pooling, normalize=normalize)
+        given = [split_pair(text) for text in texts] if pairs else texts
+        vectors = loaded.embed(given, pooling=pooling, normalize=normalize)
         return [{"vector": vector} for vector in vectors.tolist()]
 
     loaded.embed([])  # raises for a run without an encoder, before a line is read
@@ -68,17 +73,19 @@ def embed(
     if output is None:
         answer_lines(loaded, file, lines)
     else:
-        write_array(loaded, file, output, pooling=pooling, normalize=normalize)
+        write_array(loaded, file, output, pooling=pooling, normalize=normalize, pairs=pairs)
 
 
-def write_array(run: Run, file: str, output: Path, *, pooling: Pooling, normalize: bool) -> None:
+def write_array(run: Run, file: str, output: Path, *, pooling: Pooling, normalize: bool, pairs: bool) -> None:
     """Write the vectors of a file's lines as one array, atomically."""
     width = run.embed([]).shape[1]
     made: list[np.ndarray] = []
     for chunk in read_chunks(file):
         said = [i for i, line in enumerate(chunk) if line.text is not None and line.text.strip()]
         rows = np.zeros((len(chunk), width), dtype=np.float32)
-        rows[said] = run.embed([str(chunk[i].text) for i in said], pooling=pooling, normalize=normalize).numpy()
+        texts = [str(chunk[i].text) for i in said]
+        given = [split_pair(text) for text in texts] if pairs else texts
+        rows[said] = run.embed(given, pooling=pooling, normalize=normalize).numpy()
         made.append(rows)
     array = np.concatenate(made) if made else np.zeros((0, width), dtype=np.float32)
     with replacing(output) as partial, partial.open("wb") as opened:

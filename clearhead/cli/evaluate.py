@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, final
 
@@ -29,9 +29,11 @@ from clearhead.cli.texts import (
     with_spooled,
 )
 from clearhead.errors import OptionError
+from clearhead.text.sources import Table
 from clearhead.training.evaluation import Evaluating
 from clearhead.training.evaluation import evaluate as evaluate_run
-from clearhead.training.run import load
+from clearhead.training.recipe import Recipe
+from clearhead.training.run import Run, load
 from clearhead.training.scores import TOKENIZERS
 from clearhead.training.tasks import TASKS
 
@@ -49,6 +51,7 @@ TITLES = {
     "chrf": "chrF",
     "exact_match": "exact match",
     "accuracy": "accuracy",
+    "micro_f1": "micro F1",
     "macro_f1": "macro F1",
     "loss": "loss, nats",
     "perplexity": "perplexity",
@@ -132,7 +135,7 @@ def evaluate(
     """
     loaded = load(run, device=device)
     task = type(loaded.task)
-    options = as_text_options(text)
+    options = with_columns_of(loaded, as_text_options(text))
     check_text(task, options)
     for flag in given_flags(scoring):
         name = flag.removeprefix("--").replace("-", "_")
@@ -160,6 +163,15 @@ def as_text_options(text: HeldOut) -> TextOptions:
         documents=text.documents,
         skip_bad=text.skip_bad,
     )
+
+
+def with_columns_of(run: Run, options: TextOptions) -> TextOptions:
+    """Return the options with the columns that the run was trained on, where a table is given without any."""
+    origin = run.folder.origin()
+    if options.table is None or options.columns is not None or not isinstance(origin, Recipe):
+        return options
+    trained_on = origin.corpus.train
+    return replace(options, columns=",".join(trained_on.columns)) if isinstance(trained_on, Table) else options
 
 
 def chosen(scoring: Scoring, *, skip_bad: bool) -> Evaluating:

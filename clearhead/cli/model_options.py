@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, final
 
-import torch
 import typer
 
 from clearhead.attention.positions import Learned
 from clearhead.cli.options import flag, one_of, share, wrong
 from clearhead.cli.part_options import part_option
 from clearhead.errors import ClearheadError, OptionError
+from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
 from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
 from clearhead.registry import options as part_names
@@ -90,8 +90,7 @@ def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
             except OptionError as error:
                 raise wrong(flag(name), str(error).removeprefix(f"{name}: ")) from error
     try:
-        with torch.device("meta"):
-            spec.build()
+        build_for_shapes(spec)
     except ClearheadError as error:
         raise wrong(" with ".join(map(flag, parts)), str(error)) from error
     return spec

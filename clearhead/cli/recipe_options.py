@@ -22,7 +22,17 @@ from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
 from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Precision, Recipe, Select
+from clearhead.training.recipe import (
+    Batching,
+    Budget,
+    Checkpointing,
+    Machine,
+    Open,
+    Optimizer,
+    Precision,
+    Recipe,
+    Select,
+)
 from clearhead.training.schedules import SCHEDULES, Schedule
 from clearhead.training.tasks import TASKS, Embed, Task, name_of, task_named
 
@@ -167,6 +177,13 @@ class MachineOptions:
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Reproduce a run bit for bit, also on a GPU.")
     ] = False
+    activation_checkpointing: Annotated[
+        bool | None,
+        typer.Option(
+            "--activation-checkpointing/--no-activation-checkpointing",
+            help="Save memory: compute what is between blocks again on the way back.",
+        ),
+    ] = None
     threads: Annotated[Count, typer.Option(min=1, metavar="N", help="CPU threads.")] = None
     seed: Annotated[Count, typer.Option(min=0, metavar="N", help="Random seed.  [default: 1]")] = None
 
@@ -214,7 +231,26 @@ def as_recipe(choices: Choices) -> Recipe:
     machine = as_machine(choices.machine)
     default = defaults.default_recipe(choices.task, as_corpus(task, choices.text), machine)
     seed = default.seed if choices.machine.seed is None else choices.machine.seed
-    return replace(overridden(choices, default), seed=seed)
+    return replace(overridden(choices, default), seed=seed, open=left_open(choices))
+
+
+def left_open(choices: Choices) -> tuple[Open, ...]:
+    """Return what the options leave to be fitted to the budget."""
+    model, optimizer, budget, tokenizer = choices.model, choices.optimizer, choices.budget, choices.tokenizer
+    given: dict[Open, bool] = {
+        "budget": any(value is not None for value in (budget.steps, budget.minutes, budget.epochs)),
+        "vocabulary": tokenizer.vocabulary is not None or choices.fine_tuning.from_ is not None,
+        "model": bool(model.preset or model.size or tokenizer.vectors or choices.fine_tuning.from_),
+        "dropout": model.dropout is not None or model.preset is not None or choices.fine_tuning.from_ is not None,
+        "decay": optimizer.weight_decay is not None or choices.fine_tuning.from_ is not None,
+        "batch": bool(choices.batches.tokens or choices.fine_tuning.from_),
+        "lr": bool(optimizer.lr or choices.fine_tuning.from_),
+        "schedule": optimizer.schedule is not None,
+        "warmup": optimizer.warmup is not None or (optimizer.schedule is not None and "(" in optimizer.schedule),
+        "evaluate": choices.checkpointing.evaluate_every is not None,
+        "log": choices.checkpointing.log_every is not None,
+    }
+    return tuple(name for name, is_given in given.items() if not is_given)
 
 
 def as_fine_tuned(choices: Choices, path: str) -> Recipe:
@@ -250,6 +286,7 @@ def as_fine_tuned(choices: Choices, path: str) -> Recipe:
         budget=budget,
         checkpointing=as_checkpointing(choices.checkpointing, default.checkpointing, budget),
         seed=default.seed if seed is None else seed,
+        open=left_open(choices),
     )
 
 
@@ -291,14 +328,15 @@ def as_machine(options: MachineOptions) -> Machine:
         choose_device(options.device or "auto")
     except OptionError as error:
         raise wrong("--device", str(error).removeprefix("device: ")) from error
-    return new_machine(options, Machine())
+    return new_machine(options, Machine(adapt_threads=True))
 
 
 def new_machine(options: MachineOptions, old: Machine) -> Machine:
     """Return a machine with what was given in place of its own."""
-    names = ("device", "precision", "compile", "threads")
+    names = ("device", "precision", "compile", "threads", "activation_checkpointing")
     changed = present({name: getattr(options, name) for name in names})
-    return replace(old, **changed, deterministic=options.deterministic or old.deterministic)
+    adapts = old.adapt_threads and options.threads is None and not options.deterministic
+    return replace(old, **changed, adapt_threads=adapts, deterministic=options.deterministic or old.deterministic)
 
 
 def as_tokenizing(options: TokenizerOptions, recipe: Recipe) -> Tokenizing:

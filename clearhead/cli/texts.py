@@ -44,7 +44,8 @@ Columns = Annotated[
     ),
 ]
 FormName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The table's format: tsv, csv, jsonl.  [default: by the file's name]")
+    str | None,
+    typer.Option(metavar="NAME", help="The table's format: tsv, csv, jsonl, parquet.  [default: by the file's name]"),
 ]
 TextFiles = Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")]
 DocumentUnit = Annotated[

@@ -2,6 +2,7 @@
 
 import importlib.util
 import shlex
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,17 +16,26 @@ from rich.text import Text
 from clearhead import training
 from clearhead.cli.options import Parts, given_flags, wrong
 from clearhead.cli.progress import Progress, duration, keep_on_one_line, own_scores, progress, scores_said
-from clearhead.cli.recipe_options import BudgetOptions, Choices, MachineOptions, as_recipe, new_budget, new_machine
+from clearhead.cli.recipe_options import (
+    BudgetOptions,
+    Choices,
+    MachineOptions,
+    as_recipe,
+    new_budget,
+    new_machine,
+)
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
-from clearhead.errors import OptionError
+from clearhead.errors import ClearheadError, OptionError
 from clearhead.serialization import to_json
-from clearhead.training.claiming import check_new, check_unlinked, claim
+from clearhead.training.claiming import check_new, check_unlinked, claim, leave_nothing
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
-from clearhead.training.recipe import CLASSES, Recipe, own_modules
+from clearhead.training.recipe import CLASSES, Recipe, load_recipe, own_modules
 from clearhead.training.run import Run
+from clearhead.training.tasks import task_named
 from clearhead.training.tensorboard import TensorBoard
+from clearhead.training.train import followed_recipe
 
 __all__ = ["EXAMPLES", "train"]
 
@@ -69,9 +79,14 @@ class Ways:
         ),
     ] = None
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the recipe as JSON, and exit without training.")] = (
-        False
-    )
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", metavar="FILE", help="Follow this recipe.json, edited or not, instead of options."),
+    ] = None
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the recipe as it would be followed, as JSON, and exit without training."),
+    ] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print the final evaluation as one JSON object.")] = False
 
 
@@ -93,11 +108,11 @@ def train(
     folder = RunFolder(Path(run))
     if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
-    recipe = recipe_to_resume(folder, choices) if ways.resume else as_recipe(choices)
+    recipe = recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways)
     if ways.must_export is not None:
         check_must_export(ways.must_export, recipe)
     if ways.dry_run:
-        show_json(to_json(recipe, CLASSES))
+        print_recipe(recipe, choices, ways)
         return
     with ExitStack() as stack:
         shown = stack.enter_context(progress())
@@ -106,8 +121,37 @@ def train(
         if ways.resume:
             done = go_on(folder, recipe, ways, watcher, shown)
         else:
-            done = begin(folder, choices, ways, watcher, shown)
+            done = begin(folder, recipe, choices, ways, watcher=watcher, shown=shown)
     print_result(done, as_json=ways.as_json)
+
+
+def new_recipe(choices: Choices, ways: Ways) -> Recipe:
+    """Return the recipe of a new run, from options or from a file; with a file, only a machine may be given beside."""
+    if ways.recipe is None:
+        return as_recipe(choices)
+    if others := given_flags(replace(choices, machine=MachineOptions())):
+        raise wrong("--recipe", f"{ways.recipe} says all of it: change it there, and leave out {', '.join(others)}")
+    try:
+        recipe = load_recipe(Path(ways.recipe))
+        task_named(recipe.task)
+    except (ClearheadError, FileNotFoundError) as error:
+        raise wrong(
+            "--recipe", f"there is no file {ways.recipe}" if isinstance(error, OSError) else str(error)
+        ) from None
+    seed = choices.machine.seed
+    return replace(
+        recipe, machine=new_machine(choices.machine, recipe.machine), seed=recipe.seed if seed is None else seed
+    )
+
+
+def print_recipe(recipe: Recipe, choices: Choices, ways: Ways) -> None:
+    """Print the recipe that would be followed. For a new run its text is read, in a folder that is removed."""
+    if not ways.resume:
+        with tempfile.TemporaryDirectory() as folder:
+            if ways.recipe is None:
+                recipe = as_recipe(replace(choices, text=with_spooled(choices.text, Path(folder))))
+            recipe = followed_recipe(recipe, log=lambda _: None)
+    show_json(to_json(recipe, CLASSES))
 
 
 def check_must_export(formats: str, recipe: Recipe) -> None:
@@ -123,7 +167,7 @@ def check_must_export(formats: str, recipe: Recipe) -> None:
 
 
 def recipe_to_resume(folder: RunFolder, choices: Choices) -> Recipe:
-    """Return the recipe of an existing run, with another budget, rate or machine if one was given.
+    """Return the recipe of an existing run, with another budget, rate, micro-batch or machine if one was given.
 
     Anything else would make it another run, and is refused.
     """
@@ -131,27 +175,32 @@ def recipe_to_resume(folder: RunFolder, choices: Choices) -> Recipe:
         choices,
         budget=BudgetOptions(),
         optimizer=replace(choices.optimizer, lr=None),
+        batches=replace(choices.batches, micro_batch_tokens=None),
         machine=MachineOptions(seed=choices.machine.seed),
     )
     if others := given_flags(same):
         listed = ", ".join(others)
         raise wrong("--resume", f"goes on with what the run was begun with: leave out {listed}")
     recipe = folder.recipe()
+    # Batches stay as they were planned, and each is computed in parts: so the steps are the same.
+    micro, machine = choices.batches.micro_batch_tokens, new_machine(choices.machine, recipe.machine)
     return replace(
         recipe,
         budget=new_budget(choices.budget, recipe.budget) or recipe.budget,
         optimizer=replace(recipe.optimizer, lr=choices.optimizer.lr or recipe.optimizer.lr),
-        machine=new_machine(choices.machine, recipe.machine),
+        machine=machine if micro is None else replace(machine, splits=-(-recipe.batching.at_once // micro)),
     )
 
 
-def begin(folder: RunFolder, choices: Choices, ways: Ways, watcher: Watcher, shown: Progress) -> Run:
+def begin(folder: RunFolder, recipe: Recipe, choices: Choices, ways: Ways, *, watcher: Watcher, shown: Progress) -> Run:
     """Train a new run. What comes through a pipe is copied into its folder first."""
     check_new(folder)
-    with folder.lock():
-        claim(folder)
-        kept = replace(choices, text=with_spooled(choices.text, folder.data))
-    return training.train(folder.path, as_recipe(kept), watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
+    with leave_nothing(folder):
+        if ways.recipe is None:
+            with folder.lock():
+                claim(folder)
+                recipe = as_recipe(replace(choices, text=with_spooled(choices.text, folder.data)))
+        return training.train(folder.path, recipe, watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
 
 
 def go_on(folder: RunFolder, recipe: Recipe, ways: Ways, watcher: Watcher, shown: Progress) -> Run:

@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-import torch
-
 from clearhead.errors import ClearheadError, OptionError, RunError
 from clearhead.experiments.comparison import Comparison, Failure, Impossible, Outcome, outcome_of
 from clearhead.experiments.comparison_plot import draw_comparison
 from clearhead.experiments.workers import JOB, RECALL, Job, begin, prepare_text, read_job, run_all
 from clearhead.files import os_errors_as_run_errors, write_text
+from clearhead.model.shapes import build_for_shapes
 from clearhead.training.recipe import Recipe, changes
 from clearhead.training.tasks import Generate
 from clearhead.training.variants import with_parts
@@ -76,8 +75,7 @@ def arm_of(name: str, choice: Choice, make: Callable[[Choice], Recipe]) -> Arm |
     """Return the arm; or, where the model cannot be built, the reason."""
     try:
         recipe = make(choice)
-        with torch.device("meta"):
-            recipe.model.build()
+        build_for_shapes(recipe.model)
     except ClearheadError as error:
         return Impossible(arm=name, why=str(error))
     return Arm(name=name, recipe=recipe)

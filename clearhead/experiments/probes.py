@@ -301,12 +301,13 @@ def score_recall(run: Run, texts: Sequence[str]) -> Recalled:
     """Ask a run all that these texts ask, and score its answers."""
     task = run.asked(Generate)
     tokenizer = task.tokenizers["text"]
-    rows = [[tokenizer.end, *ids] for ids in tokenizer.encode_batch(texts)]
+    front = task.opener()
+    rows = [[*front, *ids] for ids in tokenizer.encode_batch(texts)]
     right: Counter[int] = Counter()
     asked: Counter[int] = Counter()
     for text, row, likeliest in zip(texts, rows, likeliest_after(run, rows), strict=True):
         for question in questions(text):
-            key = 1 + 2 * question.pair
+            key = len(front) + 2 * question.pair
             asked[question.reach] += 1
             right[question.reach] += likeliest[key] == row[key + 1]
     by_distance = {distance: right[distance] / asked[distance] for distance in sorted(asked)}

@@ -14,7 +14,7 @@ from clearhead.interop.gguf_tables import Family, find_family, shortest_float, s
 from clearhead.interop.gguf_tokenizer import tokenizer_json
 from clearhead.interop.huggingface import Imported
 from clearhead.interop.tables import fill
-from clearhead.training.weight_files import SMALL, Bounded, TooManyNumbers
+from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers
 
 __all__ = ["read_gguf", "read_gguf_tokenizer"]
 

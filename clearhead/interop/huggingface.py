@@ -6,15 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.errors import OptionError
 from clearhead.interop.architectures import Architecture, find_architecture
 from clearhead.interop.config import Config
+from clearhead.interop.pooler import is_pooler
 from clearhead.interop.tables import Row, fill
 from clearhead.interop.tensor_files import Tensors, read_object
+from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers
 from clearhead.model.sizes import Spec
-from clearhead.training.weight_files import SMALL, Bounded, TooManyNumbers
 
 __all__ = ["Imported", "read_hugging_face"]
 
@@ -38,6 +39,10 @@ class Imported(NamedTuple):
     end: tuple[int, ...]
     """Ids that end a text."""
     config: Config
+    pooler: Mapping[str, Tensor] = {}
+    """The map of a bare BERT that its vectors do not pass through, by its names there."""
+    left_out: tuple[str, ...] = ()
+    """Names of tensors that hold weights for another task than this one."""
 
 
 def read_hugging_face(folder: str | Path) -> Imported:
@@ -58,6 +63,9 @@ def read_hugging_face(folder: str | Path) -> Imported:
         check_names(rows, theirs, architecture, config, str(home))
         model = build_bounded(spec, theirs, str(home))
         fill(dict(model.named_parameters()), rows, theirs, str(home))
+        unused = unused_weights(rows, theirs, architecture, config)
+        poolers = [name for name in unused if task == "embed" and is_pooler(name)]
+        pooler = {name.removeprefix(architecture.prefix): theirs[name] for name in poolers}
     said = read_generation(home, config)
     return Imported(
         spec,
@@ -68,7 +76,15 @@ def read_hugging_face(folder: str | Path) -> Imported:
         start=first_token(said),
         end=said.tokens("eos_token_id"),
         config=config,
+        pooler=pooler,
+        left_out=tuple(name for name in unused if name not in poolers),
     )
+
+
+def unused_weights(rows: list[Row], theirs: "Tensors", architecture: Architecture, config: Config) -> list[str]:
+    """Return the names of weights that the model has no use for: numbers that can be computed again are none."""
+    known = {*(row.theirs for row in rows), *architecture.copies(config)}
+    return sorted(name for name in theirs if name not in known and not name.endswith(architecture.computed))
 
 
 def untie_if_apart(config: Config, architecture: Architecture, theirs: Tensors) -> Config:

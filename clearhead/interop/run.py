@@ -9,7 +9,8 @@ run.generate(["Once upon a time"])
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,16 +24,17 @@ from clearhead.interop.config import Config
 from clearhead.interop.gguf import read_gguf
 from clearhead.interop.hub import PREFIX, fetch_from_hub
 from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face
+from clearhead.interop.pooler import write_pooler
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import UNTRAINED, named_tensors
 from clearhead.training.claiming import claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin
-from clearhead.training.run import Run, check_fit
+from clearhead.training.run import Run, check_fit, to_stderr
 from clearhead.training.tasks import TASKS, Embed, Framing, Task, task_named
 
 __all__ = ["DTYPES", "import_model"]
@@ -48,13 +50,14 @@ def import_model(
     dtype: str = "float32",
     context: int | None = None,
     device: str = "auto",
+    log: Callable[[str], None] = to_stderr,
 ) -> Run:
     """Import the model in a Hugging Face folder, or in a GGUF file, as a new run folder, and return the run.
 
     A source that begins with `hub:` is fetched from the Hugging Face hub. `task` is what the run shall do, where its
-    class does not say it; `context` a shorter longest text than the model's own. Raises OptionError, DataError or
-    RunError where the model or its tokenizer cannot be read, or the run cannot be written; then nothing is left at
-    `path`.
+    class does not say it; `context` a shorter longest text than the model's own. Weights that the task has no use for
+    are left out, which `log` is told. Raises OptionError, DataError or RunError where the model or its tokenizer cannot
+    be read, or the run cannot be written; then nothing is left at `path`.
     """
     if dtype not in DTYPES:
         raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(DTYPES)}")
@@ -74,7 +77,9 @@ def import_model(
         dtype=dtype,
         parameters=sum(one.numel() for one in model.parameters()),
     )
-    write_run(place, imported.spec, model, made, origin=origin, chat=tokens.chat)
+    write_run(place, imported, model, made, origin=origin, chat=tokens.chat)
+    if imported.left_out:
+        log(f"{source}: to {made.name} takes no {', '.join(imported.left_out)}: left out")
     return Run(RunFolder(Path(path)), made, model.to(choose_device(device)).eval(), 0)
 
 
@@ -99,6 +104,8 @@ def read_source(source: str | Path) -> SourceFiles:
         imported = read_gguf(home)
         tokens = read_tokenizer_of_gguf(home, rows_of(imported.spec))
         return SourceFiles("GGUF", imported, tokens, imported.config)
+    if home.is_file():
+        raise OptionError(f"{source}: is one file of a model, and no .gguf file; give its folder, {home.parent}")
     raise OptionError(
         f"{source}: there is no such folder or .gguf file; give a folder as save_pretrained writes it, or hub:ORG/NAME"
     )
@@ -149,6 +156,9 @@ def framing_of(
 ) -> Iterator[tuple[str, Framing]]:
     """Yield the framing of each field; `generation` has a token that every output begins with, if there is one."""
     read = Framing(before=tokens.before, after=tokens.after)
+    if isinstance(imported.spec, EncoderSpec):
+        segment = tokens.segment if tokens.segment < (imported.spec.embedding.segments or 1) else 0
+        read = replace(read, between=tokens.between, segment=segment)
     forced, never = generation.tokens("forced_bos_token_id"), tuple(forbidden_tokens(generation))
     if kind.target == "none":
         yield "text", read
@@ -189,14 +199,16 @@ def check_finite(model: nn.Module, where: str) -> None:
 
 
 def write_run(
-    place: Path, spec: Spec, model: nn.Module, task: Task, *, origin: Origin, chat: ChatTemplate | None
+    place: Path, imported: Imported, model: nn.Module, task: Task, *, origin: Origin, chat: ChatTemplate | None
 ) -> None:
     """Write a run that is in memory as a folder: beside its place, and renamed once it is whole."""
     try:
         with replacing_folder(place) as partial:
             folder = RunFolder(partial)
             claim(folder)
-            folder.describe(spec, task, chat=chat)
+            folder.describe(imported.spec, task, chat=chat)
+            if imported.pooler:
+                write_pooler(partial, imported.pooler)
             folder.checkpoints.create()
             folder.checkpoints.save(0, named_tensors(model), {}, {**UNTRAINED, "finished": True})
             folder.begin(origin)

@@ -45,6 +45,10 @@ class ImportedTokenizer(NamedTuple):
     before: tuple[int, ...]
     after: tuple[int, ...]
     chat: ChatTemplate | None
+    between: tuple[int, ...] = ()
+    """Ids between the two texts of a pair; none where the tokenizer does not say them."""
+    segment: int = 0
+    """The segment of the second."""
 
 
 def read_tokenizer(home: Path, vocabulary: int, *, start: int | None, end: int | None) -> ImportedTokenizer:
@@ -68,6 +72,7 @@ def read_tokenizer(home: Path, vocabulary: int, *, start: int | None, end: int |
     with library_errors_as_data_errors(str(path)):
         made = with_special_tokens(parse_tokenizer(text, str(path)), settings, names, vocabulary)
         before, after = around_text(made)
+        between, segment = around_pair(made, before, after)
         places = made.get_vocab(with_added_tokens=True)
         found = {role: first_place(places, names, tokens) for role, tokens in ROLES.items()}
         if found["unknown"] is None:
@@ -75,11 +80,12 @@ def read_tokenizer(home: Path, vocabulary: int, *, start: int | None, end: int |
         kept = made.to_str()
     found |= {role: place for role, place in (("start", start), ("end", end)) if found[role] is None}
     special = SpecialIds(vocabulary=vocabulary, **found)
-    for place in (*before, *after):
+    for place in (*before, *after, *between):
         if place >= vocabulary:
             raise DataError(f"{path}: puts the id {place} around a text, and the model's table has {vocabulary} rows")
+    chat = read_template(home, settings, names)
     return ImportedTokenizer(
-        Tokenizer(kept, name=str(path), special=special), before, after, read_template(home, settings, names)
+        Tokenizer(kept, name=str(path), special=special), before, after, chat, between=between, segment=segment
     )
 
 
@@ -156,6 +162,26 @@ def around_text(tokenizer: library.Tokenizer) -> tuple[tuple[int, ...], tuple[in
         if own:
             return tuple(found.ids[: own[0]]), tuple(found.ids[own[-1] + 1 :])
     return tuple(tokenizer.encode("", add_special_tokens=True).ids), ()
+
+
+def around_pair(
+    tokenizer: library.Tokenizer, before: tuple[int, ...], after: tuple[int, ...]
+) -> tuple[tuple[int, ...], int]:
+    """Return the ids that the post-processor puts between two texts, and the segment of the second.
+
+    No ids where it has no template for pairs, or one with other tokens around the two than around a single text.
+    """
+    for text in PROBES:
+        found = tokenizer.encode(text, text, add_special_tokens=True)
+        first, second = ([i for i, one in enumerate(found.sequence_ids) if one == n] for n in (0, 1))
+        if not first or not second:
+            continue
+        between, rest = tuple(found.ids[first[-1] + 1 : second[0]]), found.type_ids[second[0] :]
+        same = tuple(found.ids[: first[0]]) == before and tuple(found.ids[second[-1] + 1 :]) == after
+        if not same or any(found.type_ids[: second[0]]) or len(set(rest)) > 1:
+            return (), 0
+        return between, rest[0]
+    return (), 0
 
 
 def first_place(places: Mapping[str, int], names: Mapping[str, str], tokens: tuple[str, ...]) -> int | None:

@@ -5,6 +5,7 @@ of gamma and beta on the way. Forward is torch's own, which inductor fuses with 
 """
 
 import importlib
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -13,7 +14,7 @@ from torch.library import triton_op, wrap_triton
 
 from clearhead.compiling import missing_triton
 
-__all__ = ["layer_norm", "serves"]
+__all__ = ["layer_norm", "register", "serves"]
 
 WIDEST = 8192
 """Numbers of a row that a program holds."""
@@ -24,8 +25,8 @@ NUMBERS = 2048
 
 
 def serves(x: Tensor) -> bool:
-    """Check whether this backward is the one to take: compiled, and on a device that runs Triton."""
-    return torch.compiler.is_compiling() and x.is_cuda and x.shape[-1] <= WIDEST and missing_triton("cuda") is None
+    """Check whether this backward is the one to take: compiled, on a GPU, and registered."""
+    return torch.compiler.is_compiling() and x.is_cuda and x.shape[-1] <= WIDEST and bool(OPERATORS)
 
 
 def launch_backward(grad: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +45,14 @@ def launch_backward(grad: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, deviat
     return grad_x, partial.sum(0)
 
 
-backward_op = triton_op("clearhead::layer_norm_backward", launch_backward, mutates_args=())
+OPERATORS: list[Callable[..., tuple[Tensor, Tensor]]] = []
+"""The backward as an operator that a compiled graph can hold, once there is one."""
+
+
+def register() -> None:
+    """Make the operator. It imports torch's compiler, which takes seconds: call it where a model will be compiled."""
+    if not OPERATORS and missing_triton("cuda") is None:
+        OPERATORS.append(triton_op("clearhead::layer_norm_backward", launch_backward, mutates_args=()))
 
 
 @final
@@ -61,7 +69,7 @@ class LayerNormByTriton(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, gamma, mean, deviation = ctx.saved_tensors
-        grad_x, sums = backward_op(grads[0], x, gamma, mean, deviation)
+        grad_x, sums = OPERATORS[0](grads[0], x, gamma, mean, deviation)
         sums = sums.to(gamma.dtype)
         return grad_x, sums[0], sums[1] if ctx.has_beta else None, None
 

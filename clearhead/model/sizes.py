@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, overload
 
-import torch
-
 from clearhead.attention.heads import Heads, SlicedHeads
 from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.presets import Size
+from clearhead.model.shapes import build_for_shapes
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
 __all__ = ["KINDS", "PRESETS", "Kind", "Preset", "Spec", "named", "parse_count", "resized", "sized"]
@@ -122,7 +121,7 @@ def sized(kind: str, parameters: int, vocabulary: int) -> Spec:
     gated network of a decoder; where that leaves a gap, d_ff is less, but no less than half of it. From 100 thousand
     parameters to 10 billion the count is within 10 % of what was asked if there are 96 or more for each word of the
     vocabulary; with fewer, most are the table's, which grows by 16 for each word at a time. Asking for more never gives
-    less. Nothing is built but on the meta device, two blocks at most.
+    less. Nothing is built but three narrow models of one or two blocks.
     """
     return KINDS[check_kind(kind)].make(nearest_size(kind, parameters, vocabulary), vocabulary)
 
@@ -278,9 +277,24 @@ def count(kind: str, size: Size, vocabulary: int) -> int:
     return least + token * (vocabulary - 1) + inside
 
 
-@functools.lru_cache(maxsize=1024)
 def growth(kind: str, width: int) -> tuple[int, int, int, int]:
-    """Return the parameters of the least model so wide, and what one more token, block, or number in d_ff adds."""
+    """Return the parameters of the least model so wide, and what one more token, block, or number in d_ff adds.
+
+    Maps have d_model x d_model parameters, tables and norms d_model, so each is a polynomial of the second degree in
+    the width: three narrow models tell it, by Newton's formula, and no wide one is ever built.
+    """
+    places = (width - NARROWEST) // NARROWEST
+    narrow = (growth_when_built(kind, NARROWEST * steps) for steps in (1, 2, 3))
+    first, second, third, fourth = (
+        one + places * (two - one) + places * (places - 1) // 2 * (three - 2 * two + one)
+        for one, two, three in zip(*narrow, strict=True)
+    )
+    return first, second, third, fourth
+
+
+@functools.cache
+def growth_when_built(kind: str, width: int) -> tuple[int, int, int, int]:
+    """Return what `growth` does, of models that are built."""
     one = rung(kind, width, 1)._replace(d_ff=1)
     least = count_parameters(kind, one, 1)
     token, block = count_parameters(kind, one, 2), count_parameters(kind, one._replace(n_layers=2), 1)
@@ -288,6 +302,5 @@ def growth(kind: str, width: int) -> tuple[int, int, int, int]:
 
 
 def count_parameters(kind: str, size: Size, vocabulary: int) -> int:
-    with torch.device("meta"):
-        model = KINDS[kind].make(size, vocabulary).build()
+    model = build_for_shapes(KINDS[kind].make(size, vocabulary))
     return sum(parameter.numel() for parameter in model.parameters())

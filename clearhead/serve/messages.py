@@ -192,6 +192,8 @@ class Readings(TypedDict):
 
     entropy: list[float | None]
     distance: list[float | None]
+    first: list[float | None]
+    itself: list[float | None]
     previous: list[float | None]
     same: list[float | None]
     induction: list[float | None]

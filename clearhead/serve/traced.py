@@ -15,7 +15,7 @@ from clearhead.lru_cache import LRUCache
 from clearhead.serve import messages
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Budget, Cost
-from clearhead.serve.costs import FASTER, ModelCosts, row_cost, rows_cost
+from clearhead.serve.costs import LOGITS, ModelCosts, row_cost, rows_cost
 from clearhead.serve.meta import as_candidates, meta_of
 from clearhead.serve.params import Params
 from clearhead.serve.trace_request import TraceRequest
@@ -47,6 +47,8 @@ LENS = 5
 """The number of candidates of each layer and token in the logit lens."""
 MOST_COMPARED = 24
 """The most tokens that are compared with each other in one answer."""
+LEAST_ROWS = 64
+"""The fewest rows of a long text that the metrics of a head are read from."""
 ROLES = ("query", "key", "value", "context")
 
 
@@ -194,23 +196,31 @@ class Traced:
         return getattr(head, role)
 
     def readings(self, asked: Params) -> dict[str, Any]:
-        """Return the metrics of the heads of one site, or of all."""
+        """Return the metrics of the heads of one site, or of all; of a long text, from no more than `rows` queries."""
         one = asked.values.get("site") is not None
         sites = [self.site(asked)] if one else list(self.trace.sites.values())
-        cost = functools.reduce(Cost.__add__, [rows_cost(site.head, site.n_query, kept=1) for site in sites])
+        rows = asked.maybe_whole("rows", least=LEAST_ROWS)
+        costs = [
+            rows_cost(site.head, site.n_query if rows is None else min(rows, site.n_query), kept=1) for site in sites
+        ]
+        cost = functools.reduce(Cost.__add__, costs)
         what = f"reading every weight of {sites[0].name}" if one else "reading every weight of all attentions"
         self.budget.check(cost, what, TEXT if one else "ask for one attention")
-        return {site.name: self.once(f"readings {site.name}", functools.partial(self.read, site)) for site in sites}
+        return {site.name: self.read(site, rows) for site in sites}
 
-    def read(self, site: Site) -> dict[str, list[float | None]]:
-        heads = [asdict(one) for one in readings(self.trace, site)]
+    def read(self, site: Site, rows: int | None) -> dict[str, list[float | None]]:
+        sampled = rows if rows is not None and rows < site.n_query else None
+        return self.once(f"readings {site.name} {sampled}", lambda: self.make_readings(site, sampled))
+
+    def make_readings(self, site: Site, rows: int | None) -> dict[str, list[float | None]]:
+        heads = [asdict(one) for one in readings(self.trace, site, rows)]
         return {name: [one[name] for one in heads] for name in heads[0]}
 
     def lens(self, asked: Params) -> dict[str, Any]:
         n, layers = self.lengths[self.trace.answer_side], self.trace.sides[self.trace.answer_side].n_layers + 2
         logits = n * layers * self.costs.logits
         cost = Cost(
-            cells=logits // FASTER, memory=n * layers * LENS * JSON_OBJECT + ROWS * self.costs.logits * JSON_NUMBER
+            cells=logits // LOGITS, memory=n * layers * LENS * JSON_OBJECT + ROWS * self.costs.logits * JSON_NUMBER
         )
         self.budget.check(cost, "what each layer would answer at each token", TEXT)
         return self.once("lens", self.make_lens)

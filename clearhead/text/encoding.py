@@ -12,7 +12,18 @@ from clearhead.text.sources import Record, Source, list_names, quote
 from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 
-__all__ = ["FATES", "Corpus", "Encoding", "Layout", "Survey", "label_of", "labels_of", "texts_of", "usable_records"]
+__all__ = [
+    "FATES",
+    "Corpus",
+    "Encoding",
+    "Layout",
+    "Survey",
+    "label_of",
+    "labels_of",
+    "read_split",
+    "texts_of",
+    "usable_records",
+]
 
 Ids = dict[str, list[int]]
 CHUNK_RECORDS, CHUNK_CHARACTERS = 1024, 1 << 18
@@ -21,6 +32,8 @@ ONE_IN, MOST = 20, 1000
 """Without a validation file, one record in twenty is held out, at most a thousand."""
 TAIL, MOST_BYTES = 10, 500_000
 """Of a stream of few documents the last tenth is held out, at most so many bytes."""
+NO_LABEL = "-"
+"""What is written where a record may have many labels and has none: an empty column is a mistake."""
 COMMON = 10
 """Where more than one training record in ten equals a held-out one, repeated records are what the text is made of."""
 FATES = {"drop": "they are left out", "cut": "their beginning is kept", "split": "each becomes several", "keep": "kept"}
@@ -47,7 +60,8 @@ class Layout:
 
     `drop` leaves it out and counts it, `cut` keeps its beginning, `split` makes several of it, `keep` takes it whole.
     `end` puts an end token after each document, and holds out the end of the stream. `label_of` says what has a label:
-    the record, or each word of its first text; then the labels are as many words, and the tokeniser is one of words.
+    the `record`; or the record has `many`, with commas between, "-" for none; or each `word` of its first text, and
+    then the labels are as many words, and the tokeniser is one of words.
     """
 
     texts: tuple[str, ...]
@@ -55,7 +69,7 @@ class Layout:
     most: int = 512
     too_long: Literal["drop", "cut", "split", "keep"] = "cut"
     end: bool = False
-    label_of: Literal["record", "word"] = "record"
+    label_of: Literal["record", "many", "word"] = "record"
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -110,7 +124,18 @@ def labels_of(source: Source, layout: Layout, record: Record) -> list[str]:
     if layout.label is None:
         return []
     written = label_of(source, layout, record)
+    if layout.label_of == "many":
+        return [] if written.strip() == NO_LABEL else split_labels(written)
     return [written] if layout.label_of == "record" else written.split()
+
+
+def split_labels(written: str) -> list[str]:
+    """Return the labels that a text lists with commas between, each once.
+
+    >>> split_labels("sport, politics,sport")
+    ['sport', 'politics']
+    """
+    return [*dict.fromkeys(name for part in written.split(",") if (name := part.strip()))]
 
 
 class Placed(NamedTuple):
@@ -150,25 +175,34 @@ class Encoding:
                 self.fill(corpus.train, train)
                 self.fill(corpus.dev, dev)
             else:
-                self.spread(corpus.train, self.split(corpus.train, found, train, dev))
+                placed = (Placed(record, dev if held else train) for record, held in self.split(corpus.train, found))
+                self.spread(corpus.train, placed)
             made = {"training": train.close({}), "held-out": dev.close({})}
         for name, store in made.items():
             if not len(store) or (self.layout.end and store.sizes[self.layout.texts[0]].tokens < 2):
                 raise DataError(f"there is no {name} record left; give more text, or a dev file of its own")
         return self.too_long
 
-    def split(self, source: Source, found: Survey, train: StoreWriter, dev: StoreWriter) -> Iterator[Placed]:
-        """Return every record with its store: the training set or the validation set."""
+    def split(self, source: Source, found: Survey) -> Iterator[tuple[Record, bool]]:
+        """Return every record, and whether it is held out: of the validation set, not of the training set."""
         if self.layout.end and found.records < ONE_IN:
             field = source.fields.index(self.layout.texts[0])
-            return cut_in_two(self.usable_records(source), found.text_bytes, train, dev, field=field)
+            return cut_in_two(self.usable_records(source), found.text_bytes, field=field)
         held_out = every_nth(found.records)
         equal = frozenset() if self.layout.end else self.seen_again(source, found.records, held_out)
+        alone = self.labels_seen_once(source)
         return (
-            Placed(record, dev if held_out(number) else train)
+            (record, held_out(number) and alone.isdisjoint(labels_of(source, self.layout, record) if alone else ()))
             for number, record in number_records(self.usable_records(source))
             if not equal or held_out(number) or hash(record.fields) not in equal
         )
+
+    def labels_seen_once(self, source: Source) -> Set[str]:
+        """Return the labels that a single record has: held out, that record could not be learned from."""
+        if self.layout.label is None or self.layout.label_of == "word":
+            return frozenset()
+        found = Counter(label for one in self.usable_records(source) for label in labels_of(source, self.layout, one))
+        return {label for label, count in found.items() if count == 1}
 
     def seen_again(self, source: Source, n: int, held_out: Callable[[int], bool]) -> Set[int]:
         """Return the hashes of held-out records that occur elsewhere too, if training can do without those."""
@@ -210,7 +244,7 @@ class Encoding:
             self.check_words(record, ids, numbers)
             ids[self.layout.label] = numbers
         for piece in self.pieces(ids):
-            if self.layout.label is not None and self.layout.label_of == "record":
+            if self.layout.label is not None and self.layout.label_of != "word":
                 piece[self.layout.label] = numbers
             store.add(piece, n_bytes, ends=record.ends or self.layout.too_long != "keep")
             n_bytes = {}  # the text is the same, and counts once
@@ -241,6 +275,20 @@ class Encoding:
         return [{name: row[start : start + most] for name, row in ids.items()} for start in starts]
 
 
+def read_split(corpus: Corpus, layout: Layout, found: Survey) -> Iterator[tuple[list[str], list[str], bool]]:
+    """Yield the texts and the labels of every record once more, and whether it is held out, as `Encoding.write` has
+    them.
+    """
+    encoding = Encoding(layout, {}, found.labels)
+    parts = [(corpus.train, encoding.split(corpus.train, found))]
+    if corpus.dev is not None:
+        train, dev = ((source, encoding.usable_records(source)) for source in (corpus.train, corpus.dev))
+        parts = [(train[0], ((one, False) for one in train[1])), (dev[0], ((one, True) for one in dev[1]))]
+    for source, records in parts:
+        for record, held in records:
+            yield texts_of(source, layout, record), labels_of(source, layout, record), held
+
+
 def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
@@ -261,9 +309,7 @@ def every_nth(n: int) -> Callable[[int], bool]:
     return lambda number: number % every == every // 2
 
 
-def cut_in_two(
-    records: Iterable[Record], n_bytes: int, train: StoreWriter, dev: StoreWriter, *, field: int
-) -> Iterator[Placed]:
+def cut_in_two(records: Iterable[Record], n_bytes: int, *, field: int) -> Iterator[tuple[Record, bool]]:
     """Yield a stream of `n_bytes`, its end held out; the document at the cut ends in both."""
     left = max(n_bytes * (TAIL - 1) // TAIL, n_bytes - MOST_BYTES)
     unfinished = False
@@ -273,12 +319,12 @@ def cut_in_two(
         left = max(0, left - utf8_size(text))
         if len(head) == len(text):
             unfinished = not record.ends
-            yield Placed(record, train)
+            yield record, False
             continue
         if head or unfinished:
-            yield Placed(with_text(record, field, head)._replace(ends=True), train)
+            yield with_text(record, field, head)._replace(ends=True), False
             unfinished = False
-        yield Placed(with_text(record, field, text[len(head) :]), dev)
+        yield with_text(record, field, text[len(head) :]), True
 
 
 def with_text(record: Record, field: int, text: str) -> Record:

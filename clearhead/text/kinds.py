@@ -29,10 +29,33 @@ ESCAPE = "\x10"
 ESCAPES = ((ESCAPE, f"{ESCAPE}."), (SPACE, f"{ESCAPE}_"))
 """A text may itself contain the sign that stands for a space. It is written with an escape, and so is the escape."""
 
+UNSPACED = (
+    r"\x{0E00}-\x{0EFF}\x{1000}-\x{109F}\x{1780}-\x{17FF}\x{3005}-\x{3006}\x{3041}-\x{309F}\x{30A1}-\x{30FA}"
+    r"\x{30FC}-\x{30FF}\x{31F0}-\x{31FF}\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{FF66}-\x{FF9F}"
+    r"\x{20000}-\x{3FFFF}"
+)
+"""Scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, kana and Han. A word of another script ends at
+their letters; within them, merging alone finds words.
+"""
+LETTER = rf"[\p{{L}}\p{{M}}&&[^{UNSPACED}]]"
+WORD_PARTS = "|".join(
+    rf"{SPACE}?{part}"
+    for part in (
+        r"['’](?i:s|t|re|ve|m|ll|d)(?![\p{L}\p{M}])",
+        rf"[\p{{L}}\p{{M}}&&[{UNSPACED}]]+",
+        rf"{LETTER}+(?:['’\x{{200C}}\x{{200D}}]{LETTER}+)*",
+        r"\p{N}",
+        rf"[^\s{SPACE}\p{{L}}\p{{M}}\p{{N}}]+",
+    )
+)
+"""What nothing is merged across: a word, an English ending that an apostrophe begins, a digit, or signs, each with the
+space before it. An apostrophe between letters is part of the word, and so are the joiners of Persian and Indic scripts.
+"""
+
 LONG = re.compile(r"(\S{1000})(?=\S)")
 """A stretch without a space so long that it is no word; the cost of merging grows with the square of its length."""
 
-Learn = Callable[[library.Tokenizer, Iterable[str], int], library.Tokenizer]
+Learn = Callable[[library.Tokenizer, Iterable[str], int, int], library.Tokenizer]
 Least = Callable[[library.Tokenizer, Set[str]], int]
 
 
@@ -41,8 +64,10 @@ Least = Callable[[library.Tokenizer, Set[str]], int]
 class Kind:
     """A kind of tokenizer: its parts, and how it learns from texts.
 
-    `untrained` makes the parts. `learn` reads the texts once and returns a tokenizer of at most that many tokens.
-    `least` is how many it needs for texts of these characters. `lossless`: every text comes back exactly.
+    `untrained` makes the parts. `learn` reads the texts once and returns a tokenizer of at most that many tokens, and
+    merges what occurs at least that often.
+    `least` is how many it needs for texts of these characters. `lossless`: every text comes back exactly. `former`
+    makes the parts as they were in earlier versions: tokenizers with those are still of this kind.
     """
 
     about: str
@@ -50,6 +75,7 @@ class Kind:
     learn: Learn
     least: Least
     lossless: bool
+    former: Callable[[], library.Tokenizer] | None = None
 
 
 def guard(tokens: Iterable[str]) -> pre_tokenizers.PreTokenizer:
@@ -72,9 +98,11 @@ def kind_of(tokenizer: library.Tokenizer) -> tuple[str, bool]:
     if tuple(map(tokenizer.id_to_token, range(FIRST))) == SPECIALS:
         shape = shape_of(tokenizer)
         for name, kind in KINDS.items():
-            for lower, made in ((False, kind.untrained()), (True, add_lower_case(kind.untrained()))):
-                if shape_of(made) == shape:
-                    return name, lower
+            for make in (kind.untrained, kind.former or kind.untrained):
+                if shape_of(make()) == shape:
+                    return name, False
+                if shape_of(add_lower_case(make())) == shape:
+                    return name, True
     return "given", False
 
 
@@ -86,17 +114,23 @@ def shape_of(tokenizer: library.Tokenizer) -> dict[str, Any]:
     return {"model": model} | {part: whole[part] for part in ("normalizer", "pre_tokenizer", "decoder")}
 
 
-def byte_level(*, words: bool) -> library.Tokenizer:
-    """Return a tokenizer of bytes, each written as a visible character; merged within words, or not at all."""
+def byte_level(*, words: bool, digits: bool = False) -> library.Tokenizer:
+    """Return a tokenizer of bytes, each written as a visible character; merged within words, or not at all.
+
+    `digits`: each digit stands alone. These are then the parts that llama.cpp knows as smollm.
+    """
     tokenizer = library.Tokenizer(models.BPE(unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
+    alone = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([alone, cut]) if digits else cut
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def metaspace(model: models.Model) -> library.Tokenizer:
+def metaspace(model: models.Model, *, parts: bool = True) -> library.Tokenizer:
     """Return a tokenizer of words with the space before them; line ends and tabs alone; unknown characters as bytes.
 
+    `parts` splits words from signs and digits; without it, a word is all that stands between spaces.
     A space is put before the whole text, so that its first word is the same token as elsewhere, and taken off again.
     """
     tokenizer = library.Tokenizer(model)
@@ -106,6 +140,7 @@ def metaspace(model: models.Model) -> library.Tokenizer:
         [
             pre_tokenizers.Metaspace(SPACE, prepend_scheme="never"),
             pre_tokenizers.Split(Regex(r"[\t\n\r]"), "isolated"),
+            *([pre_tokenizers.Split(Regex(WORD_PARTS), "isolated")] if parts else []),
             guard(SPECIALS),
         ]
     )
@@ -132,24 +167,24 @@ def break_long_stretches(texts: Iterable[str]) -> Iterator[str]:
     return (LONG.sub(r"\1 ", text) for text in texts)
 
 
-def learn_byte_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
-    return learn_merges(tokenizer, texts, size, alphabet=BYTE_LEVEL)
+def learn_byte_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
+    return learn_merges(tokenizer, texts, size, often, alphabet=BYTE_LEVEL)
 
 
-def learn_space_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
-    whole = json.loads(learn_merges(tokenizer, texts, size - len(BYTES)).to_str())
+def learn_space_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
+    whole = json.loads(learn_merges(tokenizer, texts, size - len(BYTES), often).to_str())
     learned = sorted(whole["model"]["vocab"], key=whole["model"]["vocab"].__getitem__)[FIRST:]
     whole["model"]["vocab"] = {token: place for place, token in enumerate((*SPECIALS, *BYTES, *learned))}
     return library.Tokenizer.from_str(json.dumps(whole))
 
 
 def learn_merges(
-    tokenizer: library.Tokenizer, texts: Iterable[str], size: int, *, alphabet: Iterable[str] = ()
+    tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int, *, alphabet: Iterable[str] = ()
 ) -> library.Tokenizer:
-    """Train BPE. What is seen once is no pattern: a pair is merged if it occurs at least twice."""
+    """Train BPE. A pair is merged if it occurs at least so often: what is seen once is no pattern."""
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        min_frequency=2,
+        min_frequency=often,
         special_tokens=list(SPECIALS),
         initial_alphabet=list(alphabet),
         show_progress=False,
@@ -158,7 +193,7 @@ def learn_merges(
     return tokenizer
 
 
-def learn_pieces(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+def learn_pieces(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
     trainer = trainers.UnigramTrainer(
         vocab_size=size - len(BYTES), special_tokens=list(SPECIALS), unk_token=UNKNOWN, show_progress=False
     )
@@ -185,7 +220,7 @@ def stabilise(pieces: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
     return sorted(rounded, key=lambda piece: (-piece[1], piece[0]))
 
 
-def learn_words(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+def learn_words(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
     trainer = trainers.WordLevelTrainer(
         vocab_size=size, min_frequency=1, special_tokens=list(SPECIALS), show_progress=False
     )
@@ -193,14 +228,14 @@ def learn_words(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -
     return tokenizer
 
 
-def learn_characters(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+def learn_characters(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
     seen: set[str] = set()
     for text in texts:
         seen.update(text)
     return with_tokens(tokenizer, sorted(normalise(tokenizer, seen)))
 
 
-def learn_nothing(tokenizer: library.Tokenizer, texts: Iterable[str], size: int) -> library.Tokenizer:
+def learn_nothing(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
     """Read the texts all the same, so that their problems are reported whatever the kind."""
     for _ in texts:
         pass
@@ -243,25 +278,28 @@ def least_words(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
 
 KINDS: dict[str, Kind] = {
     "bpe": Kind(
-        about="bytes, the frequent neighbours within a word merged",
-        untrained=lambda: byte_level(words=True),
+        about="bytes, the frequent neighbours within a word merged; signs and digits apart",
+        untrained=lambda: byte_level(words=True, digits=True),
         learn=learn_byte_merges,
         least=least_bytes,
         lossless=True,
+        former=lambda: byte_level(words=True),
     ),
     "metaspace": Kind(
-        about="characters, the frequent neighbours within a word merged, the space before a word kept as ▁",
+        about="characters, the frequent neighbours within a word merged; signs and digits apart; a space is ▁",
         untrained=lambda: metaspace(models.BPE(unk_token=UNKNOWN, byte_fallback=True)),
         learn=learn_space_merges,
         least=least_spaced,
         lossless=True,
+        former=lambda: metaspace(models.BPE(unk_token=UNKNOWN, byte_fallback=True), parts=False),
     ),
     "unigram": Kind(
-        about="the most probable pieces of words, the space before a word kept as ▁",
+        about="the most probable pieces of words; signs and digits apart; a space is ▁",
         untrained=lambda: metaspace(models.Unigram([(UNKNOWN, 0.0)], unk_id=0, byte_fallback=True)),
         learn=learn_pieces,
         least=least_pieces,
         lossless=True,
+        former=lambda: metaspace(models.Unigram([(UNKNOWN, 0.0)], unk_id=0, byte_fallback=True), parts=False),
     ),
     "word": Kind(
         about="what stands between spaces; the rarer words are unknown",

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, sha256_of_file, write_sealed
-from clearhead.serialization import check_fields, check_regular, to_json
+from clearhead.serialization import added, check_fields, check_regular, to_json
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source, quote
@@ -24,7 +24,7 @@ from clearhead.text.tokenizer import Tokenizer
 __all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "prepare"]
 
 Log = Callable[[str], None]
-FORMAT = 1
+FORMAT = 2
 """The version of what is stored: another version is another key."""
 MOST_LABELS = 1000
 WHOLE = "whole.json"
@@ -55,8 +55,9 @@ NOTES_THEN = {"key": None, "files": {}}
 class Tokenizing:
     """The choice of a tokeniser. `given` is a tokenizer.json to use as it is; `size` None is chosen from the corpus.
 
-    `shared`: one tokeniser for source and target. `sample_mb`: of a corpus of twice this or more, every n-th record
-    trains the tokeniser, so that it reads no less than this and no more than twice as much.
+    `size_factor`: the size that is chosen, times this. `shared`: one tokeniser for source and target. `sample_mb`: of a
+    corpus of twice this or more, every n-th record trains the tokeniser, so that it reads no less than this and no more
+    than twice as much.
     """
 
     kind: str = "bpe"
@@ -65,8 +66,11 @@ class Tokenizing:
     lower: bool = False
     given: str | None = None
     sample_mb: int = 32
+    size_factor: float = added(1.0)
 
     def __post_init__(self) -> None:
+        if not self.size_factor > 0:
+            raise OptionError(f"size_factor must be above 0; came {self.size_factor}")
         if self.sample_mb < 1:
             raise OptionError(f"sample_mb must be 1 or more; came {self.sample_mb}")
 
@@ -259,7 +263,9 @@ def survey(source: Source, layout: Layout, problems: Problems, known: tuple[str,
     problems.settle()
     if not records:
         raise DataError(f"{', '.join(source.files)}: there is no usable record" + describe_skipped(problems.counts))
-    if layout.label is not None and known is None and len(found) < 2:
+    if layout.label_of == "many" and known is None and not found:
+        raise DataError(f"{source.files[0]}: no record has a label; there must be one or more in {layout.label!r}")
+    if layout.label is not None and layout.label_of != "many" and known is None and len(found) < 2:
         raise DataError(
             f"{source.files[0]}: every record has the label {quote(next(iter(found)))}; there must be two or more"
         )
@@ -280,7 +286,8 @@ def make_tokenizers(
     tokenizers: dict[str, Tokenizer] = {}
     for group in groups:
         sampled = sample(corpus, layout, group, every)
-        made = Tokenizer.train(sampled, tokenizing.kind, tokenizing.size, lower=tokenizing.lower)
+        kind, size, factor = tokenizing.kind, tokenizing.size, tokenizing.size_factor
+        made = Tokenizer.train(sampled, kind, size, lower=tokenizing.lower, size_factor=factor)
         tokenizers |= dict.fromkeys(group, made)
     return tokenizers
 

@@ -15,11 +15,12 @@ from typing import Literal, NamedTuple, NoReturn, final, get_args
 
 from clearhead.errors import DataError, OptionError
 from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts
+from clearhead.text.parquet import parquet_rows
 from clearhead.text.problems import Place, Problems, display_name
 
 __all__ = ["Aligned", "Documents", "Form", "Messages", "Record", "Source", "Table", "Unit"]
 
-Form = Literal["auto", "tsv", "csv", "jsonl"]
+Form = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
 Unit = Literal["line", "file"]
 FORMS: dict[str, Form] = {
     ".tsv": "tsv",
@@ -28,6 +29,7 @@ FORMS: dict[str, Form] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
+    ".parquet": "parquet",
 }
 
 
@@ -232,7 +234,7 @@ def form_of(path: str) -> Form:
     name = PurePath(path.lower().removesuffix(".gz"))
     if name.suffix not in FORMS:
         raise DataError(
-            f"{display_name(path)}: the name does not tell the form of the table; give it: tsv, csv or jsonl"
+            f"{display_name(path)}: the name does not tell the form of the table; give it: tsv, csv, jsonl or parquet"
         )
     return FORMS[name.suffix]
 
@@ -263,6 +265,12 @@ def read_jsonl(path: str, columns: Sequence[str], problems: Problems) -> Iterato
             problems.add(line.place, *unfit.args)
         else:
             yield Row(values, line.place)
+
+
+def read_parquet(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+    """Yield the values of every row of a Parquet file."""
+    for values, place in parquet_rows(path, columns, problems):
+        yield Row(values, place)
 
 
 class Unfit(Exception):
@@ -345,7 +353,10 @@ def position(column: str, names: Sequence[str], path: str) -> int:
     """Return the index of a column among those there are."""
     if names.count(column) != 1:
         what = "more than one column" if column in names else "no column"
-        raise DataError(f"{display_name(path)}: there is {what} {quote(column)}; its columns are {list_names(names)}")
+        hint = "" if column in names else ". If its first line is no header, give columns by number: --columns 1,2"
+        raise DataError(
+            f"{display_name(path)}: there is {what} {quote(column)}; its columns are {list_names(names)}{hint}"
+        )
     return names.index(column)
 
 
@@ -464,7 +475,7 @@ def list_names(names: Sequence[str]) -> str:
 
 
 Reader = Callable[[str, Sequence[str], Problems], Iterator[Row]]
-READERS: dict[str, Reader] = {"tsv": read_tsv, "csv": read_csv, "jsonl": read_jsonl}
+READERS: dict[str, Reader] = {"tsv": read_tsv, "csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
 UNITS: dict[Unit, Callable[[str, Problems], Iterator[Record]]] = {"line": read_line_documents, "file": read_whole}
 ENDED = Line("", Place("", 0))
 """Stands for the lines that a shorter file does not have."""

@@ -39,6 +39,13 @@ MOST_BYTES = 200_000_000
 """The largest tokenizer.json that is read. Gemma's, with 262,000 tokens, has 35 MB."""
 SPARSEST, SPARE = 4, 10_000
 """Ids are below this many times the number of tokens, and this many more: some files leave gaps for later tokens."""
+MOST_TOKENS = 32_000
+"""The largest vocabulary that is chosen."""
+LEAST_OFTEN, MOST_OFTEN = 2, 10
+"""How often a pair must occur to become a token: twice where a size is asked for. Where none is, from 2 in a corpus of
+400 kB or less to 10 in one of 2 MB or more: a token that is seen less often than that is hardly learned, and costs a
+row of the output product all the same.
+"""
 NO_ID = -1
 """The id of a special token that the tokenizer of an imported model lacks: no token has it."""
 
@@ -107,11 +114,19 @@ class Tokenizer:
             self._spoken[self.unknown] = LOST
 
     @staticmethod
-    def train(texts: Iterable[str], kind: str = "bpe", size: int | None = None, *, lower: bool = False) -> "Tokenizer":
+    def train(
+        texts: Iterable[str],
+        kind: str = "bpe",
+        size: int | None = None,
+        *,
+        lower: bool = False,
+        size_factor: float = 1.0,
+    ) -> "Tokenizer":
         """Return a tokenizer of the kind with at most `size` tokens, special ones included, trained on the texts.
 
-        The texts are read once and never held in memory together. Without a size it is `suggested_size` of their bytes;
-        to know those first, the texts are then spooled to a temporary file. The same texts give the same tokenizer.
+        The texts are read once and never held in memory together. Without a size it is `suggested_size` of their bytes,
+        times `size_factor`, and fewer where frequent pairs run out; to know the bytes first, the texts are spooled to a
+        temporary file. The same texts give the same tokenizer.
         """
         if kind not in KINDS:
             raise OptionError(f"kind: there is no tokenizer {kind!r}; the kinds are {', '.join(KINDS)}")
@@ -119,7 +134,7 @@ class Tokenizer:
             raise OptionError("texts: expected many texts, came a single one; put it into a list")
         chosen = KINDS[kind]
         untrained = add_lower_case(chosen.untrained()) if lower else chosen.untrained()
-        return Tokenizer(learn(chosen, untrained, Reading(texts), size).to_str())
+        return Tokenizer(learn(chosen, untrained, Reading(texts), size, size_factor).to_str())
 
     @staticmethod
     def load(path: str | Path, *, special: SpecialIds | None = None) -> "Tokenizer":
@@ -224,7 +239,7 @@ def suggested_size(n_bytes: int) -> int:
     [320, 4224, 9472, 32000]
     """
     wanted = 4_200 * (n_bytes / 1e6) ** 0.6
-    return min(max(64 * round(wanted / 64), 320), 32_000)
+    return min(max(64 * round(wanted / 64), 320), MOST_TOKENS)
 
 
 @final
@@ -243,16 +258,20 @@ class Reading:
             raise DataError("texts: there is nothing in them to train a tokenizer on; give at least one word")
 
 
-def learn(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int | None) -> library.Tokenizer:
+def learn(
+    kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int | None, size_factor: float = 1.0
+) -> library.Tokenizer:
     """Return the tokenizer trained on the texts; `size` None is chosen once they have been counted."""
     if size is not None:
         # The tokenizer in training holds a lock that any question to it waits for, so its twin is asked.
         twin = library.Tokenizer.from_str(untrained.to_str())
         floor = kind.least(twin, frozenset())
-        return kind.learn(untrained, check_size(kind, twin, reading, size), max(size, floor))
+        return kind.learn(untrained, check_size(kind, twin, reading, size), max(size, floor), LEAST_OFTEN)
     with spool_texts(reading) as texts:
-        size = max(suggested_size(reading.n_bytes), kind.least(untrained, reading.characters))
-        return kind.learn(untrained, texts, size)
+        size = min(round(size_factor * suggested_size(reading.n_bytes)), MOST_TOKENS)
+        size = max(size, kind.least(untrained, reading.characters))
+        often = min(max(round(reading.n_bytes / 200_000 / size_factor), LEAST_OFTEN), MOST_OFTEN)
+        return kind.learn(untrained, texts, size, often)
 
 
 def check_size(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int) -> Iterator[str]:

@@ -24,7 +24,9 @@ from clearhead.tracing.trace import ROWS, Candidate, Trace, best_of
 
 __all__ = ["Effect", "Lens", "Readings", "effects", "lens", "read_head", "readings"]
 
-NAMES: tuple[str, ...] = ("entropy", "distance", "previous", "same", "induction")
+NAMES: tuple[str, ...] = ("entropy", "distance", "first", "itself", "previous", "same", "induction")
+SAMPLE = 16
+"""Rows of a block where a head is read from some of its rows."""
 
 
 @final
@@ -33,39 +35,59 @@ class Readings:
     """The metrics of one head, means over its queries.
 
     `entropy` in bits: 0 where each query looks at one key, log2 of the keys where it looks at all alike. `distance`:
-    how many places away it looks. `previous`, `same`, `induction`: how much weight is on the token before the query, on
-    other occurrences of the query's token, and on what followed that token there; each over the queries that have such
-    a key, and None where none has, or where queries and keys are of different sequences.
+    how many places away it looks. `first`: how much weight is on the first key (an attention sink), over all queries
+    but the first, which may have no other. `itself`, `previous`, `same`, `induction`: how much weight is on the query's
+    own place, on the token before it, on other occurrences of its token, and on what followed that token there; each
+    over the queries that have such a key, and None where none has, or where queries and keys are of different
+    sequences.
     """
 
     entropy: float
     distance: float
+    first: float | None
+    itself: float | None
     previous: float | None
     same: float | None
     induction: float | None
 
 
 @torch.no_grad()
-def read_head(head: Head, tokens: Sequence[int] | None) -> Readings:
-    """Return the metrics of a head; `tokens` are the ids of its sequence, None in cross-attention."""
-    site = head.site
+def read_head(head: Head, tokens: Sequence[int] | None, rows: int | None = None) -> Readings:
+    """Return the metrics of a head; `tokens` are the ids of its sequence, None in cross-attention.
+
+    Of a long text `rows` reads about so many queries and no more: blocks of them, spread evenly.
+    """
+    n_query = head.site.n_query
     ids = None if tokens is None else torch.tensor(tokens, device=head.call.query.device)
-    sums, counts, start = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 0), 0
-    for block in head.blocks(range(site.n_query)):
-        weight = block.weight
-        rows = torch.arange(start, start + len(weight), device=weight.device)
-        start += len(weight)
-        for name, (total, count) in sum_rows(weight, rows, ids).items():
+    sums, counts = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 0)
+    sampled = rows is not None and n_query > max(rows, 2 * SAMPLE)
+    for start, stop in sample_spans(n_query, rows or 0) if sampled else head.spans(range(n_query)):
+        weight = head.rows(start, stop).weight
+        rows_read = torch.arange(start, stop, device=weight.device)
+        for name, (total, count) in sum_rows(weight, rows_read, ids).items():
             sums[name] += total
             counts[name] += count
     means = {name: sums[name] / counts[name] if counts[name] else None for name in NAMES}
     return Readings(
         entropy=means["entropy"] or 0.0,
         distance=means["distance"] or 0.0,
+        first=means["first"],
+        itself=means["itself"],
         previous=means["previous"],
         same=means["same"],
         induction=means["induction"],
     )
+
+
+def sample_spans(n: int, rows: int) -> list[tuple[int, int]]:
+    """Return blocks of SAMPLE rows each, about `rows` in all, from the first row to the last.
+
+    >>> sample_spans(1000, 48)
+    [(0, 16), (492, 508), (984, 1000)]
+    """
+    blocks = max(2, rows // SAMPLE)
+    starts = [place * (n - SAMPLE) // (blocks - 1) for place in range(blocks)]
+    return [(start, start + SAMPLE) for start in starts]
 
 
 def sum_rows(
@@ -81,22 +103,24 @@ def sum_rows(
         "entropy": (torch.special.entr(share.abs()).sum().item() / math.log(2), int(seen.sum())),
         "distance": ((share.abs() * away).sum().item(), int(seen.sum())),
     }
+    later = seen & (rows > 0)
+    found["first"] = (weight[later, 0].sum().item(), int(later.sum()))
     if ids is None:
         return found
     same = (ids[rows].unsqueeze(1) == ids) & (away > 0)
     after = torch.zeros_like(same)
     after[:, 1:] = same[:, :-1] & (keys[1:] <= rows.unsqueeze(1))
-    places = {"previous": rows.unsqueeze(1) - 1 == keys, "same": same, "induction": after}
+    places = {"itself": away == 0, "previous": rows.unsqueeze(1) - 1 == keys, "same": same, "induction": after}
     for name, place in places.items():
         has = place.any(-1)
         found[name] = (weight.masked_fill(~place, 0)[has].sum().item(), int(has.sum()))
     return found
 
 
-def readings(trace: Trace, site: Site) -> list[Readings]:
-    """Return the metrics of every head of a site."""
+def readings(trace: Trace, site: Site, rows: int | None = None) -> list[Readings]:
+    """Return the metrics of every head of a site; `rows` is as in `read_head`."""
     tokens = None if site.slot == "cross" else trace.sides[site.side].ids
-    return [read_head(head, tokens) for head in site.head]
+    return [read_head(head, tokens, rows) for head in site.head]
 
 
 class Lens(NamedTuple):

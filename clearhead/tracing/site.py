@@ -19,6 +19,7 @@ from clearhead.attention.kernels.blockwise import sight
 from clearhead.attention.masks import Mask
 from clearhead.attention.positions import Position
 from clearhead.attention.reference import Steps
+from clearhead.attention.score_index import Positions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError, TraceError
@@ -238,6 +239,26 @@ class Head:
             context=self.context[rows],
         )
 
+    @torch.no_grad()
+    def seen_weights(self, start: int, stop: int) -> Float[Tensor, "query seen"]:
+        """Return the weights of these rows on the keys that they may see under a causal mask: the others are 0.
+
+        Half of a long causal map is masked, and is left out. Other masks and weightings, and edits, need all keys.
+        """
+        call, (query, key) = self.call, self.prepared
+        n = call.n_key - call.n_query + stop
+        plain = call.mask.kinds == {"causal"} and call.weighting.form == "softmax" and call.given_positions is None
+        if not plain or self.site.passed.changes or n < 1:
+            return self.rows(start, stop).weight
+        check_stopped()
+        rows, sides = slice(start, stop), call.positions
+        seen = call.replace(
+            key=call.key[:, :, :n], value=call.value[:, :, :n], given_positions=Positions(sides.query, sides.key[:n])
+        )
+        weight = reference.weigh(seen, query[:, :, rows], key[:, :, :n], rows).weight
+        self.site.check(reference.mix(seen, weight, seen.value)[0, self.place], self.index, rows)
+        return weight[0, self.place]
+
     def spans(self, rows: range) -> Iterator[tuple[int, int]]:
         """Yield the starts and ends of blocks of rows; each has about CELLS cells, and one row at least."""
         each = max(1, CELLS // (self.site.n_key * self.call.n_heads))
@@ -268,19 +289,24 @@ class Head:
         rows, columns = self.tile_range(level, row, column)
         size = 1 << level
         found = self.query.new_full((-(-len(rows) // size), -(-len(columns) // size)), float("-inf"))
+        # a coarse level is padded no further than it reaches
+        square = (min(size, len(rows)), min(size, len(columns)))
         for start, stop in self.spans(rows):
-            cells = self.allowed(start, stop).float() if step == ALLOWED else getattr(self.rows(start, stop), step)
+            cells = self.matrix_rows(step, start, stop)[:, columns.start : columns.stop]
+            if not cells.shape[1]:  # all of these keys are masked
+                continue
             # A square may reach over several blocks, so each block only raises what is there.
             first = (start - rows.start) // size
-            above = (start - rows.start) % size
-            square = (
-                min(size, len(rows)),
-                min(size, len(columns)),
-            )  # a coarse level is padded no further than it reaches
-            part = max_pool(cells[:, columns.start : columns.stop], square, above)
-            here = found[first : first + len(part)]
+            part = max_pool(cells, square, (start - rows.start) % size)
+            here = found[first : first + len(part), : part.shape[1]]
             torch.maximum(here, part, out=here)
-        return found
+        return found.masked_fill_(found == float("-inf"), 0.0) if step == "weight" else found
+
+    def matrix_rows(self, step: str, start: int, stop: int) -> Float[Tensor, "query key"]:
+        """Return rows of one matrix; of the weights, the keys that are seen."""
+        if step == "weight":
+            return self.seen_weights(start, stop)
+        return self.allowed(start, stop).float() if step == ALLOWED else getattr(self.rows(start, stop), step)
 
     def tile_range(self, level: int, row: int, column: int) -> tuple[range, range]:
         """Return the queries and the keys that a tile shows; raise where there are none."""

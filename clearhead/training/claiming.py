@@ -5,13 +5,15 @@ with the first and without the last was interrupted, and the same command starts
 something with a name of ours and is no run of ours is never touched.
 """
 
+import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from clearhead.errors import RunError
+from clearhead.errors import ClearheadError, RunError
 from clearhead.files import os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
 from clearhead.model.spec_json import spec_to_json
 from clearhead.training.checkpoints import Checkpoints, check_no_link
@@ -27,6 +29,7 @@ __all__ = [
     "claim",
     "find_evidence_of_checkpoints",
     "is_run_name",
+    "leave_nothing",
     "move_checkpoints",
     "remove_litter",
     "upgrade",
@@ -97,6 +100,28 @@ def check_unlinked(folder: Path, names: Iterable[str] = (LOCK, "metrics.jsonl", 
             raise RunError(
                 f"{path}: is a link, and nothing is written through links. Put what it points to in its place"
             )
+
+
+@contextlib.contextmanager
+def leave_nothing(folder: RunFolder) -> Iterator[None]:
+    """Remove what was written to a new folder, if training is refused before it begins.
+
+    An interrupted one stays, and the same command goes on with it; so does all that was there before.
+    """
+    there = set(os.listdir(folder.path)) if folder.path.is_dir() else None
+    missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
+    try:
+        yield
+    except ClearheadError:
+        if not folder.exists() and "run.json" not in (there or ()):
+            for name in set(os.listdir(folder.path) if folder.path.is_dir() else ()) - (there or set()):
+                path = folder.path / name
+                if is_run_name(name) or name == LOCK:
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+            for path in missing:
+                with contextlib.suppress(OSError):  # something else is in it
+                    path.rmdir()
+        raise
 
 
 def claim(folder: RunFolder, checkpoints: str | Path | None = None) -> None:

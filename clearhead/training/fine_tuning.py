@@ -20,6 +20,7 @@ from torch import nn
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.model.lora import Lora
 from clearhead.model.outputs import Classes
+from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec, kind_of
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec
 from clearhead.text.encoding import Corpus
@@ -91,8 +92,8 @@ def fine_tuning_recipe(
     usual = default_recipe(asked, corpus, machine)
     spec = source.spec if task_named(asked) is type(source.task) else with_output_of(usual.model, source, asked)
     tuning = replace(source.origin, lora=lora, freeze=freeze)
-    with torch.device("meta"):  # what cannot be frozen or adapted is told before any text is read
-        prepare_parameters(spec.build(), replace(tuning, new_output=spec != source.spec))
+    with torch.random.fork_rng(devices=[]):  # what cannot be frozen or adapted is told before any text is read
+        prepare_parameters(build_for_shapes(spec), replace(tuning, new_output=spec != source.spec))
     rate = usual.optimizer.lr * min(1.0, width_of(usual.model) / width_of(spec))
     return replace(
         usual,

@@ -89,6 +89,10 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def baseline(self) -> Path:
+        return self.path / "baseline.json"
+
+    @property
     def program_file(self) -> Path:
         """Where the RASP program is described that was compiled into the run, if one was."""
         return self.path / "program.json"

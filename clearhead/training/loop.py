@@ -24,12 +24,17 @@ from clearhead.training.checkpoints import Checkpoint, Checkpoints, copy_into, n
 from clearhead.training.divergence import LossWatch
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
+from clearhead.training.losses import NOTHING
+from clearhead.training.machine import ThreadWatch
 from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
+from clearhead.training.pacing import Pacing
+from clearhead.training.phases import phase
 from clearhead.training.pretrained import trained_tensors
 from clearhead.training.recipe import Recipe
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks.base import Batch, Task
+from clearhead.training.timing import count_tokens
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
 from clearhead.training.validation import Assessment, Held, assess
 
@@ -89,10 +94,14 @@ class Trainer:
         self.stepper: Stepper = make_stepper(train_state, work.recipe.machine)
         self.stream = Stream(work, filled=self.stepper.filled)
         self.epoch_batches = self.stream.count()
-        self.done = self.tokens = 0
+        self.done = self.tokens = self.step_tokens = 0
         self.seconds = 0.0
+        self.pacing = Pacing(self.recipe, self.log)
+        self.threads = ThreadWatch(self.recipe.machine, self.log)
         self.since_best = 0
         self.best: dict[str, float] | None = None
+        self.rate = 0.0
+        self.splits = work.recipe.machine.splits
         self.watch = LossWatch(self.recipe.optimizer.schedule.warmup)
         self.log_size = 0
         self.metrics_log: MetricsLog
@@ -100,23 +109,30 @@ class Trainer:
 
     @property
     def total(self) -> int:
-        """Return the steps of the whole run; with a budget of minutes, an estimate from the speed so far."""
+        """Return the steps of the whole run; with a budget of minutes, as many as fit into it at the present speed."""
         budget = self.recipe.budget
         if budget.steps is not None:
             return budget.steps
         if budget.epochs is not None:
             return max(1, math.ceil(budget.epochs * self.epoch_batches / self.recipe.batching.passes))
-        assert budget.minutes is not None
-        return (
-            max(self.done + 1, int(self.done * budget.minutes * 60 / max(self.seconds, 1e-9))) if self.done else 1 << 20
-        )
+        return self.pacing.expected_total(self.done)
+
+    @property
+    def position(self) -> float:
+        """Return where in the schedule the run is, in steps of `planned_total`."""
+        return float(self.done) if self.recipe.budget.minutes is None else self.pacing.position
+
+    @property
+    def planned_total(self) -> int:
+        """Return the steps that the schedule is made for."""
+        return self.total if self.recipe.budget.minutes is None else self.pacing.plan.steps
 
     def is_finished(self) -> bool:
         budget = self.recipe.budget
         if budget.patience is not None and self.since_best >= budget.patience:
             return True
         if budget.minutes is not None:
-            return self.seconds >= budget.minutes * 60
+            return self.done > 0 and self.pacing.is_over()
         return self.done >= self.total
 
     def train(self, stopping: Stopping) -> None:
@@ -142,24 +158,40 @@ class Trainer:
         checkpointing = self.recipe.checkpointing
         save_every = checkpointing.save or checkpointing.evaluate
         clock = time.perf_counter()
-        saved = self.done
+        saved = evaluated = self.done
         while not self.is_finished() and not stopping.asked:
-            self.step(batches)
-            if self.done % checkpointing.log == 0:
+            began = self.position
+            if not self.done:
+                with phase("the first step", self.log):
+                    self.step(batches)
+            else:
+                self.step(batches)
+            logs = self.done % checkpointing.log == 0
+            if logs:
                 self.wait()
             now = time.perf_counter()
             self.seconds, clock = self.seconds + now - clock, now
+            self.pacing.count_step(self.seconds, logs=logs)
             over = self.is_finished()
-            evaluates = over or self.done % checkpointing.evaluate == 0
-            if self.done % checkpointing.log == 0 or over:
+            evaluates = over or crosses(began, self.position, checkpointing.evaluate)
+            if logs or over:
                 self.write_step()
+                self.threads.look()
             if evaluates:
-                self.evaluate()
+                with phase("evaluating", self.log):
+                    self.evaluate()
+                evaluated = self.done
             if evaluates or self.done % save_every == 0:
                 self.save()
                 saved = self.done
+            # Evaluating and saving are inside a budget of minutes, and outside of the seconds that steps took.
             clock = time.perf_counter()
-        if saved < self.done:
+            self.pacing.spend(clock - now, scoring=evaluates)
+        if evaluated < self.done and not stopping.asked:  # the minutes ended after a step, while it was written down
+            with phase("evaluating", self.log):
+                self.evaluate()
+            self.save()
+        elif saved < self.done:
             self.save()
 
     def wait(self) -> None:
@@ -169,18 +201,51 @@ class Trainer:
     def step(self, batches: Iterator[Batch]) -> None:
         """Take one optimiser step, with random numbers of its own."""
         recipe = self.recipe
-        torch.manual_seed(step_seed(recipe.seed, self.done))
         passes = [next(batches) for _ in range(recipe.batching.passes)]
-        rate = recipe.optimizer.lr * recipe.optimizer.schedule.at(self.done, total=self.total)
+        rate = recipe.optimizer.lr * self.schedule_share()
         ema_weight = recipe.optimizer.averaging.ema_weight(self.done + 1, self.total)
         self.train_state.hold_average(ema_weight)
-        self.stepper.step(passes, rate)
+        while not self.try_step(passes, rate):
+            self.halve_batches(max(len(batch["wanted"]) for batch in passes))
         self.train_state.update_average(ema_weight)
+        self.rate = rate
+        self.step_tokens += sum(map(count_tokens, passes))
         self.done += 1
+
+    def try_step(self, batches: list[Batch], rate: float) -> bool:
+        """Take a step with random numbers of its own; return False where the GPU's memory is too small for it."""
+        torch.manual_seed(step_seed(self.recipe.seed, self.done))
+        nll, places = self.train_state.nll.clone(), self.train_state.places
+        try:
+            self.stepper.step([part for batch in batches for part in split_rows(batch, self.splits)], rate)
+        except torch.OutOfMemoryError:
+            self.train_state.nll.copy_(nll)
+            self.train_state.places = places
+            return False
+        return True
+
+    def halve_batches(self, rows: int) -> None:
+        """Compute micro-batches in twice as many parts from now on: the same step, in half of the memory."""
+        if self.splits >= rows:
+            raise RunError(
+                f"{self.folder.path}: the GPU's memory is too small for a single row of {self.recipe.batching.context} "
+                "tokens. Take a smaller model or --context, --activation-checkpointing, or another --device"
+            )
+        self.splits *= 2
+        self.train_state.clear_gradients()
+        self.stepper = make_stepper(self.train_state, self.recipe.machine)  # without what was captured
+        if self.train_state.device.type == "cuda":
+            torch.cuda.empty_cache()
+        tokens = self.recipe.batching.at_once // self.splits
+        self.log(f"out of GPU memory: micro-batches are halved, to about {tokens:,} tokens; the steps are the same")
+
+    def schedule_share(self) -> float:
+        """Return the share of the peak rate; in a budget of minutes a step may count for several planned ones."""
+        return self.recipe.optimizer.schedule.at(math.floor(self.position + 1e-6), total=self.planned_total)
 
     def write_step(self) -> None:
         total = self.train_state.totals()
-        self.tokens += total.places
+        self.tokens, self.step_tokens = self.tokens + self.step_tokens, 0
         loss = total.nll / max(total.places, 1)
         if not math.isfinite(loss):
             raise self.divergence_error(f"the loss is {loss}")
@@ -190,7 +255,7 @@ class Trainer:
             "step": self.done,
             "epoch": round(batches / self.epoch_batches, 4),
             "loss": loss,
-            "lr": self.recipe.optimizer.lr * self.recipe.optimizer.schedule.at(self.done - 1, total=self.total),
+            "lr": self.rate,
             "grad_norm": total.grad_norm,
             "tokens": self.tokens,
             "seconds": round(self.seconds, 3),
@@ -236,7 +301,7 @@ class Trainer:
         held = Held(
             store=self.prepared.dev,
             tokens=self.recipe.batching.at_once,
-            score_records=checkpointing.score_records,
+            score_records=checkpointing.score_records if self.pacing.affords_outputs() else 0,
             samples=checkpointing.samples,
             bfloat16=self.train_state.bfloat16,
         )
@@ -267,6 +332,8 @@ class Trainer:
             "best": self.best,
             "since_best": self.since_best,
             "finished": self.is_finished(),
+            "step_tokens": self.step_tokens,
+            **self.pacing.state(),
         }
         self.checkpoints.save(self.done, model, training_tensors(self.train_state, self.select), state)
         self.held.saved = f"step-{self.done:08d}"
@@ -281,7 +348,31 @@ class Trainer:
         self.done, self.tokens, self.seconds = checkpoint.step, state["tokens"], state["seconds"]
         self.train_state.places = state["places"]
         self.best, self.since_best = state["best"], state["since_best"]
+        self.step_tokens = int(state.get("step_tokens", 0))
+        self.pacing.restore(state, done=self.done)
         self.log_size, self.held.saved = state["metrics_size"], checkpoint.folder.name
+
+
+def split_rows(batch: Batch, parts: int) -> list[Batch]:
+    """Return a batch as so many smaller ones, of about as many rows each; those that ask for nothing are left out.
+
+    >>> [one["wanted"].tolist() for one in split_rows({"wanted": torch.tensor([[1], [2], [NOTHING]])}, 2)]
+    [[[1], [2]]]
+    """
+    if parts == 1:
+        return [batch]
+    split = {name: one.tensor_split(parts) for name, one in batch.items()}
+    found = [{name: pieces[i] for name, pieces in split.items()} for i in range(parts)]
+    return [one for one in found if (one["wanted"] != NOTHING).any()]
+
+
+def crosses(before: float, after: float, every: int) -> bool:
+    """Return whether a multiple of `every` lies between two positions, the second one included.
+
+    >>> crosses(9.0, 10.0, 10), crosses(10.0, 11.0, 10), crosses(7.5, 12.5, 10)
+    (True, False, True)
+    """
+    return math.floor(after / every + 1e-9) > math.floor(before / every + 1e-9)
 
 
 def step_seed(seed: int, step: int) -> int:

@@ -1,7 +1,10 @@
 """What of a machine a recipe leaves open: device, precision, threads; decided before training, and recorded."""
 
 import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import final
 
 import torch
 
@@ -9,7 +12,14 @@ from clearhead.devices import choose_device
 from clearhead.errors import OptionError
 from clearhead.training.recipe import Machine
 
-__all__ = ["prepare_machine", "resolve_machine"]
+__all__ = ["ThreadWatch", "prepare_machine", "resolve_machine", "serving_threads", "with_serving_threads"]
+
+TRIAL_SECONDS = 0.15
+WORTH = 1.1
+"""How much quicker more threads must be to be worth having."""
+BUSY_SHARE = 0.6
+"""A process that is given less than this share of the cores it asks for is on a busy machine."""
+RECHECK_SECONDS = 60.0
 
 
 def resolve_machine(machine: Machine) -> Machine:
@@ -35,3 +45,65 @@ def prepare_machine(machine: Machine) -> torch.device:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     return device
+
+
+def serving_threads(most: int) -> int:
+    """Return how many threads serve at the moment: on a busy machine fewer may be quicker than all.
+
+    Threads wait for each other at the end of every operation. One that has no core of its own holds up all the others.
+    """
+    before = torch.get_num_threads()
+    best, best_speed = 1, 0.0
+    try:
+        count = most
+        while count >= 1:
+            torch.set_num_threads(count)
+            speed = operations_per_second()
+            if speed > WORTH * best_speed or (best > count and speed * WORTH > best_speed):
+                best, best_speed = count, max(speed, best_speed)
+            count //= 2
+    finally:
+        torch.set_num_threads(before)
+    return best
+
+
+def operations_per_second() -> float:
+    """Return how many small products of matrices are done in a second, each as large as those of a small model."""
+    left, right = torch.ones(1024, 128), torch.ones(128, 512)
+    (left @ right).relu()
+    started, count = time.perf_counter(), 0
+    while (taken := time.perf_counter() - started) < TRIAL_SECONDS or count < 2:
+        (left @ right).relu()
+        count += 1
+    return count / taken
+
+
+def with_serving_threads(machine: Machine, log: Callable[[str], None]) -> Machine:
+    """Return the machine with fewer threads where it is busy, if they may adapt, and log it; set them."""
+    most = machine.threads or torch.get_num_threads()
+    if not machine.adapt_threads or most < 2 or torch.device(machine.device).type != "cpu":
+        return machine
+    serving = serving_threads(most)
+    if serving < most:
+        log(f"the machine is busy: {serving} of {most} threads serve{'s' * (serving == 1)} best, and no more are used")
+    torch.set_num_threads(serving)
+    return replace(machine, threads=serving)
+
+
+@final
+class ThreadWatch:
+    """Watches whether the machine has become busy, and lowers the number of threads to what serves."""
+
+    def __init__(self, machine: Machine, log: Callable[[str], None]) -> None:
+        self.machine, self.log = machine, log
+        self.wall, self.work = time.perf_counter(), time.process_time()
+
+    def look(self) -> None:
+        """Compare wall time and processor time since the last look, at most once a minute."""
+        wall, work = time.perf_counter() - self.wall, time.process_time() - self.work
+        if not self.machine.adapt_threads or wall < RECHECK_SECONDS:
+            return
+        threads = torch.get_num_threads()
+        if threads > 1 and work / wall / threads < BUSY_SHARE:
+            self.machine = with_serving_threads(replace(self.machine, threads=threads), self.log)
+        self.wall, self.work = time.perf_counter(), time.process_time()

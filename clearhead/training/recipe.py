@@ -2,12 +2,12 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
 from clearhead.errors import OptionError, RunError
-from clearhead.files import os_errors_as_run_errors, read_sealed, write_sealed
+from clearhead.files import os_errors_as_run_errors, read_json, read_sealed, write_sealed
 from clearhead.model import spec_json
 from clearhead.model.lora import Lora
 from clearhead.model.sizes import Spec
@@ -25,9 +25,12 @@ __all__ = [
     "Checkpointing",
     "FineTuning",
     "Machine",
+    "Open",
     "Optimizer",
     "Origin",
+    "Plan",
     "Recipe",
+    "load_recipe",
     "read_origin",
     "read_recipe",
     "write_recipe",
@@ -35,6 +38,10 @@ __all__ = [
 
 Select = Literal["best", "last"]
 Precision = Literal["auto", "float32", "bfloat16"]
+Open = Literal[
+    "budget", "vocabulary", "model", "dropout", "decay", "batch", "lr", "schedule", "warmup", "evaluate", "log"
+]
+"""A choice that may be left open in a recipe, to be fitted to budget, text and machine when training begins."""
 
 
 def positive(owner: object, *names: str) -> None:
@@ -137,6 +144,10 @@ class Machine:
     """Where and how it runs. `threads` None: as many as torch takes; the number is recorded, and kept when resuming.
 
     `graphs`: on a GPU a step is captured once for each shape and replayed, which spares launching its kernels.
+    `adapt_threads`: on a busy machine fewer threads are used than `threads`, as many as serve.
+    `activation_checkpointing`: between blocks only their inputs are kept, and the rest is computed again on the way
+    back: less memory for a third more work. `splits`: each micro-batch is computed in so many parts, which is the same
+    step in less memory.
     """
 
     device: str = "auto"
@@ -145,9 +156,37 @@ class Machine:
     graphs: bool = True
     deterministic: bool = False
     threads: int | None = None
+    adapt_threads: bool = added(False)
+    activation_checkpointing: bool = added(False)
+    splits: int = added(1)
 
     def __post_init__(self) -> None:
-        positive(self, "threads")
+        positive(self, "threads", "splits")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a budget of minutes is spent, measured on the machine when training begins.
+
+    `steps` is how many steps it has time for, each of `step_seconds`; the schedule goes by it. `used_seconds` of the
+    budget were gone when the first step began, for reading text and timing steps. `scored` is of how many dev records
+    the final evaluation makes outputs, for which `scoring_seconds` are kept; each evaluation before it is thought to
+    take `evaluation_seconds`. With `enough` the text bears no more steps: a quicker machine ends earlier.
+    """
+
+    steps: int
+    step_seconds: float
+    used_seconds: float = 0.0
+    scored: int = 2000
+    scoring_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    enough: bool = False
+
+    def __post_init__(self) -> None:
+        positive(self, "steps", "step_seconds")
+        if min(self.used_seconds, self.scored, self.scoring_seconds, self.evaluation_seconds) < 0:
+            raise OptionError(f"Plan: times and counts are 0 or more; came {self}")
 
 
 @final
@@ -177,6 +216,9 @@ class Recipe:
     `parameters`: how many it shall have. Its width and depth are then chosen once the vocabulary is known.
     `vectors` is a file of pre-trained word vectors that the token tables start from. With `fine_tuning` it starts from
     the weights of another run, and uses its tokenisers, whatever `tokenizing` says.
+
+    `open` names the choices that `train` fits to the budget before the first step. The recipe that is written has none
+    left, and the `plan` of a budget in minutes: a resume follows it, and fits nothing anew.
     """
 
     task: str
@@ -192,6 +234,8 @@ class Recipe:
     parameters: int | None = None
     vectors: str | None = None
     fine_tuning: FineTuning | None = added(None)
+    open: tuple[Open, ...] = added(())
+    plan: Plan | None = added(None)
 
     def __post_init__(self) -> None:
         positive(self, "parameters")
@@ -219,7 +263,7 @@ class Origin:
 SPECS = table_of(
     (
         *(Recipe, Origin, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine),
-        *(Aligned, Table, Documents, Messages, FineTuning, Lora),
+        *(Aligned, Table, Documents, Messages, FineTuning, Lora, Plan),
     )
 )
 """What a recipe is made of beside parts and the specs of models."""
@@ -255,6 +299,21 @@ def write_recipe(recipe: Recipe | Origin, path: Path, *, run: str | None = None)
     content = to_json(recipe, CLASSES)
     with os_errors_as_run_errors(path):
         write_sealed(path, content if run is None else {"run": run, **content})
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Return the recipe in a file that a person may have edited: its checksum is not looked at.
+
+    What belongs to the run it is from is left out: its id, and the plan of its minutes.
+    """
+    content = read_json(path, error=OptionError)
+    if not isinstance(content, dict):
+        raise OptionError(f"{path}: expected the JSON object of a recipe; came {type(content).__name__}")
+    plain = {name: value for name, value in content.items() if name not in ("format", "run", "sha256")}
+    made = from_json(use_current_names(plain), CLASSES, where=str(path), then=THEN)
+    if not isinstance(made, Recipe):
+        raise OptionError(f"{path}: holds no recipe but {type(made).__name__}")
+    return replace(made, plan=None)
 
 
 def read_recipe(path: Path, *, check: Callable[[dict[str, Any]], object] | None = None) -> Recipe:

@@ -19,22 +19,26 @@ from torch import Tensor, nn
 from clearhead.decoding import Beam, Greedy, Sample
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
+from clearhead.files import replacing_folder
 from clearhead.model.sizes import Spec
 from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.answers import Written
 from clearhead.training.chat import Message
-from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
+from clearhead.training.checkpoints import MODEL, UNTRAINED, Checkpoint, copy_into, named_tensors
+from clearhead.training.claiming import claim
 from clearhead.training.evaluation import Evaluating, evaluate
 from clearhead.training.folder import RunFolder
 from clearhead.training.pretrained import check_saved, fill_tuned
-from clearhead.training.tasks import Answer, Classify, Fill, Generate, Task, Translate
+from clearhead.training.recipe import Origin
+from clearhead.training.tasks import Answer, Classify, Fill, Generate, Task, Translate, name_of
 from clearhead.training.tasks.classify import Class
 from clearhead.training.tasks.embed import Pooling, embed_texts
 from clearhead.training.tasks.fill import Filling
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import Spoken
+from clearhead.training.tasks.pairs import Pair
 
 __all__ = ["Run", "load"]
 
@@ -152,19 +156,29 @@ class Run:
         yield from stream_text(self.model, task, self.chat_text(messages), method, max_new=max_new, framing=framing)
 
     def embed(
-        self, texts: Sequence[str], *, pooling: Pooling = "mean", normalize: bool = False
+        self, texts: Sequence[str | Pair], *, pooling: Pooling = "mean", normalize: bool = False
     ) -> Float[Tensor, "text d_model"]:
         """Return a vector for each text: the mean of its tokens' last vectors, or the first (`pooling="first"`).
+
+        A text may be a pair of two, for an imported model that reads pairs.
 
         Any run with an encoder will do. `normalize` makes each vector's length 1, so that a dot product of two is
         their cosine.
         """
         return embed_texts(self.task, self.model, texts, pooling=pooling, normalize=normalize)
 
-    def classify(self, texts: Sequence[str]) -> list[Class]:
-        """Return the class of each text, with the probability of every label."""
+    def classify(self, texts: Sequence[str] | Sequence[Pair]) -> list[Class]:
+        """Return the class of each text, with the probability of every label.
+
+        An imported model that reads two texts is given pairs: `run.classify([("It rains.", "It is wet.")])`.
+        """
         task = self.asked(Classify)
-        return task.classify(self.model, task.tokenizer.encode_batch(list(texts)))
+        if pairs := [text for text in texts if not isinstance(text, str)]:
+            if len(pairs) < len(texts):
+                raise OptionError("some of the texts are pairs and some are not; give them apart")
+            return task.classify_pairs(self.model, pairs)
+        single = [text for text in texts if isinstance(text, str)]
+        return task.classify(self.model, task.tokenizer.encode_batch(single))
 
     def fill(self, texts: Sequence[str], *, shown: int = 5) -> list[Filling]:
         """Fill every `<mask>`, and return the `shown` likeliest pieces for each."""
@@ -181,6 +195,38 @@ class Run:
         for i, one in zip(said, found, strict=True):
             answers[i] = one
         return answers
+
+    def save(self, path: str | Path) -> "Run":
+        """Write the run as it is in memory to a new folder, and return it: the model's weights of now, and tokenisers.
+
+        The folder has all that using the run needs. It has no training to resume; train it further as a run of its
+        own: `train(..., initial=run)`.
+        """
+        spec = self.folder.spec()
+        with torch.device("meta"):
+            expected = {name: one.shape for name, one in named_tensors(spec.build()).items()}
+        own = named_tensors(self.model)
+        if {name: one.shape for name, one in own.items()} != expected:
+            raise OptionError(
+                f"{self.folder.path}: the model in memory has other tensors than the run was trained with; load it "
+                "with merge=True, or put its modules back"
+            )
+        origin = Origin(
+            source=str(self.folder.path),
+            file_format="clearhead",
+            architecture=type(spec).__name__.removesuffix("Spec"),
+            task=name_of(type(self.task)),
+            dtype=str(next(iter(own.values())).dtype).removeprefix("torch."),
+            parameters=sum(one.numel() for one in self.model.parameters()),
+        )
+        with replacing_folder(Path(path)) as partial:
+            folder = RunFolder(partial)
+            claim(folder)
+            folder.describe(spec, self.task, chat=self.folder.chat())
+            folder.checkpoints.create()
+            folder.checkpoints.save(0, own, {}, {**UNTRAINED, "finished": True})
+            folder.begin(origin)
+        return load(path, device=str(next(self.model.parameters()).device))
 
     def evaluate(
         self,

@@ -1,15 +1,19 @@
 """`train` and `resume`: from a recipe to a run folder that is whole at any moment."""
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
+import numpy as np
 import torch
+from torch import nn
 
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
+from clearhead.model.blocks import Stack
 from clearhead.model.sizes import resized
 from clearhead.text.preparing import Prepared, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
@@ -19,17 +23,22 @@ from clearhead.training.claiming import (
     check_unlinked,
     claim,
     find_evidence_of_checkpoints,
+    leave_nothing,
     move_checkpoints,
     remove_litter,
     upgrade,
 )
-from clearhead.training.fine_tuning import begin_tuning, check_known, load_source, tuned_task
+from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tuning_recipe, load_source, tuned_task
+from clearhead.training.fitting import Workload, choose_vocabulary, fit, planned_again
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
+from clearhead.training.linear import LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.phases import phase
 from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
+from clearhead.training.progress_line import ProgressLine
 from clearhead.training.recipe import Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
@@ -39,42 +48,42 @@ from clearhead.training.tasks.instruct import with_template
 from clearhead.training.train_step import TrainState
 from clearhead.training.validation import Held, assess
 
-__all__ = ["resume", "train"]
+__all__ = ["followed_recipe", "resume", "train"]
 
 MOST_ASSESSED = 2000
-
-
-def ignore(line: object) -> None:
-    """Ignore a line: the default watcher."""
+HEADERS = frozenset(
+    ["label", "labels", "class", "classes", "category", "target", "sentiment", "topic", "text", "sentence", "y"]
+)
+"""Names of columns that are no likely labels."""
 
 
 def train(
     path: str | Path,
     recipe: Recipe,
     *,
-    watcher: Watcher = ignore,
+    initial: Run | str | Path | None = None,
+    watcher: Watcher | None = None,
     log: Callable[[str], None] = to_stderr,
     data: Path | None = None,
     checkpoints: str | Path | None = None,
 ) -> Run:
     """Train a new run, and return it loaded with its best weights.
 
+    `initial` is a run to start from, or its folder: its model, weights and tokenisers take the place of the recipe's.
+    `watcher` is called with every line of metrics; None shows a line of progress.
     `data` is where token ids are kept, in the run folder unless several runs share them; `checkpoints` is a folder of
     their own for checkpoints, on another disk for instance.
     """
     folder = RunFolder(Path(path))
-    kind = task_named(recipe.task)
     check_new(folder)
-    with folder.lock() as held:
+    if initial is not None:
+        recipe = starting_from(initial, recipe)
+    with leave_nothing(folder), folder.lock() as held:
         claim(folder, checkpoints)
-        recipe = replace(recipe, machine=resolve_machine(recipe.machine))
         source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
-        prepared, task = prepare_text(recipe, kind, source, data or folder.data, log)
-        spec = task.fitted(recipe.model)
-        if recipe.parameters is not None:
-            spec = resized(spec, recipe.parameters)
+        recipe, task, prepared, baseline = follow(recipe, data or folder.data, source, log)
+        spec = recipe.model
         held.check()
-        recipe = replace(recipe, model=spec)
         if source is not None:
             recipe = begin_tuning(folder, recipe, task, source, log)
         chat = None if source is None or task.target != "continues" else source.folder.chat()
@@ -82,8 +91,92 @@ def train(
         folder.checkpoints.create()
         held.add(folder.checkpoints.folder)
         folder.begin(recipe)
+        if baseline is not None:
+            folder.write_own(folder.baseline, asdict(baseline))
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
         return Training(work, held, watcher, log).run(None, lambda: None)
+
+
+def starting_from(initial: Run | str | Path, recipe: Recipe) -> Recipe:
+    """Return a recipe that starts from the weights that are saved in the folder of another run."""
+    place = initial.folder.path if isinstance(initial, Run) else Path(initial)
+    tuned = fine_tuning_recipe(place, recipe.corpus, task=recipe.task, machine=recipe.machine)
+    kept = tuple(name for name in recipe.open if name in ("budget", "schedule", "warmup", "evaluate", "log"))
+    return replace(
+        recipe,
+        model=tuned.model,
+        tokenizing=tuned.tokenizing,
+        batching=replace(recipe.batching, context=min(recipe.batching.context, tuned.batching.context)),
+        fine_tuning=tuned.fine_tuning,
+        parameters=None,
+        open=kept,
+    )
+
+
+class Followed(NamedTuple):
+    """A recipe with nothing left open, the task and text that it is for, and the score of a simple model."""
+
+    recipe: Recipe
+    task: Task
+    prepared: Prepared
+    baseline: LinearScore | None
+
+
+def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], None]) -> Followed:
+    """Prepare the text of a recipe, train the simple model of its task, and fit what the recipe leaves open."""
+    began = time.perf_counter()
+    recipe = choose_vocabulary(replace(recipe, machine=resolve_machine(recipe.machine)))
+    with phase("reading and tokenising the text", log):
+        prepared, task = prepare_text(recipe, task_named(recipe.task), source, data, log)
+    if header := find_header(task, prepared):
+        log(header)
+    with phase("training a linear model to compare with", log):
+        baseline = announce_records(task, recipe, prepared, log)
+    spec = task.fitted(recipe.model)
+    if recipe.parameters is not None:
+        spec = resized(spec, recipe.parameters)
+    recipe = replace(recipe, model=spec)
+    if recipe.open or recipe.budget.minutes is not None:
+        prepare_machine(recipe.machine)
+        workload = Workload(task=task, prepared=prepared, used=time.perf_counter() - began)
+        with phase("timing a few steps", log):
+            recipe = fit(recipe, workload, log)
+    return Followed(recipe, task, prepared, baseline)
+
+
+def find_header(task: Task, prepared: Prepared) -> str | None:
+    """Return a warning where the header of a table seems to be read as data: a label that occurs once, so named."""
+    label = task.usual_layout().label
+    if label is None or task.usual_layout().label_of != "record":
+        return None
+    counts = np.bincount(prepared.train[label].ids, minlength=len(prepared.labels))
+    counts = counts + np.bincount(prepared.dev[label].ids, minlength=len(prepared.labels))
+    for name, count in zip(prepared.labels, counts, strict=True):
+        if count == 1 and name.strip().lower() in HEADERS:
+            return (
+                f"WARNING: the label {name!r} occurs once and is named like a column: is the first line of the table a "
+                "header? Then give the columns by name, such as --columns text,label"
+            )
+    return None
+
+
+def followed_recipe(recipe: Recipe, *, log: Callable[[str], None] = to_stderr) -> Recipe:
+    """Return the recipe that `train` would follow, with nothing open. It reads the text and times steps as `train`
+    does, and leaves nothing on the disk.
+    """
+    source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
+    with tempfile.TemporaryDirectory() as folder:
+        return follow(recipe, Path(folder), source, log).recipe
+
+
+def announce_records(task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]) -> LinearScore | None:
+    """Print what the task says about its records and the score of a simple model, which is returned."""
+    for line in task.describe_records(prepared):
+        log(line)
+    baseline = task.baseline(recipe.corpus, prepared)
+    if baseline is not None:
+        log(baseline.announce())
+    return baseline
 
 
 def prepare_text(
@@ -113,7 +206,7 @@ def resume(
     budget: Budget | None = None,
     lr: float | None = None,
     machine: Machine | None = None,
-    watcher: Watcher = ignore,
+    watcher: Watcher | None = None,
     log: Callable[[str], None] = to_stderr,
     data: Path | None = None,
     checkpoints: str | Path | None = None,
@@ -141,8 +234,22 @@ def resume(
             optimizer=replace(recipe.optimizer, lr=lr or recipe.optimizer.lr),
             machine=resolve_machine(machine or recipe.machine),
         )
+        changed = with_plan(changed, recipe, checkpoint)
         work = Work(folder=folder, recipe=changed, prepared=prepared, task=task, spec=spec)
         return Training(work, held, watcher, log).run(checkpoint, lambda: take_over(work, found, held))
+
+
+def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Recipe:
+    """Return a recipe to resume with the plan of its minutes: the old one, unless the budget is another."""
+    if recipe.budget.minutes is None:
+        return replace(recipe, plan=None)
+    if recipe.plan is not None and recipe.budget.minutes == old.budget.minutes:
+        return recipe
+    if checkpoint is None:
+        return replace(recipe, plan=planned_again(recipe, done=0, seconds=0.0, spent=0.0))
+    seconds = checkpoint.state["seconds"]
+    spent = checkpoint.state.get("spent", seconds)
+    return replace(recipe, plan=planned_again(recipe, done=checkpoint.step, seconds=seconds, spent=spent))
 
 
 def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpoints:
@@ -199,8 +306,9 @@ def checkpoint_to_resume(
 class Training:
     """A run about to be trained, in a folder that is held."""
 
-    def __init__(self, work: Work, held: Hold, watcher: Watcher, log: Callable[[str], None]) -> None:
-        self.work, self.held, self.watcher, self.log = work, held, watcher, log
+    def __init__(self, work: Work, held: Hold, watcher: Watcher | None, log: Callable[[str], None]) -> None:
+        self.work, self.held, self.log = work, held, log
+        self.watcher = ProgressLine() if watcher is None else watcher
 
     def run(self, checkpoint: Checkpoint | None, begin: Callable[[], None]) -> Run:
         """Train to the end, and evaluate. `begin` is called when all is there, just before anything is written."""
@@ -216,6 +324,8 @@ class Training:
             copy_into(named_tensors(model), load_start(work.folder), str(work.folder.pretrained_file))
             prepare_parameters(model, work.recipe.fine_tuning)
         model = model.to(device)
+        if work.recipe.machine.activation_checkpointing:
+            checkpoint_activations(model)
         train_state = TrainState(model, work.task, work.recipe.optimizer, work.recipe.machine)
         with Stopping() as stopping:
             trainer = Trainer(work, train_state, self.watcher, held=self.held, log=self.log)
@@ -225,9 +335,20 @@ class Training:
             trainer.train(stopping)
         if stopping.asked and not trainer.is_finished():
             raise Stopped(work.folder.path, trainer.done, stopping.asked)
-        run = load(work.folder.path, device=str(device))
-        write_evaluation(run, work.prepared, trainer)
+        try:
+            with phase("scoring the best weights on the validation set", self.log):
+                run = load(work.folder.path, device=str(device))
+                write_evaluation(run, work.prepared, trainer, self.log)
+        except KeyboardInterrupt:
+            raise StoppedScoring(work.folder.path, trainer.done) from None
         return run
+
+
+def checkpoint_activations(model: nn.Module) -> None:
+    """Turn on activation checkpointing in every stack of blocks."""
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.checkpointing = True
 
 
 class Stopped(RunError):
@@ -238,14 +359,25 @@ class Stopped(RunError):
         self.exit_code = 128 + number
 
 
-def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
-    """Write evaluation.json: the scores of the weights to use on the validation set."""
+class StoppedScoring(RunError):
+    """Ctrl-C ended the final scoring: the run is trained and saved, and only evaluation.json is missing."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        super().__init__(
+            f"stopped while scoring: all {step:,} steps are trained and saved, and only the final scores are missing. "
+            f"To make them: clearhead train {path} --resume"
+        )
+        self.exit_code = 130
+
+
+def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callable[[str], None]) -> None:
+    """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a simple model."""
     started = time.perf_counter()
-    checkpointing = trainer.recipe.checkpointing
+    checkpointing, plan = trainer.recipe.checkpointing, trainer.recipe.plan
     held = Held(
         store=prepared.dev,
         tokens=trainer.recipe.batching.at_once,
-        score_records=MOST_ASSESSED if checkpointing.score_records else 0,
+        score_records=(MOST_ASSESSED if plan is None else plan.scored) if checkpointing.score_records else 0,
         samples=checkpointing.samples,
         bfloat16=trainer.train_state.bfloat16,
     )
@@ -261,5 +393,10 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer) -> None:
         "seconds": round(time.perf_counter() - started, 2),
         "samples": assessed.samples,
     }
+    if run.folder.baseline.exists():
+        said = run.folder.read_own(run.folder.baseline)
+        baseline = LinearScore(**{field.name: said[field.name] for field in fields(LinearScore)})
+        found["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
+        log(baseline.verdict(assessed.scores["accuracy"]))
     trainer.held.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in found.items()})

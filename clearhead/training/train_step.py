@@ -5,9 +5,10 @@ CUDA graphs, and replays them: a small model on a large GPU spends its time laun
 """
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.compiling import compile
 from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import takes_foreach, widest_float
+from clearhead.model import layer_norm_gpu
 from clearhead.registry import is_built_in
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.foreach import copy_all, move_all, zero_all
@@ -58,6 +60,8 @@ class TrainState:
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
         self.loss_module = BatchLoss(model, task, optimizer)
+        if machine.compile and self.device.type == "cuda":
+            layer_norm_gpu.register()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
         self.run_loss = compile(loss_in, device=self.device.type) if machine.compile else loss_in
         self.make_state()
@@ -84,7 +88,8 @@ class TrainState:
         if self.device.type == "cuda":
             zero_all(self.gradients())
         else:
-            self.optimiser.zero_grad(set_to_none=True)
+            for one in self.parameters:
+                one.grad = None
 
     @torch.no_grad()
     def make_state(self) -> None:
@@ -171,6 +176,21 @@ def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
     return functional_call(loss, rounded, (batch,))
 
 
+@final
+class AdamW(torch.optim.AdamW):
+    """Torch's AdamW on a CPU, without the wrappers around its methods.
+
+    They keep a compiler away, and import it for that, which takes two seconds. The update is never compiled.
+    """
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
+
+    @torch.no_grad()
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        inspect.unwrap(torch.optim.AdamW.step)(self)
+
+
 def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device) -> torch.optim.AdamW:
     """Return fused AdamW that decays matrices and not vectors. On a GPU the learning rate is a tensor, which a captured
     step reads.
@@ -181,7 +201,8 @@ def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torc
     ]
     on_gpu = device.type == "cuda"
     rate = torch.tensor(optimizer.lr, device=device) if on_gpu else optimizer.lr
-    return torch.optim.AdamW(
+    kind = torch.optim.AdamW if on_gpu else AdamW
+    return kind(
         [group for group in groups if group["params"]],
         lr=rate,
         betas=optimizer.betas,
@@ -290,4 +311,6 @@ def to_device(batch: Mapping[str, Tensor], device: torch.device) -> Batch:
 
 def make_stepper(train_state: TrainState, machine: Machine) -> Stepper:
     """Return a stepper for the device: captured on a GPU unless the machine's options say otherwise."""
-    return Captured(train_state) if train_state.device.type == "cuda" and machine.graphs else Eager(train_state)
+    # Activation checkpointing reads the state of random numbers, which a captured step cannot.
+    graphs = machine.graphs and not machine.activation_checkpointing
+    return Captured(train_state) if train_state.device.type == "cuda" and graphs else Eager(train_state)

@@ -4,17 +4,14 @@ A spec from a stranger can ask for any size. What it asks for is compared with t
 header, which no one can make large without a large file.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from clearhead.errors import ClearheadError, RunError
+from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import counts_in
 from clearhead.model.transformers import EncoderDecoderSpec
@@ -57,7 +54,7 @@ def check_shapes(spec: Spec, header: Header, where: str) -> None:
         if count > largest:
             raise RunError(f"{where}: the model has a {name} of {count:,}, and no tensor in the file is so large")
     try:
-        expected = named_tensors(build_small(spec, header) or build_on_meta(spec))
+        expected = named_tensors(build_for_shapes(spec))
     except (ClearheadError, RuntimeError, OverflowError, TypeError) as error:
         raise RunError(f"{where}: the model cannot be built ({str(error).splitlines()[0]})") from None
     if expected.keys() != header.keys():
@@ -68,53 +65,3 @@ def check_shapes(spec: Spec, header: Header, where: str) -> None:
             raise RunError(f"{where}: {name} is {header[name].shape} and should be {tuple(one.shape)}")
         if one.is_floating_point() != (header[name].dtype in FLOATS):
             raise RunError(f"{where}: {name} is of {header[name].dtype} and should be {one.dtype}")
-
-
-SMALL = 8_000_000
-"""Numbers in a file up to which its model is built for real to see its shapes, in a tenth of a second.
-
-The meta device would need torch._dynamo and sympy for it, and these take two seconds to import.
-"""
-
-
-@final
-class TooManyNumbers(Exception):
-    """More numbers were asked for than a file has."""
-
-
-@final
-class Bounded(TorchFunctionMode):
-    """Raise TooManyNumbers, before any memory is taken, where tensors of more than `limit` numbers in all are made."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self.left = limit
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn):
-            size = kwargs.get("size", args)
-            self.left -= math.prod(size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size)
-            if self.left < 0:
-                raise TooManyNumbers
-        return func(*args, **kwargs)
-
-
-def build_small(spec: Spec, header: Header) -> nn.Module | None:
-    """Build the spec's model for real where the file is small; None where it is not, or the model has more in it."""
-    numbers = sum(math.prod(one.shape) for one in header.values())
-    if numbers > SMALL:
-        return None
-    try:
-        with torch.random.fork_rng(devices=[]), Bounded(2 * numbers + SMALL):
-            return spec.build()
-    except TooManyNumbers:
-        return None
-
-
-def build_on_meta(spec: Spec) -> nn.Module:
-    """Build the spec's model without memory for its numbers."""
-    with torch.device("meta"):
-        return spec.build()

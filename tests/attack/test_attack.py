@@ -56,10 +56,11 @@ def test_every_attack_is_survived(tmp_path):
     ("name", "change"),
     [
         ("kills", "loop.copy_into = lambda *args: None"),
-        pytest.param("flips", "checkpoints.sha256_of_file = lambda path: '0' * 64", marks=pytest.mark.thorough),
+        ("flips", "checkpoints.sha256_of_file = lambda path: '0' * 64"),
     ],
     ids=["a resume that forgets", "weights without a checksum"],
 )
+@pytest.mark.thorough
 def test_an_attack_sees_what_is_broken(tmp_path, name, change):
     """Or the table would prove nothing."""
     code, told = attack("--short", "--only", name, "--json", str(tmp_path / "table.json"), change=change)

@@ -13,12 +13,13 @@ from einops import rearrange, repeat
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 import clearhead as ch
 from clearhead.attention.kernels import KERNELS
 from clearhead.errors import UnsupportedError
-from tests.peers import Late, transformers
+from tests.peers import Late, late, transformers
+
+[causal_lower_right] = late("torch.nn.attention.bias", "causal_lower_right")
 
 modeling_bloom = Late("transformers.models.bloom.modeling_bloom")
 modeling_gpt_neox = Late("transformers.models.gpt_neox.modeling_gpt_neox")

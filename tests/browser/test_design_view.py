@@ -66,6 +66,6 @@ def test_a_design_is_there_again_after_another_view(tabs):
     left = read(page, "left")
     page.get_by_test_id("nav-head").click()
     page.get_by_test_id("view-head").wait_for()
-    page.keyboard.press("0")
+    page.get_by_test_id("nav-design").click()
     expect(page.get_by_test_id("design-left")).to_have_text(left)
     comes_to(page, preset="first", scale=2.5)

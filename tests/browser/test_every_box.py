@@ -73,7 +73,13 @@ def served(run):
         thread.join(300)
 
 
-@pytest.fixture(scope="module", params=RUNS)
+SOME = ("translator", "compiled program", "the note's block")
+"""Of these every name is read in `make test`: both stacks and what is between them, a program, another arrangement."""
+
+
+@pytest.fixture(
+    scope="module", params=[name if name in SOME else pytest.param(name, marks=pytest.mark.thorough) for name in RUNS]
+)
 def case(request, tmp_path_factory):
     """A run, its text, the text's trace, and the address of its explorer."""
     from clearhead.training.tracing import trace

@@ -19,6 +19,7 @@ AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min
 OFF = json.dumps([{"at": SITE, "step": "context", "head": 1, "times": 0}])
 STATES = {
     "model": {"lens": "on", "box": "token.decoder.2"},
+    "heads": {"site": SITE, "head": 1, "by": "entropy", "order": "highest", "show": "colours", "least": 20},
     "head": {"site": SITE, "head": "mean", "query": 2, "key": 1, "heads": "all"},
     "steps": {"site": SITE, "head": 1, "query": 3, "key": 2, "at": 3, "dimension": 5},
     "similarity": {"site": SITE, "head": 1, "query": 3, "key": 2, "a": "3,-1", "b": "2,2.5", "unscaled": 0.5},
@@ -178,18 +179,18 @@ def brightness(colour):
     return sum(map(int, re.findall(r"\d+", colour)[:3]))
 
 
-@pytest.mark.parametrize("view", ["model", "head", "steps"])
+@pytest.mark.parametrize("view", ["model", "heads", "head", "steps"])
 def test_a_phones_width_is_enough(tabs, view):
     page = tabs.open(view, **STATES[view], window={"width": 390, "height": 844, "has_touch": True, "is_mobile": True})
     steady(page, view)
     assert page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]") == [390, 390]
-    for other in ("model", "head", "steps"):
+    for other in ("model", "heads", "head"):
         box = page.get_by_test_id(f"nav-{other}").bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
         assert box["y"] + box["height"] <= 844
-    page.get_by_test_id("nav-steps" if view == "head" else "nav-head").tap()
-    shown(page, "steps" if view == "head" else "head")
+    page.get_by_test_id("nav-heads" if view == "head" else "nav-head").tap()
+    shown(page, "heads" if view == "head" else "head")
 
 
 def test_every_view_is_one_key_away(tabs):

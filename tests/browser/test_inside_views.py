@@ -158,7 +158,7 @@ class TestHead:
     def test_its_readings(self, tabs, traced, site):
         page = tabs.open("head", site=site, head=2)
         found = readings(traced, traced[site])[2]
-        for name in ("entropy", "distance", "previous", "same", "induction"):
+        for name in ("entropy", "distance", "first", "itself", "previous", "same", "induction"):
             told, value = page.get_by_test_id(f"reading-{name}").inner_text(), getattr(found, name)
             assert told == "none" if value is None else says(told, value), name
 
@@ -188,7 +188,7 @@ class TestHead:
         page.keyboard.press("{")
         names = list(traced.sites)
         comes_to(page, site=names[names.index(SITE) - 1])
-        page.keyboard.press("3")
+        page.keyboard.press("4")
         shown(page, "steps")
         page.go_back()
         shown(page, "head")

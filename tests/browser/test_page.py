@@ -49,15 +49,15 @@ def traced(demo):
     return ch.trace(demo, SOURCE)
 
 
-def test_it_needs_no_network_and_has_three_views(offline, demo, traced):
+def test_it_needs_no_network_and_has_four_views(offline, demo, traced):
     page = offline()
     said = demo.task.tokenizers["target"].decode([row[0].id for row in traced.candidates])
     expect(page.get_by_test_id("answer")).to_have_text(said)
     expect(page.get_by_test_id("nav").get_by_role("button")).to_have_text(
-        [*map(re.compile, ("Model", "Head", "Steps"))]
+        [*map(re.compile, ("Model", "Heads", "Head", "Steps"))]
     )
     expect(page.get_by_test_id("source")).to_have_count(0)
-    for view in ("head", "steps", "model"):
+    for view in ("heads", "head", "steps", "model"):
         page.get_by_test_id(f"nav-{view}").click()
         shown(page, view)
         assert len(steady(page, view)) > 200

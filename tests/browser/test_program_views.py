@@ -59,7 +59,7 @@ def test_views_it_has_nothing_for_are_not_offered(tabs):
     page = tabs.open("model", source="c a b b a")
     for view in ("decoding", "training"):
         expect(page.get_by_test_id(f"nav-{view}")).to_have_count(0)
-    page.keyboard.press("8")
+    page.keyboard.press("9")
     shown(page, "design")
 
 

@@ -8,11 +8,11 @@ from playwright.sync_api import expect
 SOURCE = "achtundvierzigtausendsiebenundsechzig"
 SITE = "decoder.1.cross"
 NUMBERED = (
-    *("model", "head", "steps", "similarity", "context"),
-    *("positions", "decoding", "intervene", "training", "design"),
+    *("model", "heads", "head", "steps", "similarity"),
+    *("context", "positions", "decoding", "intervene", "training"),
 )
 """The views that a digit of the keyboard goes to."""
-VIEWS = (*NUMBERED, "spaces", "sequence")
+VIEWS = (*NUMBERED, "design", "spaces", "sequence")
 PATIENCE = 120_000
 """Milliseconds that anything on a page may take on a busy machine."""
 NUMBER = re.compile(r"(−?)(\d+(?:\.(\d+))?)(?:e(−?)(\d+))?")

@@ -14,7 +14,7 @@ import clearhead as ch
 from clearhead.errors import RunError, TraceError
 from clearhead.training import train
 from clearhead.training.recipe import own_modules, read_recipe, write_recipe
-from tests.cli.test_own_parts import SMALL, TEXT, command
+from tests.cli.test_part_options import SMALL, TEXT, command
 from tests.registering import registry_restored, write_module
 
 pytestmark = pytest.mark.slow

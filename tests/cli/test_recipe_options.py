@@ -1,6 +1,7 @@
 """From options to a recipe: what is not given is the default, what is given is in it, and the impossible is told."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from clearhead.model.outputs import Blanks, Classes
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe
-from clearhead.training.recipe import Budget
+from clearhead.training.recipe import Budget, Open
 from clearhead.training.schedules import Constant, Cosine, InverseSqrt, WarmupStableDecay
 from clearhead.training.tasks import TASKS
 
@@ -65,7 +66,9 @@ def refusal(made, task, **groups):
 def test_with_files_and_nothing_else_it_is_the_default(recipe, text, task):
     made, default = recipe(task), default_recipe(task, as_corpus(TASKS[task], text[task]))
     # The warm-up and the pace of evaluations go with the steps, which are the default's here.
-    assert replace(made, checkpointing=default.checkpointing) == default
+    assert replace(made, checkpointing=default.checkpointing, machine=default.machine, open=()) == default
+    assert set(made.open) == set(get_args(Open))
+    assert made.machine.adapt_threads
 
 
 @pytest.mark.parametrize(

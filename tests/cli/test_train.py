@@ -99,12 +99,97 @@ def test_json_is_the_only_thing_on_stdout(command, files, tmp_path):
     assert "dev at step 3" in err
 
 
-def test_a_dry_run_prints_the_recipe_and_makes_nothing(command, files, tmp_path):
-    code, out, err = command(tmp_path / "run", *files["translate"], *SHORT, "--lr", "0.5", "--dry-run")
+def test_a_dry_run_prints_the_recipe_as_it_would_be_followed(command, files, tmp_path):
+    """With the vocabulary of the text and the steps timed: nothing is a placeholder, and nothing is left behind."""
+    options = ["--vocabulary", "300", "--context", "16", "--threads", "1", "--steps", "40", "--dry-run"]
+    code, out, _ = command(tmp_path / "deep" / "run", *files["translate"], *options)
     recipe = json.loads(out)
-    assert (code, err) == (0, "")
-    assert (recipe["task"], recipe["optimizer"]["lr"], recipe["budget"]["steps"]) == ("translate", 0.5, 3)
+    assert code == 0
+    assert recipe["model"]["decoder"]["vocabulary"] not in (64, None)
+    assert "open" not in recipe
+    assert recipe["optimizer"]["schedule"]["warmup"] < 10
+    assert recipe["machine"]["device"] != "auto"
+    assert not (tmp_path / "deep").exists()
+
+
+def test_an_edited_recipe_is_followed(command, files, tmp_path):
+    code, out, _ = command(tmp_path / "run", *files["generate"], *SHORT, "--dry-run")
+    recipe = json.loads(out)
+    recipe["budget"]["steps"], recipe["optimizer"]["lr"] = 2, 0.007
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(recipe))
+    code, out, err = command(tmp_path / "run", "--recipe", path, "--seed", 5, "--json")
+    assert (code, json.loads(out)["evaluation"]["step"]) == (0, 2), err
+    written = load(tmp_path / "run").folder.recipe()
+    assert (written.budget.steps, written.optimizer.lr, written.seed) == (2, 0.007, 5)
+    # The file of a run is sealed; edited, it is refused there and taken here.
+    sealed = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    sealed["budget"]["steps"] = 1
+    path.write_text(json.dumps(sealed))
+    assert command(tmp_path / "again", "--recipe", path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        ("{}", [], "--recipe"),
+        ("[1]", [], "expected the JSON object of a recipe"),
+        ("nonsense", [], "is not JSON"),
+        (None, [], "there is no file"),
+        ("{}", ["--lr", "0.1"], "says all of it: change it there, and leave out --lr"),
+    ],
+)
+def test_a_recipe_that_is_none_is_refused_and_makes_no_folder(command, tmp_path, text, more, said):
+    path = tmp_path / "mine.json"
+    if text is not None:
+        path.write_text(text)
+    code, _, err = command(tmp_path / "run", "--recipe", path, *more)
+    assert code == 2
+    assert said in err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_refused_training_leaves_nothing_behind(command, tmp_path, corpus):
+    bad = tmp_path / "bad.tsv"
+    bad.write_text("text\tlabel\none\tx\ntwo\n" * 9)
+    code, _, _ = command(tmp_path / "deep" / "run", "--task", "classify", "--table", bad)
+    assert code == 1
+    assert not (tmp_path / "deep").exists()
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "notes.txt").write_text("mine")
+    assert command(kept, "--task", "classify", "--table", bad)[0] == 1
+    assert [one.name for one in kept.iterdir()] == ["notes.txt"]
+
+
+def test_minutes_that_are_too_few_are_refused_and_leave_nothing(command, files, tmp_path):
+    code, _, err = command(tmp_path / "run", *files["generate"], "--minutes", "0.0001", "--threads", "1")
+    assert code == 1
+    assert "minutes: in 0.0001 there is time for" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resume_takes_smaller_micro_batches_and_evaluate_remembers_the_columns(
+    command, files, tmp_path, corpus, capsys
+):
+    command(tmp_path / "run", *files["classify"], *SHORT)
+    code, _, err = command(tmp_path / "run", "--resume", "--steps", "5", "--micro-batch-tokens", "100")
+    assert code == 0, err
+    recipe = load(tmp_path / "run").folder.recipe()
+    assert (recipe.machine.splits, recipe.batching.micro_batch_tokens) == (3, None)
+    assert run(["evaluate", str(tmp_path / "run"), "--table", str(corpus / "t.tsv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 300
+
+
+def test_a_table_without_a_header_and_a_header_read_as_data_are_told(command, corpus, tmp_path):
+    rows = (corpus / "t.tsv").read_text().splitlines()
+    (tmp_path / "bare.tsv").write_text("\n".join(rows[1:]) + "\n")
+    code, _, err = command(tmp_path / "run", "--task", "classify", "--table", tmp_path / "bare.tsv", *SHORT)
+    assert code == 1
+    assert "If its first line is no header, give columns by number: --columns 1,2" in err
+    named = ["--task", "classify", "--table", corpus / "t.tsv", "--columns", "1,2"]
+    code, _, err = command(tmp_path / "run", *named, *SHORT)
+    assert "WARNING: the label 'class' occurs once and is named like a column" in err
 
 
 def test_stdin_is_kept_in_the_run(command, tmp_path, monkeypatch, corpus):
@@ -399,7 +484,7 @@ def begun(program, args, said):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)]
 )
-def test_a_signal_saves_and_leaves_and_the_run_goes_on(files, tmp_path, number, code):
+def test_a_signal_saves_and_leaves_and_the_run_goes_on(command, files, tmp_path, number, code):
     long = [*SMALL, "--steps", "100000", "--log-every", "1", "--evaluate-every", "100000"]
     with begun(["-m", "clearhead"], [tmp_path / "run", *files["translate"], *long], "step 1/") as process:
         process.send_signal(number)
@@ -409,10 +494,9 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(files, tmp_path, number, 
     assert "Traceback" not in err
     [checkpoint] = (tmp_path / "run" / "checkpoints").glob("step-*")
     done = json.loads((checkpoint / "state.json").read_text())["step"]
-    args = [sys.executable, "-m", "clearhead", "train", str(tmp_path / "run"), "--resume", "--steps", str(done + 2)]
-    ended = subprocess.run(args, capture_output=True, check=False, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert f"from step {done}" in ended.stderr
+    code, _, err = command(tmp_path / "run", "--resume", "--steps", done + 2)
+    assert code == 0, err
+    assert f"from step {done}" in err
     assert (tmp_path / "run" / "evaluation.json").exists()
 
 

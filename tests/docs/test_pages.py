@@ -1,11 +1,13 @@
 """Every page of the guide runs, and prints what it says it prints; and the runner notices when one does not."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 import clearhead as ch
+from clearhead.cli import load_verb
 from tests.docs.pages import PageError, blocks, run_page, write_outputs
 from tests.docs.strangers import run_as_stranger
 
@@ -20,16 +22,41 @@ def write(folder: Path, text: str) -> Path:
     return page
 
 
+LONG = ("export",)
+"""Pages that take more than a minute, and whose every step has tests of its own (here tests/interop/export and
+tests/plain/test_export_graphs.py). Their commands are held to the options there are, below.
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("tables_as_they_were")
 @pytest.mark.parametrize(
-    "page", [*PAGES, DOCS.parent / "README.md"], ids=lambda page: f"{page.parent.name}/{page.stem}"
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.thorough if page.stem in LONG else ())
+        for page in (*PAGES, DOCS.parent / "README.md")
+    ],
+    ids=lambda page: f"{page.parent.name}/{page.stem}",
 )
 def test_page(page: Path, tmp_path):
     if any(block.shell for block in blocks(page)):
         run_as_stranger(page, tmp_path)
     else:
         run_page(page)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Every `clearhead` command in the shell blocks of a page, as the words of a shell."""
+    lines = [line for block in blocks(page) if block.shell for line in block.code.replace("\\\n", " ").splitlines()]
+    parts = [part.strip() for line in lines for part in re.split(r"[|;>]|&&", line)]
+    return [shlex.split(part, comments=True)[1:] for part in parts if part.startswith("clearhead ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem)
+def test_commands_of_a_page_name_verbs_and_options_that_there_are(page):
+    for verb, *words in commands(page):
+        there = {"--help"}.union(*(option.opts for option in load_verb(verb).params))
+        assert {word for word in words if word.startswith("-")} <= there, [verb, *words]
 
 
 def test_there_are_pages():
@@ -93,6 +120,7 @@ def test_a_page_that_does_not_hold_fails_and_names_its_line(tmp_path, text, said
         run_page(write(tmp_path, text))
 
 
+@pytest.mark.slow
 def test_a_stranger_has_a_folder_a_file_and_commands_of_their_own(tmp_path):
     page = (
         "```python\n# mine.py\nx = 2\n```\n"

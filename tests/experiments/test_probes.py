@@ -36,6 +36,7 @@ from clearhead.training.recipe import Budget, Machine
 from clearhead.training.run import Run
 from clearhead.training.schedules import Cosine
 from clearhead.training.tasks import Generate
+from clearhead.training.tasks.framing import Framing
 from clearhead.training.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -175,13 +176,15 @@ class Reaching(nn.Module):
         return nn.functional.one_hot(said, self.vocabulary).float()
 
 
-@pytest.mark.parametrize("reach", [0, 4, 16, 64])
-def test_recall_is_scored_by_distance(reach, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("reach", "framing"), [(0, None), (4, None), (16, None), (64, None), (16, (0, 3))])
+def test_recall_is_scored_by_distance(reach, framing, tmp_path, monkeypatch):
+    """Also of an imported run, which has its own tokens before a text."""
     monkeypatch.setattr(Generate, "logits", lambda task, model, batch: model(batch["tokens"]))
     draw = random.Random(0)
     texts = [PROBES["recall"].example(draw, 64)[0] for _ in range(30)]
     tokenizer = Tokenizer.train(texts, "word")
-    task = Generate(tokenizers={"text": tokenizer}, context=128)
+    own = None if framing is None else {"text": Framing(before=framing)}
+    task = Generate(tokenizers={"text": tokenizer}, context=128, framing=own)
     model = Reaching(reach, tokenizer.end, tokenizer.vocabulary)
     found = score_recall(Run(RunFolder(tmp_path), task, model, 1), texts)
     assert found.by_distance == {distance: float(distance <= reach) for distance in (4, 8, 16, 32, 64)}

@@ -8,7 +8,6 @@ import json
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig
 
 from clearhead import Rules, generate
 from clearhead.interop import read_hugging_face
@@ -18,6 +17,9 @@ from clearhead.interop.huggingface import table_rows
 from clearhead.interop.tables import gather
 from clearhead.taps import watching
 from tests.model.copying import close, randomised
+from tests.peers import late
+
+[AutoConfig] = late("transformers", "AutoConfig")
 
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
@@ -116,18 +118,13 @@ def translator_is_read(peer, folder):
         assert torch.equal(built(source, **asked).logits, theirs.logits)
 
 
-def same_translation(peer, folder, count=40):
+def same_translation(peer, folder, count=200):
     """Greedy translations in float64, without an end: they are as long as they may be."""
     peer = save(peer, folder).double()
     imported = read_hugging_face(folder)
     source = torch.randint(imported.spec.encoder.vocabulary, (2, 9))
     made = peer.generate(
-        source,
-        attention_mask=torch.ones_like(source),
-        max_new_tokens=count,
-        do_sample=False,
-        num_beams=1,
-        use_cache=False,
+        source, attention_mask=torch.ones_like(source), max_new_tokens=count, do_sample=False, num_beams=1
     )
     found = generate(
         imported.model.double(), source.tolist(), rules=Rules(max_new=count), prefix=[[imported.start]] * 2

@@ -5,7 +5,13 @@ import random
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import (
+
+import clearhead as ch
+from clearhead.interop.run import import_model
+from tests.model.copying import randomised
+from tests.peers import late
+
+(
     AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
@@ -31,11 +37,34 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
     T5TokenizerFast,
+) = late(
+    "transformers",
+    "AutoTokenizer",
+    "BartConfig",
+    "BartForConditionalGeneration",
+    "BertConfig",
+    "BertForMaskedLM",
+    "BertForSequenceClassification",
+    "BertModel",
+    "BertTokenizerFast",
+    "DistilBertConfig",
+    "DistilBertModel",
+    "GPT2Config",
+    "GPT2LMHeadModel",
+    "GPT2TokenizerFast",
+    "LlamaConfig",
+    "LlamaForCausalLM",
+    "LlamaTokenizerFast",
+    "MarianConfig",
+    "MarianMTModel",
+    "PreTrainedTokenizerFast",
+    "RobertaConfig",
+    "RobertaForMaskedLM",
+    "RobertaTokenizerFast",
+    "T5Config",
+    "T5ForConditionalGeneration",
+    "T5TokenizerFast",
 )
-
-import clearhead as ch
-from clearhead.interop.run import import_model
-from tests.model.copying import randomised
 
 TEXTS = [
     "the cat sat on the mat, and the größer dog ate 3.14 plums",
@@ -232,8 +261,8 @@ def distilbert_model(vocabulary, tokenizer):
     return DistilBertModel(config)
 
 
-def translator_of(model_class, config_class, **options):
-    """What makes a Marian or a BART."""
+def translator_of(model_class, config_class, forced=None, **options):
+    """What makes a Marian or a BART; `forced` is the token that every output begins with."""
 
     def make(vocabulary, tokenizer):
         config = config_class(
@@ -255,6 +284,7 @@ def translator_of(model_class, config_class, **options):
         made = model_class(config)
         made.final_logits_bias.normal_()
         made.generation_config.max_length = made.generation_config.num_beams = None
+        made.generation_config.forced_bos_token_id = forced
         return made
 
     return make
@@ -299,11 +329,11 @@ TRANSLATORS = {
     "marian": ("unigram", marian_model),
     "bart": (
         "framed bytes",
-        translator_of(BartForConditionalGeneration, BartConfig, decoder_start_token_id=3, forced_bos_token_id=2),
+        translator_of(BartForConditionalGeneration, BartConfig, forced=2, decoder_start_token_id=3),
     ),
     "bart unforced": (
         "framed bytes",
-        translator_of(BartForConditionalGeneration, BartConfig, decoder_start_token_id=3, forced_bos_token_id=None),
+        translator_of(BartForConditionalGeneration, BartConfig, decoder_start_token_id=3),
     ),
     "t5": ("t5", t5_model),
 }

@@ -1,7 +1,9 @@
 """Imported encoders: what they fill, classify and embed is what `transformers` gives."""
 
+import itertools
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +12,11 @@ import clearhead as ch
 from clearhead.errors import OptionError
 from clearhead.interop.run import import_model
 from clearhead.text.sources import Table
+from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.pairs import frame_pairs
 from tests.interop import saved_models
 from tests.interop.saved_models import CLASSIFIERS, EMBEDDERS, FILLERS, LABELS, Pair, draw_texts
+from tests.model.copying import close
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -165,3 +170,44 @@ def test_labels_that_are_no_names_are_refused(tmp_path):
     path.write_text(json.dumps({**config, "id2label": {"0": "a", "1": "a", "2": "b"}}))
     with pytest.raises(OptionError, match="id2label: two classes have one name"):
         import_model(tmp_path / "source", tmp_path / "run")
+
+
+PAIRS = [("the cat sat on", "Der Hund, größer"), ("a", "the window"), ("plums " * 40, "the"), ("the", "mat " * 40)]
+PAIRS += [(a, b) for a, b in itertools.pairwise(draw_texts(7, 12)) if a.strip() and b.strip()]
+
+
+@torch.no_grad()
+def test_pairs_are_classified_as_by_transformers(classifier):
+    """Both segments; of texts that are too long, the longer one is cut."""
+    how = {"truncation": True, "max_length": classifier.exact.task.context, "return_tensors": "pt"}
+    for pair, one in zip(PAIRS, classifier.exact.classify(PAIRS), strict=True):
+        read = classifier.tokenizer(*pair, **how)
+        assert read["token_type_ids"].max() == 1
+        made = frame_pairs(classifier.exact.task, classifier.exact.model, [pair])
+        assert made.rows == read["input_ids"].tolist()
+        assert made.segments == read["token_type_ids"].tolist()
+        shares = classifier.peer(**read).logits[0].softmax(-1)
+        assert list(one.probabilities.values()) == pytest.approx(shares.tolist(), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["embedder", "distilbert", "roberta"])
+@torch.no_grad()
+def test_pairs_are_embedded_as_by_transformers(name, tmp_path):
+    """RoBERTa has two tokens between; DistilBERT has no segments."""
+    pair = Pair(name, tmp_path)
+    body = getattr(pair.peer, "roberta", pair.peer)
+    vectors = pair.exact.embed(PAIRS)
+    for texts, vector in zip(PAIRS, vectors, strict=True):
+        read = pair.tokenizer(*texts, truncation=True, max_length=pair.exact.task.context, return_tensors="pt")
+        known = {key: value for key, value in read.items() if name != "distilbert" or key != "token_type_ids"}
+        close(vector, body(**known).last_hidden_state[0].mean(0).float())
+
+
+def test_pairs_where_there_are_none_to_read(classifier):
+    with pytest.raises(OptionError, match="some of the texts are pairs and some are not"):
+        classifier.run.classify(["the cat", ("the", "cat")])
+    with pytest.raises(OptionError, match="some of the texts are pairs and some are not"):
+        classifier.run.embed(["the cat", ("the", "cat")])
+    task = replace(classifier.run.task, framing={"text": Framing(before=(2,), after=(3,))})
+    with pytest.raises(OptionError, match="the model reads no pairs of texts"):
+        task.classify_pairs(classifier.run.model, [("the", "cat")])

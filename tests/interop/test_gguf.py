@@ -4,11 +4,11 @@ import gguf
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from clearhead.errors import OptionError
 from clearhead.interop.gguf import read_gguf
 from clearhead.interop.gguf_tables import FAMILIES, interleave_rotary, tensor_names
+from tests.peers import transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {
@@ -24,13 +24,13 @@ SIZES = {
     "eos_token_id": 2,
     "pad_token_id": None,
 }
-CONFIGS = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config}
+CONFIGS = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config"}
 
 
 def write_theirs(path, name, *, tied=False, leave_out=(), said=None):
     """Write a random model of transformers' as a GGUF file, as llama.cpp's converter does; return the model."""
     sizes = {key: value for key, value in SIZES.items() if key != "head_dim" or name != "qwen2"}
-    config = CONFIGS[name](**sizes, tie_word_embeddings=tied, rms_norm_eps=1e-5)
+    config = getattr(transformers, CONFIGS[name])(**sizes, tie_word_embeddings=tied, rms_norm_eps=1e-5)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     family, writer = FAMILIES[name], gguf.GGUFWriter(path, name)
     values = {f"{name}.{key}": SIZES[field] for key, field in family.counts.items()}

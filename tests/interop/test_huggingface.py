@@ -5,11 +5,15 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
 from tests.interop.peers import NO_TOKENS, save
+from tests.peers import late
+
+GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM = late(
+    "transformers", "GPT2Config", "GPT2LMHeadModel", "LlamaConfig", "LlamaForCausalLM"
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -4,15 +4,20 @@ import json
 import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
 import clearhead as ch
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.interop.run import import_model
+from clearhead.text.batches import Rows
 from clearhead.text.sources import Documents
+from clearhead.text.store import StoreWriter
+from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin
+from clearhead.training.tasks.generate import Spoken
 from tests.interop import saved_models
 from tests.interop.saved_models import DECODERS, Pair, draw_texts
 
@@ -112,6 +117,35 @@ def test_perplexity_is_that_of_transformers(pair, tmp_path):
     assert found["loss"] == pytest.approx(nats, rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(nats), rel=1e-5)
     assert found["tokens"] == len(ids)
+
+
+def test_documents_to_train_on_begin_as_transformers_begins_them(llama, tmp_path):
+    """Each begins with the model's start token, which it was trained with, and ends with its end token."""
+    tokenizer, task = llama.run.tokenizer, llama.run.task
+    texts = [tokenizer.encode(text) for text in ("the cat", "a window", "Der Hund")]
+    with StoreWriter(tmp_path / "store", {"text": tokenizer.vocabulary}) as writer:
+        for ids in texts:
+            writer.add({"text": [*ids, tokenizer.end]}, {"text": 1})
+        store = writer.close({})
+    rows = Rows(np.zeros(1, np.int64), sum(map(len, texts)) + 2, 1)
+    batch = task.read(store, rows, np.random.default_rng(0), filled=False)
+    [start] = task.frame().before
+    assert start == llama.peer.config.bos_token_id
+    assert batch["tokens"][0].tolist() == [*texts[0], start, *texts[1], start, *texts[2]]
+    wanted = [*texts[0], tokenizer.end, *texts[1], tokenizer.end, *texts[2], tokenizer.end]
+    assert batch["wanted"][0].tolist() == wanted[1:]
+    assert batch["documents"][0].tolist() == [i for i, ids in enumerate(texts) for _ in range(len(ids) + (i > 0))]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_character_of_several_tokens_is_streamed_whole(kind):
+    tokenizer = Tokenizer(saved_models.TOKENIZERS[kind]().backend_tokenizer.to_str())
+    for text in ("the 😀中é€ größer👩‍👩‍👧 cat", "中中😀", "€", *draw_texts(5, 40)):
+        ids = tokenizer.encode(text)
+        spoken = Spoken(tokenizer)
+        pieces = [spoken.add(token) for token in ids]
+        assert not any("\ufffd" in piece for piece in pieces), text
+        assert "".join(pieces) + spoken.rest() == tokenizer.decode(ids)
 
 
 @torch.no_grad()
@@ -226,6 +260,11 @@ def test_nothing_is_left_of_an_import_that_fails(llama, tmp_path, monkeypatch):
     with pytest.raises(RunError, match=r"run: the run could not be written, and nothing was left there .*No space"):
         import_model(llama.source, place)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_a_folder_is_told_from_the_folder(llama, tmp_path):
+    with pytest.raises(OptionError, match=r"config\.json: is one file of a model, .* give its folder, .*source"):
+        import_model(llama.source / "config.json", tmp_path / "run")
 
 
 def test_a_folder_that_is_there_is_not_touched(llama, tmp_path):

@@ -8,12 +8,14 @@ import zipfile
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
 from clearhead.interop.tensor_files import load_pickled
 from tests.interop.peers import save
+from tests.peers import late
+
+GPT2Config, GPT2LMHeadModel = late("transformers", "GPT2Config", "GPT2LMHeadModel")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -3,11 +3,13 @@
 import json
 
 import pytest
-from transformers import AutoTokenizer
 
 from clearhead.errors import DataError, OptionError
 from clearhead.interop.tokenizer import read_tokenizer
 from tests.interop.saved_models import TOKENIZERS, draw_texts, llama_tokenizer, unigram_tokenizer
+from tests.peers import late
+
+[AutoTokenizer] = late("transformers", "AutoTokenizer")
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)

@@ -32,16 +32,16 @@ def results(layer, run, x, lengths):
     "parts",
     few(
         [
-            {},
             {"weighting": ch.weighting.Kernelized("elu")},
+            {},  # tests/plain/test_compile_model.py compiles it too, as the decoder of a model
             {"position": ch.positions.Rotary()},
             {"position": ch.positions.ALiBi()},
             {"similarity": ch.similarity.Cosine()},
             {"weighting": ch.weighting.Argmax(ties="average")},
         ],
-        2,
+        1,
     ),
-    ids=["default", "kernelized", "rotary", "alibi", "cosine", "argmax"],
+    ids=["kernelized", "default", "rotary", "alibi", "cosine", "argmax"],
 )
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
 @pytest.mark.slow
@@ -52,15 +52,17 @@ def test_a_compiled_layer_is_one_graph_and_the_same(parts):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+ONE_OF_EACH_CLASS = {type(part): name for name, part in ch.weighting.TABLE.items()}.values()
+"""Weightings of one class differ in a field. Two more feature maps are compiled below, as torch 2.11 does it."""
+
+
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
-        ("linear elu", "aot_eager"),
         ("argmax", "eager"),  # torch 2.11 could not rebuild the inputs here
         *(
-            pytest.param(name, "aot_eager", marks=pytest.mark.slow)
+            pytest.param(name, "aot_eager", marks=() if name in ONE_OF_EACH_CLASS else pytest.mark.thorough)
             for name in ch.weighting.TABLE
-            if name != "linear elu"
         ),
     ],
 )

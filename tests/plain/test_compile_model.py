@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 WORDS = 30
 SIZE = Size(2, 16, 2, 2, 32)
 MODELS = {
-    "tiny": presets.tiny(WORDS),
-    "gpt2": presets.gpt2("tiny", vocabulary=WORDS),
-    "bert": presets.bert("tiny", vocabulary=WORDS),
-    "llama": presets.llama("tiny", vocabulary=WORDS),
+    "tiny": presets.classic(WORDS, size=SIZE),
+    "gpt2": presets.gpt2(SIZE, vocabulary=WORDS),
+    "bert": presets.bert(SIZE, vocabulary=WORDS),
+    "llama": presets.llama(SIZE, vocabulary=WORDS),
 }
 
 

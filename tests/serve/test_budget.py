@@ -101,7 +101,7 @@ def test_the_longest_text_follows_from_the_budget(documents):
     text, budget = "the cat eats the plum", Budget(cells=100)
     costs = ModelCosts(documents.model)
     assert budget.most(lambda n: costs.trace({"decoder": n}), documents.task.context) == 10  # 10 x 10 for one head
-    with pytest.raises(TooMuchError, match=r"a trace of 22 decoder tokens takes 484 .* the longest has 10 tokens here"):
+    with pytest.raises(TooMuchError, match=r"a trace of 16 decoder tokens takes 256 .* the longest has 10 tokens here"):
         Explorer(documents, budget).trace(Params({"source": text * 3}))
     assert Explorer(documents, budget).trace(Params({"source": text}))["sides"]["decoder"]["ids"]
 
@@ -202,9 +202,13 @@ def test_a_tile_is_the_same_whatever_the_blocks(long, monkeypatch, level, cells)
 
 def test_a_block_of_a_tile_never_has_more_cells_than_it_may(long, monkeypatch):
     """A square of the coarsest level is the whole matrix, which must not be made at once."""
-    sizes, rows = [], Head.rows
+    sizes, rows = [], Head.matrix_rows
     monkeypatch.setattr(site_module, "CELLS", 6000)
-    monkeypatch.setattr(Head, "rows", lambda head, start, stop: sizes.append(stop - start) or rows(head, start, stop))
+    monkeypatch.setattr(
+        Head,
+        "matrix_rows",
+        lambda head, step, start, stop: sizes.append(stop - start) or rows(head, step, start, stop),
+    )
     long.tile("weight", 12, 0, 0)
     assert max(sizes) == 10
 
@@ -283,5 +287,19 @@ def test_a_forward_pass_stops_too(documents):
 def test_costs_add_up():
     assert Cost(cells=1, memory=2) + Cost(cells=3) == Cost(cells=4, memory=2)
     with pytest.raises(TooMuchError) as raised:
-        Budget().check(Cost(memory=2 * 10**9), "it", "ask for less")
+        Budget(memory=10**9).check(Cost(memory=2 * 10**9), "it", "ask for less")
     assert str(raised.value) == ("it takes 2,000 MB of memory, and 1,000 MB are the most for one answer; ask for less")
+
+
+def test_a_trace_holds_a_few_rows_of_logits_and_a_forward_pass_all(documents):
+    costs = ModelCosts(documents.model)
+    costs.logits = 50_000
+    n = {"decoder": 4096}
+    assert costs.forward(n).memory - costs.forward(n, logit_rows=512).memory == (4096 - 512) * 50_000 * 4
+    assert costs.trace(n).memory < costs.forward(n).memory
+
+
+@pytest.mark.parametrize(("pages", "memory"), [(0, 1e9), (1_000_000, 1.024e9), (2_000_000, 2.048e9), (10**9, 4e9)])
+def test_the_memory_follows_the_machine(monkeypatch, pages, memory):
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": pages}[name])
+    assert Budget().memory == memory

@@ -372,6 +372,17 @@ def test_readings_of_every_head(case):
         assert client.get(f"api/trace/{meta['id']}/readings", site=name)[1] == {name: found[name]}
 
 
+def test_readings_of_some_rows(case):
+    """Of a short text they are those of all rows; fewer than a few rows would say nothing."""
+    client, _, _, meta = case
+    address = f"api/trace/{meta['id']}/readings"
+    name = meta["sites"][0]["name"]
+    assert client.get(address, site=name, rows=64) == client.get(address, site=name)
+    status, found = client.get(address, site=name, rows=3)
+    assert status == 400
+    assert "rows is 3, and must be 64 or more" in found["error"]
+
+
 def test_of_a_long_text_one_site_is_read_at_a_time(translator):
     asked = Explorer(translator, Budget(cells=60))
     name = asked.trace(Params({"source": "vier", "target": "44"}))["id"]

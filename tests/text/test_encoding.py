@@ -24,7 +24,7 @@ from clearhead.text.encoding import (
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Place, Problems
 from clearhead.text.sources import Aligned, Documents, Record, Table
-from clearhead.text.store import Store, StoreWriter
+from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
 
 BYTE = Tokenizer.train(["any"], "byte")
@@ -179,7 +179,7 @@ def test_records_without_a_token_are_left_out_and_counted(folder):
     assert encoding.too_long == 0
 
 
-def in_two(folder, documents):
+def in_two(documents):
     """The records of both sides of a stream; a document is its pieces."""
     records = [
         Record(("other", piece), Place("f", 1), ends=i == len(pieces) - 1)
@@ -187,20 +187,19 @@ def in_two(folder, documents):
         for i, piece in enumerate(pieces)
     ]
     n_bytes = sum(len(record.fields[1].encode()) for record in records)
-    with StoreWriter(folder / "one", {}) as train, StoreWriter(folder / "two", {}) as dev:
-        placed = list(cut_in_two(records, n_bytes, train, dev, field=1))
-        cut = next(i for i, one in enumerate(placed) if one.to is dev)
-        assert {one.to for one in placed[cut:]} == {dev}
-    return [one.record for one in placed[:cut]], [one.record for one in placed[cut:]]
+    placed = list(cut_in_two(records, n_bytes, field=1))
+    cut = next(i for i, (_, held) in enumerate(placed) if held)
+    assert all(held for _, held in placed[cut:])
+    return [record for record, _ in placed[:cut]], [record for record, _ in placed[cut:]]
 
 
 PIECES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=9)
 
 
 @given(documents=st.lists(st.lists(PIECES, min_size=1, max_size=4), min_size=1, max_size=6))
-def test_the_end_of_a_stream_is_held_out(folder, documents):
+def test_the_end_of_a_stream_is_held_out(documents):
     """Together both sides are the text, and the last tenth of it is held out, to the character."""
-    sides = in_two(folder, documents)
+    sides = in_two(documents)
     train, dev = ("".join(record.fields[1] for record in side) for side in sides)
     whole = "".join("".join(pieces) for pieces in documents)
     assert train + dev == whole
@@ -212,29 +211,29 @@ def test_the_end_of_a_stream_is_held_out(folder, documents):
     assert ended in (len(documents), len(documents) + 1), "the document that is cut ends in both"
 
 
-def test_the_document_that_is_cut_ends_in_both(folder):
-    assert [[(one.fields[1], one.ends) for one in side] for side in in_two(folder, [["one"], ["0123456789", "x"]])] == [
+def test_the_document_that_is_cut_ends_in_both():
+    assert [[(one.fields[1], one.ends) for one in side] for side in in_two([["one"], ["0123456789", "x"]])] == [
         [("one", True), ("012345678", True)],
         [("9", False), ("x", True)],
     ]
 
 
-def test_a_cut_between_documents_adds_none(folder):
-    sides = in_two(folder, [["123456789"], ["0"]])
+def test_a_cut_between_documents_adds_none():
+    sides = in_two([["123456789"], ["0"]])
     assert [[(one.fields[1], one.ends) for one in side] for side in sides] == [[("123456789", True)], [("0", True)]]
 
 
-def test_a_cut_between_pieces_ends_the_document(folder):
-    sides = in_two(folder, [["123456789", "0"]])
+def test_a_cut_between_pieces_ends_the_document():
+    sides = in_two([["123456789", "0"]])
     assert [[(one.fields[1], one.ends) for one in side] for side in sides] == [
         [("123456789", False), ("", True)],
         [("0", True)],
     ]
 
 
-def test_of_a_long_stream_no_more_than_so_many_bytes(folder, monkeypatch):
+def test_of_a_long_stream_no_more_than_so_many_bytes(monkeypatch):
     monkeypatch.setattr(module, "MOST_BYTES", 3)
-    _, dev = in_two(folder, [["a" * 1000]])
+    _, dev = in_two([["a" * 1000]])
     assert [record.fields[1] for record in dev] == ["aaa"]
 
 

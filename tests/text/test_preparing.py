@@ -370,7 +370,7 @@ def test_of_a_large_corpus_the_tokeniser_sees_a_sample(file, ready, monkeypatch)
     source = Documents(paths=(file("text", lines),), unit="line")
     seen, made = [], Tokenizer.train(["0123456789"], "char")
 
-    def learned(texts, kind, size, *, lower):
+    def learned(texts, kind, size, *, lower, size_factor):
         seen.extend(texts)
         return made
 

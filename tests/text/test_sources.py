@@ -173,12 +173,12 @@ def test_columns_that_are_numbers_are_for_files_without_names(file, name, betwee
 @pytest.mark.parametrize(("name", "between"), [("t.tsv", "\t"), ("t.csv", ",")])
 def test_a_column_that_is_not_there_is_refused(file, name, between):
     source = Table(paths=(file(name, between.join(["a", "c", "c"]) + "\n"),), **PAIR)
-    with pytest.raises(DataError, match=rf"{name}: there is no column 'b'; its columns are 'a', 'c', 'c'$"):
+    with pytest.raises(DataError, match=rf"{name}: there is no column 'b'; its columns are 'a', 'c', 'c'\. If"):
         read(source)
     with pytest.raises(DataError, match=r"there is more than one column 'c'"):
         read(Table(paths=source.paths, columns=("c",), fields=("text",)))
     many = Table(paths=(file(name, between.join(f"column {i}" for i in range(1000))),), **PAIR)
-    with pytest.raises(DataError, match=r"'column 19', 980 more$"):
+    with pytest.raises(DataError, match=r"'column 19', 980 more\. If"):
         read(many)
 
 

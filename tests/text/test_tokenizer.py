@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 import tokenizers as library
@@ -14,7 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from clearhead.errors import DataError, OptionError
 from clearhead.text import tokenizer as module
-from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, stabilise
+from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, add_lower_case, stabilise
 from clearhead.text.tokenizer import BYTE_OF, Reading, Tokenizer, suggested_size
 from tests.covering import few
 from tests.peers import transformers
@@ -203,7 +204,7 @@ def test_pieces_and_decode_take_any_ids(kind, ids):
     ("kind", "pieces"),
     [
         ("bpe", ["Das", "▁Haus", "\\n", "<0xE6>", "<0xBC>", "<0xA2>", "▁<", "s", ">"]),
-        ("metaspace", ["▁Das", "▁Haus", "\\n", "<0xE6>", "<0xBC>", "<0xA2>", "▁<", "s>"]),
+        ("metaspace", ["▁Das", "▁Haus", "\\n", "<0xE6>", "<0xBC>", "<0xA2>", "▁<", "s", ">"]),
         ("char", [*"Das▁Haus", "\\n", "<unk>", *"▁<s>"]),
         ("byte", [*"Das▁Haus", "\\n", "<0xE6>", "<0xBC>", "<0xA2>", *"▁<s>"]),
         ("word", ["Das", "Haus", "<unk>", "<", "s>"]),
@@ -212,6 +213,71 @@ def test_pieces_and_decode_take_any_ids(kind, ids):
 def test_pieces_show_spaces_and_bytes(kind, pieces):
     text = "Das Haus\n漢 <s>"
     assert TRAINED[kind].pieces(TRAINED[kind].encode(text)) == pieces
+
+
+SUBWORD = pytest.mark.parametrize("kind", ["bpe", "metaspace", "unigram"])
+MIXED = [
+    "Zeit Zeit. Zeit, (Zeit) Zeit? 1999 am 31.12.1999, don't it's l'homme 12kg x86 state-of-the-art",
+    "iPhoneを買う。 東京タワーは高い。東京に行く。 กรุงเทพมหานคร กรุงเทพ ๑๒๓ 👩\u200d💻 می\u200cخواهم snake_case",
+] * 20
+
+
+@SUBWORD
+def test_words_are_never_merged_with_signs_or_digits(kind):
+    """No token of a vocabulary holds a letter and a sign, or two digits, but for apostrophes and joiners in words."""
+    tokenizer = Tokenizer.train(MIXED, kind, 800)
+    ids = sorted({place for text in MIXED for place in tokenizer.encode(text)} - tokenizer.special)
+    for piece in tokenizer.pieces(ids):
+        signs = piece.replace("▁", "").replace("'", "").replace("\\u200c", "")
+        if "<0x" in signs or "\\u" in signs:  # part of a character; a joiner of an emoji
+            continue
+        assert sum(sign.isnumeric() for sign in signs) <= 1, piece
+        letters = [unicodedata.category(sign)[0] in "LM" for sign in signs]
+        assert all(letters) or not any(letters), piece
+
+
+def test_a_word_is_the_same_token_before_any_sign():
+    tokenizer = Tokenizer.train(MIXED, "metaspace", 800)
+    found = [tokenizer.pieces(tokenizer.encode(f"die Zeit{sign}")) for sign in ("", ".", ",", "?", ")", "!?")]
+    assert all("▁Zeit" in one for one in found)
+    assert tokenizer.pieces(tokenizer.encode("1999")) == ["▁1", "9", "9", "9"]
+    assert tokenizer.pieces(tokenizer.encode("don't")) == ["▁don't"]
+
+
+@pytest.mark.parametrize(
+    "text", ["吾輩は猫である。名前はまだ無い。", "我们在学校学习中文，他们也学习。", "ภาษาไทยไม่มีช่องว่างระหว่างคำ"]
+)
+@SUBWORD
+def test_scripts_without_spaces_are_merged_too(kind, text):
+    tokenizer = Tokenizer.train([text] * 40, kind, 900)
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    if kind != "unigram":  # which keeps single characters in a text of one sentence
+        assert len(ids) < len(text) / 2
+
+
+@SUBWORD
+@pytest.mark.parametrize("lower", [False, True])
+def test_tokenizers_of_earlier_versions_keep_their_kind_and_their_cuts(kind, lower):
+    earlier = KINDS[kind].former()
+    if lower:
+        add_lower_case(earlier)
+    learned = KINDS[kind].learn(earlier, iter(MIXED), 800, 2)
+    tokenizer = Tokenizer(learned.to_str())
+    assert (tokenizer.kind, tokenizer.lower, tokenizer.lossless) == (kind, lower, not lower)
+    assert tokenizer.encode(MIXED[0]) == learned.encode(MIXED[0], add_special_tokens=False).ids
+    assert json.loads(tokenizer.to_json())["pre_tokenizer"] != json.loads(TRAINED[kind].to_json())["pre_tokenizer"]
+
+
+def test_rare_pairs_of_a_large_text_are_no_tokens(monkeypatch):
+    """Where no size is asked for, a pair must occur the more often the more text there is."""
+    texts = ["oft oft selten", "oft oft", "oft oft selten"]
+    small = Tokenizer.train(texts, "metaspace")
+    monkeypatch.setattr(module, "LEAST_OFTEN", 4)
+    large = Tokenizer.train(texts, "metaspace")
+    assert "▁selten" in {small.token(place) for place in range(small.vocabulary)}
+    assert "▁selten" not in {large.token(place) for place in range(large.vocabulary)}
+    assert "▁oft" in {large.token(place) for place in range(large.vocabulary)}
 
 
 def test_a_whole_character_is_shown_as_itself():

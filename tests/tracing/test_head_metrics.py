@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.tracing.head_metrics import effects, lens, read_head, readings
+from clearhead.tracing.head_metrics import effects, lens, read_head, readings, sample_spans
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import trace_model
 from tests.model.small import both_spec, built, decoder_spec, encoder_spec, words
@@ -91,3 +91,46 @@ def test_the_effect_of_a_head_is_that_of_its_absence():
         without = model(tokens).log_softmax(-1)
     assert found[2].change == pytest.approx((without.gather(-1, best) - whole.gather(-1, best)).mean().item())
     assert all(one.divergence > 0 for one in found)
+
+
+def test_a_head_on_the_first_token_and_one_on_itself():
+    sink = read_head(head_with(one_hot([3, 0, 0, 0, 0, 0])), TOKENS)
+    assert (sink.first, sink.itself) == (1, 0)  # where the first token itself looks does not count
+    own = read_head(head_with(one_hot(range(N))), TOKENS)
+    assert (own.first, own.itself) == (0, 1)
+
+
+def test_cross_attention_has_a_first_token_and_no_place_of_its_own():
+    trace = trace_model(built(both_spec()), words(1, 7), words(1, 5))
+    site = trace.decoder[0].cross
+    for head, found in zip(site.head, readings(trace, site), strict=True):
+        assert found.first == pytest.approx(head.weight[1:, 0].mean().item())
+        assert found.itself is None
+
+
+@pytest.mark.parametrize("spec", [decoder_spec, encoder_spec])
+def test_some_rows_of_a_long_text_stand_for_all(spec):
+    """A sample is the mean over its own rows, near that over all; of a short text it is all of it."""
+    trace = trace_model(built(spec()), words(1, 300))
+    [side] = trace.sides
+    head, ids = trace.sites[f"{side}.0.attention"].head[1], trace.sides[side].ids
+    whole, some = read_head(head, ids), read_head(head, ids, rows=96)
+    read = torch.cat([torch.arange(*span) for span in sample_spans(300, 96)])
+    assert len(read) == len(read.unique()) == 96
+    assert (int(read[0]), int(read[-1])) == (0, 299)
+    later = read[read > 0]
+    assert some.first == pytest.approx(head.weight[later, 0].mean().item())
+    assert some.previous == pytest.approx(head.weight[later, later - 1].mean().item())
+    assert some.entropy == pytest.approx(whole.entropy, rel=0.2)
+    assert read_head(head, ids, rows=300) == whole
+    assert read_head(head, ids, rows=10_000) == whole
+
+
+@pytest.mark.parametrize("n", [1, 5, 31, 32, 33, 40])
+def test_a_short_text_is_read_in_full_however_few_rows_are_asked_for(n):
+    trace = trace_model(built(decoder_spec()), words(1, n))
+    head, ids = trace.decoder[0].attention.head[0], trace.sides["decoder"].ids
+    found = read_head(head, ids, rows=1)
+    if n <= 32:
+        assert found == read_head(head, ids)
+    assert 0 <= found.itself <= 1

@@ -6,6 +6,7 @@ import torch
 from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.errors import TraceError
 from clearhead.tracing.decoding import trace_decoding
+from clearhead.tracing.names import sides_of
 from clearhead.tracing.recording import recording
 from clearhead.tracing.site import MATRICES
 from clearhead.tracing.trace import make_trace, trace_model
@@ -138,3 +139,37 @@ def test_rows_and_tiles_are_parts_of_the_whole():
         assert halves.shape == (3, 4)
         assert halves[2, 3] == whole[4, 6]
         assert halves[0, 0] == whole[:2, :2].max()
+
+
+@pytest.mark.parametrize("n", [1, 2, 255, 300])
+def test_a_causal_tile_leaves_out_masked_keys_and_is_the_same(n):
+    trace = trace_model(built(decoder_spec()), words(1, n))
+    head = trace.decoder[0].attention.head[1]
+    whole = head.weight
+    assert head.seen_weights(0, 1).shape == (1, 1)
+    torch.testing.assert_close(head.seen_weights(n // 2, n), whole[n // 2 :])
+    for level in range(3):
+        size, tile = 1 << level, 256 << level
+        for row in range(-(-n // tile)):
+            for column in range(-(-n // tile)):
+                part = whole[row * tile : (row + 1) * tile, column * tile : (column + 1) * tile]
+                largest = torch.nn.functional.max_pool2d(part[None], size, ceil_mode=True)[0]
+                torch.testing.assert_close(head.tile("weight", level, row, column), largest)
+
+
+@pytest.mark.parametrize("spec", [decoder_spec, both_spec])
+def test_a_trace_does_without_the_logits_of_the_whole_text(spec, monkeypatch):
+    model = built(spec())
+    given = [words(1, 7), words(1, 5)] if spec is both_spec else [words(1, 7)]
+    with torch.inference_mode():
+        logits = model(*given)
+    sizes, output = [], list(sides_of(model).values())[-1][1].output
+    forward = type(output).forward
+    monkeypatch.setattr(
+        type(output), "forward", lambda self, x, *rest: sizes.append(x.shape) or forward(self, x, *rest)
+    )
+    trace = trace_model(model, *given)
+    assert sizes == []
+    assert [row[0].id for row in trace.candidates] == logits[0].argmax(-1).tolist()
+    with torch.inference_mode():
+        assert torch.equal(model(*given), logits)

@@ -1,10 +1,12 @@
 """Chat templates: what `transformers` renders, and what a stranger's template cannot do."""
 
 import pytest
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from clearhead.errors import OptionError
 from clearhead.training.chat import ChatTemplate
+from tests.peers import late
+
+[render_jinja_template] = late("transformers.utils.chat_template_utils", "render_jinja_template")
 
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Ünd <s>?\n"}]
 TEMPLATES = {

@@ -45,7 +45,7 @@ def test_killed_five_times(home):
         assert_same_run(run, RunFolder(home / "undisturbed"))
 
 
-@pytest.mark.parametrize("stage", few(["model.safetensors", "rename", "training.safetensors", "state.json"], 2))
+@pytest.mark.parametrize("stage", few(["model.safetensors", "rename", "training.safetensors", "state.json"], 1))
 def test_killed_inside_a_write_at_each_of_its_stages(home, stage):
     path = home / f"in-{stage}"
     process, ready = started(home, path, hold=stage)
@@ -79,6 +79,7 @@ def test_a_signal_saves_and_leaves(home, number):
     assert_same_run(RunFolder(path), RunFolder(home / "reference"))
 
 
+@pytest.mark.thorough  # tests/attack sends two signals as well, and tests/cli/test_train.py to the command
 def test_a_second_signal_leaves_at_once(home):
     """In the middle of the write that the first one asked for: nothing is saved, and nothing lost."""
     path = home / "twice"
@@ -92,6 +93,7 @@ def test_a_second_signal_leaves_at_once(home):
     assert_same_run(RunFolder(path), RunFolder(home / "reference"))
 
 
+@pytest.mark.thorough  # of the killer, which the test of five kills uses
 def test_a_run_that_is_over_is_not_struck(home):
     assert struck(home, home / "reference", 0.0) is None
 

@@ -2,6 +2,7 @@
 
 import errno
 import signal
+import sys
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
 from clearhead.training.schedules import Constant, Cosine
 from clearhead.training.tasks import Task
 from clearhead.training.train import Stopped, resume, train
+from clearhead.training.train_step import Eager
 from tests.training import small_runs
 from tests.training.tiny import KEEPING, STEPS, quiet, recipe_for
 
@@ -159,15 +161,17 @@ def test_patience_is_not_renewed_by_a_stop(recipe, go, go_on, monkeypatch):
     assert saved(go_on()) == [9, 6, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_minutes_end_it(recipe, go):
     seen = []
     checkpointing = replace(KEEPING, log=1, evaluate=10_000)
-    folder = go(replace(recipe, budget=Budget(minutes=0.005), checkpointing=checkpointing), seen.append)
+    folder = go(replace(recipe, budget=Budget(minutes=0.02), checkpointing=checkpointing), seen.append)
     lines = of_kind(seen, "step")
-    assert all(line["seconds"] <= 0.3 for line in lines[:-1])
-    assert lines[-1]["seconds"] >= 0.3
-    assert all(line["total"] > line["step"] for line in lines[:-1])
+    # Reading text, timing steps and scoring are inside the minutes too, so steps have less than all of them.
+    assert all(line["seconds"] <= 1.2 for line in lines[:-1])
+    assert lines[-1]["step"] >= 1
+    assert all(line["total"] >= line["step"] for line in lines)
     assert steps(read_metrics(folder.metrics), "evaluation") == [lines[-1]["step"]]
     assert saved(folder)[0] == lines[-1]["step"]
 
@@ -319,3 +323,65 @@ def test_seeds_of_steps_differ():
     seeds = {step_seed(seed, step) for seed in range(5) for step in range(1000)}
     assert len(seeds) == 5000
     assert all(0 <= seed < 1 << 63 for seed in seeds)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_out_of_gpu_memory_micro_batches_are_halved_and_the_steps_are_the_same(home, tmp_path, monkeypatch):
+    """Without dropout, since what is dropped goes by the shape of a batch."""
+    recipe = recipe_for(small_runs.classifying, home, dropout=0.0, optimizer=Optimizer(lr=1e-2))
+    plain = train(tmp_path / "plain", recipe, log=quiet, data=home / "data", watcher=quiet)
+    step, said = Eager.step, []
+
+    def limited(self, batches, rate):
+        if max(len(batch["wanted"]) for batch in batches) > 20:
+            self.train_state.places += 1000
+            raise torch.OutOfMemoryError
+        step(self, batches, rate)
+
+    monkeypatch.setattr(Eager, "step", limited)
+    run = train(tmp_path / "halved", recipe, log=said.append, data=home / "data", watcher=quiet)
+    assert [line for line in said if "memory" in line] == [
+        "out of GPU memory: micro-batches are halved, to about 256 tokens; the steps are the same",
+        "out of GPU memory: micro-batches are halved, to about 128 tokens; the steps are the same",
+    ]
+    for name, one in plain.model.state_dict().items():
+        torch.testing.assert_close(run.model.state_dict()[name], one, rtol=1e-3, atol=1e-4)
+    ours, theirs = ([line for line in read_metrics(one.folder.metrics) if "tokens" in line] for one in (run, plain))
+    assert [line["tokens"] for line in ours] == [line["tokens"] for line in theirs]
+    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-4)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_row_that_does_not_fit_into_the_gpu_is_told(recipe, go, monkeypatch):
+    def full(self, batches, rate):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Eager, "step", full)
+    with pytest.raises(RunError, match="the GPU's memory is too small for a single row of 32 tokens"):
+        go(recipe)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_activation_checkpointing_gives_the_same_weights(home, tmp_path):
+    recipe = recipe_for(small_runs.translating, home / "pairs")
+    machine = replace(recipe.machine, activation_checkpointing=True)
+    runs = [
+        train(tmp_path / name, replace(recipe, machine=one), log=quiet, data=home / "data", watcher=quiet)
+        for name, one in (("plain", recipe.machine), ("again", machine))
+    ]
+    for name, one in runs[0].model.state_dict().items():
+        assert torch.equal(runs[1].model.state_dict()[name], one), name
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_ctrl_c_in_the_final_scoring_says_what_is_saved(recipe, go, go_on, monkeypatch, tmp_path):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["clearhead.training.train"], "write_evaluation", interrupted)
+        with pytest.raises(RunError, match=r"stopped while scoring: all 12 steps are trained and saved") as caught:
+            go(recipe)
+    assert caught.value.exit_code == 130
+    assert not RunFolder(tmp_path / "run").evaluation.exists()
+    assert go_on().read_evaluation()["step"] in (6, 12)

@@ -9,8 +9,12 @@ from clearhead.decoding import Greedy, Sample
 from clearhead.errors import OptionError, RunError
 from clearhead.text.sources import Aligned
 from clearhead.training.evaluation import evaluate
+from clearhead.training.recipe import Budget
 from clearhead.training.run import load
+from clearhead.training.train import train
+from tests.training import small_runs
 from tests.training.small_runs import pairs, write_lines
+from tests.training.tiny import quiet, recipe_for
 
 SPOKEN = ["eins", "zwei null drei", "", "   ", "vier vier", "🙂", "eins " * 40]
 
@@ -167,3 +171,50 @@ def test_a_run_without_a_checkpoint(several):
         shutil.rmtree(path)
     with pytest.raises(RunError, match="no whole checkpoint yet; train it, or go on with --resume"):
         load(several.path)
+
+
+def test_a_run_is_saved_with_the_weights_that_it_has_now(translator, tmp_path):
+    with torch.no_grad():
+        weight = next(translator.model.parameters())
+        before = weight.clone()
+        weight += 0.25
+    try:
+        saved = translator.save(tmp_path / "saved")
+        again = load(tmp_path / "saved", device="cpu")
+        for name, one in translator.model.state_dict().items():
+            assert torch.equal(again.model.state_dict()[name], one), name
+        assert saved.translate(SPOKEN, beam=1) == translator.translate(SPOKEN, beam=1)
+    finally:
+        with torch.no_grad():
+            weight.copy_(before)
+    with pytest.raises(RunError, match="there is no training of its own to resume"):
+        again.folder.recipe()
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir() if path.suffix == ".json") == [
+        "model.json",
+        "recipe.json",
+        "run.json",
+        "tokenizer.json",
+    ]
+
+
+def test_a_model_with_other_tensors_is_not_saved(translator, tmp_path):
+    translator.model.register_parameter("more", torch.nn.Parameter(torch.zeros(2)))
+    try:
+        with pytest.raises(OptionError, match="has other tensors than the run was trained with"):
+            translator.save(tmp_path / "saved")
+    finally:
+        del translator.model.more
+    assert not (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("given", ["run", "folder"])
+def test_training_starts_from_a_run(translator, tmp_path, given):
+    recipe = recipe_for(small_runs.translating, tmp_path / "text", budget=Budget(steps=1))
+    initial = translator if given == "run" else translator.folder.path
+    tuned = train(tmp_path / "run", recipe, initial=initial, log=quiet, watcher=quiet)
+    fine_tuning = tuned.folder.recipe().fine_tuning
+    assert fine_tuning is not None
+    assert fine_tuning.source == str(translator.folder.path)
+    assert tuned.tokenizer.fingerprint() == translator.tokenizer.fingerprint()
+    far = max((a - b).abs().max() for a, b in zip(tuned.model.parameters(), translator.model.parameters(), strict=True))
+    assert far < 0.1

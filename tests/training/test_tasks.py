@@ -273,6 +273,7 @@ def test_layouts_leave_room_for_what_is_added():
         "generate": 64,
         "fill": 62,
         "classify": 63,
+        "label": 63,
     }
     with pytest.raises(OptionError, match="raise --context"):
         Fill.layout(2)

@@ -4,10 +4,12 @@ import sys
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from clearhead.errors import OptionError
 from clearhead.training.tensorboard import TensorBoard
+from tests.peers import late
+
+[EventAccumulator] = late("tensorboard.backend.event_processing.event_accumulator", "EventAccumulator")
 
 STEPS = [
     {"kind": "step", "step": step, "epoch": step / 250, "loss": 3.2 / step, "lr": 1e-3, "tokens": 8192 * step}

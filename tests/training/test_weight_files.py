@@ -3,8 +3,6 @@
 import math
 import resource
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,14 +121,3 @@ def test_a_tokeniser_for_another_text_is_told(copy, monkeypatch):
     monkeypatch.setattr(type(copy), "task", lambda self: other)
     with pytest.raises(RunError, match=r"model\.json: to translate takes tokenisers for source and target, and no"):
         load(copy.path, device="cpu")
-
-
-@pytest.mark.slow
-def test_a_small_file_is_checked_without_torchs_compiler():
-    """On the meta device the simplest product imports torch._dynamo and sympy: two seconds of every command."""
-    check = (
-        "import sys; from tests.training.test_weight_files import GPT, check_shapes, header_of;"
-        "check_shapes(GPT, header_of(GPT), 'w'); print('torch._dynamo' in sys.modules)"
-    )
-    told = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert told.stdout == "False\n"

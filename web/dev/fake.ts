@@ -271,6 +271,8 @@ export class FakeSource implements Source {
           {
             entropy: of(seed, 0.2, 2),
             distance: of(seed + 20, 0.5, 5),
+            first: of(seed + 100, 0, 0.9),
+            itself: of(seed + 120, 0, 0.5),
             previous: of(seed + 40, 0, 0.8),
             same: of(seed + 60, 0, 0.4),
             induction: of(seed + 80, 0, 0.3),

@@ -56,6 +56,8 @@ class Architecture:
     """Tensors that some files hold a second time, by name: a table that is tied to another."""
     ignored: tuple[str, ...] = ()
     """How the names of tensors end that hold no weights of this model."""
+    computed: tuple[str, ...] = ()
+    """Of these, the ends of names of tensors that hold no weights at all: masks and numbers of positions."""
 
     def config_of(self, spec: Spec, *, context: int = 2048) -> dict[str, Any]:
         """Return the fields of config.json from which this spec is read again.

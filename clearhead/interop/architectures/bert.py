@@ -1,8 +1,8 @@
 """The BERT family: encoders with a norm after each branch, learned positions, and segments.
 
 MiniLM is a BERT. RoBERTa begins its positions after the number of its padding token; DistilBERT has other names and no
-segments. Each is read to fill blanks, to classify, or bare, to embed: there the pooler is left out, since it is no part
-of the vectors.
+segments. Each is read to fill blanks, to classify, or bare, to embed: there the pooler is no part of the vectors, and
+is kept for an export alone.
 """
 
 from collections.abc import Mapping
@@ -279,6 +279,7 @@ def make_architecture(member: Member) -> Architecture:
         prefix=member.prefix,
         copies=lambda config: member.copies,
         ignored=member.ignored,
+        computed=(".position_ids",),
     )
 
 

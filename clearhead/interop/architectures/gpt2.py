@@ -107,4 +107,5 @@ GPT2 = Architecture(
     prefix="transformer.",
     copies=lambda config: {"lm_head.weight": "transformer.wte.weight"} if is_tied(config) else {},
     ignored=(".attn.bias", ".attn.masked_bias"),
+    computed=(".attn.bias", ".attn.masked_bias"),
 )

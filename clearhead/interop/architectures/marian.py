@@ -147,6 +147,7 @@ class Member:
             prefix="model.",
             copies=self.copies,
             ignored=() if self.learned else ("embed_positions.weight",),
+            computed=() if self.learned else ("embed_positions.weight",),
         )
 
 

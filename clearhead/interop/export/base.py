@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec
+from clearhead.training.chat import ChatTemplate
 from clearhead.training.run import Run
 
-__all__ = ["Figures", "Format", "Weights", "name_part", "spec_of", "unknown_fields"]
+__all__ = ["Figures", "Format", "Weights", "chat_of", "name_part", "spec_of", "task_written_as", "unknown_fields"]
 
 
 @final
@@ -68,6 +69,16 @@ class Format(ABC):
     @abstractmethod
     def check(self, run: Run, folder: Path, quantization: str) -> Figures:
         """Load the folder with the peer, and compare what it computes with what the run computes."""
+
+
+def task_written_as(task: str) -> str:
+    """Return the task that other programs know: a run that follows instructions generates."""
+    return "generate" if task == "instruct" else task
+
+
+def chat_of(run: Run) -> ChatTemplate | None:
+    """Return the chat template of the run; None where it has none, or is in no folder."""
+    return run.folder.chat() if run.folder.model_file.exists() else None
 
 
 def spec_of(run: Run) -> Spec:

@@ -14,7 +14,7 @@ from clearhead.decoding.request import Model
 from clearhead.errors import OptionError
 from clearhead.interop.architectures import ARCHITECTURES
 from clearhead.interop.config import Config
-from clearhead.interop.export.base import Figures, Format, spec_of
+from clearhead.interop.export.base import Figures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors
 from clearhead.interop.export.samples import count_new, count_same, draw_samples, largest, unpad
 from clearhead.interop.export.tokens import token_names
@@ -51,7 +51,7 @@ class Gguf(Format):
     quantizations = ("f32", "f16", "q8_0")
 
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
-        if task != "generate":
+        if task_written_as(task) != "generate":
             return [f"models that {task}"]
         kinds = [f"tokenisers of kind {kind}" for kind in tokenizers if kind not in BYTE_KINDS]
         found = find_written(spec, 2048)
@@ -140,7 +140,9 @@ def special_metadata(run: Run) -> dict[str, Any]:
         "padding": tokenizer.pad,
     }
     # An imported model's tokeniser may lack some of them, and has no id for those.
-    named = {f"tokenizer.ggml.{name}_token_id": place for name, place in ids.items() if place >= 0}
+    named: dict[str, Any] = {f"tokenizer.ggml.{name}_token_id": place for name, place in ids.items() if place >= 0}
+    if chat := chat_of(run):
+        named["tokenizer.chat_template"] = chat.text
     return named | {"tokenizer.ggml.add_bos_token": bool(before), "tokenizer.ggml.add_eos_token": False}
 
 

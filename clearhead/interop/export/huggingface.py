@@ -18,14 +18,16 @@ from clearhead.errors import OptionError
 from clearhead.files import write_text
 from clearhead.interop.architectures import ARCHITECTURES, Architecture
 from clearhead.interop.config import Config
-from clearhead.interop.export.base import Figures, Format, spec_of
+from clearhead.interop.export.base import Figures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface_check import check_with_transformers
 from clearhead.interop.export.model_card import model_card
-from clearhead.interop.export.tokens import special_tokens, token_names
+from clearhead.interop.export.tokens import special_tokens, token_names, written_frame
+from clearhead.interop.pooler import is_pooler, read_pooler
 from clearhead.interop.tables import gather
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.recipe import Origin
 from clearhead.training.run import Run
 
 __all__ = ["Expression", "HuggingFace", "express", "their_tensors"]
@@ -67,28 +69,43 @@ class HuggingFace(Format):
         made = expression_of(run)
         config = made.config | token_ids(run) | labels_of(run) | {"dtype": "float32"}
         tensors = their_tensors(run.model, made)
+        if task_written_as(run.task.name) == "embed":  # a bare model's names have no prefix
+            tensors = {name.removeprefix(made.architecture.prefix): one for name, one in tensors.items()}
+            tensors |= read_pooler(run.folder.path, made.spec.d_model) if isinstance(made.spec, EncoderSpec) else {}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         write_json(folder / "config.json", config)
-        write_json(folder / "generation_config.json", token_ids(run))
+        write_json(folder / "generation_config.json", token_ids(run) | decoding_rules(run))
         write_json(folder / "tokenizer_config.json", tokenizer_config(run))
         write_text(folder / "tokenizer.json", framed_tokenizer(run))
-        write_text(folder / "README.md", model_card(run, made.class_name))
+        if chat := chat_of(run):
+            write_text(folder / "chat_template.jinja", chat.text)
+        write_text(folder / "README.md", model_card(run, made.class_name, pooler=any(map(is_pooler, tensors))))
 
     def check(self, run: Run, folder: Path, quantization: str) -> Figures:
         return check_with_transformers(run, folder)
 
 
 def expression_of(run: Run) -> Expression:
-    found = express(spec_of(run), run.task.name, run.task.context)
+    found = express(spec_of(run), run.task.name, run.task.context, first=architecture_of(run))
     if not isinstance(found, Expression):
         raise OptionError(f"no class of Hugging Face's expresses this model: {'; '.join(found)}")
     return found
 
 
-def express(spec: Spec, task: str, context: int) -> Expression | list[str]:
-    """Return how the first architecture that can says a model; where none can, why each cannot."""
+def architecture_of(run: Run) -> str | None:
+    """Return the `model_type` that an imported run came with; None for one that was trained here."""
+    origin = run.folder.origin() if run.folder.recipe_file.exists() else None
+    return origin.architecture if isinstance(origin, Origin) else None
+
+
+def express(spec: Spec, task: str, context: int, *, first: str | None = None) -> Expression | list[str]:
+    """Return how the first architecture that can says a model; where none can, why each cannot.
+
+    `first` is the one that is asked before the others: that of an imported model, so that it goes back as it came.
+    """
+    task = task_written_as(task)
     reasons: dict[str, dict[str, None]] = {}
-    for architecture in ARCHITECTURES.values():
+    for architecture in sorted(ARCHITECTURES.values(), key=lambda one: one.model_type != first):
         if task not in architecture.classes.values():
             continue
         for tried in dict.fromkeys((spec, sines_first(spec), with_segment(spec))):
@@ -170,9 +187,25 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def token_ids(run: Run) -> dict[str, Any]:
     """Return the ids that config.json and generation_config.json have of special tokens."""
     special, bos = special_tokens(run), run.tokenizer.start
-    told = {"bos_token_id": bos if bos >= 0 else None, "eos_token_id": special.end, "pad_token_id": special.pad}
+    told: dict[str, Any] = {
+        "bos_token_id": bos if bos >= 0 else None,
+        "eos_token_id": special.end,
+        "pad_token_id": special.pad,
+    }
+    if len(ends := written_frame(run).ends) > 1:
+        told["eos_token_id"] = list(ends)
     if isinstance(spec_of(run), EncoderDecoderSpec):
         told["decoder_start_token_id"] = special.start
+    return told
+
+
+def decoding_rules(run: Run) -> dict[str, Any]:
+    """Return what an imported model brought for its decoding: a token that outputs begin with, those never written."""
+    frame, told = written_frame(run), dict[str, Any]()
+    if isinstance(spec_of(run), EncoderDecoderSpec) and len(frame.before) > 1:
+        told["forced_bos_token_id"] = frame.before[1]
+    if frame.never:
+        told["bad_words_ids"] = [[place] for place in frame.never]
     return told
 
 
@@ -209,11 +242,22 @@ def framed_tokenizer(run: Run) -> str:
     names = token_names(run.tokenizer)
     single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
     if before or after:
-        special = [(names[i], i) for i in dict.fromkeys((*before, *after))]
+        special = [(names[i], i) for i in dict.fromkeys((*before, *after, *run.task.frame().between))]
         made.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-            single=" ".join(single), pair=None, special_tokens=special
+            single=" ".join(single), pair=pair_template(run, names), special_tokens=special
         )
     return made.to_str(pretty=True)
+
+
+def pair_template(run: Run, names: Sequence[str]) -> str | None:
+    """Return how two texts become one row, each piece with its segment; None for a run that reads no pairs."""
+    frame = run.task.frame()
+    if not frame.between:
+        return None
+    first = [f"{names[i]}:0" for i in (*frame.before, *frame.opening)]
+    between = [f"{names[i]}:0" for i in frame.between]
+    last = [f"{names[i]}:{frame.segment}" for i in frame.after]
+    return " ".join([*first, "$A:0", *between, f"$B:{frame.segment}", *last])
 
 
 def frame_of(run: Run) -> tuple[list[int], list[int]]:

@@ -1,6 +1,7 @@
 """Hold what transformers computes from an export to what the run computes."""
 
 import importlib.util
+import itertools
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,13 +10,15 @@ from torch import Tensor
 
 from clearhead.decoding import Greedy, Rules, generate
 from clearhead.decoding.request import Model
-from clearhead.errors import RunError
+from clearhead.errors import OptionError, RunError
 from clearhead.interop.export.base import Figures
-from clearhead.interop.export.model_card import AUTO
+from clearhead.interop.export.model_card import AUTO, POOLED
 from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, largest, unpad
-from clearhead.interop.export.tokens import special_tokens
+from clearhead.interop.export.tokens import special_tokens, written_frame
 from clearhead.interop.huggingface import read_hugging_face
 from clearhead.interop.peers import import_peer, peer_version
+from clearhead.interop.pooler import is_pooler
+from clearhead.interop.tensor_files import Tensors, read_object
 from clearhead.model.transformers import EncoderDecoder
 from clearhead.training.run import Run
 
@@ -57,6 +60,8 @@ def load_theirs(run: Run, folder: Path, **options: Any) -> Any:
     peer = import_peer("transformers")
     peer.logging.set_verbosity_error()
     peer.logging.disable_progress_bar()
+    if lacks_pooler(folder):
+        options["add_pooling_layer"] = False
     loaded = getattr(peer, AUTO[run.task.name]).from_pretrained(
         folder, attn_implementation="eager", output_loading_info=True, **options
     )
@@ -65,6 +70,13 @@ def load_theirs(run: Run, folder: Path, **options: Any) -> Any:
     if strange:
         raise RunError(f"the export fails its check: transformers says of its tensors {strange}")
     return model.eval()
+
+
+def lacks_pooler(folder: Path) -> bool:
+    """Return whether a folder's class would make a random pooler, since the folder has none."""
+    [named] = read_object(folder / "config.json")["architectures"]
+    with Tensors(folder) as tensors:
+        return named in POOLED and not any(map(is_pooler, tensors))
 
 
 def forward(model: Any, samples: Samples) -> Tensor:
@@ -94,20 +106,26 @@ def compare_greedy(run: Run, model: Any, samples: Samples) -> tuple[int, int]:
     if not samples.decoder:
         return 0, 0
     n_new, translates = count_new(run), isinstance(run.model, EncoderDecoder)
-    special = special_tokens(run)
+    special, frame = special_tokens(run), written_frame(run)
     rows = samples.encoder if translates else [row[: run.task.context - n_new] for row in samples.decoder]
-    start = [special.start] if translates and special.start is not None else []
-    rules, prefix = Rules(max_new=n_new, end=special.ends), [start] if translates else None
+    start = [*frame.before] if translates else []
+    if translates and not start and special.start is not None:
+        start = [special.start]
+    rules, prefix = (
+        Rules(max_new=n_new, end=frame.ends or special.ends, never=frame.never),
+        [start] if translates else None,
+    )
     made = generate(cast(Model, run.model), rows, Greedy(), rules=rules, prefix=prefix)
-    ours = [[token for token in one[0].tokens if token != special.end] for one in made]
+    ours = [[token for token in one[0].tokens if token not in rules.end] for one in made]
     theirs = []
     for row in rows:
         ids = torch.tensor([row])
+        new = n_new + max(0, len(start) - 1)  # a token that is forced is one that it writes
         found = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=n_new, do_sample=False, num_beams=1
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False, num_beams=1
         )[0].tolist()
-        new = found[len(start) if translates else len(row) :]
-        theirs.append(new[: new.index(special.end)] if special.end in new else new)
+        written = found[len(start) if translates else len(row) :]
+        theirs.append(list(itertools.takewhile(lambda token: token not in rules.end, written)))
     return count_same(run, ours, theirs, TOLERANCE, sources=rows, start=start), len(ours)
 
 
@@ -119,7 +137,11 @@ def check_ids(run: Run, folder: Path, samples: Samples) -> None:
         text = run.tokenizer.decode(row[: max(1, run.task.context // 2)])  # with room for the special tokens around it
         if not text.strip():
             continue
-        ours, theirs = run.task.trace_inputs(text).ids[side], tokenizer(text)["input_ids"]
+        try:
+            ours = run.task.trace_inputs(text).ids[side]
+        except OptionError:
+            continue  # drawn ids that are no characters are more tokens as text, and may be more than the model reads
+        theirs = tokenizer(text)["input_ids"]
         if ours != theirs:
             raise RunError(
                 f"the export fails its check: AutoTokenizer reads {text!r} as {theirs}, and the run as {ours}"

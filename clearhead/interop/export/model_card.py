@@ -9,6 +9,7 @@ __all__ = ["model_card"]
 
 PIPELINES = {
     "generate": "text-generation",
+    "instruct": "text-generation",
     "translate": "translation",
     "fill": "fill-mask",
     "classify": "text-classification",
@@ -16,12 +17,15 @@ PIPELINES = {
 }
 AUTO = {
     "generate": "AutoModelForCausalLM",
+    "instruct": "AutoModelForCausalLM",
     "translate": "AutoModelForSeq2SeqLM",
     "fill": "AutoModelForMaskedLM",
     "classify": "AutoModelForSequenceClassification",
     "embed": "AutoModel",
 }
 """The class of transformers that opens a folder, by the run's task."""
+POOLED = ("BertModel", "RobertaModel", "XLMRobertaModel")
+"""Classes that have a pooler unless they are told to do without."""
 CARD = """---
 library_name: transformers
 pipeline_tag: {pipeline}
@@ -43,13 +47,13 @@ A model that Clearhead exported for transformers, as `{class_name}`.
 from transformers import AutoTokenizer, {auto}
 
 tokenizer = AutoTokenizer.from_pretrained(".")
-model = {auto}.from_pretrained(".")
+model = {auto}.from_pretrained("."{options})
 ```
 """
 
 
-def model_card(run: Run, class_name: str) -> str:
-    """Return what the model is, what it scored where that is known, and how it is opened."""
+def model_card(run: Run, class_name: str, *, pooler: bool = False) -> str:
+    """Return what the model is, what it scored where that is known, and how it is opened: `pooler` if it has one."""
     try:
         found = run.folder.read_evaluation()
     except (ClearheadError, OSError):
@@ -66,4 +70,5 @@ def model_card(run: Run, class_name: str) -> str:
         step=run.step,
         scores=f"- measured in training: `{json.dumps(scores)}`\n" if scores else "",
         auto=AUTO.get(run.task.name, "AutoModel"),
+        options=", add_pooling_layer=False" if class_name in POOLED and not pooler else "",
     )

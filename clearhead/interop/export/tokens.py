@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
+from clearhead.training.tasks.framing import Framing
 
-__all__ = ["SpecialTokens", "save_tokenizers", "special_tokens", "token_names"]
+__all__ = ["SpecialTokens", "save_tokenizers", "special_tokens", "token_names", "written_frame"]
 
 
 class SpecialTokens(NamedTuple):
@@ -27,10 +28,15 @@ class SpecialTokens(NamedTuple):
         return () if self.end is None else (self.end,)
 
 
+def written_frame(run: Run) -> Framing:
+    """Return the framing of what the run writes; of one that writes nothing, of what it reads."""
+    return run.task.frame([*run.task.tokenizers][-1])
+
+
 def special_tokens(run: Run) -> SpecialTokens:
     """Return the special tokens as the run uses them: an imported Marian starts from its padding token, say."""
     fields = [*run.task.tokenizers]
-    reads, writes = run.task.frame(fields[0]), run.task.frame(fields[-1])
+    reads, writes = run.task.frame(fields[0]), written_frame(run)
     tokenizer = run.task.tokenizers[fields[-1]]
     start, end, unknown, pad, mask = (
         place if place >= 0 else None

@@ -1,6 +1,6 @@
-"""Tasks: translate, generate, fill, classify, embed and instruct, a file each; and what a task of your own is made of.
+"""Tasks: translate, generate, fill, classify, label, embed and instruct, and what your own is made of.
 
-docs/your-own-task.md writes a fifth one.
+docs/your-own-task.md writes another one.
 """
 
 from clearhead.errors import OptionError
@@ -16,6 +16,7 @@ from clearhead.training.tasks.fill import Fill
 from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.generate import Generate
 from clearhead.training.tasks.instruct import Instruct
+from clearhead.training.tasks.label import Label
 from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
 from clearhead.training.tasks.translate import Translate
 
@@ -33,6 +34,7 @@ __all__ = [
     "Framing",
     "Generate",
     "Instruct",
+    "Label",
     "Layout",
     "Measure",
     "Task",
@@ -46,7 +48,7 @@ __all__ = [
     "to_batch",
 ]
 
-for _task in (Translate, Generate, Fill, Classify):
+for _task in (Translate, Generate, Fill, Classify, Label):
     register(_task, option=_task.name)
 
 TASKS: dict[str, type[Task]] = options("task")

@@ -39,6 +39,7 @@ from clearhead.text.store import Ragged, Store, StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import in_batches, token_names
+from clearhead.training.linear import LinearScore
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.framing import Framing, frame_rows
@@ -125,6 +126,9 @@ class Task(ABC):
     place: ClassVar[Literal["first", "last", "blank"]] = "first"
     """The place of a text whose answer the explorer shows first."""
 
+    sizes: ClassVar[bool] = False
+    """Whether the size of its usual model, its dropout and learning rate are fitted to a budget."""
+
     tokenizers: Mapping[str, Tokenizer]
     context: int
     labels: tuple[str, ...] = ()
@@ -135,6 +139,14 @@ class Task(ABC):
     def of(cls, prepared: Prepared, context: int) -> "Task":
         """Return the task for a corpus that is prepared."""
         return cls(tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
+
+    def describe_records(self, prepared: Prepared) -> list[str]:
+        """Return lines about the records that are printed before training: the counts of classes, say."""
+        return []
+
+    def baseline(self, corpus: Corpus, prepared: Prepared) -> LinearScore | None:
+        """Return how well a simple model does on the dev records, trained in seconds; None where there is none."""
+        return None
 
     @staticmethod
     @abstractmethod
@@ -246,13 +258,20 @@ class Task(ABC):
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
         """Return the answer to each text, with the usual options. Texts are not blank."""
 
-    def predict(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the logits for each row of ids, in order: what an answer is made of where one pass is enough."""
+    def predict(
+        self, model: nn.Module, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
+    ) -> list[Tensor]:
+        """Return the logits for each row of ids, in order: what an answer is made of where one pass is enough.
+
+        `segments` has the segment of each token, for a model that tells two texts apart by them.
+        """
 
         def answer(batch: list[int]) -> list[Tensor]:
-            tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
+            device = next(model.parameters()).device
+            tokens, lengths = pad_right([rows[i] for i in batch], device)
+            apart = {} if segments is None else {"segments": pad_right([segments[i] for i in batch], device)[0]}
             with eval_mode(model):
-                return list(model(tokens, lengths=lengths))
+                return list(model(tokens, lengths=lengths, **apart))
 
         return in_batches([len(row) for row in rows], model, answer)
 

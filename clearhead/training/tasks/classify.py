@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
@@ -17,22 +17,31 @@ from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.text.batches import Rows
-from clearhead.text.encoding import Corpus, Layout, chunks, label_of, texts_of, usable_records
-from clearhead.text.preparing import Tokenizing
+from clearhead.text.encoding import Corpus, Layout, Survey, chunks, label_of, read_split, texts_of, usable_records
+from clearhead.text.preparing import Prepared, Tokenizing
 from clearhead.text.problems import Problems
-from clearhead.text.sources import Source
+from clearhead.text.sources import Source, list_names, quote
 from clearhead.text.store import Store
 from clearhead.training.answers import one_line
 from clearhead.training.averaging import Ema
 from clearhead.training.default_models import encoder, epochs
+from clearhead.training.linear import LinearScore, linear_baseline, records_apart
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import Cosine
 from clearhead.training.scores import score_classes
 from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_batch
 from clearhead.training.tasks.framing import frame_rows
 from clearhead.training.tasks.measures import Evaluating, Held, spread
+from clearhead.training.tasks.pairs import Pair, frame_pairs
 
-__all__ = ["Class", "Classify"]
+__all__ = ["Class", "Classify", "describe_labels", "fit_classes"]
+
+MOST_SHOWN = 20
+"""Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""
+LITTLE = 200_000
+"""Bytes of text below which a corpus is little: a few hundred records, and one in twenty of them to evaluate on."""
+RARE = 20
+"""Of a label with fewer training records, a model from scratch learns next to nothing: it is said."""
 
 
 class Class(NamedTuple):
@@ -56,14 +65,38 @@ class Classify(Task):
     def layout(context: int) -> Layout:
         return Layout(texts=("text",), label="label", most=context - 1, too_long="cut")
 
+    def describe_records(self, prepared: Prepared) -> list[str]:
+        return [describe_labels(self.labels, prepared)]
+
+    def baseline(self, corpus: Corpus, prepared: Prepared) -> LinearScore | None:
+        """Return the dev accuracy of a linear model on n-grams of the whole texts."""
+        found = Survey(
+            records=prepared.notes["records"], text_bytes=prepared.notes["text_bytes"], labels=self.labels, skipped={}
+        )
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        texts: dict[bool, list[str]] = {False: [], True: []}
+        wanted: dict[bool, list[int]] = {False: [], True: []}
+        every = records_apart(found.records, found.text_bytes)
+        for place, ((text,), (label,), held) in enumerate(read_split(corpus, self.layout(self.context), found)):
+            if held or place % every == 0:
+                texts[held].append(text)
+                wanted[held].append(numbers[label])
+        return linear_baseline(texts[False], wanted[False], texts[True], wanted[True], classes=len(self.labels))
+
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
-        steps = epochs(4, n_bytes / 4, 4096, least=200)
+        """Return the recipe for this much text. Little text has one layer and small batches, so that there are steps
+        enough; its dev records are too few to choose a checkpoint by. docs/decisions/0016-classification-by-default.md
+        has the trials.
+        """
+        little = n_bytes < LITTLE
+        tokens = min(4096, max(512, 1 << round(math.log2(max(n_bytes / 4 / 32, 1)))))
+        steps = epochs(4, n_bytes / 4, tokens, least=800)
         return Recipe(
             task=cls.name,
             corpus=corpus,
-            tokenizing=Tokenizing(kind="metaspace", lower=True),
-            model=encoder(Size(2, 128, 4, 4, 256), Classes(2, pool="mean"), 0.4),
+            tokenizing=Tokenizing(kind="metaspace", lower=True, size_factor=4.0),
+            model=encoder(Size(1 if little else 2, 128, 4, 4, 256), Classes(2, pool="mean"), 0.4),
             optimizer=Optimizer(
                 lr=1e-3,
                 schedule=Cosine(warmup=steps // 10),
@@ -72,16 +105,13 @@ class Classify(Task):
                 r_drop=2.0,
                 averaging=Ema(0.999),
             ),
-            batching=Batching(tokens=4096, context=256),
-            budget=Budget(steps=steps, patience=10),
-            checkpointing=Checkpointing(evaluate=max(50, steps // 20)),
+            batching=Batching(tokens=tokens, context=256),
+            budget=Budget(steps=steps, patience=None if little else 10),
+            checkpointing=Checkpointing(evaluate=max(50, steps // 20), select="last" if little else "best"),
         )
 
     def fitted(self, spec: Spec) -> Spec:
-        if not isinstance(spec, EncoderSpec | DecoderSpec) or not isinstance(spec.output, Classes):
-            raise OptionError(f"to classify takes an encoder with Classes for output; the model is a {spec_name(spec)}")
-        output = replace(spec.output, count=len(self.labels))
-        return replace(spec, vocabulary=self.tokenizer.vocabulary, output=output)
+        return fit_classes(self, spec)
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         frame, pad = self.frame(), self.tokenizer.pad
@@ -92,7 +122,14 @@ class Classify(Task):
     def classify(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Class]:
         """Return the class of each row of ids. A row longer than the context is cut."""
         frame, most = self.frame(), self.reads
-        found = self.predict(model, [frame.around(row, most) for row in rows])
+        return self.name_classes(self.predict(model, [frame.around(row, most) for row in rows]))
+
+    def classify_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Class]:
+        """Return the class of each pair of texts, for an imported model that reads two."""
+        made = frame_pairs(self, model, pairs)
+        return self.name_classes(self.predict(model, made.rows, made.segments))
+
+    def name_classes(self, found: Sequence[Tensor]) -> list[Class]:
         return [self.name_class(logits.to(widest_float(logits.device)).softmax(-1).tolist()) for logits in found]
 
     def name_class(self, probabilities: list[float]) -> Class:
@@ -101,16 +138,11 @@ class Classify(Task):
 
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
         """Return labels with their probabilities, the likeliest first."""
-        found = self.classify(model, self.tokenizer.encode_batch(list(texts)))
-        return [
-            {
-                "output": one.label,
-                "score": math.log(one.probability),
-                "probability": one.probability,
-                "probabilities": dict(sorted(one.probabilities.items(), key=lambda pair: -pair[1])),
-            }
-            for one in found
-        ]
+        return list(map(tell_class, self.classify(model, self.tokenizer.encode_batch(list(texts)))))
+
+    def answer_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Answer]:
+        """Return what `answer` does, for pairs of texts."""
+        return list(map(tell_class, self.classify_pairs(model, pairs)))
 
     def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
         which = spread(len(held.store), held.samples)
@@ -143,3 +175,35 @@ class Classify(Task):
         scores = asdict(score_classes(outputs, truths, self.labels))
         told = {"loss": nats / len(outputs), "labels": list(self.labels), "sentences_per_second": round(speed, 1)}
         return {**scores, **told}, [one_line(output) for output in outputs]
+
+
+def describe_labels(labels: Sequence[str], prepared: Prepared) -> str:
+    """Return how many training records each label has, the most frequent first, and which are too few to learn."""
+    counts = np.bincount(prepared.train["label"].ids, minlength=len(labels)).tolist()
+    ranked = sorted(zip(labels, counts, strict=True), key=lambda pair: -pair[1])
+    shown = [f"{quote(name)} {count:,}" for name, count in ranked]
+    if len(shown) > MOST_SHOWN:
+        shown = [*shown[: MOST_SHOWN // 2], "…", *shown[-MOST_SHOWN // 2 :]]
+    rare = [name for name, count in ranked if count < RARE]
+    said = f"{len(labels)} labels in {len(prepared.train):,} training records: {', '.join(shown)}"
+    if rare and ranked[0][1] >= RARE:
+        said += f"; too rare to be learned well: {list_names(rare)}. Accuracy says little about them: see macro F1"
+    return said
+
+
+def fit_classes(task: Task, spec: Spec) -> Spec:
+    """Return the spec for the task's vocabulary, with a logit for each of its labels."""
+    if not isinstance(spec, EncoderSpec | DecoderSpec) or not isinstance(spec.output, Classes):
+        raise OptionError(f"to {task.name} takes an encoder with Classes for output; the model is a {spec_name(spec)}")
+    output = replace(spec.output, count=len(task.labels))
+    return replace(spec, vocabulary=task.tokenizer.vocabulary, output=output)
+
+
+def tell_class(one: Class) -> Answer:
+    """Return a class as an answer, its labels ordered with the likeliest first."""
+    return {
+        "output": one.label,
+        "score": math.log(one.probability),
+        "probability": one.probability,
+        "probabilities": dict(sorted(one.probabilities.items(), key=lambda pair: -pair[1])),
+    }

@@ -22,6 +22,7 @@ from clearhead.training.answers import in_batches
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Answer, Batch, Task
 from clearhead.training.tasks.measures import Evaluating
+from clearhead.training.tasks.pairs import Pair, frame_pairs
 
 __all__ = ["Embed", "Pooling", "embed_texts"]
 
@@ -70,9 +71,9 @@ class Embed(Task):
 
 
 def embed_texts(
-    task: Task, model: nn.Module, texts: Sequence[str], *, pooling: Pooling = "mean", normalize: bool = False
+    task: Task, model: nn.Module, texts: Sequence[str | Pair], *, pooling: Pooling = "mean", normalize: bool = False
 ) -> Float[Tensor, "text d_model"]:
-    """Return a vector for each text, on the CPU: the mean of its tokens' last vectors, or the first of them.
+    """Return a vector for each text or pair, on the CPU: the mean of its tokens' last vectors, or the first of them.
 
     Special tokens around the text count as tokens; padding does not. `normalize` makes each vector's length 1. Raises
     OptionError for a model that is no encoder.
@@ -81,15 +82,24 @@ def embed_texts(
         raise OptionError(f"to embed takes an encoder; the run was trained to {task.name} with another kind of model")
     if pooling not in get_args(Pooling):
         raise OptionError(f"pooling must be one of {', '.join(get_args(Pooling))}; came {pooling!r}")
-    frame, most = task.frame(), task.reads
-    rows = [frame.around(row, most) for row in task.tokenizer.encode_batch(list(texts))]
+    frame, most, pairs = task.frame(), task.reads, [text for text in texts if not isinstance(text, str)]
+    if pairs and len(pairs) < len(texts):
+        raise OptionError("some of the texts are pairs and some are not; give them apart")
+    if pairs:
+        rows, segments = frame_pairs(task, model, pairs)
+    else:
+        single = [text for text in texts if isinstance(text, str)]
+        rows, segments = [frame.around(row, most) for row in task.tokenizer.encode_batch(single)], None
     if empty := [place for place, row in enumerate(rows, 1) if not row]:
         raise OptionError(f"text {empty[0]} has no tokens, so it has no vector")
 
     def answer(batch: list[int]) -> list[Tensor]:
-        tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
+        device = next(model.parameters()).device
+        tokens, lengths = pad_right([rows[i] for i in batch], device)
+        apart = None if segments is None else pad_right([segments[i] for i in batch], device)[0]
         with eval_mode(model):
-            return list(POOLS[pooling](model.states(tokens, lengths=lengths), lengths).float().cpu())
+            states = model.states(tokens, lengths=lengths, segments=apart)
+            return list(POOLS[pooling](states, lengths).float().cpu())
 
     vectors = in_batches([len(row) for row in rows], model, answer)
     made = torch.stack(vectors) if vectors else torch.zeros(0, model.spec.d_model)

@@ -64,6 +64,7 @@ class Fill(Task):
     ways = ("text", "table")
     verb = "fill"
     place = "blank"
+    sizes = True
 
     @staticmethod
     def layout(context: int) -> Layout:

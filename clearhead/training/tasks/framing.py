@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.errors import OptionError
+from clearhead.serialization import added
 from clearhead.text.batches import Rows
 from clearhead.text.store import Ragged
 
@@ -37,6 +38,10 @@ class Framing:
     ends: tuple[int, ...] = ()
     opening: tuple[int, ...] = ()
     never: tuple[int, ...] = ()
+    between: tuple[int, ...] = added(())
+    """Ids between the two texts of a pair; none where the model does not read pairs."""
+    segment: int = added(0)
+    """The number of the segment that the second text of a pair and what comes after it are of."""
 
     @property
     def size(self) -> int:
@@ -47,12 +52,44 @@ class Framing:
         """Return the ids with those before and after them; of more than `most` only the first are kept."""
         return [*self.before, *self.opening, *(ids if most is None else ids[:most]), *self.after]
 
+    def around_pair(self, first: Sequence[int], second: Sequence[int], context: int) -> tuple[list[int], list[int]]:
+        """Return the ids of two texts as one row of at most `context` tokens, and the segment of each.
+
+        Where they are longer, the longer of the two is cut first, as `transformers` does.
+
+        >>> Framing(before=(101,), after=(102,), between=(102,), segment=1).around_pair([7, 8], [9], 6)
+        ([101, 7, 8, 102, 9, 102], [0, 0, 0, 0, 1, 1])
+        """
+        if not self.between:
+            raise OptionError("the model reads no pairs of texts: its tokenizer does not say what stands between two")
+        kept = share_room(len(first), len(second), max(0, context - self.size - len(self.between)))
+        front = [*self.before, *self.opening, *first[: kept[0]], *self.between]
+        rest = [*second[: kept[1]], *self.after]
+        return front + rest, [0] * len(front) + [self.segment] * len(rest)
+
     def check(self, vocabulary: int, where: str) -> None:
         """Raise OptionError where an id is none of the model's."""
         for field in fields(self):
+            if field.name == "segment":
+                continue
             for place in getattr(self, field.name):
                 if not 0 <= place < vocabulary:
                     raise OptionError(f"{where}: {field.name}: the id {place} is not one of 0 to {vocabulary - 1}")
+
+
+def share_room(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens of two texts are kept, of so many: the longer one gives way, then both alike.
+
+    >>> share_room(2, 9, 6), share_room(9, 2, 6), share_room(9, 9, 7), share_room(1, 2, 6)
+    ((2, 4), (4, 2), (3, 4), (1, 2))
+    """
+    if first + second <= room:
+        return first, second
+    short = min(first, second)
+    long = max(short, room - short)
+    if short + long > room:
+        short, long = room // 2, room - room // 2
+    return (short, long) if first <= second else (long, short)
 
 
 def frame_rows(

@@ -80,6 +80,7 @@ class Generate(Task):
     verb = "generate"
     target = "continues"
     answered = "what it would write next"
+    sizes = True
     place = "last"
 
     @classmethod
@@ -144,9 +145,13 @@ class Generate(Task):
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         places = rows.which[:, None] + np.arange(rows.width + 1)
         ids = store["text"].ids[places].astype(np.int64)
+        closed = ids[:, :-1] == self.tokenizer.end
         found = {"tokens": ids[:, :-1], "wanted": ids[:, 1:]}
+        if self.framing is not None and len(opening := self.frame().before) == 1:
+            # What closes a document is read as the first token of the next: an imported model has its own for that.
+            found["tokens"] = np.where(closed, opening[0], ids[:, :-1])
         if len(store) > 1:
-            found["documents"] = np.cumsum(ids[:, :-1] == self.tokenizer.end, axis=1)
+            found["documents"] = np.cumsum(closed, axis=1)
         return to_batch(found, rows.full if filled else 0)
 
     def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "*place choice"]:

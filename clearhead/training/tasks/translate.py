@@ -70,6 +70,7 @@ class Translate(Task):
     verb = "translate"
     target = "writes"
     answered = "what it would write next"
+    sizes = True
 
     @staticmethod
     def layout(context: int) -> Layout:

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_block_mask
 
 from clearhead.attention import masks
 from clearhead.attention.inputs import LONG
@@ -13,6 +12,9 @@ from clearhead.attention.masks import Extent
 from clearhead.attention.positions import ALiBi, NoPosition
 from clearhead.attention.request import AttentionOptions
 from clearhead.attention.weighting import Softmax
+from tests.peers import late
+
+[create_block_mask] = late("torch.nn.attention.flex_attention", "create_block_mask")
 
 BATCH, HEADS = 2, 3
 CPU = torch.device("cpu")

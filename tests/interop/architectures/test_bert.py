@@ -5,7 +5,6 @@ import random
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 from clearhead.errors import OptionError
@@ -14,6 +13,7 @@ from clearhead.interop.architectures import ARCHITECTURES
 from clearhead.model import presets
 from tests.interop.peers import goes_back, same_states, save, tapped
 from tests.model.copying import close
+from tests.peers import transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

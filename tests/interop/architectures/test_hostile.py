@@ -50,7 +50,14 @@ VALUES = [
 ]
 
 
-@pytest.fixture(scope="module", params=DRAWN)
+ONE_OF_EACH_FILE = ("gpt2", "llama", "bert fill", "marian", "t5")
+"""The others are read by the same lines, but for a name or a field."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[name if name in ONE_OF_EACH_FILE else pytest.param(name, marks=pytest.mark.thorough) for name in DRAWN],
+)
 def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     save(DRAWN[request.param](), folder)

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import (
+
+from clearhead import masks
+from clearhead.errors import OptionError
+from clearhead.interop import read_hugging_face
+from clearhead.interop.architectures import ARCHITECTURES
+from clearhead.model import LayerNorm, PreNorm, presets
+from tests.interop.peers import NO_TOKENS, decoder_is_read, same_greedy, save
+from tests.peers import late
+
+(
     GemmaConfig,
     GemmaForCausalLM,
     LlamaConfig,
@@ -17,14 +26,19 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+) = late(
+    "transformers",
+    "GemmaConfig",
+    "GemmaForCausalLM",
+    "LlamaConfig",
+    "LlamaForCausalLM",
+    "MistralConfig",
+    "MistralForCausalLM",
+    "Qwen2Config",
+    "Qwen2ForCausalLM",
+    "Qwen3Config",
+    "Qwen3ForCausalLM",
 )
-
-from clearhead import masks
-from clearhead.errors import OptionError
-from clearhead.interop import read_hugging_face
-from clearhead.interop.architectures import ARCHITECTURES
-from clearhead.model import LayerNorm, PreNorm, presets
-from tests.interop.peers import NO_TOKENS, decoder_is_read, same_greedy, save
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,7 +6,6 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import T5Config, T5ForConditionalGeneration
 
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
@@ -14,6 +13,9 @@ from clearhead.interop.architectures.t5 import T5
 from clearhead.model import presets
 from tests.interop.peers import same_translation, save, translator_is_read
 from tests.model.copying import close
+from tests.peers import late
+
+T5Config, T5ForConditionalGeneration = late("transformers", "T5Config", "T5ForConditionalGeneration")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -48,8 +50,12 @@ def test_it_is_read_and_goes_back(seed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [7, 8])
-def test_greedy_translations_are_theirs(seed, tmp_path):
-    same_translation(draw(seed), tmp_path)
+def test_two_hundred_greedy_tokens_are_theirs(seed, tmp_path):
+    peer = draw(seed)
+    if peer.config.num_layers != peer.config.num_decoder_layers:  # with which the cache of transformers' T5 fails
+        peer.config.num_decoder_layers = peer.config.num_layers
+        peer = T5ForConditionalGeneration(peer.config)
+    same_translation(peer, tmp_path)
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["as it was written", "as transformers 5 writes it"])

@@ -5,8 +5,6 @@ from dataclasses import replace
 import gguf
 import pytest
 import torch
-import transformers
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from clearhead.attention.positions import Rotary
 from clearhead.errors import OptionError
@@ -18,6 +16,9 @@ from clearhead.model.feedforward import GELU
 from clearhead.model.presets import Size
 from clearhead.text.tokenizer import Tokenizer
 from tests.interop.export.random_runs import CONTEXT, run_of
+from tests.peers import late, transformers
+
+[load_gguf_checkpoint] = late("transformers.modeling_gguf_pytorch_utils", "load_gguf_checkpoint")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["the cat eats the plum", "the dog eats, größer 123", "a b c d e f g 12345 don't"] * 3

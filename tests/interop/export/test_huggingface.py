@@ -4,16 +4,22 @@ import json
 from dataclasses import replace
 
 import pytest
+import transformers
+from safetensors.torch import load_file
 
 from clearhead.attention.weighting import Argmax
 from clearhead.errors import OptionError
 from clearhead.interop.export import export
 from clearhead.interop.export.huggingface import Expression, HuggingFace, express, frame_of
 from clearhead.interop.huggingface import read_hugging_face
+from clearhead.interop.run import import_model
 from clearhead.model import presets
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
 from clearhead.training.defaults import decoder
+from clearhead.training.run import Run
+from clearhead.training.tasks.instruct import Instruct
+from tests.interop import saved_models
 from tests.interop.export.random_runs import CONTEXT, run_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -98,3 +104,55 @@ def test_what_no_class_expresses_is_refused_by_name(tmp_path):
     with pytest.raises(OptionError, match=r"cannot be exported to hf, which has no class .*Argmax"):
         export(run, to="hf", path=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+GOING_BACK = ("llama", "roberta", "classifier", "embedder", "distilbert", "marian", "bart", "t5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GOING_BACK)
+def test_an_imported_model_goes_back_as_it_came(name, tmp_path):
+    """The same class with bit-equal tensors, the pooler too; transformers computes and decodes what the run does."""
+    peer, _ = saved_models.save(name, tmp_path / "source")
+    run = import_model(tmp_path / "source", tmp_path / "run", device="cpu")
+    figures = export(run, to="hf", path=tmp_path / "out").figures
+    assert figures.difference < 1e-5
+    assert figures.same == figures.outputs
+    theirs, ours = (load_file(tmp_path / place / "model.safetensors") for place in ("source", "out"))
+    assert ours.keys() == theirs.keys()
+    assert all(ours[key].equal(theirs[key]) for key in theirs)
+    assert type(peer).__name__ in (tmp_path / "out" / "config.json").read_text()
+    source, again = (transformers.AutoTokenizer.from_pretrained(tmp_path / place) for place in ("source", "out"))
+    if name in ("roberta", "classifier", "embedder"):
+        assert again("the cat", "a dog")["input_ids"] == source("the cat", "a dog")["input_ids"]
+    said = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert said.get("forced_bos_token_id") == (2 if name == "bart" else None)
+    assert said.get("bad_words_ids") == ([[0]] if name == "marian" else None)
+
+
+@pytest.mark.slow
+def test_an_encoder_without_a_pooler_is_opened_without(tmp_path):
+    saved_models.save("embedder", tmp_path / "source")
+    run = import_model(tmp_path / "source", tmp_path / "run", device="cpu")
+    (tmp_path / "run" / "pooler.safetensors").unlink()
+    assert export(run, to="hf", path=tmp_path / "out").figures.difference < 1e-5
+    assert 'from_pretrained(".", add_pooling_layer=False)' in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_that_follows_instructions_keeps_its_chat_template(tmp_path):
+    _, tokenizer = saved_models.save("llama", tmp_path / "source")
+    made = import_model(tmp_path / "source", tmp_path / "run", device="cpu")
+    task = Instruct(
+        tokenizers=dict.fromkeys(("prompt", "answer"), made.tokenizer),
+        context=made.task.context,
+        framing=dict.fromkeys(("prompt", "answer"), made.task.frame()),
+    )
+    run = Run(made.folder, task, made.model, 0)
+    figures = export(run, to="hf", path=tmp_path / "out").figures
+    assert figures.same == figures.outputs > 5
+    said = [{"role": "user", "content": "the cat"}]
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    expected = tokenizer.apply_chat_template(said, tokenize=False)
+    assert again.apply_chat_template(said, tokenize=False) == expected
+    assert isinstance(express(run.model.spec, "instruct", 64), Expression)

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 import clearhead as ch
 from clearhead.interop.export.tokens import save_tokenizers, special_tokens, token_names
 from clearhead.text.tokenizer import Tokenizer
@@ -26,6 +28,7 @@ def test_source_and_target_have_a_file_each_where_they_differ(tmp_path):
     assert {"source.tokenizer.json", "target.tokenizer.json"} < {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.slow
 def test_an_imported_translator_starts_with_its_own_token_in_every_export(tmp_path):
     """Marian starts from its padding token."""
     save("marian", tmp_path / "theirs")

@@ -4,6 +4,7 @@ import type { EditJson, HeadChoice, TraceRequest, ViewName } from "./source";
 
 export const VIEWS: readonly ViewName[] = [
   "model",
+  "heads",
   "head",
   "steps",
   "similarity",

@@ -159,7 +159,7 @@ describe("a saved page", () => {
       /only the weights of encoder.0.attention/,
     );
     await expect(page.decode()).rejects.toThrow(/clearhead look/);
-    await expect(page.trace({ source: "another" })).rejects.toThrow(/views 1 to 3/);
+    await expect(page.trace({ source: "another" })).rejects.toThrow(/views 1 to 4/);
     expect(() => readSaved("")).toThrow(/clearhead trace/);
   });
 });

@@ -107,7 +107,7 @@ interface Numbers {
 }
 
 const THUMB = 48;
-const HERE = "This page was saved with views 1 to 3 of one text. For more, open the run: clearhead look RUN";
+const HERE = "This page was saved with views 1 to 4 of one text. For more, open the run: clearhead look RUN";
 
 export function readSaved(text: string): Saved {
   if (text.trim() === "")
@@ -116,7 +116,7 @@ export function readSaved(text: string): Saved {
 }
 
 export class EmbeddedSource implements Source {
-  readonly views: readonly ViewName[] = ["model", "head", "steps"];
+  readonly views: readonly ViewName[] = ["model", "heads", "head", "steps"];
   private readonly blocks = new Map<string, Promise<Uint8Array>>();
   private readonly known = new Map<string, Promise<Numbers>>();
 

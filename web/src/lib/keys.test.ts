@@ -3,8 +3,8 @@ import { expect, it } from "vitest";
 import { commandOf, takesLetters } from "./keys";
 
 it("numbers go to the views there are", () => {
-  expect(commandOf({ key: "2" })).toEqual({ do: "view", view: "head" });
-  expect(commandOf({ key: "0" })).toEqual({ do: "view", view: "design" });
+  expect(commandOf({ key: "2" })).toEqual({ do: "view", view: "heads" });
+  expect(commandOf({ key: "0" })).toEqual({ do: "view", view: "training" });
   expect(commandOf({ key: "4" }, ["model", "head", "steps"])).toBeNull();
 });
 

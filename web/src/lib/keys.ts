@@ -7,6 +7,7 @@ export type Command =
   | { do: "view"; view: ViewName }
   | { do: "help" }
   | { do: "text" }
+  | { do: "go" }
   | { do: "theme" }
   | { do: "head"; by: 1 | -1 }
   | { do: "site"; by: 1 | -1 };
@@ -25,6 +26,7 @@ export const HELP: { where: string; keys: [string[], string][] }[] = [
     keys: [
       [["1", "…", "9", "0"], "go to a view"],
       [["/"], "type another text"],
+      [["g"], "go to a head, as L12H3"],
       [["[", "]"], "the head before, the next"],
       [["{", "}"], "the layer before, the next"],
       [["t"], "light or dark"],
@@ -39,6 +41,14 @@ export const HELP: { where: string; keys: [string[], string][] }[] = [
       [["Shift", "arrows"], "pan"],
       [["+", "−", "0"], "zoom in, zoom out, all of it"],
       [["Enter"], "choose the cell"],
+    ],
+  },
+  {
+    where: "On the heads",
+    keys: [
+      [["←", "↑", "↓", "→"], "the next head in that direction"],
+      [["Home", "End"], "the first head, the last"],
+      [["Enter"], "open the head"],
     ],
   },
   {
@@ -69,6 +79,7 @@ export function takesLetters(element: Pick<Element, "tagName"> | null): boolean 
 const SINGLE: Record<string, Command> = {
   "?": { do: "help" },
   "/": { do: "text" },
+  g: { do: "go" },
   t: { do: "theme" },
   "[": { do: "head", by: -1 },
   "]": { do: "head", by: 1 },

@@ -298,6 +298,8 @@ export interface Cell {
 export interface Readings {
   entropy: (number | null)[];
   distance: (number | null)[];
+  first: (number | null)[];
+  itself: (number | null)[];
   previous: (number | null)[];
   same: (number | null)[];
   induction: (number | null)[];

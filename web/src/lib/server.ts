@@ -39,6 +39,7 @@ import {
 const GONE = 410;
 const ALL: readonly ViewName[] = [
   "model",
+  "heads",
   "head",
   "steps",
   "similarity",
@@ -121,8 +122,9 @@ export class ServerSource implements Source {
     return this.once(name, async (signal) => matrix(await this.ofTrace(id, "vectors", { ...request }, signal)));
   }
 
-  readings(id: string, site?: string): Promise<Record<string, Readings>> {
-    return this.part(id, "readings", site === undefined ? {} : { site });
+  readings(id: string, site?: string, rows?: number): Promise<Record<string, Readings>> {
+    const values = { ...(site === undefined ? {} : { site }), ...(rows === undefined ? {} : { rows }) };
+    return this.part(id, "readings", values);
   }
 
   lens(id: string): Promise<Lens> {

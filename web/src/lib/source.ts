@@ -35,6 +35,7 @@ export type VectorRole = "query" | "key" | "value" | "context";
 export type Role = "query" | "key" | "value" | "weight" | "context";
 export type ViewName =
   | "model"
+  | "heads"
   | "head"
   | "steps"
   | "similarity"
@@ -139,8 +140,8 @@ export interface Source {
   column(id: string, site: string, head: HeadChoice, key: number): Promise<Column>;
   cell(id: string, site: string, head: number, query: number, key: number): Promise<Cell>;
   vectors(id: string, request: VectorRequest): Promise<Matrix>;
-  /** Of one site, or of all, which takes long for a long text. */
-  readings(id: string, site?: string): Promise<Record<string, Readings>>;
+  /** Of one site, or of all; of a long text from no more than `rows` of its queries, as all take long. */
+  readings(id: string, site?: string, rows?: number): Promise<Record<string, Readings>>;
   lens(id: string): Promise<Lens>;
   effects(id: string, site: string): Promise<Effects>;
   stream(id: string, side: SideName): Promise<Stream>;

@@ -46,9 +46,19 @@ export function paintThumb(canvas: HTMLCanvasElement, thumbs: Thumbs, head: numb
   canvas.getContext("2d")!.putImageData(pixels, 0, 0);
 }
 
+/** Addresses that were made: of a deep model hundreds are asked for again whenever another layer arrives. */
+const made = new WeakMap<Thumbs, Map<string, string>>();
+
 /** The same as an address that an image can show. */
 export function thumbAddress(thumbs: Thumbs, head: number, theme: Shade): string {
-  const canvas = document.createElement("canvas");
-  paintThumb(canvas, thumbs, head, theme);
-  return canvas.toDataURL();
+  const known = made.get(thumbs) ?? new Map<string, string>();
+  made.set(thumbs, known);
+  const name = `${theme} ${head}`;
+  let address = known.get(name);
+  if (address === undefined) {
+    const canvas = document.createElement("canvas");
+    paintThumb(canvas, thumbs, head, theme);
+    known.set(name, (address = canvas.toDataURL()));
+  }
+  return address;
 }

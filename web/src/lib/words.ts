@@ -4,6 +4,7 @@ import type { BoxKind, SiteMeta, ViewName } from "./source";
 
 export const TITLES: Record<ViewName, string> = {
   model: "Model",
+  heads: "Heads",
   head: "Head",
   steps: "Steps",
   similarity: "Similarity",
@@ -20,6 +21,7 @@ export const TITLES: Record<ViewName, string> = {
 /** One line about each view, for its entry in the menu. */
 export const ABOUT: Record<ViewName, string> = {
   model: "The whole model, from tokens to output",
+  heads: "All heads at a glance: find the one to look into",
   head: "Where one head looks",
   steps: "Attention in four steps, with every number",
   similarity: "How alike two vectors are",
@@ -32,6 +34,9 @@ export const ABOUT: Record<ViewName, string> = {
   spaces: "The same words as embeddings, as queries and keys, as values",
   sequence: "Attention as a sequence diagram: who sends what to whom",
 };
+
+/** Views in which no head is looked at. */
+export const PLACELESS: readonly ViewName[] = ["context", "positions", "decoding"];
 
 /** Views that show the changed model beside the unchanged one. */
 export const COMPARING: readonly ViewName[] = ["intervene", "design"];

@@ -7,6 +7,8 @@ const site = { slot: "attention", n_key: 8 } as SiteMeta;
 const readings = {
   entropy: [0, 3],
   distance: [1, 2],
+  first: [0.3, 0.5],
+  itself: [0, 0.2],
   previous: [0.9, 0.1],
   same: [null, null],
   induction: [0.2, null],
@@ -22,7 +24,15 @@ it("bars go from nothing to all there can be", () => {
 
 it("the mean leaves out what there is none of", () => {
   const named = Object.fromEntries(readingsOf(readings, site, "mean").map((one) => [one.name, one.value]));
-  expect(named).toEqual({ entropy: 1.5, distance: 1.5, previous: 0.5, same: null, induction: 0.2 });
+  expect(named).toEqual({
+    entropy: 1.5,
+    distance: 1.5,
+    first: 0.4,
+    itself: 0.1,
+    previous: 0.5,
+    same: null,
+    induction: 0.2,
+  });
 });
 
 it("says why there is no number", () => {

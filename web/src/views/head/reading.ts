@@ -13,9 +13,14 @@ export interface Reading {
   meaning: string;
 }
 
+export type ReadingName = keyof Readings;
+
 type Maker = (value: number, site: SiteMeta) => Omit<Reading, "name" | "value">;
 
-const MAKERS: Record<keyof Readings, Maker> = {
+/** So many queries of a long text are read for the numbers of a head, and no more. */
+export const ROWS_READ = 512;
+
+const MAKERS: Record<ReadingName, Maker> = {
   entropy: (value, site) => ({
     text: `${shown(value, 3)} bits`,
     share: value / Math.max(Math.log2(site.n_key), 1e-9),
@@ -28,6 +33,16 @@ const MAKERS: Record<keyof Readings, Maker> = {
       site.slot === "cross"
         ? "How far the key's place is from the query's, each counted in its own text."
         : `It looks ${value < 1.5 ? "close by" : "further away"}: the mean distance from query to key.`,
+  }),
+  first: (value) => ({
+    text: percent(value),
+    share: value,
+    meaning: `The weight on the first token: ${value > 0.5 ? "an attention sink" : "not its resting place"}.`,
+  }),
+  itself: (value) => ({
+    text: percent(value),
+    share: value,
+    meaning: "The weight of a token on its own place: the diagonal of the map.",
   }),
   previous: (value) => ({
     text: percent(value),
@@ -46,9 +61,11 @@ const MAKERS: Record<keyof Readings, Maker> = {
   }),
 };
 
+export const READING_NAMES = Object.keys(MAKERS) as ReadingName[];
+
 /** The readings of one head, or their means over the heads. */
 export function readingsOf(readings: Readings, site: SiteMeta, head: number | "mean"): Reading[] {
-  return (Object.keys(MAKERS) as (keyof Readings)[]).map((name) => {
+  return READING_NAMES.map((name) => {
     const value = head === "mean" ? mean(readings[name]) : (readings[name][head] ?? null);
     if (value === null) return { name, value, text: "none", share: 0, meaning: missing(site) };
     const made = MAKERS[name](value, site);

@@ -75,7 +75,7 @@ def first_batch(run, filled=False):
 
 
 def test_a_run_learns_the_answers_and_is_asked_for_them_alone(decoder, tmp_path):
-    run = tune(tmp_path / "run", decoder, pairs(tmp_path), steps=120, lr=1e-2)
+    run = tune(tmp_path / "run", decoder, pairs(tmp_path), steps=120, lr=5e-3)
     batch = first_batch(run)
     tokenizer = run.tokenizer
     for tokens, wanted in zip(batch["tokens"].tolist(), batch["wanted"].tolist(), strict=True):
@@ -126,9 +126,10 @@ def test_messages_are_conversations_whose_last_message_is_the_answer(talker, dec
 
 
 def test_of_a_long_prompt_the_end_is_read(decoder, tmp_path):
-    run = tune(tmp_path / "run", decoder, pairs(tmp_path, [("the cat eats the plum", "the cow eats")]), context=10)
+    long = "the cat eats the plum the cow"
+    run = tune(tmp_path / "run", decoder, pairs(tmp_path, [(long, "the cow eats")]), context=10)
     batch, encode = first_batch(run), run.tokenizer.encode
-    prompt, answer = encode("the cat eats the plum"), encode("the cow eats")
+    prompt, answer = encode(long), encode("the cow eats")
     assert 1 + len(prompt) + len(answer) > 10
     assert batch["tokens"][0].tolist() == [run.tokenizer.end, *[*prompt, *answer][-9:]]
     assert batch["wanted"][0].tolist() == [NOTHING] * (9 - len(answer)) + [*answer, run.tokenizer.end]

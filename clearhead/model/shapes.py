@@ -1,0 +1,60 @@
+"""Models that are built for their shapes alone: whether a spec can be built, and which tensors it has.
+
+>>> from clearhead.model import presets
+>>> model = build_for_shapes(presets.gpt2("tiny", vocabulary=50))
+>>> sum(parameter.numel() for parameter in model.parameters())
+168832
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+
+__all__ = ["SMALL", "Bounded", "TooManyNumbers", "build_for_shapes"]
+
+SMALL = 8_000_000
+"""Numbers of a model up to which it is built for real to see its shapes, in a tenth of a second.
+
+The meta device would need torch._dynamo and sympy for it, and these take two seconds to import.
+"""
+
+
+@final
+class TooManyNumbers(Exception):
+    """More numbers were asked for than are allowed."""
+
+
+@final
+class Bounded(TorchFunctionMode):
+    """Raise TooManyNumbers, before any memory is taken, where tensors of more than `limit` numbers in all are made."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.left = limit
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn):
+            size = kwargs.get("size", args)
+            self.left -= math.prod(size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size)
+            if self.left < 0:
+                raise TooManyNumbers
+        return func(*args, **kwargs)
+
+
+def build_for_shapes(spec: EncoderSpec | DecoderSpec | EncoderDecoderSpec) -> nn.Module:
+    """Build a model whose numbers nobody reads: for real where it is small, and else on the meta device."""
+    try:
+        with torch.random.fork_rng(devices=[]), Bounded(SMALL):
+            return spec.build()
+    except TooManyNumbers:
+        with torch.device("meta"):
+            return spec.build()

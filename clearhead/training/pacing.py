@@ -1,0 +1,126 @@
+"""Pace a run through a budget of minutes: the schedule follows the time that is used, and not a number of steps.
+
+A plan says how many steps the minutes have time for, and the learning rate goes by a position among these planned
+steps. As long as steps take as long as planned, each step moves the position by one. Where they take longer, or
+evaluations do, a step counts for more (`stride`): so the learning rate is down and every evaluation has been made when
+the minutes are over, on a machine that became busy too. Position and stride are in every checkpoint, and a resume goes
+on with them.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from clearhead.training.recipe import Plan, Recipe
+
+__all__ = ["Pacing"]
+
+TOLERANCE = 0.05
+"""Steps this much slower or quicker than planned change nothing."""
+TOLD = 1.5
+"""Steps that have become slower by this factor are told."""
+CHECK_SECONDS = 5.0
+END = 1e-6
+UNHEARD, BELIEVED = 0.1, 0.5
+"""Shares of the budget: before the first the speed that is measured counts for nothing, after the second for all."""
+ALLOWED = 0.025
+"""The share of a budget of minutes that an evaluation may take. After one that took more, only the loss is computed."""
+
+
+@final
+class Pacing:
+    """The position of a run in its plan; for budgets of steps and epochs it only counts the time."""
+
+    def __init__(self, recipe: Recipe, log: Callable[[str], None]) -> None:
+        minutes = recipe.budget.minutes
+        self.limit = math.inf if minutes is None else 60 * minutes
+        self.plan = recipe.plan or Plan(steps=1 << 20, step_seconds=1.0)
+        self.log = log
+        self.evaluations = max(1, self.plan.steps // recipe.checkpointing.evaluate)
+        self.position, self.stride, self.told = 0.0, 1.0, self.plan.step_seconds
+        self.spent = self.plan.used_seconds
+        self.scoring = self.plan.evaluation_seconds
+        self.seen = (0.0, 0)
+        self.steps, self.seconds = 0, 0.0
+
+    def count_step(self, seconds: float, *, logs: bool) -> None:
+        """Move on by one step; `seconds` are those of all steps so far. Now and then, adjust the stride."""
+        self.spent += seconds - self.seconds
+        self.seconds, self.steps = seconds, self.steps + 1
+        self.position += self.stride
+        since, count = self.seconds - self.seen[0], self.steps - self.seen[1]
+        if math.isfinite(self.limit) and (logs or since > CHECK_SECONDS):
+            self.adjust(since / count)
+            self.seen = (self.seconds, self.steps)
+
+    def spend(self, seconds: float, *, scoring: bool) -> None:
+        """Count the time of an evaluation, or of saving."""
+        self.spent += seconds
+        self.scoring = seconds if scoring else self.scoring
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that are left for steps, the final scoring and the evaluations to come taken off."""
+        share = max(0.0, 1 - self.position / self.plan.steps)
+        if not math.isfinite(self.limit):
+            return self.limit
+        each = min(self.scoring, ALLOWED * self.limit)
+        return self.limit - self.spent - self.plan.scoring_seconds - share * self.evaluations * each
+
+    def affords_outputs(self) -> bool:
+        """Return whether the next evaluation may make outputs: the last one was not too slow for the budget."""
+        return self.scoring <= ALLOWED * self.limit
+
+    def adjust(self, step_seconds: float) -> None:
+        """Set the stride so that the plan ends with the minutes, at the speed of the last steps."""
+        ahead = self.plan.steps - self.position
+        if ahead <= 0:
+            return
+        # The first steps may be slow for reasons that pass, such as capturing them on a GPU. To believe the plan for a
+        # while costs little: what is left of the schedule is spread over what is left of the time all the same.
+        belief = min(1.0, max(0.0, self.spent / self.limit - UNHEARD) / (BELIEVED - UNHEARD))
+        expected = self.plan.step_seconds ** (1 - belief) * max(step_seconds, 1e-9) ** belief
+        stride = ahead / max(1.0, self.left / expected)
+        if belief > 0 and step_seconds > TOLD * self.told:
+            self.told = step_seconds
+            self.log(
+                f"steps take {step_seconds:.2g} s instead of the {self.plan.step_seconds:.2g} s that were planned, and "
+                f"about {max(1, round(self.left / step_seconds)):,} more fit into the minutes: the schedule follows"
+            )
+        if self.plan.enough:
+            stride = max(1.0, stride)
+        if abs(stride / self.stride - 1) > TOLERANCE:
+            self.stride = stride
+
+    def is_over(self) -> bool:
+        return self.position >= self.plan.steps - END or self.limit - self.spent <= self.plan.scoring_seconds
+
+    def expected_total(self, done: int) -> int:
+        """Return how many steps there will be in all at the present stride."""
+        return done + math.ceil(max(0.0, self.plan.steps - self.position - END) / self.stride)
+
+    def state(self) -> dict[str, float]:
+        """Return what a checkpoint keeps."""
+        return {
+            "spent": self.spent,
+            "planned": self.plan.steps,
+            "position": self.position,
+            "stride": self.stride,
+            "scoring": self.scoring,
+        }
+
+    def restore(self, state: Mapping[str, Any], *, done: int) -> None:
+        """Go on from a checkpoint. From one of another plan, or of none, only steps and seconds are taken."""
+        self.steps, self.seconds = done, float(state["seconds"])
+        self.seen = (self.seconds, self.steps)
+        self.spent = read_number(state, "spent", self.seconds)
+        same = state.get("planned") == self.plan.steps
+        self.position = read_number(state, "position", float(done)) if same else float(done)
+        self.stride = read_number(state, "stride", 1.0) if same else 1.0
+        self.scoring = read_number(state, "scoring", self.plan.evaluation_seconds)
+
+
+def read_number(state: Mapping[str, Any], name: str, default: float) -> float:
+    """Return a number of a checkpoint's state, and the default where it has none that is above 0."""
+    found = state.get(name)
+    return float(found) if isinstance(found, int | float) and 0 < found < math.inf else default

@@ -1,0 +1,179 @@
+"""To label: any number of labels for each text, none included, with an encoder.
+
+Every label is a question of its own, answered yes or no. The label column lists the labels of a record with commas
+between them, and "-" where there is none.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.devices import widest_float
+from clearhead.model.sizes import Spec
+from clearhead.text.batches import Rows
+from clearhead.text.encoding import NO_LABEL, Corpus, Layout, chunks, labels_of, texts_of, usable_records
+from clearhead.text.preparing import Prepared
+from clearhead.text.problems import Problems
+from clearhead.text.sources import Source
+from clearhead.text.store import Store
+from clearhead.training.answers import one_line
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks.base import Answer, Batch, Task, to_batch
+from clearhead.training.tasks.classify import Classify, describe_labels, fit_classes
+from clearhead.training.tasks.framing import frame_rows
+from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, spread
+
+__all__ = ["Label", "LabelScores", "score_labels"]
+
+YES = 0.5
+"""A label is given where its probability is at least this."""
+MOST_SCORED = 2000
+
+
+class LabelScores(NamedTuple):
+    """How well sets of labels fit: `micro_f1` over all labels together, `macro_f1` the mean over the labels that
+    occur, `exact_match` the share of records whose set is right as a whole.
+    """
+
+    micro_f1: float
+    macro_f1: float
+    exact_match: float
+    f1: dict[str, float]
+    n: int
+
+
+@final
+class Label(Task):
+    """Text with any number of labels: a start token in front, and the mean of all vectors asked for each label."""
+
+    name = "label"
+    measures = (
+        Measure("micro_f1", "micro F1 %", 100),
+        Measure("macro_f1", "macro F1 %", 100),
+        Measure("exact_match", "exact match %", 100),
+        LOSS,
+    )
+    best_by = "micro_f1"
+    outputs = True
+    answered = "the label that fits best"
+
+    @staticmethod
+    def layout(context: int) -> Layout:
+        return replace(Classify.layout(context), label_of="many")
+
+    @classmethod
+    def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+        """Return the recipe to classify, without label smoothing: it would make rare labels likelier than they are."""
+        recipe = Classify.default_recipe(corpus, n_bytes, on_gpu)
+        return replace(recipe, task=cls.name, optimizer=replace(recipe.optimizer, smoothing=0.0))
+
+    def describe_records(self, prepared: Prepared) -> list[str]:
+        none = int((np.diff(prepared.train["label"].ends, prepend=0) == 0).sum())
+        return [describe_labels(self.labels, prepared) + (f"; {none:,} have no label" if none else "")]
+
+    def fitted(self, spec: Spec) -> Spec:
+        return fit_classes(self, spec)
+
+    def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
+        frame, pad = self.frame(), self.tokenizer.pad
+        tokens, _, lengths = frame_rows(store["text"], rows, rows.width, frame, pad, filled=filled)
+        wanted = np.zeros((len(rows.which), len(self.labels)), np.int64)
+        for place, row in enumerate(rows.which.tolist()):
+            wanted[place, store["label"][row]] = 1
+        return to_batch({"tokens": tokens, "lengths": lengths, "wanted": wanted}, rows.full if filled else 0)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label 2"]:
+        """Return the logits of no and yes for each label: those of no are 0, so that yes has the sigmoid of its own."""
+        yes = model(batch["tokens"], lengths=batch["lengths"])
+        return torch.stack([torch.zeros_like(yes), yes], -1)
+
+    def probabilities(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return the probability of each label for each row of ids. A row longer than the context is cut."""
+        frame, most = self.frame(), self.reads
+        found = self.predict(model, [frame.around(row, most) for row in rows])
+        return [logits.to(widest_float(logits.device)).sigmoid().tolist() for logits in found]
+
+    def choose(self, probabilities: Sequence[float]) -> list[str]:
+        return [name for name, share in zip(self.labels, probabilities, strict=True) if share >= YES]
+
+    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+        """Return the labels of each text, and the probability of every label, the likeliest first."""
+        found = self.probabilities(model, self.tokenizer.encode_batch(list(texts)))
+        return [
+            {
+                "output": write_labels(self.choose(one)),
+                "score": sum(math.log(max(share, 1 - share)) for share in one),
+                "labels": self.choose(one),
+                "probabilities": dict(sorted(zip(self.labels, one, strict=True), key=lambda pair: -pair[1])),
+            }
+            for one in found
+        ]
+
+    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+        which = spread(len(held.store), MOST_SCORED)
+        rows = [held.store["text"][i].tolist() for i in which]
+        answers = [self.choose(one) for one in self.probabilities(model, rows)]
+        truths = [[self.labels[label] for label in held.store["label"][i]] for i in which]
+        scores = score_labels(answers, truths, self.labels)
+        samples = [
+            {
+                "input": self.tokenizer.decode(rows[i]),
+                "output": write_labels(answers[i]),
+                "reference": write_labels(truths[i]),
+            }
+            for i in spread(len(which), held.samples)
+        ]
+        return {name: getattr(scores, name) for name in ("micro_f1", "macro_f1", "exact_match")}, samples
+
+    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+        layout = self.usual_layout()
+        answers: list[list[str]] = []
+        truths: list[list[str]] = []
+        nats = 0.0
+        started = time.perf_counter()
+        for chunk in chunks(usable_records(source, layout, Problems(skip=True), self.labels)):
+            rows = self.tokenizer.encode_batch([texts_of(source, layout, record)[0] for record in chunk])
+            for record, shares in zip(chunk, self.probabilities(model, rows), strict=True):
+                answers.append(self.choose(shares))
+                truths.append(labels_of(source, layout, record))
+                nats -= sum(
+                    math.log(max(share if name in truths[-1] else 1 - share, 1e-300))
+                    for name, share in zip(self.labels, shares, strict=True)
+                )
+        speed = len(answers) / (time.perf_counter() - started)
+        told = {"loss": nats / (len(answers) * len(self.labels)), "labels": list(self.labels)}
+        scores = score_labels(answers, truths, self.labels)._asdict()
+        return {**scores, **told, "sentences_per_second": round(speed, 1)}, [one_line(write_labels(a)) for a in answers]
+
+
+def write_labels(labels: Sequence[str]) -> str:
+    """Return labels as the label column has them."""
+    return ", ".join(labels) or NO_LABEL
+
+
+def score_labels(
+    answers: Sequence[Sequence[str]], truths: Sequence[Sequence[str]], labels: Sequence[str]
+) -> LabelScores:
+    """Score a set of labels for each example. F1 is 1 where there was nothing to find and nothing was found.
+
+    >>> score_labels([["a"], ["a", "b"]], [["a"], ["b"]], ["a", "b", "c"]).f1
+    {'a': 0.6666666666666666, 'b': 1.0, 'c': 1.0}
+    """
+    pairs = [(set(answer), set(truth)) for answer, truth in zip(answers, truths, strict=True)]
+    right = {label: sum(label in answer and label in truth for answer, truth in pairs) for label in labels}
+    said = {label: sum((label in answer) + (label in truth) for answer, truth in pairs) for label in labels}
+    used = [2 * right[label] / said[label] for label in labels if said[label]]
+    return LabelScores(
+        micro_f1=2 * sum(right.values()) / sum(said.values()) if used else 1.0,
+        macro_f1=math.fsum(used) / len(used) if used else 1.0,
+        exact_match=sum(answer == truth for answer, truth in pairs) / max(len(pairs), 1),
+        f1={label: 2 * right[label] / said[label] if said[label] else 1.0 for label in labels},
+        n=len(pairs),
+    )

@@ -1,0 +1,46 @@
+"""Pairs of texts, as BERT reads two: one row of tokens, with a segment for each of them.
+
+Only an imported model reads pairs: its tokenizer says what stands between the two, and its embedding has the vectors of
+segments, if there are any.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from clearhead.errors import OptionError
+from clearhead.model.transformers import Encoder
+from clearhead.training.tasks.base import Task
+
+__all__ = ["FramedPairs", "Pair", "frame_pairs", "split_pair"]
+
+Pair = tuple[str, str]
+
+
+class FramedPairs(NamedTuple):
+    """The ids of pairs, each framed as one row; the segment of each token, None for a model that has none."""
+
+    rows: list[list[int]]
+    segments: list[list[int]] | None
+
+
+def frame_pairs(task: Task, model: nn.Module, pairs: Sequence[Pair]) -> FramedPairs:
+    """Return pairs of texts as the model reads them. Of texts that are too long, the longer one is cut first."""
+    frame = task.frame()
+    first, second = (task.tokenizer.encode_batch([pair[i] for pair in pairs]) for i in (0, 1))
+    made = [frame.around_pair(a, b, task.context) for a, b in zip(first, second, strict=True)]
+    has_segments = isinstance(model, Encoder) and model.spec.embedding.segments is not None
+    return FramedPairs([ids for ids, _ in made], [apart for _, apart in made] if has_segments else None)
+
+
+def split_pair(line: str) -> Pair:
+    """Return the two texts of a line, which a tab separates.
+
+    >>> split_pair("Is it late?\\tIt is.")
+    ('Is it late?', 'It is.')
+    """
+    first, tab, second = line.partition("\t")
+    if not tab or "\t" in second:
+        raise OptionError(f"expected two texts with one tab between; came {line!r:.80}")
+    return first, second

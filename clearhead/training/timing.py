@@ -1,0 +1,157 @@
+"""Time real training steps and real scoring on this machine, so that a recipe can be fitted to its budget."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from clearhead.devices import synchronize
+from clearhead.model.sizes import Spec
+from clearhead.text.preparing import Prepared
+from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks.base import Batch, Task
+from clearhead.training.tasks.measures import Held
+from clearhead.training.train_step import Stepper, TrainState, make_stepper
+
+__all__ = ["Pace", "ScoringPace", "count_tokens", "time_scoring", "time_steps"]
+
+SHAPES = 3
+"""Batches that are timed on a GPU again and again: capturing a step for a shape takes longer than the step."""
+MOST_STEPS = 12
+MOST_PLANNED = 2000
+FEW_RECORDS = 8
+BACKWARD = 3
+"""A training step takes about three times as long as its forward pass alone."""
+LAUNCHES = 0.03
+"""Seconds that launching the kernels of a forward pass takes on a GPU, where it is not captured."""
+
+
+class Pace(NamedTuple):
+    """The speed of training: seconds and tokens of a step, and the share of the asked-for cores that it was given.
+
+    `setup_seconds` is what capturing steps on a GPU takes, once for each width of batch there is.
+    """
+
+    step_seconds: float
+    tokens: float
+    cores_share: float
+    setup_seconds: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.step_seconds
+
+
+class ScoringPace(NamedTuple):
+    """The time of an evaluation: `base` seconds for the loss of all dev records, `record` for each output."""
+
+    base: float
+    record: float
+
+    def seconds(self, records: int) -> float:
+        return self.base + records * self.record
+
+
+def count_tokens(batch: Batch) -> int:
+    """Return how many tokens of text a batch holds, padding and rows that fill it up left out."""
+    asks = batch["wanted"] != NOTHING
+    real = asks.any(-1) if asks.ndim > 1 else asks
+    lengths = [batch[name] for name in ("lengths", "source_lengths") if name in batch]
+    if "lengths" not in batch:
+        lengths.append(asks.sum(-1))
+    return int(sum(one[real].sum() for one in lengths))
+
+
+def time_steps(recipe: Recipe, spec: Spec, task: Task, prepared: Prepared, *, seconds: float) -> tuple[Pace, nn.Module]:
+    """Take a few steps for about so many seconds; return their speed, and the model, which has learned nothing."""
+    device = torch.device(recipe.machine.device)
+    torch.manual_seed(recipe.seed)
+    model = spec.build().to(device).train()
+    # Compiling takes longer than all of this, and a compiled step is seldom slower than a plain one.
+    machine = replace(recipe.machine, compile=False)
+    stepper = make_stepper(TrainState(model, task, recipe.optimizer, machine), machine)
+    steps = read_steps(recipe, task, prepared, stepper)
+    setup = 0.0
+    if device.type == "cuda":
+        some = list(itertools.islice(steps, SHAPES))
+        setup, steps = time_capture(stepper, some, recipe, task, prepared), itertools.cycle(some)
+    return run_steps(stepper, steps, device, seconds)._replace(setup_seconds=setup), model
+
+
+def time_capture(stepper: Stepper, some: list[list[Batch]], recipe: Recipe, task: Task, prepared: Prepared) -> float:
+    """Take each of these steps, which captures it, and return about how long all widths of batches will take."""
+    planner = task.planner(prepared.train, recipe.batching.at_once, recipe.seed)
+    widths = len({rows.width for rows in itertools.islice(planner.epoch(0), MOST_PLANNED)})
+    walls: list[float] = []
+    for step in (*some, *some):
+        started = time.perf_counter()
+        stepper.step(step, 0.0)
+        synchronize(stepper.train_state.device)
+        walls.append(time.perf_counter() - started)
+    shapes = {tuple(one.shape for one in batch.values()) for step in some for batch in step}
+    captured = max(0.0, sum(walls[: len(some)]) - sum(walls[len(some) :]))
+    return captured / len(shapes) * widths
+
+
+def read_steps(recipe: Recipe, task: Task, prepared: Prepared, stepper: Stepper) -> Iterator[list[Batch]]:
+    """Yield the micro-batches of each step of training, epoch after epoch."""
+    planner = task.planner(prepared.train, recipe.batching.at_once, recipe.seed)
+    random = np.random.default_rng(recipe.seed)
+    rows = itertools.chain.from_iterable(planner.epoch(number) for number in itertools.count())
+    while True:
+        some = list(itertools.islice(rows, recipe.batching.passes))
+        yield [task.read(prepared.train, one, random, filled=stepper.filled) for one in some]
+
+
+def run_steps(stepper: Stepper, steps: Iterator[list[Batch]], device: torch.device, seconds: float) -> Pace:
+    """Take steps for about so many seconds. The first is not counted, unless it takes all of the time."""
+    walls: list[float] = []
+    works: list[float] = []
+    tokens: list[int] = []
+    end = time.perf_counter() + seconds
+    while len(walls) < 2 or (time.perf_counter() < end and len(walls) <= MOST_STEPS):
+        batches = next(steps)
+        synchronize(device)
+        wall, work = time.perf_counter(), time.process_time()
+        stepper.step(batches, 0.0)
+        synchronize(device)
+        walls.append(time.perf_counter() - wall)
+        works.append(time.process_time() - work)
+        tokens.append(sum(map(count_tokens, batches)))
+        if walls[0] > seconds:
+            break
+    counted = slice(1 if len(walls) > 1 else 0, None)
+    wall, work = sum(walls[counted]), sum(works[counted])
+    share = 1.0 if device.type != "cpu" else min(1.0, work / max(wall, 1e-9) / torch.get_num_threads())
+    n_steps = len(walls[counted])
+    return Pace(wall / n_steps, sum(tokens[counted]) / n_steps, share)
+
+
+def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepared, pace: Pace) -> ScoringPace:
+    """Return how long an evaluation takes: the loss by the speed of training, outputs by making a few of them.
+
+    A model that has learned nothing writes until it is stopped, so this is more than it will take later.
+    """
+    held = Held(
+        store=prepared.dev,
+        tokens=recipe.batching.at_once,
+        score_records=0,
+        samples=recipe.checkpointing.samples,
+        bfloat16=recipe.machine.precision == "bfloat16",
+    )
+    tokens = sum(prepared.dev.sizes[name].tokens for name in task.usual_layout().texts)
+    few = min(FEW_RECORDS, len(prepared.dev), recipe.checkpointing.score_records)
+    clock = [time.perf_counter()]
+    for records in (0, few):
+        task.score(model, replace(held, score_records=records))
+        clock.append(time.perf_counter())
+    samples, both = clock[1] - clock[0], clock[2] - clock[1]
+    launches = 0.0 if next(model.parameters()).device.type == "cpu" else LAUNCHES
+    forward = tokens / (BACKWARD * pace.tokens_per_second) + tokens / held.tokens * launches
+    return ScoringPace(forward + samples, max(0.0, both - samples) / max(few, 1))

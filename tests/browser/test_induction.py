@@ -1,0 +1,107 @@
+"""The induction head of the docs page `induction-heads.md`, ablated in the browser: the copying stops."""
+
+import contextlib
+import io
+import math
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+import clearhead as ch
+from tests.browser.looking import looking
+from tests.browser.watching import Tabs, number_in
+from tests.docs.pages import blocks
+from tests.once import made_once
+
+pytestmark = pytest.mark.slow
+
+PAGE = Path(__file__).parents[2] / "docs/induction-heads.md"
+TEXT = "k 3 z q m 5 t b x 1 f w k 3 z q m 5 t b x 1 f"
+LAST, COPIED = 22, "w"
+
+
+def train_as_the_page_does(home):
+    """Run the page's code up to its first command, which imports what it saved; then import it."""
+    names = {"__name__": "page"}
+    with contextlib.chdir(home), contextlib.redirect_stdout(io.StringIO()):
+        for block in blocks(PAGE):
+            if block.shell:
+                break
+            exec(block.code, names)
+        ch.import_model("models/copying", "run")
+
+
+@pytest.fixture(scope="module")
+def folder(browser_program, tmp_path_factory, one_thread):
+    return made_once(tmp_path_factory, "copying", train_as_the_page_does) / "run"
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    return ch.load(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def copying_home(folder):
+    with looking(folder) as address:
+        yield address
+
+
+@pytest.fixture
+def copying(chromium, copying_home):
+    made = Tabs(chromium, copying_home)
+    yield made
+    made.check()
+    made.close()
+
+
+def site_of(layer):
+    return f"decoder.{layer}.attention"
+
+
+def share_of(run, *layers):
+    """Return the probability of the copied symbol, without the heads of some layers; 0 if not among the likeliest."""
+    off = [ch.Edit(at=site_of(layer), step="context", head=0, times=0.0) for layer in layers]
+    last = ch.trace(run, TEXT, edits=off).candidates[LAST]
+    return next((math.exp(one.log_prob) for one in last if one.text == COPIED), 0.0)
+
+
+def drawn_share(page, name):
+    """Return the probability of the copied symbol in full, as the bar of a run says it."""
+    expect(page.locator("main")).to_have_attribute("aria-busy", "false")
+    title = page.get_by_test_id(f"run-{name}").locator("[data-candidate] title").filter(has_text=f"{COPIED}: ")
+    return float(re.search(r"\(([^()]+)\)$", title.text_content()).group(1))
+
+
+def test_the_page_and_this_test_speak_of_the_same_text():
+    assert TEXT in PAGE.read_text(encoding="utf-8")
+    assert len(TEXT.split()) == LAST + 1
+    assert TEXT.split()[11] == COPIED
+
+
+@pytest.mark.parametrize(("layer", "copies"), [(0, False), (1, False), (2, True)])
+def test_the_copied_token_falls_without_either_head_of_the_pair_and_not_without_another(copying, run, layer, copies):
+    page = copying.open("intervene", source=TEXT, site=site_of(layer), head=0, place=LAST)
+    assert drawn_share(page, "changed") == drawn_share(page, "unchanged") > 0.8
+    page.get_by_test_id(f"head-toggle-{site_of(layer)}-0").click()
+    expect(page.get_by_test_id("edit-list")).to_contain_text("head 0 off")
+    share = drawn_share(page, "changed")
+    assert share > 0.8 if copies else share < 0.2
+    assert share == pytest.approx(share_of(run, layer), abs=1e-5)
+    assert drawn_share(page, "unchanged") == pytest.approx(share_of(run), abs=1e-5)
+    page.get_by_test_id("undo").click()
+    expect(page.get_by_test_id("edit-list")).to_contain_text("Nothing is changed yet")
+    assert drawn_share(page, "changed") > 0.8
+
+
+def test_the_head_view_reads_it_as_an_induction_head(copying):
+    shares = []
+    for layer in range(3):
+        page = copying.open("head", source=TEXT, site=site_of(layer), head=0)
+        shown = page.get_by_test_id("reading-induction")
+        expect(shown).to_contain_text("%")
+        shares.append(number_in(shown.inner_text())[0])
+    assert shares[1] > 0.7
+    assert max(shares[0], shares[2]) < 0.2
