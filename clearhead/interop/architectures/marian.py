@@ -1,7 +1,8 @@
-"""Marian and BART: the paper's encoder-decoder, a norm after each branch and a bias on the logits.
+"""Marian, BART and Pegasus: the paper's encoder-decoder with a bias on the logits.
 
-Marian computes its positions, sines before cosines. BART learns them, in tables whose first two rows no position uses,
-and normalises the embeddings.
+Marian has a norm after each branch and computes its positions, sines before cosines. Pegasus is the same with the norm
+before each branch, and one after the last block. BART has the norm after, learns its positions, in tables whose first
+two rows no position uses, and normalises the embeddings.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from clearhead.interop.architectures.base import (
 )
 from clearhead.interop.config import Config
 from clearhead.interop.tables import Row, expand
-from clearhead.model.arrangements import PostNorm
+from clearhead.model.arrangements import PostNorm, PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import FeedForward
@@ -31,7 +32,7 @@ from clearhead.model.outputs import NextToken
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec, Tied
 
-__all__ = ["BART", "MARIAN"]
+__all__ = ["BART", "MARIAN", "PEGASUS"]
 
 FIRST = 2
 """The row of BART's first position."""
@@ -41,16 +42,22 @@ SIDES = ("encoder", "decoder")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One of the two."""
+    """One of the three."""
 
     name: str
     classes: tuple[str, ...]
-    learned: bool
+    learned: bool = False
     """Whether positions are learned and embeddings normalised."""
+    norm_first: bool = False
+
+    @property
+    def one_table(self) -> bool:
+        """Whether source, target and output always have one table: all but Marian."""
+        return self.learned or self.norm_first
 
     def tied(self, config: Config) -> Tied:
-        """Return which tables are one: BART has one for all."""
-        if self.learned:
+        """Return which tables are one."""
+        if self.one_table:
             config.require("tie_word_embeddings", True)
             return "three"
         output = config.flag("tie_word_embeddings", True)
@@ -73,26 +80,36 @@ class Member:
         encoder = EncoderSpec(
             vocabulary=vocabulary,
             d_model=d_model,
-            blocks=(read_block(config, "encoder"),) * config.layers("encoder_layers"),
+            blocks=(self.read_block(config, "encoder"),) * config.layers("encoder_layers"),
             embedding=embedding,
             output=None,
         )
         decoder = DecoderSpec(
-            vocabulary=vocabulary if self.learned else config.count("decoder_vocab_size", vocabulary),
+            vocabulary=vocabulary if self.one_table else config.count("decoder_vocab_size", vocabulary),
             d_model=d_model,
-            blocks=(read_block(config, "decoder"),) * config.layers("decoder_layers"),
+            blocks=(self.read_block(config, "decoder"),) * config.layers("decoder_layers"),
             embedding=embedding,
             output=NextToken(bias=True, tied=self.tied(config) != "none"),
         )
         return EncoderDecoderSpec(encoder=encoder, decoder=decoder, tied=self.tied(config))
+
+    def read_block(self, config: Config, side: str) -> BlockSpec:
+        layer = AttentionSpec(heads=Heads(config.count(f"{side}_attention_heads"), bias=True))
+        feed_forward = config.choose("activation_function", ACTIVATIONS, "gelu")
+        return BlockSpec(
+            attention=layer,
+            cross=layer if side == "decoder" else None,
+            feed_forward=feed_forward(config.count(f"{side}_ffn_dim")),
+            arrangement=PreNorm(LayerNorm()) if self.norm_first else PostNorm(LayerNorm()),
+        )
 
     def write_fields(self, model: Spec, context: int) -> dict[str, Any]:
         spec = expect(model, EncoderDecoderSpec, "the model")
         embedding, block = spec.decoder.embedding, spec.decoder.blocks[0]
         if self.learned:
             context = expect(embedding.position, Learned, "embedding.position").length
-            own = {}
-        else:
+        own = {}
+        if not self.one_table:
             shared = spec.tied in ("three", "embeddings")
             own = {
                 "decoder_vocab_size": spec.decoder.vocabulary,
@@ -124,6 +141,8 @@ class Member:
         rows.append(Row("final_logits_bias", ("decoder.output.bias",), leading=True, optional=True))
         for side in SIDES:
             rows += expand(block_rows(side), config.layers(f"{side}_layers"))
+            if self.norm_first:
+                rows += norm(f"{side}.stack.norm", f"model.{side}.layer_norm")
             if self.learned:
                 rows.append(Row(f"model.{side}.embed_positions.weight", (f"{side}.embedding.position.table",)))
                 rows += norm(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding")
@@ -151,17 +170,6 @@ class Member:
         )
 
 
-def read_block(config: Config, side: str) -> BlockSpec:
-    layer = AttentionSpec(heads=Heads(config.count(f"{side}_attention_heads"), bias=True))
-    feed_forward = config.choose("activation_function", ACTIVATIONS, "gelu")
-    return BlockSpec(
-        attention=layer,
-        cross=layer if side == "decoder" else None,
-        feed_forward=feed_forward(config.count(f"{side}_ffn_dim")),
-        arrangement=PostNorm(LayerNorm()),
-    )
-
-
 def write_side(spec: EncoderSpec | DecoderSpec, side: str) -> dict[str, Any]:
     block = spec.blocks[0]
     return {
@@ -183,5 +191,8 @@ def block_rows(side: str) -> Iterator[Row]:
     yield from norm(f"{ours}.around_feed_forward.norm", f"{theirs}.final_layer_norm")
 
 
-MARIAN = Member(name="marian", classes=("MarianMTModel", "MarianModel"), learned=False).make_architecture()
+MARIAN = Member(name="marian", classes=("MarianMTModel", "MarianModel")).make_architecture()
+PEGASUS = Member(
+    name="pegasus", classes=("PegasusForConditionalGeneration", "PegasusModel"), norm_first=True
+).make_architecture()
 BART = Member(name="bart", classes=("BartForConditionalGeneration", "BartModel"), learned=True).make_architecture()

@@ -1,4 +1,4 @@
-"""Marian and BART as `transformers` saves them, of odd configurations drawn at random."""
+"""Marian, Pegasus and BART as `transformers` saves them, of odd configurations drawn at random."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
-from clearhead.interop.architectures.marian import BART, MARIAN
+from clearhead.interop.architectures.marian import BART, MARIAN, PEGASUS
 from clearhead.model import presets
 from tests.interop.peers import same_translation, save, translator_is_read
 from tests.peers import late
@@ -17,10 +17,17 @@ from tests.peers import late
 BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel = late(
     "transformers", "BartConfig", "BartForConditionalGeneration", "MarianConfig", "MarianMTModel"
 )
+PegasusConfig, PegasusForConditionalGeneration = late(
+    "transformers", "PegasusConfig", "PegasusForConditionalGeneration"
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-KINDS = {"marian": (MarianConfig, MarianMTModel), "bart": (BartConfig, BartForConditionalGeneration)}
+KINDS = {
+    "marian": (MarianConfig, MarianMTModel),
+    "pegasus": (PegasusConfig, PegasusForConditionalGeneration),
+    "bart": (BartConfig, BartForConditionalGeneration),
+}
 TIES = [(True, True), (False, True), (False, False)]
 
 
@@ -95,6 +102,7 @@ def test_files_may_hold_tied_tables_again_and_lack_the_bias(tmp_path):
     [
         ("marian", {"normalize_before": True}, "normalize_before: True is not supported yet; expected False"),
         ("marian", {"normalize_embedding": True}, "normalize_embedding: True is not supported yet"),
+        ("pegasus", {"tie_word_embeddings": False}, "tie_word_embeddings: False is not supported yet"),
         ("bart", {"tie_word_embeddings": False}, "tie_word_embeddings: False is not supported yet"),
         ("bart", {"activation_function": "tanh"}, "activation_function: 'tanh' is not supported"),
         ("bart", {"vocab_size": 400_000_000}, "config.json describes a larger model than the tensors are of"),
@@ -112,5 +120,7 @@ def test_what_it_cannot_say_is_named():
     spec = presets.tiny(9)
     with pytest.raises(OptionError, match=r"marian cannot say spec.encoder.embedding.position.layout = 'interleaved'"):
         MARIAN.config_of(spec)
+    with pytest.raises(OptionError, match=r"pegasus cannot say spec.encoder.blocks\[0\].arrangement = PostNorm"):
+        PEGASUS.config_of(spec)
     with pytest.raises(OptionError, match=r"bart cannot say this model: embedding.position is Sinusoidal"):
         BART.config_of(spec)
