@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Extent, Mask, Window
+from clearhead.attention.mask_numbers import Extent
+from clearhead.attention.masks import Mask, Window
 from clearhead.attention.score_index import Positions, box
 from clearhead.model.blocks import Block
 

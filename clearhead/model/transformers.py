@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clearhead.attention import masks
-from clearhead.attention.masks import Mask, numbers_on, row_numbers
+from clearhead.attention.mask_numbers import numbers_on, row_numbers
+from clearhead.attention.masks import Mask
 from clearhead.attention.modes import can_read
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
