@@ -1,6 +1,6 @@
 """Masks: who may attend to whom. True means *may attend*, always and everywhere.
 
-A mask is made from absolute positions, so it is right with a cache and in a ragged batch without being told:
+A mask is made from absolute positions, so it is right with a KV cache and in a ragged batch without more arguments:
 
 >>> import clearhead as ch
 >>> mask = ch.masks.causal() & ch.masks.padding([2, 5])
@@ -51,7 +51,7 @@ __all__ = [
 
 @kind("mask")
 class Mask(ABC):
-    """One rule, over cells."""
+    """A rule that says for each query and key whether the query may attend to the key."""
 
     kind: ClassVar[str]
 
@@ -359,8 +359,8 @@ def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
     `ids`, `(n,)` or `(batch, n)`, are read by position. For queries and keys of two sequences give the `ids` of the
     queries and the `key_ids`, each in the order of its own sequence.
 
-    Kernelized attention is linear where each document is one run. The ids are looked at for that when the mask is made,
-    which cannot be inside a function that is being compiled: make it outside.
+    Kernelized attention takes linear time where each document is one unbroken run of positions. `document` reads the
+    ids to find that out, which is impossible inside a function that is being compiled: make the mask outside.
     """
     query = row_numbers("document ids", ids, axes=(1, 2), rows=True)
     if key_ids is None:

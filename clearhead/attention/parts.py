@@ -14,7 +14,7 @@ __all__ = ["HeadShape", "MadeFor", "Norm", "Part"]
 
 @dataclass(frozen=True, kw_only=True)
 class HeadShape:
-    """The heads a layer has: what a part with parameters is built for."""
+    """Numbers and widths of a layer's heads. A part with parameters is built for them."""
 
     n_heads: int
     n_kv_heads: int

@@ -119,7 +119,7 @@ def compare(
         task=jobs[0].recipe.task,
         probe=probe,
         parallel=parallel,
-        budget=budget_of(jobs),
+        budget={name: n for name, n in vars(jobs[0].recipe.budget).items() if n is not None and name != "patience"},
         outcomes=tuple(one for one in found if isinstance(one, Outcome)),
         failures=tuple(one for one in found if isinstance(one, Failure)),
         impossible=tuple(arm for arm in arms if isinstance(arm, Impossible)),
@@ -174,12 +174,6 @@ def outcome(job: Job, problem: str | None) -> Outcome | Failure:
     if job.recall is not None:
         recall = job.folder.read_own(job.folder.path / RECALL)
     return outcome_of(job.folder, arm=job.arm, data=Path(job.data), recall=recall)
-
-
-def budget_of(jobs: Sequence[Job]) -> dict[str, int | float]:
-    """Return the limit that was given: steps, minutes or epochs."""
-    budget = jobs[0].recipe.budget
-    return {name: value for name, value in vars(budget).items() if value is not None and name != "patience"}
 
 
 def write_comparison(comparison: Comparison, home: Path) -> None:

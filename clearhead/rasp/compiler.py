@@ -61,9 +61,9 @@ def compile(
 ) -> CompiledModel:
     """Compile a RASP program into a model for up to `length` of these tokens: an encoder, or a decoder if `causal`.
 
-    With averaging argmax the attention part is exact. With another weighting the scores, whole numbers two apart, are
-    multiplied by `sharpness` first; `Softmax()` errs by some exp(-sharpness). A program that reads a source becomes an
-    encoder-decoder.
+    With `Argmax(ties="average")` the attention is exact. With another weighting the scores, whole numbers two apart,
+    are multiplied by `sharpness` first; then `Softmax()` is wrong by about exp(-sharpness). A program that reads a
+    source becomes an encoder-decoder.
     """
     made = plan(
         program,

@@ -49,7 +49,7 @@ class Lowered:
 
     def of(self, sequence: Sequence) -> Space:
         if id(sequence) not in self.known:
-            self.known[id(sequence)] = self.made(sequence)
+            self.known[id(sequence)] = self.compute(sequence)
         return self.known[id(sequence)]
 
     def space(self, sequence: Sequence) -> Space:
@@ -60,7 +60,7 @@ class Lowered:
             self.values[made] = values
         return made
 
-    def made(self, sequence: Sequence) -> Space:
+    def compute(self, sequence: Sequence) -> Space:
         match sequence:
             case Tokens(side=side):
                 return self.input(side, "tokens", sequence)
@@ -68,7 +68,7 @@ class Lowered:
                 return self.indices(side, sequence)
             case Constant(side=side, value=value):
                 out = self.space(sequence)
-                return self.network(side, out, [Unit(reads=here(1.0), writes=written(out, value))])
+                return self.network(side, out, [Unit(reads=here(1.0), writes=writes_for(out, value))])
             case Map(side=side, function=function, inner=inner):
                 return self.mapped(side, self.of(inner), plainly(function), self.space(sequence))
             case SequenceMap(side=side, function=function, first=first, second=second):
@@ -106,7 +106,7 @@ class Lowered:
     def mapped(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
         if inner.numeric:
             return self.settled(side, inner, function, out)
-        units = [Unit(reads={(inner, v): 1.0}, writes=written(out, function(v))) for v in inner.values]
+        units = [Unit(reads={(inner, v): 1.0}, writes=writes_for(out, function(v))) for v in inner.values]
         return self.network(side, out, [unit for unit in units if unit.writes])
 
     def paired(self, side: str, pair: tuple[Space, Space], function: Callable[[Any, Any], Any], out: Space) -> Space:
@@ -128,14 +128,14 @@ class Lowered:
             value = function(a, b)
         except Exception:
             return {}
-        return written(out, value) if out.numeric or value in out.values else {}
+        return writes_for(out, value) if out.numeric or value in out.values else {}
 
     def settled(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
         """Apply a function to a number: past which of the thresholds it lies, and what that comes to."""
         values = self.values.get(inner)
         if values is None:
             raise ProgramError(f"{inner.name} may be any number, so no table can be made of it")
-        answers = [written(out, function(value)) for value in values]
+        answers = [writes_for(out, function(value)) for value in values]
         rising = Space(name=f"{inner.name} past", values=tuple(range(1, len(values))))
         rises = []
         for i in rising.values:
@@ -208,7 +208,7 @@ def one(factor: float) -> dict[Direction, float]:
     return {(ONE, None): float(factor)}
 
 
-def written(out: Space, value: Any) -> dict[Direction, float]:
+def writes_for(out: Space, value: Any) -> dict[Direction, float]:
     """Return what writes a value: nothing for None."""
     if value is None:
         return {}

@@ -44,7 +44,7 @@ class Possible:
     def at(self, sequence: Sequence) -> Places:
         """Return the values of each place; None is left out: it has no direction."""
         if id(sequence) not in self.known:
-            made = self.made(sequence)
+            made = self.compute(sequence)
             most = max(len(values) for values in made)
             if most > MOST_VALUES:
                 raise ProgramError(
@@ -61,7 +61,7 @@ class Possible:
         """Return the values of all places, in order."""
         return sort_values(frozenset().union(*self.at(sequence)))
 
-    def made(self, sequence: Sequence) -> Places:
+    def compute(self, sequence: Sequence) -> Places:
         match sequence:
             case Tokens(side=side):
                 return (self.vocabulary[side],) * self.length

@@ -341,8 +341,8 @@ def bias_left_out(patch):
 
 
 def one_entry_of_a_table_swapped(patch):
-    written = lowering.written
-    patch.setattr(lowering, "written", lambda out, value: written(out, 2 if value == 1 else value))
+    writes_for = lowering.writes_for
+    patch.setattr(lowering, "writes_for", lambda out, value: writes_for(out, 2 if value == 1 else value))
 
 
 def places_off_by_one(patch):

@@ -137,7 +137,7 @@ def small_kernels() -> Iterator[None]:
 
 
 def check_part(part: Part) -> Report:
-    """Run the whole grid for one similarity, weighting or position, listed in a table or not."""
+    """Test a similarity, weighting or position of your own: run the grid of tests that Clearhead's own parts pass."""
     axis = next((axis for kind, axis in AXIS_OF.items() if isinstance(part, kind)), None)
     if axis is None:
         raise OptionError(f"expected a similarity, a weighting or a position; came {part!r}")

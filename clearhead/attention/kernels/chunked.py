@@ -73,12 +73,9 @@ class Chunked(Kernel):
         dtype = call.query.dtype
         call = features(call.to_float32().with_every_head())
         if not in_order(call):
-            return in_one_sum(call).to(dtype)
+            context = State.before(call).add(call.key, call.value).read(call.query, kernelized(call))
+            return context.to(dtype)
         return torch.cat([in_chunks(part) for part in by_heads(call)], 1).to(dtype)
-
-
-def in_one_sum(call: AttentionInputs) -> Context:
-    return State.before(call).add(call.key, call.value).read(call.query, kernelized(call))
 
 
 def by_heads(call: AttentionInputs) -> list[AttentionInputs]:
