@@ -15,7 +15,7 @@ SHORT = 3
 """Lines of code: a function of so few that is used once costs a reader more than it saves."""
 LONG = 40
 NO_VERB = {"The", "What", "A", "An", "How", "Whether", "Where", "Which", "Those", "All", "Each", "One", "Its", "Every"}
-TASKS = {"Task", "Translate", "Generate", "Fill", "Classify", "Instruct", "Pairs"}
+TASKS = {"Task", "Translate", "Generate", "Fill", "Classify", "Label", "Embed", "Instruct", "Tagging"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
