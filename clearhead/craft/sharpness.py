@@ -42,7 +42,7 @@ def scale_for(*, margin: float, wanted: int, unwanted: int, epsilon: float) -> f
 
 
 class Case(NamedTuple):
-    """A query at its hardest: so many keys wanted, so many not, and the least margin there is with these numbers."""
+    """The hardest query with this many target keys and this many others: the one with the smallest margin."""
 
     margin: float
     wanted: int

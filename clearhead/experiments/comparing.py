@@ -55,7 +55,7 @@ def grid(lists: Mapping[str, Sequence[str]], make: Callable[[Choice], Recipe]) -
 
 
 def label(option: str, value: str) -> str:
-    """Return how a value is called in the name of an arm: alone where it says what it is of, else with its option.
+    """Return a value's name within the name of an arm: the value alone where that is clear, else with its option.
 
     It is part of a folder's name, so a part of the user's own is written with a point and without quotes.
 
@@ -95,9 +95,9 @@ def compare(
     parallel: int = 1,
     log: Log = print,
 ) -> Comparison:
-    """Train every arm with every seed, `parallel` runs at a time, and write what came of it into the folder.
+    """Train every arm with every seed, `parallel` runs at a time, and write the comparison into the folder.
 
-    Runs that are there already are not made again, and one that was stopped in the middle goes on from there. `probe`
+    Runs that have ended are not trained again, and a run that was stopped continues. `probe`
     is the name of the probe that the arms learn, if it is one (`probe_recipe` makes their recipe). A run that fails is
     reported as such, and does not stop the others.
     """

@@ -51,7 +51,7 @@ class Connection(Tapped, ABC):
 
     @property
     def passes(self) -> str:
-        """Tap of what goes on from here."""
+        """Return the tap of the value that the next part of the block reads."""
         return self.places[-1].out
 
     @abstractmethod

@@ -140,7 +140,7 @@ def resized(spec: Spec, parameters: int) -> Spec:
 
 
 def nearest_size(kind: str, parameters: int, vocabulary: int) -> Size:
-    """Return the size whose number of parameters is nearest; raise where there is none so small or so large."""
+    """Return the size whose number of parameters is nearest; raise where no model is that small or that large."""
     least = count(kind, rung(kind, NARROWEST), check_vocabulary(vocabulary))
     if parameters < least:
         raise OptionError(

@@ -52,7 +52,7 @@ Value = Any
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Sequence:
-    """One value for each place. `side` is the text it runs along: the one that answers, or the source."""
+    """One value for each place of a text. `side` says of which: the target, which is the answer, or the source."""
 
     side: Side = "target"
     numeric: bool = False

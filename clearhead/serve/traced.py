@@ -323,7 +323,7 @@ def mean_of(tensors: Sequence[Tensor]) -> Tensor:
 def thumb(head: Head) -> UInt8[Tensor, "row column"]:
     """Return the head's weights, small: the largest of each square, of a long text from a few rows of it.
 
-    A byte is 254 times the square root of the weight, so that the small weights of a long text are told apart too. It
+    A byte is 254 times the square root of the weight, so that small weights of a long text differ too. It
     is 255 where every key of the square is masked.
     """
     n_query, n_key = head.site.n_query, head.site.n_key

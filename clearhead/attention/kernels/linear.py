@@ -105,7 +105,7 @@ def logarithmic(call: AttentionInputs) -> bool:
 
 
 def nothing(call: AttentionInputs) -> float:
-    """Return what stands for a feature of 0: 0, or -inf where features are logarithms."""
+    """Return the number that represents a feature of 0: 0, or -inf where features are logarithms."""
     return -math.inf if logarithmic(call) else 0.0
 
 
