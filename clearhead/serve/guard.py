@@ -111,7 +111,7 @@ class Guard:
             return
         reply = Reply(send, api=b"/api/" in scope["raw_path"])
         try:
-            found = await self.admitted(scope, receive)
+            found = await self.admit(scope, receive)
         except Refused as error:
             found = refusal(error)
         if isinstance(found, Response):
@@ -119,7 +119,7 @@ class Guard:
         else:
             await self.run_app(*found, reply)
 
-    async def admitted(self, scope: Scope, receive: Receive) -> Response | tuple[Scope, Receive]:
+    async def admit(self, scope: Scope, receive: Receive) -> Response | tuple[Scope, Receive]:
         """Return what the app is given; or a redirect for a path without its last slash."""
         headers = {
             name: [value.decode("latin-1") for key, value in scope["headers"] if key == name]

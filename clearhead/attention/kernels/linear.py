@@ -28,8 +28,8 @@ __all__ = [
     "kernelized",
     "lift_to_peak",
     "logarithmic",
+    "may_see",
     "nothing",
-    "seen",
 ]
 
 ORDERED = frozenset({"causal", "document", "prefix", "window"})
@@ -159,10 +159,10 @@ def nearest_sight(call: AttentionInputs) -> Visibility:
     nearest_key = reduce(torch.minimum, [length - 1 for length in lengths], query).clamp(min=0)
     nearest_query = key.clamp(min=call.n_key - call.n_query)
     terms = call.mask.terms
-    return Visibility(rows=seen(call, terms, query, nearest_key), keys=seen(call, terms, nearest_query, key))
+    return Visibility(rows=may_see(call, terms, query, nearest_key), keys=may_see(call, terms, nearest_query, key))
 
 
-def seen(
+def may_see(
     call: AttentionInputs, terms: Sequence[Mask], query: Int[Tensor, "*query_axes"], key: Int[Tensor, "*key_axes"]
 ) -> Bool[Tensor, "*axes"]:
     """Check whether these terms let a query at one position see a key at another; positions broadcast, batch first."""
