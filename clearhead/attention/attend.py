@@ -66,7 +66,7 @@ def explain(
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
 ) -> Steps:
-    """Return every step of the same attention: query, key, value, score, scaled, masked, weight, context.
+    """Return every step of `attend`: query, key, value, score, scaled, masked, weight, context.
 
     >>> import torch, clearhead as ch
     >>> steps = ch.explain(torch.eye(2), torch.eye(2), torch.eye(2), similarity=ch.similarity.Dot())

@@ -8,7 +8,8 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from clearhead.attention.masks import Extent, Mask
+from clearhead.attention.mask_numbers import Extent
+from clearhead.attention.masks import Mask
 from clearhead.attention.modes import can_read
 from clearhead.attention.positions import Position
 from clearhead.attention.score_index import Positions, ScoreIndex, Subset, box, four_axes

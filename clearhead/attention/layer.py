@@ -31,7 +31,7 @@ Runner = Callable[[AttentionInputs], Tensor]
 
 @final
 class Attention(Tapped):
-    """Multi-head attention over sources of width `d_model`, `(batch, n, d_model)` or `(n, d_model)`.
+    """Multi-head attention over inputs of width `d_model`, `(batch, n, d_model)` or `(n, d_model)`.
 
     `heads` is a layout, or a number for `Heads(number)`. `mask` is the layer's own; with one given in the call,
     a query may attend where both allow. Parts with learned values are built here, for this layer alone.

@@ -14,7 +14,7 @@ __all__ = ["HeadShape", "MadeFor", "Norm", "Part"]
 
 @dataclass(frozen=True, kw_only=True)
 class HeadShape:
-    """The heads a layer has: what a part with parameters is built for."""
+    """Numbers and widths of a layer's heads. A part with parameters is built for them."""
 
     n_heads: int
     n_kv_heads: int
@@ -55,5 +55,5 @@ class Part:
         return self.words or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
 
     def of_head(self, head: int) -> Optional["Part"]:
-        """The part as one head of a layer has it; None where it has values for each head, and does not say which."""
+        """Return the part as one head has it; None where heads have values of their own that it cannot tell apart."""
         return self if self.made_for.n_heads is None else None

@@ -38,7 +38,7 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Every inner value of one attention, by the names used everywhere."""
+    """Every inner value of one attention call, by the names that traces and pictures use too."""
 
     query: Float[Tensor, "*batch_head query d_head"]
     """As it meets the keys: after rotary."""

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from clearhead.attention.inputs import FLOATS, AttentionInputs
 from clearhead.attention.kernels import check_name
-from clearhead.attention.masks import Mask, as_mask, check_whole
+from clearhead.attention.mask_numbers import check_whole
+from clearhead.attention.masks import Mask, as_mask
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import EmbeddedPosition, Position
 from clearhead.attention.score_index import Positions, four_axes

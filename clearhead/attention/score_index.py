@@ -50,7 +50,7 @@ class ScoreIndex:
 
     @property
     def by_index(self) -> bool:
-        """Whether every position is known to be the index along the tensor, and so lies inside it."""
+        """Return whether every position is known to be the index along the tensor, and so lies inside it."""
         return self.query is self.query_index and self.key is self.key_index
 
     def row(self, values: Tensor) -> Tensor:

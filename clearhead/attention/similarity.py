@@ -1,7 +1,7 @@
-"""Similarity: how well a query and a key fit, as a score.
+"""Similarities: each gives a score for how well a query and a key fit.
 
-A similarity works in two moves: `prepare` what depends on one vector alone (normalise it, map it), once; then `score`
-pairs. Most are a dot product of prepared vectors (`form = "dot"`), which is what fused kernels can do.
+A similarity has two methods: `prepare` does what depends on one vector alone (normalise it, map it), once; `score`
+compares pairs. Most are a dot product of prepared vectors (`form = "dot"`), which is what fused kernels can do.
 
 >>> import torch, clearhead as ch
 >>> a, b = torch.tensor([[2.0, 3.0]]), torch.tensor([[1.0, 4.0]])
@@ -88,7 +88,7 @@ class DotForm(Similarity):
 @final
 @dataclass(frozen=True)
 class Dot(DotForm):
-    """q·k."""
+    """Dot product: q·k."""
 
     words: ClassVar[str] = "dot product"
 
@@ -96,7 +96,7 @@ class Dot(DotForm):
 @final
 @dataclass(frozen=True)
 class ScaledDot(DotForm):
-    """q·k times a factor: 1/√d_head unless given."""
+    """Scaled dot product: q·k times a factor, 1/√d_head unless you give one."""
 
     words: ClassVar[str] = "scaled dot product"
     factor: float | None = None
@@ -120,7 +120,7 @@ class CosineForm(DotForm):
 @final
 @dataclass(frozen=True)
 class Cosine(CosineForm):
-    """Cosine, times a factor that each layer learns for each head (`learned=False` keeps it).
+    """Cosine, times a factor for each head that the layer learns (with `learned=False` it stays as it starts).
 
     `temperature` is the usual word, used here as a divisor: `scaled = cosine / temperature`.
     """

@@ -148,7 +148,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def run(args: Sequence[str]) -> int:
-    """The exit code of one command. `--debug` is taken out wherever it stands, so that it serves every verb."""
+    """Run one command and return its exit code. `--debug` may stand anywhere, so that it serves every verb."""
     command = typer.main.get_command(app)
     try:
         asked = [arg for arg in args if arg != "--debug"]
@@ -186,7 +186,7 @@ def explain_error(error: Exception) -> str:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether Python, torch's allocators or the machine's ran out of memory; torch has no class for its CPU's."""
+    """Return whether Python or an allocator of torch ran out of memory; torch has no class for that of its CPU."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY.search(str(error)))

@@ -106,7 +106,7 @@ class Swap(NamedTuple):
 def swap(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> Swap | None:
     """Return the clearest swap of words in a map, where both look there with half their weight or more; else None.
 
-    Of those that are as clear, it is the one of the nearest words.
+    Among equally clear pairs it is the one whose words are nearest.
     """
     most: list[float] = weight.amax(-1).tolist()
     where: list[int] = weight.argmax(-1).tolist()

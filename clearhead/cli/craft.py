@@ -50,7 +50,7 @@ Examples:
   clearhead craft look sort
   clearhead craft look histogram --folder runs/histogram --no-open"""
 
-AVERAGING = "argmax average"
+AVERAGING = "argmax-average"
 ASKED_WRONGLY = 2
 
 

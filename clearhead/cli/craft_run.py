@@ -14,7 +14,7 @@ from clearhead.cli.screen import number, rule
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError
 from clearhead.rasp import CompiledModel, run
-from clearhead.rasp.compiler import counted
+from clearhead.rasp.compiler import with_plural
 
 __all__ = ["Compared", "as_object", "compare", "run_page"]
 
@@ -124,7 +124,7 @@ def show_value(value: Any) -> str:
 
 
 def verdict_of(found: Compared) -> str:
-    places = counted(len(found.text), "place")
+    places = with_plural(len(found.text), "place")
     if found.differ:
         verdict = f"They differ at {len(found.differ)} of {places}."
     else:

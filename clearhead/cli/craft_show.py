@@ -10,7 +10,7 @@ from rich.text import Text
 from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.screen import prose, rule
 from clearhead.rasp import PROGRAMS, Plan, Program
-from clearhead.rasp.compiler import counted
+from clearhead.rasp.compiler import with_plural
 from clearhead.rasp.description import describe_heads, join_shortened, name_written
 from clearhead.rasp.scheduling import Level
 from clearhead.rasp.spaces import HERE, ONE, SINK
@@ -70,7 +70,7 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
     yield line(f"cost: {plan}")
     yield Text()
     yield rule("The residual stream")
-    yield line(f"{counted(plan.d_model, 'direction')}, each with a name:")
+    yield line(f"{with_plural(plan.d_model, 'direction')}, each with a name:")
     for space in plan.directions.first:
         values = "a number" if space.numeric else join_shortened(map(str, space.values), 16)
         yield line(f"{space.name} ({space.size}): {MEANINGS.get(space) or values}")
@@ -117,5 +117,5 @@ def level_page(level: Level) -> Iterator[RenderableType]:
     if not level.own and not level.cross:
         yield line("attention does nothing")
     if level.units:
-        yield line(f"network of {counted(len(level.units), 'unit')}")
+        yield line(f"network of {with_plural(len(level.units), 'unit')}")
         yield line(f"writes {', '.join(name_written(level.units))}", indent=4)

@@ -1,4 +1,4 @@
-"""`clearhead demo`: trains German → English number words on the spot, and shows what came of it.
+"""`clearhead demo`: trains a translator of number words, German to English, and shows what it has learned.
 
 It goes the way of `clearhead train`: text files in, a run folder out, which every other verb takes.
 """

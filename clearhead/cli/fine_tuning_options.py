@@ -36,7 +36,9 @@ class FineTuningOptions:
     ] = None
     lora_maps: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help=f"lora: maps with adapters: {', '.join(MAPS)} or {ALL}.  [query,value]"),
+        typer.Option(
+            metavar="NAMES", help=f"lora: maps with adapters: {', '.join(MAPS)} or {ALL}.  [default: query,value]"
+        ),
     ] = None
     lora_alpha: Annotated[
         float | None,

@@ -284,7 +284,7 @@ def table(name: str, matrix: Tensor, row: int) -> Page:
 
 
 def heat_table(name: str, matrix: Tensor, row: int, allowed: Tensor) -> Page:
-    """Yield the same on a ground that is the darker the larger the number, and none where a query may not attend."""
+    """Yield the same table, with a darker ground for larger numbers, and no ground where a query may not attend."""
     yield header(name)
     most = max(1.0, matrix.max().item())
     for i, word in words():

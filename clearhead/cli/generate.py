@@ -1,4 +1,4 @@
-"""`clearhead generate`: a run goes on from a prompt, or from each line."""
+"""`clearhead generate`: a run continues a prompt, or each line of a file."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final

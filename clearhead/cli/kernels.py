@@ -1,7 +1,7 @@
 """`clearhead kernels`: which kernel serves which part, as promised by hand and held by the tests."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -31,14 +31,10 @@ def kernels(
     position, the heads.
     """
     if as_json:
-        show_json(as_object())
+        pairs = [{"parts": [one, other], "kernels": names(on), "reason": why} for one, other, on, why in PAIRS]
+        show_json({"kernels": KERNEL_NAMES, "parts": by_axis(), "reasons": REASONS, "pairs": pairs})
     else:
         show(*page())
-
-
-def as_object() -> dict[str, Any]:
-    pairs = [{"parts": [one, other], "kernels": names(on), "reason": why} for one, other, on, why in PAIRS]
-    return {"kernels": KERNEL_NAMES, "parts": by_axis(), "reasons": REASONS, "pairs": pairs}
 
 
 def by_axis() -> dict[str, dict[str, dict[str, str]]]:

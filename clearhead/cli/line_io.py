@@ -41,7 +41,7 @@ CHUNK = 256
 SHOWN, SHOWN_UNSEEN = 10, 50
 """The most odd lines, and the most characters, that are listed."""
 
-RunPath = Annotated[str, typer.Argument(help="A run folder, written by `clearhead train`.", metavar="RUN")]
+RunPath = Annotated[str, typer.Argument(help="A run folder, written by `clearhead train` or `import`.", metavar="RUN")]
 File = Annotated[
     str, typer.Argument(help="A text file, may be gzipped; without it, stdin.", metavar="FILE", show_default=False)
 ]

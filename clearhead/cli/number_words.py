@@ -31,7 +31,7 @@ SIX_DIGITS = range(100_000, BELOW)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Those to learn from, and those to be asked about, of which none is among the former."""
+    """Numbers to learn from, and held-out numbers to ask about. No number is in both."""
 
     train: tuple[int, ...]
     held_out: tuple[int, ...]

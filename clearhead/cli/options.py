@@ -146,7 +146,7 @@ Parts = Annotated[
         "--parts",
         metavar="MODULE",
         callback=import_named("--parts"),
-        help="Import your module, which has parts of the run.",
+        help="Import your Python module, which registers parts of your own.",
     ),
 ]
 """Named modules are imported when the command line is read: a verb has nothing more to do."""

@@ -181,7 +181,7 @@ class MachineOptions:
         bool | None,
         typer.Option(
             "--activation-checkpointing/--no-activation-checkpointing",
-            help="Save memory: compute what is between blocks again on the way back.",
+            help="Save memory: keep only the inputs of blocks, and recompute the rest in the backward pass.",
         ),
     ] = None
     threads: Annotated[Count, typer.Option(min=1, metavar="N", help="CPU threads.")] = None

@@ -62,7 +62,7 @@ class Ways:
     """Options for what to do with the recipe."""
 
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue a stopped run. A new budget, --lr or machine may be given.")
+        bool, typer.Option("--resume", help="Continue a stopped run. You may give a new budget, --lr or machine.")
     ] = False
     checkpoints: Annotated[
         str | None,

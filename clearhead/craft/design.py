@@ -45,8 +45,8 @@ class Params:
             asked = asked + self.content(query, key)
         return asked if self.places is None else asked + self.places(len(key))
 
-    def wanted(self, query: Labels, key: Labels, allowed: Bool[Tensor, "query key"]) -> Bool[Tensor, "query key"]:
-        """Return which keys are wanted among those that are allowed."""
+    def targets(self, query: Labels, key: Labels, allowed: Bool[Tensor, "query key"]) -> Bool[Tensor, "query key"]:
+        """Return which keys a query should attend to, of those that are allowed."""
         asked = self.table(query, key).masked_fill(~allowed, -math.inf)
         best = asked.amax(-1, keepdim=True)
         return (asked >= best - 1e-9) & (best > 1e-9) & allowed
@@ -57,7 +57,8 @@ class Params:
 class Design:
     """A head: its four maps, for these inputs. `query = scale · x W_Q`, `key = x W_K`, `score = query · key`.
 
-    Without `w_v` and `w_o` it says only where to look; what a head of a model carries is then left to that head.
+    Without `w_v` and `w_o` the design says only where to look. Installed in a model, it leaves that head's W_V and W_O
+    alone.
     """
 
     name: str
@@ -139,12 +140,12 @@ class Design:
         """Return its weights on a text; `labels` as in `explain`."""
         return self.explain(tokens, weighting, labels=labels).weight[0]
 
-    def wanted(self, tokens: Tokens, *, labels: Mapping[str, Tokens] | None = None) -> Bool[Tensor, "query key"]:
-        """Return which keys each query wants; `labels` as in `explain`."""
+    def targets(self, tokens: Tokens, *, labels: Mapping[str, Tokens] | None = None) -> Bool[Tensor, "query key"]:
+        """Return which keys each query should attend to; `labels` as in `explain`."""
         n = len(self.inputs["token"].ids(tokens))
         rows = {"token": tokens, **(labels or {})}
         query, key = (self.inputs[block].ids(rows[block]) for block in (self.asked.query, self.asked.key))
-        return self.asked.wanted(query, key, self.allowed(n))
+        return self.asked.targets(query, key, self.allowed(n))
 
     def allowed(self, n: int) -> Bool[Tensor, "query key"]:
         return masks.show(self.mask, n_query=n, n_key=n)[0]
@@ -187,7 +188,7 @@ class Design:
 
 
 def layer(*designs: Design, weighting: Weighting | None = None) -> Attention:
-    """Return an ordinary attention with a head for each design, as they are: q·k without a factor, and no bias."""
+    """Return an ordinary attention layer with one head for each design: q·k without a factor, and no bias."""
     spec = attention_spec(designs, weighting)
     made = spec.build(designs[0].inputs.d_model)
     write_layer(made, designs)

@@ -109,9 +109,9 @@ def by_position(
 ) -> Design:
     """Return a head that looks at a place: `offset` from the query's, an `absolute` one, or what `function(i, n)` says.
 
-    n is the inputs' length, which a head cannot know to be less. `scores(i, j)` gives a number for every pair of
-    places instead. On one-hot positions all of it is exact. On waves an offset is the rotation that shifts by it, and a
-    function or scores are met by least squares: the sharpness says how well.
+    n is the length that the inputs were made for: a head cannot know that a text is shorter. `scores(i, j)` gives a
+    number for every pair of places instead. On one-hot positions all of it is exact. On waves an offset is a rotation,
+    and a function or scores are fitted by least squares: `sharpness` says how well.
     """
     given = {"offset": offset, "absolute": absolute, "function": function, "scores": scores}
     chosen = [name for name, value in given.items() if value is not None]
@@ -180,9 +180,9 @@ def places_table(
 
 
 def combine(*designs: Design, weights: Sequence[float] | None = None) -> Design:
-    """Return a head that asks for all of it at once: scores are added, each design's times its scale and its weight.
+    """Return a head that asks for several things at once: it adds the designs' scores, each times its scale and weight.
 
-    It carries what the first one carries.
+    Its values and output are those of the first design.
     """
     shares = [1.0] * len(designs) if weights is None else list(weights)
     if len(designs) < 2 or len(shares) != len(designs):

@@ -66,8 +66,9 @@ def fit_position(
 ) -> Design:
     """Return a head that looks `offset` places on, or at the `absolute` place, for this attention of this model.
 
-    Where positions are in the stream, keys become waves of their places and queries the waves of the place they want.
-    Where the attention turns queries and keys (rotary), both are the same everywhere but for the turn of the offset.
+    Where positions are added to the embeddings, keys become waves of their position, and queries the waves of the
+    position they look for. With rotary positions, all queries and keys are one vector, turned against each other by the
+    offset.
     """
     if (offset is None) == (absolute is None):
         raise OptionError("fit_position: give offset or absolute, one of them")
@@ -160,5 +161,5 @@ def best_scale(layer: Attention, design: Design, x: Tensor, own: Texts) -> float
         query, key = ((vectors @ matrix)[None, None] for matrix in (design.w_q, design.w_k))
         places = torch.arange(len(ids))
         score = layer.position.turn(query, places) @ layer.position.turn(key, places).transpose(-1, -2)
-        scored.append((score[0, 0].masked_fill(~allowed, -torch.inf), design.asked.wanted(ids, ids, allowed)))
+        scored.append((score[0, 0].masked_fill(~allowed, -torch.inf), design.asked.targets(ids, ids, allowed)))
     return max(SCALES, key=lambda scale: torch.cat([weight_on(*one, scale) for one in scored]).mean().item())

@@ -44,7 +44,7 @@ KEPT: "weakref.WeakKeyDictionary[Attention, dict[int, Frozen]]" = weakref.WeakKe
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Installed:
-    """A design in its place. Freezing belongs to this process: a saved model has the weights, and nothing frozen."""
+    """A design that was written into a head. Freezing ends with this process: a saved model has the weights only."""
 
     model: nn.Module = field(repr=False)
     at: str
@@ -63,7 +63,7 @@ class Installed:
         for row in range(len(own)):
             head = trace_model(self.model, *(side[row : row + 1] for side in tokens))[self.at].head[self.head]
             masked = head.masked.cpu()
-            wanted = self.design.asked.wanted(own[row], own[row], masked > -math.inf)
+            wanted = self.design.asked.targets(own[row], own[row], masked > -math.inf)
             texts.append((masked, head.weight.cpu(), wanted))
         return measure_sharpness(texts)
 
@@ -77,7 +77,7 @@ def install(model: nn.Module, design: Design, *, at: str, head: int, frozen: boo
     """Write a design into a head: its slices of W_Q and W_K, and of W_V and W_O if the design says what it carries.
 
     `frozen` keeps those numbers as they are while the rest is trained, by any optimiser of torch and with weight decay,
-    until `release()` or another design takes its place. The layer's factor (1/√d_head) is made up for in W_Q.
+    until `release()` or another design takes its place. W_Q is multiplied by √d_head, because the layer divides by it.
     """
     names = Names(model)
     names.check_site(at)

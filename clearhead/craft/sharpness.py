@@ -42,7 +42,7 @@ def scale_for(*, margin: float, wanted: int, unwanted: int, epsilon: float) -> f
 
 
 class Case(NamedTuple):
-    """A query at its hardest: so many keys wanted, so many not, and the least margin there is with these numbers."""
+    """The hardest query with this many target keys and this many others: the one with the smallest margin."""
 
     margin: float
     wanted: int
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sharpness:
-    """How sharp a design is at length n, whatever the tokens: over every query that wants a key."""
+    """How sharp a design is at length n, whatever the tokens: over every query that has a target key."""
 
     n: int
     scale: float
@@ -187,7 +187,7 @@ def least_scale(scores: Rows, wanted: Bool[Tensor, "query key"], *, epsilon: flo
 @final
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """How sharp a head was on texts that went through it: over the queries that want a key."""
+    """How sharp a head was on texts that went through it: over the queries that have a target key."""
 
     queries: int
     weight: float

@@ -30,10 +30,10 @@ ROOT_NODE = 0
 @final
 @dataclass(frozen=True, kw_only=True)
 class Beam:
-    """The `width` best beginnings are continued each time; the `n_best` best outputs are given.
+    """Beam search: at each step it continues the `width` best beginnings; it returns the `n_best` best outputs.
 
-    An output's score is the sum of its log-probabilities over length ** `length_penalty`: 0 leaves the sum, 1 the mean;
-    more favours long outputs. A sentence is done when `width` outputs have ended and, with `stop`:
+    An output's score is the sum of its log-probabilities, divided by length ** `length_penalty`: 0 gives the sum, 1 the
+    mean; more favours long outputs. A sentence is done when `width` outputs have ended and, with `stop`:
 
     - `exact`: no beginning could still beat the worst of them, whatever length it may reach;
     - `heuristic`: the best beginning, scored at its present length, does not beat it (Hugging Face's default);

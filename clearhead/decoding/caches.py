@@ -253,7 +253,7 @@ class Summed(Cache):
 
 
 class FromSource(Cache):
-    """Cross-attention. All beams of a sentence read the same keys, so they are asked as so many queries of it."""
+    """Cross-attention. All beams of a sentence share its keys, so the beams are computed as queries of one sentence."""
 
     def __init__(self, clock: Clock, source: Source) -> None:
         super().__init__(clock)

@@ -50,11 +50,11 @@ def generate(
     prefix: Rows | None = None,
     candidates: int = 0,
 ) -> list[list[Hypothesis]]:
-    """Return for each input the model's hypotheses, the best first (one, but for a beam's n-best).
+    """Return the model's hypotheses for each input, the best first: one, or a beam's `n_best`.
 
-    A decoder goes on from `inputs`. An encoder-decoder translates them, going on from `prefix`: a start token, and what
-    else the output shall begin with. Inputs may differ in length. `candidates`: how many likeliest tokens to give for
-    each step.
+    A decoder continues `inputs`. An encoder-decoder translates them; its output begins with `prefix`, a start token and
+    whatever else you want there. Inputs may differ in length. `candidates` is how many of the likeliest tokens each
+    step reports.
 
     >>> import torch
     >>> from clearhead.decoding import Beam, Rules, generate
@@ -89,7 +89,7 @@ def stream(
     prefix: Rows | None = None,
     candidates: int = 0,
 ) -> Iterator[Token]:
-    """Yield the same tokens as soon as each is chosen. The model is in eval mode until the last has come."""
+    """Yield the tokens of `generate`, each as soon as it is chosen. Until the last, the model is in eval mode."""
     if isinstance(method, Beam):
         raise OptionError("a beam may change its mind until the end: stream Greedy() or Sample(), or use generate")
     if not isinstance(method, Chooser):
@@ -198,7 +198,7 @@ class Score(NamedTuple):
 
 
 def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = None) -> list[Score]:
-    """Return the log-probability of every token of given outputs, after their inputs (and prefix)."""
+    """Return the log-probability of every token of outputs that you give, each after its input (and prefix)."""
     given = token_rows("outputs", outputs)
     request = make_request(model, inputs, prefix, 1)
     check_ids("outputs", given, request.decoder.spec.vocabulary)

@@ -32,7 +32,7 @@ class Chooser(ABC):
 @final
 @dataclass(frozen=True)
 class Greedy(Chooser):
-    """The likeliest token each time."""
+    """Greedy decoding: takes the likeliest token each time."""
 
     def draws(self, count: int) -> list[torch.Generator]:
         return []
@@ -44,12 +44,12 @@ class Greedy(Chooser):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sample(Chooser):
-    """A token drawn by its probability, after these cuts, in this order.
+    """Sampling: draws each token by its probability, after the cuts below, in this order.
 
-    Logits are divided by `temperature`; then only the `top_k` likeliest remain, of those the fewest whose probabilities
-    reach `top_p`, of those the ones with at least `min_p` times the probability of the likeliest. The likeliest always
-    remains. `seeds` gives each sequence its own; one number s stands for s, s + 1, … A sequence draws from its own
-    seed alone, so that what it becomes does not depend on its batch.
+    Logits are divided by `temperature`. Then only the `top_k` likeliest tokens remain; of those the fewest whose
+    probabilities sum to `top_p`; of those the tokens with at least `min_p` times the highest probability. The likeliest
+    always remains. `seeds` gives each sequence its own seed; one number s stands for s, s + 1, … A sequence draws from
+    its own seed alone, so that its tokens do not depend on the batch.
     """
 
     temperature: float = 1.0

@@ -55,7 +55,7 @@ def grid(lists: Mapping[str, Sequence[str]], make: Callable[[Choice], Recipe]) -
 
 
 def label(option: str, value: str) -> str:
-    """Return how a value is called in the name of an arm: alone where it says what it is of, else with its option.
+    """Return a value's name within the name of an arm: the value alone where that is clear, else with its option.
 
     It is part of a folder's name, so a part of the user's own is written with a point and without quotes.
 
@@ -95,9 +95,9 @@ def compare(
     parallel: int = 1,
     log: Log = print,
 ) -> Comparison:
-    """Train every arm with every seed, `parallel` runs at a time, and write what came of it into the folder.
+    """Train every arm with every seed, `parallel` runs at a time, and write the comparison into the folder.
 
-    Runs that are there already are not made again, and one that was stopped in the middle goes on from there. `probe`
+    Runs that have ended are not trained again, and a run that was stopped continues. `probe`
     is the name of the probe that the arms learn, if it is one (`probe_recipe` makes their recipe). A run that fails is
     reported as such, and does not stop the others.
     """
@@ -119,7 +119,7 @@ def compare(
         task=jobs[0].recipe.task,
         probe=probe,
         parallel=parallel,
-        budget=budget_of(jobs),
+        budget={name: n for name, n in vars(jobs[0].recipe.budget).items() if n is not None and name != "patience"},
         outcomes=tuple(one for one in found if isinstance(one, Outcome)),
         failures=tuple(one for one in found if isinstance(one, Failure)),
         impossible=tuple(arm for arm in arms if isinstance(arm, Impossible)),
@@ -174,12 +174,6 @@ def outcome(job: Job, problem: str | None) -> Outcome | Failure:
     if job.recall is not None:
         recall = job.folder.read_own(job.folder.path / RECALL)
     return outcome_of(job.folder, arm=job.arm, data=Path(job.data), recall=recall)
-
-
-def budget_of(jobs: Sequence[Job]) -> dict[str, int | float]:
-    """Return the limit that was given: steps, minutes or epochs."""
-    budget = jobs[0].recipe.budget
-    return {name: value for name, value in vars(budget).items() if value is not None and name != "patience"}
 
 
 def write_comparison(comparison: Comparison, home: Path) -> None:

@@ -112,7 +112,7 @@ def draw_recall(draw: random.Random, longest: int) -> Example:
     """Draw a text of pairs of a key and a value. A key has one value throughout, drawn for this text.
 
     At each place a distance is drawn. If the key that far back has not come since, it comes again; else a new one does.
-    Some texts have only the lesser distances, and are shorter: a model finds out from them what it is all about.
+    Some texts have only the lesser distances, and are shorter: a model learns from them what the task is.
     """
     reaches = distances(draw.choice(distances(longest)[1:]))
     n_pairs = pairs(reaches[-1])
@@ -211,7 +211,7 @@ def is_written(path: Path, notes: dict[str, str | int]) -> bool:
 
 
 def draw_examples(probe: Probe, longest: int, count: int, *, seed: int, without: set[Example]) -> list[Example]:
-    """Draw so many different examples, none of which is among those to do without."""
+    """Draw `count` different examples, none of them in `without`."""
     draw = random.Random(f"{probe.name} {longest} {seed}")
     found: dict[Example, None] = {}
     for _ in range(10 * count):
@@ -274,7 +274,7 @@ class Question(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Recalled:
-    """How often the likeliest token after a key that came again was its value, by distance (up to so many tokens).
+    """How often the likeliest token after a repeated key was the key's value, by distance (up to that many tokens).
 
     `accuracy` is the mean over distances, each the same weight, however many questions there were (`asked`).
     """

@@ -68,7 +68,7 @@ KNOWN: Mapping[str, type] = ChainMap(table_of([Job]), CLASSES)  # pyright: ignor
 
 
 def begin(jobs: Sequence[Job]) -> None:
-    """Claim the folder of each run that is not there yet, and write what the run shall be."""
+    """Claim the folder of each run that is not there yet, and write its job into it."""
     for job in jobs:
         if not job.folder.exists():
             check_new(job.folder)
@@ -78,7 +78,7 @@ def begin(jobs: Sequence[Job]) -> None:
 
 
 def read_job(path: Path) -> Job:
-    """Read what a run shall be; RunError where the file is damaged, or of another run."""
+    """Read the job of a run; RunError where the file is damaged, or of another run."""
     try:
         found = read_sealed(path)
     except FileNotFoundError:

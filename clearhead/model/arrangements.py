@@ -51,7 +51,7 @@ class Connection(Tapped, ABC):
 
     @property
     def passes(self) -> str:
-        """Tap of what goes on from here."""
+        """Return the tap of the value that the next part of the block reads."""
         return self.places[-1].out
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Connection(Tapped, ABC):
 
 @kind("arrangement")
 class Arrangement(ABC):
-    """The connections of a block, one for attention, one for cross-attention, one for feed-forward."""
+    """How a block connects its parts: where the norms stand and what the residuals add up."""
 
     @abstractmethod
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
@@ -94,9 +94,9 @@ class Arrangement(ABC):
 class PreNorm(Arrangement):
     """x + f(norm(x)), and one norm at the end of the stack.
 
-    However many branches there are, all of them together start with at most `GROWTH` times the variance that comes in:
-    enough that what comes out is not just the last token again, which a tied output would then predict; and little
-    enough that the gradient reaches the first layer as it reaches the last.
+    However many branches there are, together they start with at most `GROWTH` times the variance of the input. That is
+    enough for the output to differ from the last token's embedding, which a tied output would predict again; and little
+    enough for gradients of the first layer to be as large as those of the last.
     """
 
     norm: Norm = LayerNorm()
@@ -116,9 +116,9 @@ class PreNorm(Arrangement):
 class PostNorm(Arrangement):
     """norm(x + f(x)), as the paper has it. The block ends with a norm, so the stack has none of its own.
 
-    Each norm takes from what came before as much as the branch brings. With branches as large as what they are added
-    to, a deep stack starts by forgetting its tokens; so they start smaller, the more of them there are. `last` ends the
-    stack with one more norm all the same, as torch's nn.Transformer does.
+    A norm shrinks the residual by as much as the branch f(x) added. If branches were as large as the residual, a deep
+    stack would start by forgetting its tokens; so the more branches there are, the smaller they start. `last` ends the
+    stack with one more norm, as torch's nn.Transformer does.
     """
 
     norm: Norm = LayerNorm()

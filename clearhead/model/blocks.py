@@ -159,7 +159,7 @@ def cross_source(reads: KVSources) -> KVSource:
 
 
 def share_positions(blocks: Iterable[Block], specs: Sequence[BlockSpec]) -> None:
-    """Give all blocks whose position is to be shared the one that the first of them was built with."""
+    """Let all blocks with an equal shared position use that of the first such block."""
     first: dict[Position, Position] = {}
     for block, spec in zip(blocks, specs, strict=True):
         position = spec.attention.position
@@ -171,7 +171,7 @@ def share_positions(blocks: Iterable[Block], specs: Sequence[BlockSpec]) -> None
 class Stack(Tapped):
     """Blocks one after another, and the norm that pre-norm ends with. The blocks may differ.
 
-    `checkpointing = True` keeps only what goes in between the blocks, and computes the rest again on the way back.
+    `checkpointing = True` keeps only the inputs of the blocks, and computes the rest again in the backward pass.
     """
 
     def __init__(

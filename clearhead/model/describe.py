@@ -188,7 +188,13 @@ def describe(
         batch=batch,
         source=source if not writers or any(block.cross is not None for block in writers) else 0,
         target=target if writers else 0,
-        cache=sum((cache_of(block) for block in writers), CacheSize()),
+        cache=sum(
+            [
+                *(own_cache(block.attention) for block in writers),
+                *(cross_cache(block.cross) for block in writers if block.cross is not None),
+            ],
+            CacheSize(),
+        ),
     )
 
 
@@ -290,11 +296,6 @@ def decoder_blocks(model: Encoder | Decoder | EncoderDecoder) -> list[Block]:
             return blocks_of(model)
         case Encoder():
             return []
-
-
-def cache_of(block: Block) -> CacheSize:
-    own = own_cache(block.attention)
-    return own if block.cross is None else own + cross_cache(block.cross)
 
 
 def own_cache(layer: Attention) -> CacheSize:

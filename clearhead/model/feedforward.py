@@ -23,7 +23,7 @@ Vectors = Float[Tensor, "batch n d_model"]
 @kind("feed-forward")
 @dataclass(frozen=True)
 class FeedForward(ABC):
-    """Up to d_ff numbers, through a non-linearity, and down again."""
+    """Spec of a feed-forward network: a map up to d_ff numbers, a non-linearity, and a map down to d_model."""
 
     d_ff: int
     n_maps: ClassVar[int] = 2
@@ -89,7 +89,7 @@ class SiLU(FeedForward):
 @final
 @dataclass(frozen=True)
 class SwiGLU(FeedForward):
-    """down(silu(gate(x)) · up(x)): a third map says how much of each number passes."""
+    """down(silu(gate(x)) · up(x)): a third map, the gate, says how much of each number passes."""
 
     n_maps: ClassVar[int] = 3
     gate: ClassVar[str] = "SiLU"

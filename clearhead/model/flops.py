@@ -1,6 +1,6 @@
 """Operations: how many the matrix products of a block take, by part; `describe` says what is counted and what is not.
 
-A block on the meta device is run piece by piece under torch's own counter, so a part of anybody's is counted as it is.
+Each piece of a block runs on the meta device under torch's own counter, so a user's own part is counted too.
 Attention is put together here, since no kernel forms exactly the scores that the mask allows.
 """
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Extent, Mask, Window
+from clearhead.attention.mask_numbers import Extent
+from clearhead.attention.masks import Mask, Window
 from clearhead.attention.score_index import Positions, box
 from clearhead.model.blocks import Block
 

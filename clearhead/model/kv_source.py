@@ -19,7 +19,7 @@ __all__ = ["FromMemory", "FromSelf", "KVSource", "KVSources"]
 
 
 class KVSource(ABC):
-    """Runs a layer on some vectors, with keys and values from wherever it takes them."""
+    """Runs an attention layer on some vectors, and says where its keys and values come from."""
 
     @abstractmethod
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:

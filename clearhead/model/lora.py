@@ -48,7 +48,7 @@ class Lora:
 
     @property
     def scale(self) -> float:
-        """The factor of an adapter's product."""
+        """Return the factor of an adapter's product."""
         return 2.0 if self.alpha is None else self.alpha / self.rank
 
 

@@ -96,7 +96,7 @@ def classic(
 
 
 def tiny(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.1) -> EncoderDecoderSpec:
-    """Return 4 + 4 blocks, 128 wide: learns a small corpus on two cores."""
+    """Return an encoder-decoder of 4 + 4 blocks, 128 wide: it learns a small corpus on two cores."""
     return classic(vocabulary, size=Size(4, 128, 4, 4, 256), attention=attention, dropout=dropout)
 
 

@@ -123,7 +123,9 @@ def sized(kind: str, parameters: int, vocabulary: int) -> Spec:
     vocabulary; with fewer, most are the table's, which grows by 16 for each word at a time. Asking for more never gives
     less. Nothing is built but three narrow models of one or two blocks.
     """
-    return KINDS[check_kind(kind)].make(nearest_size(kind, parameters, vocabulary), vocabulary)
+    if kind not in KINDS:
+        raise OptionError(f"there is no kind {kind!r}; there are {', '.join(KINDS)}")
+    return KINDS[kind].make(nearest_size(kind, parameters, vocabulary), vocabulary)
 
 
 def resized(spec: Spec, parameters: int) -> Spec:
@@ -138,7 +140,7 @@ def resized(spec: Spec, parameters: int) -> Spec:
 
 
 def nearest_size(kind: str, parameters: int, vocabulary: int) -> Size:
-    """Return the size whose number of parameters is nearest; raise where there is none so small or so large."""
+    """Return the size whose number of parameters is nearest; raise where no model is that small or that large."""
     least = count(kind, rung(kind, NARROWEST), check_vocabulary(vocabulary))
     if parameters < least:
         raise OptionError(
@@ -147,7 +149,8 @@ def nearest_size(kind: str, parameters: int, vocabulary: int) -> Size:
         )
     if parameters > MOST:
         raise OptionError(f"{parameters:,} parameters are too many; the most is {MOST:,}")
-    return min(ladder(kind, parameters, vocabulary), key=lambda size: away(count(kind, size, vocabulary), parameters))
+    sizes = ladder(kind, parameters, vocabulary)
+    return min(sizes, key=lambda size: abs(math.log(count(kind, size, vocabulary) / parameters)))
 
 
 def kind_of(spec: Spec) -> str:
@@ -190,20 +193,10 @@ def with_heads(spec: AttentionSpec, size: Size) -> AttentionSpec:
     return replace(spec, heads=size.n_heads) if isinstance(heads, int) else spec
 
 
-def check_kind(kind: str) -> str:
-    if kind not in KINDS:
-        raise OptionError(f"there is no kind {kind!r}; there are {', '.join(KINDS)}")
-    return kind
-
-
 def check_vocabulary(vocabulary: int) -> int:
     if vocabulary < 1:
         raise OptionError(f"vocabulary must be 1 or more; came {vocabulary}")
     return vocabulary
-
-
-def away(count: int, wanted: int) -> float:
-    return abs(math.log(count / wanted))
 
 
 def depth(kind: str, width: int) -> int:

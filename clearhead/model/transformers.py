@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clearhead.attention import masks
-from clearhead.attention.masks import Mask, numbers_on, row_numbers
+from clearhead.attention.mask_numbers import numbers_on, row_numbers
+from clearhead.attention.masks import Mask
 from clearhead.attention.modes import can_read
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
@@ -34,7 +35,7 @@ Tied = Literal["none", "two", "three", "embeddings"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec:
-    """A stack that sees the whole sequence. `output=None` gives the vectors themselves."""
+    """Spec of an encoder, which sees the whole sequence. With `output=None` it returns its last vectors."""
 
     vocabulary: int
     d_model: int
@@ -55,7 +56,7 @@ class EncoderSpec:
 @final
 @dataclass(frozen=True, kw_only=True)
 class DecoderSpec:
-    """A stack that never sees what comes next: its masks are causal, and each block's own beside that."""
+    """Spec of a decoder, which never sees later tokens: every mask is causal, and a block may add one of its own."""
 
     vocabulary: int
     d_model: int

@@ -24,7 +24,7 @@ SURE = 0.5
 @final
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a text stands among the tokens a model is given: where it begins, and which token is the sink."""
+    """Where a text begins among the tokens that a model is given, and which token is the attention sink."""
 
     sink: str = "<s>"
     offset: int = 1

@@ -61,9 +61,9 @@ def compile(
 ) -> CompiledModel:
     """Compile a RASP program into a model for up to `length` of these tokens: an encoder, or a decoder if `causal`.
 
-    With averaging argmax the attention part is exact. With another weighting the scores, whole numbers two apart, are
-    multiplied by `sharpness` first; `Softmax()` errs by some exp(-sharpness). A program that reads a source becomes an
-    encoder-decoder.
+    With `Argmax(ties="average")` the attention is exact. With another weighting the scores, whole numbers two apart,
+    are multiplied by `sharpness` first; then `Softmax()` is wrong by about exp(-sharpness). A program that reads a
+    source becomes an encoder-decoder.
     """
     made = plan(
         program,
@@ -112,13 +112,13 @@ class Plan:
     def __str__(self) -> str:
         article = "an" if self.kind[0] == "e" else "a"
         return (
-            f"{article} {self.kind} for up to {self.possible.length} tokens: {counted(self.layers, 'layer')}, "
-            f"{counted(self.heads, 'head')}, {self.d_model} wide, {self.units} units in networks"
+            f"{article} {self.kind} for up to {self.possible.length} tokens: {with_plural(self.layers, 'layer')}, "
+            f"{with_plural(self.heads, 'head')}, {self.d_model} wide, {self.units} units in networks"
         )
 
     def build(self, ids: Mapping[str, int] | None = None) -> CompiledModel:
         """Build the model. `ids` gives the tokens their numbers, by how they are written; by default in order."""
-        return Builder(self, ids or self.default_ids()).crafted()
+        return Builder(self, ids or self.default_ids()).build()
 
     def default_ids(self) -> dict[str, int]:
         symbols = ["<s>"]
@@ -132,7 +132,7 @@ class Plan:
         return ["number"] if self.result.numeric else list(self.result.values)
 
 
-def counted(number: int, noun: str) -> str:
+def with_plural(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
@@ -192,7 +192,7 @@ class Builder:
         self.vocabulary = max(ids.values()) + 1
         self.directions = plan.directions
 
-    def crafted(self) -> CompiledModel:
+    def build(self) -> CompiledModel:
         model = self.spec().build().eval()
         clear(model)
         sides = (

@@ -180,7 +180,7 @@ def list_program(plan: Plan) -> list[str]:
 def write_operation(sequence: Sequence, possible: Possible, name: Callable[[Sequence], str]) -> str | None:
     """Write one operation; None for what a program starts from, the tokens and the indices."""
 
-    def selected(selector: Selector) -> str:
+    def write_selector(selector: Selector) -> str:
         terms = []
         for term in selector.terms:
             keys, queries = (Space(name="", values=tuple(possible.of(one))) for one in (term.keys, term.queries))
@@ -190,9 +190,9 @@ def write_operation(sequence: Sequence, possible: Possible, name: Callable[[Sequ
 
     match sequence:
         case Aggregate(selector=selector, values=values):
-            return f"aggregate({selected(selector)}, {name(values)})"
+            return f"aggregate({write_selector(selector)}, {name(values)})"
         case Width(selector=selector):
-            return f"selector_width({selected(selector)})"
+            return f"selector_width({write_selector(selector)})"
         case Map(function=function, inner=inner):
             examples = [f"{plain(value)}→{function(plain(value))}" for value in possible.of(inner)]
             return f"map({name(inner)})  # {join_shortened(examples, 4)}"

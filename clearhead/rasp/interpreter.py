@@ -37,10 +37,10 @@ class Meaning:
 
     def of(self, sequence: Sequence) -> Values:
         if id(sequence) not in self.known:
-            self.known[id(sequence)] = self.made(sequence)
+            self.known[id(sequence)] = self.compute(sequence)
         return self.known[id(sequence)]
 
-    def made(self, sequence: Sequence) -> Values:
+    def compute(self, sequence: Sequence) -> Values:
         text = self.texts[sequence.side]
         match sequence:
             case Tokens():
@@ -59,12 +59,12 @@ class Meaning:
                 return [sum(column) for column in zip(*rows, strict=True)]
             case Aggregate(selector=selector, values=values):
                 found = self.of(values)
-                return [together(sequence, [found[key] for key in chosen]) for chosen in self.chosen(selector)]
+                return [together(sequence, [found[key] for key in chosen]) for chosen in self.selected_keys(selector)]
             case Width(selector=selector):
-                return [len(chosen) for chosen in self.chosen(selector)]
+                return [len(chosen) for chosen in self.selected_keys(selector)]
         raise AssertionError(f"no meaning for {sequence!r}")
 
-    def chosen(self, selector: Selector) -> list[list[int]]:
+    def selected_keys(self, selector: Selector) -> list[list[int]]:
         """Return the keys each query chooses; a value that is None is never chosen, and chooses nothing."""
         every = [(self.of(term.keys), self.of(term.queries), term.predicate) for term in selector.terms]
         n_key, n_query = len(self.texts[selector.key_side]), len(self.texts[selector.query_side])

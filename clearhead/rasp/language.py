@@ -52,7 +52,7 @@ Value = Any
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Sequence:
-    """One value for each place. `side` is the text it runs along: the one that answers, or the source."""
+    """One value for each place of a text. `side` says of which: the target, which is the answer, or the source."""
 
     side: Side = "target"
     numeric: bool = False
@@ -282,14 +282,14 @@ def select(keys: Sequence, queries: Sequence, predicate: Callable[[Value, Value]
 
 
 def past(selector: Selector | None = None, *, side: Side = "target") -> Selector:
-    """Keep the keys that are not after the query, of all or of a selector's."""
+    """Select the keys that are not after the query; with a selector, those of its keys."""
     places = Indices(side=side, name="indices") if side == "source" else indices
     before = select(places, places, lambda key, query: key <= query, name="past")
     return before if selector is None else selector & before
 
 
 def aggregate(selector: Selector, values: Sequence, *, name: str = "") -> Aggregate:
-    """Return at each query the values of the keys it chose: the mean of numbers, or the category that they share."""
+    """Return, at each query, the mean of the selected keys' numbers, or the category that the selected keys share."""
     if values.side != selector.key_side:
         raise ProgramError(
             f"aggregate: the keys are of the {selector.key_side} and the values ({values.name}) of the {values.side}; "
@@ -300,7 +300,7 @@ def aggregate(selector: Selector, values: Sequence, *, name: str = "") -> Aggreg
 
 
 def selector_width(selector: Selector, *, name: str = "") -> Width:
-    """Return at each query how many keys it chose."""
+    """Return, at each query, how many keys it selects."""
     return Width(selector=selector, side=selector.query_side, name=name or "width")
 
 

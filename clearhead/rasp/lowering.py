@@ -49,7 +49,7 @@ class Lowered:
 
     def of(self, sequence: Sequence) -> Space:
         if id(sequence) not in self.known:
-            self.known[id(sequence)] = self.made(sequence)
+            self.known[id(sequence)] = self.compute(sequence)
         return self.known[id(sequence)]
 
     def space(self, sequence: Sequence) -> Space:
@@ -60,7 +60,7 @@ class Lowered:
             self.values[made] = values
         return made
 
-    def made(self, sequence: Sequence) -> Space:
+    def compute(self, sequence: Sequence) -> Space:
         match sequence:
             case Tokens(side=side):
                 return self.input(side, "tokens", sequence)
@@ -68,18 +68,18 @@ class Lowered:
                 return self.indices(side, sequence)
             case Constant(side=side, value=value):
                 out = self.space(sequence)
-                return self.network(side, out, [Unit(reads=here(1.0), writes=written(out, value))])
+                return self.add_network(side, out, [Unit(reads=here(1.0), writes=writes_for(out, value))])
             case Map(side=side, function=function, inner=inner):
-                return self.mapped(side, self.of(inner), plainly(function), self.space(sequence))
+                return self.add_map(side, self.of(inner), plainly(function), self.space(sequence))
             case SequenceMap(side=side, function=function, first=first, second=second):
                 pair = self.category(side, self.of(first)), self.category(side, self.of(second))
-                return self.paired(side, pair, plainly(function), self.space(sequence))
+                return self.add_pairs(side, pair, plainly(function), self.space(sequence))
             case Linear(side=side, terms=terms):
-                return self.summed(side, [(self.of(inner), factor) for inner, factor in terms], self.space(sequence))
+                return self.add_sum(side, [(self.of(inner), factor) for inner, factor in terms], self.space(sequence))
             case Aggregate(selector=selector, values=values):
-                return self.head(selector, self.of(values), self.space(sequence))
+                return self.add_head(selector, self.of(values), self.space(sequence))
             case Width(selector=selector):
-                return self.counted(selector, self.space(sequence))
+                return self.add_width(selector, self.space(sequence))
         raise AssertionError(f"cannot lower {sequence!r}")
 
     def input(self, side: str, kind: str, sequence: Sequence) -> Space:
@@ -97,19 +97,19 @@ class Lowered:
         units = [
             Unit(reads={(places, i): 1.0, **here(1.0), **one(-1.0)}, writes={(out, i): 1.0}) for i in places.values
         ]
-        return self.network(side, out, units)
+        return self.add_network(side, out, units)
 
-    def network(self, side: str, out: Space, units: Row[Unit]) -> Space:
+    def add_network(self, side: str, out: Space, units: Row[Unit]) -> Space:
         self.operations[side].append(Network(units=tuple(units), out=out))
         return out
 
-    def mapped(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
+    def add_map(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
         if inner.numeric:
-            return self.settled(side, inner, function, out)
-        units = [Unit(reads={(inner, v): 1.0}, writes=written(out, function(v))) for v in inner.values]
-        return self.network(side, out, [unit for unit in units if unit.writes])
+            return self.add_thresholds(side, inner, function, out)
+        units = [Unit(reads={(inner, v): 1.0}, writes=writes_for(out, function(v))) for v in inner.values]
+        return self.add_network(side, out, [unit for unit in units if unit.writes])
 
-    def paired(self, side: str, pair: tuple[Space, Space], function: Callable[[Any, Any], Any], out: Space) -> Space:
+    def add_pairs(self, side: str, pair: tuple[Space, Space], function: Callable[[Any, Any], Any], out: Space) -> Space:
         first, second = pair
         units = []
         for a in first.values:
@@ -117,25 +117,25 @@ class Lowered:
                 reads: dict[Direction, float] = dict(here(-1.0))
                 for direction in ((first, a), (second, b)):
                     reads[direction] = reads.get(direction, 0.0) + 1.0
-                writes = self.tried(function, a, b, out)
+                writes = self.pair_writes(function, a, b, out)
                 if writes:
                     units.append(Unit(reads=reads, writes=writes))
-        return self.network(side, out, units)
+        return self.add_network(side, out, units)
 
-    def tried(self, function: Callable[[Any, Any], Any], a: Any, b: Any, out: Space) -> dict[Direction, float]:
+    def pair_writes(self, function: Callable[[Any, Any], Any], a: Any, b: Any, out: Space) -> dict[Direction, float]:
         """Return what the function gives for a pair; a pair that never meets may be one it cannot answer for."""
         try:
             value = function(a, b)
         except Exception:
             return {}
-        return written(out, value) if out.numeric or value in out.values else {}
+        return writes_for(out, value) if out.numeric or value in out.values else {}
 
-    def settled(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
+    def add_thresholds(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
         """Apply a function to a number: past which of the thresholds it lies, and what that comes to."""
         values = self.values.get(inner)
         if values is None:
             raise ProgramError(f"{inner.name} may be any number, so no table can be made of it")
-        answers = [written(out, function(value)) for value in values]
+        answers = [writes_for(out, function(value)) for value in values]
         rising = Space(name=f"{inner.name} past", values=tuple(range(1, len(values))))
         rises = []
         for i in rising.values:
@@ -149,13 +149,13 @@ class Lowered:
             reads = {(inner, None): slope, **here(-slope * (low + high) / 2)}
             rises.append(Unit(reads=reads, writes={(rising, i): 1.0}))
         if rises:
-            self.network(side, rising, rises)
+            self.add_network(side, rising, rises)
         last = Unit(reads=here(1.0), writes=answers[-1])
         below = [
             Unit(reads={**here(1.0), (rising, i): -1.0}, writes=difference(answers[i - 1], answers[i]))
             for i in rising.values
         ]
-        return self.network(side, out, [*below, last])
+        return self.add_network(side, out, [*below, last])
 
     def category(self, side: str, space: Space) -> Space:
         """Return the same as a category, each made once."""
@@ -163,17 +163,17 @@ class Lowered:
             return space
         if space not in self.categories:
             out = Space(name=f"{space.name} as a category", values=tuple(plain(v) for v in self.values[space]))
-            self.categories[space] = self.settled(side, space, plain, out)
+            self.categories[space] = self.add_thresholds(side, space, plain, out)
         return self.categories[space]
 
-    def summed(self, side: str, terms: Row[tuple[Space, float]], out: Space) -> Space:
+    def add_sum(self, side: str, terms: Row[tuple[Space, float]], out: Space) -> Space:
         units = []
         for space, factor in terms:
             for sign in (1.0, -1.0):
                 units.append(Unit(reads={(space, None): sign}, writes={(out, None): sign * factor}))
-        return self.network(side, out, units)
+        return self.add_network(side, out, units)
 
-    def head(self, selector: Selector, values: Space | None, out: Space) -> Space:
+    def add_head(self, selector: Selector, values: Space | None, out: Space) -> Space:
         cross = selector.key_side != selector.query_side
         choices = tuple(self.choice(selector, term) for term in selector.terms)
         self.operations[selector.query_side].append(Head(choices=choices, values=values, out=out, cross=cross))
@@ -186,12 +186,12 @@ class Lowered:
         fits = {(key, query) for key in keys.values for query in queries.values if holds(term, key, query)}
         return Choice(keys=keys, queries=queries, predicate=lambda key, query: (key, query) in fits)
 
-    def counted(self, selector: Selector, out: Space) -> Space:
+    def add_width(self, selector: Selector, out: Space) -> Space:
         """Count what is chosen, from the weight that is left to the sink."""
         left = Space(name=f"1 / (1 + {out.name})", numeric=True)
         self.values[left] = [Fraction(1, 1 + count) for count in reversed(range(self.possible.length + 1))]
-        self.head(selector, None, left)
-        return self.mapped(selector.query_side, left, lambda share: round(1 / share) - 1, out)
+        self.add_head(selector, None, left)
+        return self.add_map(selector.query_side, left, lambda share: round(1 / share) - 1, out)
 
 
 def lower(program: Sequence, possible: Possible, gated: Mapping[str, bool]) -> tuple[Lowered, Space]:
@@ -208,7 +208,7 @@ def one(factor: float) -> dict[Direction, float]:
     return {(ONE, None): float(factor)}
 
 
-def written(out: Space, value: Any) -> dict[Direction, float]:
+def writes_for(out: Space, value: Any) -> dict[Direction, float]:
     """Return what writes a value: nothing for None."""
     if value is None:
         return {}

@@ -44,7 +44,7 @@ class Possible:
     def at(self, sequence: Sequence) -> Places:
         """Return the values of each place; None is left out: it has no direction."""
         if id(sequence) not in self.known:
-            made = self.made(sequence)
+            made = self.compute(sequence)
             most = max(len(values) for values in made)
             if most > MOST_VALUES:
                 raise ProgramError(
@@ -61,7 +61,7 @@ class Possible:
         """Return the values of all places, in order."""
         return sort_values(frozenset().union(*self.at(sequence)))
 
-    def made(self, sequence: Sequence) -> Places:
+    def compute(self, sequence: Sequence) -> Places:
         match sequence:
             case Tokens(side=side):
                 return (self.vocabulary[side],) * self.length
@@ -94,7 +94,7 @@ class Possible:
         self, sequence: Sequence, function: Callable[..., Any], arguments: list[tuple[Any, ...]]
     ) -> frozenset[Any]:
         """Return what the function makes of all that can come to it; a number may be 0 for want of anything."""
-        found = {tried(sequence, function, row) for row in arguments}
+        found = {value_or_error(sequence, function, row) for row in arguments}
         empty = None in found or any(self.may_be_empty(inner) for inner in sequence.inputs())
         if empty:
             self.empty.add(id(sequence))
@@ -176,7 +176,7 @@ def holds(term: Select, key: Any, query: Any) -> bool:
         ) from None
 
 
-def tried(sequence: Sequence, function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
+def value_or_error(sequence: Sequence, function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
     """Return what the function gives for what can come to it, numbers as exact fractions."""
     given = [plain(value) for value in row]
     try:

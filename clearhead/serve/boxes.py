@@ -44,8 +44,8 @@ class Boxes:
         box, token, key, head = (
             self.box(asked),
             self.token(asked),
-            asked.whole("key", default=0),
-            asked.whole("head", default=0),
+            asked.integer("key", default=0),
+            asked.integer("head", default=0),
         )
         return {name: as_list(value) for name, value in self.of_box(box, token=token, key=key, head=head)}
 
@@ -78,7 +78,7 @@ class Boxes:
         name = asked.text("name")
         if name not in self.values:
             raise OptionError(f"there is no {name[:80]!r} in this model")
-        row, unit, head = asked.whole("row", default=0), asked.whole("unit"), asked.whole("head", default=0)
+        row, unit, head = asked.integer("row", default=0), asked.integer("unit"), asked.integer("head", default=0)
         value = self.values[name]
         there = self.inner.value(name, slice(row, row + 1))
         if not there.numel():
@@ -97,7 +97,7 @@ class Boxes:
 
     def token(self, asked: Params) -> int:
         side = self.trace.sides[self.box(asked).side]
-        return asked.whole("token", below=len(side.ids), default=0)
+        return asked.integer("token", below=len(side.ids), default=0)
 
 
 def as_list(vector: Float[Tensor, "d"]) -> list[float]:

@@ -68,7 +68,7 @@ class ModelCosts:
         return max([one.d_ff for one in networks if one is not None] + [4 * spec.d_model for spec in parts])
 
     def box(self, rows: int) -> Cost:
-        """Return the cost of all numbers of the widest box for `rows` tokens, of which one is sent."""
+        """Return the cost of the widest box: numbers of `rows` tokens are computed, those of one token are sent."""
         return Cost(memory=rows * 4 * (self.logits + self.hidden) * FLOAT + (self.logits + self.hidden) * JSON_NUMBER)
 
     def cells(self, lengths: Mapping[str, int]) -> int:

@@ -125,7 +125,7 @@ class Explorer:
 
     def sentence(self, asked: Params) -> messages.Sentence:
         """Return the sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
-        row = asked.whole("token", below=len(TOKENS), default=TOKENS.index("creature"))
+        row = asked.integer("token", below=len(TOKENS), default=TOKENS.index("creature"))
         return {"tokens": list(TOKENS), "token": row, "svg": draw_sequence(creature_exchange(row), standalone=False)}
 
     def box(self, name: str, asked: Params) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Explorer:
         word = asked.text("word", longest=LONGEST_WORD).strip()
         if not word:
             raise OptionError("there is no word to follow: write one that stands in every text")
-        run = self.at(asked.whole("step", default=self.run.step))
+        run = self.at(asked.integer("step", default=self.run.step))
         found, cost = [], Cost()
         for text in asked.texts("texts", most=MOST_TEXTS, longest=100_000):
             made = self.plain_trace(run, text)
@@ -166,7 +166,7 @@ class Explorer:
         return self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted))
 
     def positions(self, asked: Params) -> dict[str, Any]:
-        n = asked.whole("n", least=2, below=1025, default=64)
+        n = asked.integer("n", least=2, below=1025, default=64)
         width = max(part.spec.d_model for part in self.costs.sides.values())
         self.budget.check(Cost(memory=3 * n * (width * JSON_NUMBER + n * FLOAT)), f"{n} positions", "ask for fewer")
         return positions(self.run, n)
@@ -177,9 +177,9 @@ class Explorer:
         With edits it is the changed model that is searched with, and looked into.
         """
         asked.only("source", "beam", "candidates", "max_new", "step", "edits")
-        run = self.at(asked.whole("step", default=self.run.step))
-        width = asked.whole("beam", least=1, below=9, default=4)
-        candidates = asked.whole("candidates", least=1, below=51, default=5)
+        run = self.at(asked.integer("step", default=self.run.step))
+        width = asked.integer("beam", least=1, below=9, default=4)
+        candidates = asked.integer("candidates", least=1, below=51, default=5)
         max_new = asked.maybe_whole("max_new", least=1, below=run.task.context + 1)
         request = request_of(run, asked.text("source"), max_new)
         edits = read_edits(asked)
@@ -221,7 +221,7 @@ class Explorer:
         ]
 
     def curves(self, asked: Params) -> dict[str, Any]:
-        lines = self.metrics.after(asked.whole("after", least=-1, default=-1))
+        lines = self.metrics.after(asked.integer("after", least=-1, default=-1))
         last = max((line["step"] for line in lines), default=None)
         return {"lines": lines, "training": is_training(self.run.folder), "last": last}
 

@@ -111,7 +111,7 @@ class Guard:
             return
         reply = Reply(send, api=b"/api/" in scope["raw_path"])
         try:
-            found = await self.admitted(scope, receive)
+            found = await self.admit(scope, receive)
         except Refused as error:
             found = refusal(error)
         if isinstance(found, Response):
@@ -119,9 +119,12 @@ class Guard:
         else:
             await self.run_app(*found, reply)
 
-    async def admitted(self, scope: Scope, receive: Receive) -> Response | tuple[Scope, Receive]:
+    async def admit(self, scope: Scope, receive: Receive) -> Response | tuple[Scope, Receive]:
         """Return what the app is given; or a redirect for a path without its last slash."""
-        headers = {name: values_of(scope, name) for name in (b"host", b"origin", b"content-type", b"content-length")}
+        headers = {
+            name: [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+            for name in (b"host", b"origin", b"content-type", b"content-length")
+        }
         self.check_request(scope)
         self.check_host(headers[b"host"])
         rest = self.check_path(scope["raw_path"])
@@ -181,10 +184,6 @@ def refusal(error: Refused) -> Response:
     """Return the reply to a refused request, with a body only where there is something to say to our own page."""
     text = str(error)
     return JSONResponse({"error": text}, error.status) if text else Response(status_code=error.status)
-
-
-def values_of(scope: Scope, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
 def check_content(kinds: list[str], lengths: list[str]) -> None:

@@ -51,13 +51,8 @@ def as_candidates(row: Sequence[Candidate]) -> list[messages.Candidate]:
     return [{"id": one.id, "text": one.text, "p": math.exp(one.log_prob)} for one in row]
 
 
-def masks(site: Site) -> bool:
-    """Return whether any key may be hidden from a query here: by the mask, or by an edit of what is allowed."""
-    edited = any(isinstance(change, Edit) and change.step == ALLOWED for change in site.passed.changes)
-    return edited or site.mask.kinds != {"none"}
-
-
 def site_facts(site: Site) -> dict[str, Any]:
+    edits_allowed = any(isinstance(change, Edit) and change.step == ALLOWED for change in site.passed.changes)
     return {
         "name": site.name,
         "side": site.side,
@@ -85,7 +80,7 @@ def site_facts(site: Site) -> dict[str, Any]:
             "scale_reason": site.similarity.scale_reason,
             "biased": site.position.bias_kind != "none",
             "turns": site.position.turns,
-            "masks": masks(site),
+            "masks": edits_allowed or site.mask.kinds != {"none"},
             "causal": "causal" in site.mask.kinds,
         },
         "scale": [head.scale for head in site.head],

@@ -182,7 +182,7 @@ def turn_of_site(site: Site) -> dict[str, Any]:
 
 
 def exact_site(site: Site) -> dict[str, Any]:
-    """Return what a site's arithmetic is computed from. Queries and keys are as they are compared."""
+    """Return the numbers that the page needs for a site's arithmetic, with queries and keys as they are compared."""
     heads = site.head
     allowed = allowed_of(site)
     bias = torch.stack([bias_of(head) for head in heads]).masked_fill(~allowed, 0)
@@ -221,7 +221,7 @@ def exact_sites(traced: Traced, names: Sequence[str]) -> dict[str, dict[str, Any
 def fit_sites(
     traced: Traced, found: Mapping[str, SiteSurvey], view: View, room: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield sites as long as there is room: the one of the view, then the clearest."""
+    """Yield sites while there is room: first the site that the view shows, then the clearest ones."""
     for name in sorted(found, key=lambda name: (name != view.site, -max(found[name].information))):
         site = traced.trace[name]
         if site.is_edited:  # the page's arithmetic would give what the site gave without the edit

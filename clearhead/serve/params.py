@@ -1,7 +1,7 @@
 """The parameters of a request: each value is checked here, and a wrong one is an error the page can show.
 
 >>> asked = Params({"site": "encoder.0.attention", "head": "2", "level": "1"})
->>> asked.whole("head", below=4), asked.whole("row", default=0)
+>>> asked.integer("head", below=4), asked.integer("row", default=0)
 (2, 0)
 """
 
@@ -35,7 +35,7 @@ class Params:
             raise OptionError(f"{self.where}: {name} holds half of a surrogate pair, which is no character")
         return value
 
-    def whole(self, name: str, *, least: int = 0, below: int = LARGEST, default: int | None = None) -> int:
+    def integer(self, name: str, *, least: int = 0, below: int = LARGEST, default: int | None = None) -> int:
         """Return a whole number in [least, below)."""
         value = self.values.get(name)
         if value is None and default is not None:
@@ -51,12 +51,12 @@ class Params:
         return number
 
     def maybe_whole(self, name: str, *, least: int = 0, below: int = LARGEST) -> int | None:
-        return None if self.values.get(name) is None else self.whole(name, least=least, below=below)
+        return None if self.values.get(name) is None else self.integer(name, least=least, below=below)
 
     def wholes(self, name: str, *, most: int) -> list[int]:
         """Return whole numbers with commas between them, none twice."""
         parts = self.text(name).split(",")
-        numbers = [Params({name: part}, self.where).whole(name) for part in parts]
+        numbers = [Params({name: part}, self.where).integer(name) for part in parts]
         if len(numbers) > most or len(set(numbers)) < len(numbers):
             expected = f"expected up to {most} different whole numbers with commas between them"
             raise self.value_error(name, expected, parts)

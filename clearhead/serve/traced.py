@@ -88,13 +88,13 @@ class Traced:
 
     def head(self, asked: Params) -> Head:
         site = self.site(asked)
-        return site.head[asked.whole("head", below=site.n_heads)]
+        return site.head[asked.integer("head", below=site.n_heads)]
 
     def tile(self, asked: Params) -> Matrix:
         """Return the largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles."""
         heads, step = self.heads(asked), asked.one_of("step", (*MATRICES, ALLOWED))
-        level = asked.whole("level", below=COARSEST, default=0)
-        row, column = asked.whole("row", default=0), asked.whole("column", default=0)
+        level = asked.integer("level", below=COARSEST, default=0)
+        row, column = asked.integer("row", default=0), asked.integer("column", default=0)
 
         rows, _ = heads[0].tile_range(level, row, column)
         cost = rows_cost(heads, len(rows), kept=min(TILE, heads[0].site.n_key))
@@ -116,7 +116,7 @@ class Traced:
 
     def row(self, asked: Params) -> dict[str, Any]:
         heads = self.heads(asked)
-        query = asked.whole("query", below=heads[0].site.n_query)
+        query = asked.integer("query", below=heads[0].site.n_query)
         self.budget.check(row_cost(heads), f"a row of {name_heads(heads)}", "ask for one head, or trace a shorter text")
         rows = [head.rows(query, query + 1) for head in heads]
         if len(rows) > 1 or asked.values.get("head") == "mean":
@@ -127,14 +127,14 @@ class Traced:
 
     def column(self, asked: Params) -> messages.Column:
         heads = self.heads(asked)
-        key, n = asked.whole("key", below=heads[0].site.n_key), heads[0].site.n_query
+        key, n = asked.integer("key", below=heads[0].site.n_key), heads[0].site.n_query
         cost = rows_cost(heads, n, kept=1) + Cost(memory=n * JSON_NUMBER)
         self.budget.check(cost, f"a column of {name_heads(heads)}", "ask for one head, for rows, or for a tile of it")
         return {"weight": mean_of([head.column(key) for head in heads]).tolist()}
 
     def cell(self, asked: Params) -> dict[str, Any]:
         head = self.head(asked)
-        query, key = asked.whole("query", below=head.site.n_query), asked.whole("key", below=head.site.n_key)
+        query, key = asked.integer("query", below=head.site.n_query), asked.integer("key", below=head.site.n_key)
         self.budget.check(row_cost([head]), f"a cell of {name_heads([head])}", TEXT)
         sizes = {"n_query": head.site.n_query, "n_key": head.site.n_key}
         return {**asdict(head.cell(query, key)), "input": self.read_by(head.site, query), **sizes}
@@ -160,7 +160,7 @@ class Traced:
         probability = numbers.get(f"{self.trace.answer_side}.output.probability")
         return {
             "values": numbers,
-            "constants": {} if site is None else {"scale": site.head[asked.whole("head", default=0)].scale},
+            "constants": {} if site is None else {"scale": site.head[asked.integer("head", default=0)].scale},
             "labels": {} if probability is None else self.labels(probability),
         }
 
@@ -272,7 +272,7 @@ class Traced:
         """Return one attention step as a sequence diagram."""
         head = self.head(asked)
         site = head.site
-        query = asked.whole("query", below=site.n_query)
+        query = asked.integer("query", below=site.n_query)
         key_side = "encoder" if site.slot == "cross" else site.side
         few = site.n_query <= MOST_QUERIES
         self.budget.check(row_cost([head], MOST_QUERIES), f"the diagram of {name_heads([head])}", TEXT)
@@ -323,7 +323,7 @@ def mean_of(tensors: Sequence[Tensor]) -> Tensor:
 def thumb(head: Head) -> UInt8[Tensor, "row column"]:
     """Return the head's weights, small: the largest of each square, of a long text from a few rows of it.
 
-    A byte is 254 times the square root of the weight, so that the small weights of a long text are told apart too. It
+    A byte is 254 times the square root of the weight, so that small weights of a long text differ too. It
     is 255 where every key of the square is masked.
     """
     n_query, n_key = head.site.n_query, head.site.n_key

@@ -131,7 +131,7 @@ class Edit:
 class Swap:
     """Another weighting for a site: `Swap(at="decoder.1.cross", weighting=ch.weighting.Argmax())`.
 
-    A weighting with values to learn (random features) has those it starts with.
+    A weighting that learns values (random features) has the values it would start training with.
     """
 
     at: str

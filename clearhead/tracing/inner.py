@@ -77,7 +77,7 @@ class InnerValues:
         if at in self.sites and step in (*STEPS, CONCAT):
             return site_value(self.sites[at], step, rows)
         if at in self.sites and step.startswith(("projected_", "mapped_")):
-            return self.projected(at, step, rows)
+            return self.project(at, step, rows)
         return self.section(self.names.box_of[name], rows)[name]
 
     def section(self, box: Box, rows: slice = ALL_ROWS) -> dict[str, Tensor]:
@@ -136,7 +136,7 @@ class InnerValues:
             before = made[f"{at}.{place.out or 'out'}"]
         return made
 
-    def projected(self, at: str, step: str, rows: slice) -> Tensor:
+    def project(self, at: str, step: str, rows: slice) -> Tensor:
         """Return queries or keys before rotary, or before their norm; turned, they must be those that were recorded."""
         (before, _, role), maps, site = step.partition("_"), self.names.maps, self.sites[at]
         rows = ALL_ROWS if self.changes else rows

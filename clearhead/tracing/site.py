@@ -361,8 +361,8 @@ def overflow_of(name: str, dtype: torch.dtype) -> OptionError:
 def max_pool(
     matrix: Float[Tensor, "query key"], square: tuple[int, int], above: int = 0
 ) -> Float[Tensor, "row column"]:
-    """Return the largest of each height x width square; at the edges, of what there is. `above`: rows missing of
-    the first.
+    """Return the largest value of each height x width square; squares at the edges may be smaller. `above` is how
+    many rows the first squares lack.
     """
     height, width = square
     rows, columns = matrix.shape

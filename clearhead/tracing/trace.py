@@ -54,7 +54,7 @@ class Layer(NamedTuple):
 class Trace:
     """The forward pass of one text: its attentions (sites) and inner values by name, and its answers.
 
-    `stream` and `sites` are stored; what is between them is computed by the model again when it is asked for.
+    `stream` and `sites` are stored. The model computes what is between them again, when you ask for it.
     """
 
     kind: str

@@ -94,7 +94,7 @@ class RunFolder:
 
     @property
     def program_file(self) -> Path:
-        """Where the RASP program is described that was compiled into the run, if one was."""
+        """Return the path of the description of the RASP program that was compiled into the run, if one was."""
         return self.path / "program.json"
 
     @property

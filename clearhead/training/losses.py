@@ -14,7 +14,7 @@ __all__ = ["NOTHING", "Loss", "cross_entropy", "r_drop"]
 
 NOTHING = -100
 Logits = Float[Tensor, "place choice"]
-Wanted = Int[Tensor, "place"]
+TargetIds = Int[Tensor, "place"]
 
 
 class Loss(NamedTuple):
@@ -24,7 +24,7 @@ class Loss(NamedTuple):
     nll: Float[Tensor, ""]
 
 
-def cross_entropy(logits: Logits, wanted: Wanted, smoothing: float = 0.0) -> Loss:
+def cross_entropy(logits: Logits, wanted: TargetIds, smoothing: float = 0.0) -> Loss:
     """Return the sum of -log p(wanted). With smoothing e, the target is `wanted` with weight 1 - e, and any choice with
     e / choices.
 
@@ -44,7 +44,7 @@ def at_least_float32(logits: Logits) -> Logits:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def loss_from_log_probs(log_probs: Logits, wanted: Wanted, smoothing: float) -> Loss:
+def loss_from_log_probs(log_probs: Logits, wanted: TargetIds, smoothing: float) -> Loss:
     nll = F.nll_loss(log_probs, wanted, ignore_index=NOTHING, reduction="sum")
     if smoothing == 0:
         return Loss(nll, nll.detach())
@@ -52,7 +52,7 @@ def loss_from_log_probs(log_probs: Logits, wanted: Wanted, smoothing: float) -> 
     return Loss((1 - smoothing) * nll + smoothing * spread, nll.detach())
 
 
-def r_drop(logits: Logits, wanted: Wanted, smoothing: float, weight: float) -> Loss:
+def r_drop(logits: Logits, wanted: TargetIds, smoothing: float, weight: float) -> Loss:
     """Return R-Drop's loss of logits that hold the same places twice, from passes with different dropout: the mean of
     both cross-entropies, and `weight` / 4 times the divergence of each answer from the other, so that the two come to
     agree.

@@ -41,7 +41,7 @@ def trace(
     edits: Sequence[Change] = (),
     method: Greedy | Sample | Beam | None = None,
 ) -> Trace:
-    """Trace a text. To translate, `target` None is the model's own greedy output, and a note says so.
+    """Trace a text. For a translator, `target=None` traces the model's own greedy output, and a note says so.
 
     A language model reads the source and, after it, the target. `edits` change what happens inside; an own output is
     then what the changed model writes. With a `method` what is written is traced as it was, step by step on a cache;

@@ -101,8 +101,8 @@ def test_by_position(waves, asks, columns):
     expected = one_hot([columns[i] for i in has])
     assert torch.equal(head.weights(SENTENCE, HARD)[has], expected)
     assert torch.allclose(head.sharpened(6, 1e-4).weights(SENTENCE)[has], expected, atol=2e-4)
-    assert torch.equal(head.wanted(SENTENCE)[has], expected.bool())
-    assert not head.wanted(SENTENCE)[[i for i in range(6) if i not in has]].any()
+    assert torch.equal(head.targets(SENTENCE)[has], expected.bool())
+    assert not head.targets(SENTENCE)[[i for i in range(6) if i not in has]].any()
 
 
 def test_by_position_takes_a_number_for_every_pair(read):

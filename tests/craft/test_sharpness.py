@@ -22,7 +22,7 @@ def margins(design, n):
     """The least margin over every text, by looking at each."""
     found = []
     for text in texts(n):
-        score, wanted = design.scaled(1.0).explain(text).score[0].double(), design.wanted(text)
+        score, wanted = design.scaled(1.0).explain(text).score[0].double(), design.targets(text)
         allowed = design.allowed(n)
         for row in range(n):
             others = allowed[row] & ~wanted[row]
@@ -35,7 +35,7 @@ def needed(design, n, epsilon):
     """The least scale that is enough for every text, by softmax itself."""
     plain, blocked = design.scaled(1.0), ~design.allowed(n)
     scores = torch.cat([plain.explain(text).score[0].masked_fill(blocked, -math.inf) for text in texts(n)])
-    return least_scale(scores, torch.cat([design.wanted(text) for text in texts(n)]), epsilon=epsilon)
+    return least_scale(scores, torch.cat([design.targets(text) for text in texts(n)]), epsilon=epsilon)
 
 
 def designs():
@@ -84,9 +84,9 @@ def test_the_scale_is_enough_and_where_all_others_score_alike_no_less_is(name, e
 def test_softmax_never_leaves_less_than_it_says(name, scale):
     design = designs()[name].scaled(scale)
     least = min(
-        (design.weights(text) * design.wanted(text)).sum(-1)[design.wanted(text).any(-1)].min().item()
+        (design.weights(text) * design.targets(text)).sum(-1)[design.targets(text).any(-1)].min().item()
         for text in texts(4)
-        if design.wanted(text).any()
+        if design.targets(text).any()
     )
     said = design.sharpness(4).weight()
     assert least >= said - 1e-6
@@ -99,7 +99,7 @@ def test_argmax_is_exact(name):
     design = designs()[name]
     assert design.sharpness(4).exact
     for text in texts(4):
-        wanted = design.wanted(text)
+        wanted = design.targets(text)
         rows = wanted.any(-1)
         found = design.weights(text, ch.weighting.Argmax(ties="average"))[rows]
         share = wanted[rows].float() / wanted[rows].sum(-1, keepdim=True)

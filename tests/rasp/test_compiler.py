@@ -321,15 +321,15 @@ def one_phase_too_early(patch):
 
 def threshold_past_a_value(patch):
     """The slope is 4 over the gap: 4 more, and the next number lies below it."""
-    settled = Lowered.settled
+    add_thresholds = Lowered.add_thresholds
 
     def moved(self, side, inner, function, out):
         made_so_far = len(self.operations[side])
-        found = settled(self, side, inner, function, out)
+        found = add_thresholds(self, side, inner, function, out)
         self.operations[side][made_so_far].units[0].reads[HERE, None] -= 4
         return found
 
-    patch.setattr(Lowered, "settled", moved)
+    patch.setattr(Lowered, "add_thresholds", moved)
 
 
 def predicate_negated(patch):
@@ -341,8 +341,8 @@ def bias_left_out(patch):
 
 
 def one_entry_of_a_table_swapped(patch):
-    written = lowering.written
-    patch.setattr(lowering, "written", lambda out, value: written(out, 2 if value == 1 else value))
+    writes_for = lowering.writes_for
+    patch.setattr(lowering, "writes_for", lambda out, value: writes_for(out, 2 if value == 1 else value))
 
 
 def places_off_by_one(patch):
@@ -356,9 +356,9 @@ def places_off_by_one(patch):
 
 
 def minus_forgotten(patch):
-    summed = Lowered.summed
+    add_sum = Lowered.add_sum
     patch.setattr(
-        Lowered, "summed", lambda self, side, terms, out: summed(self, side, [(one, abs(f)) for one, f in terms], out)
+        Lowered, "add_sum", lambda self, side, terms, out: add_sum(self, side, [(one, abs(f)) for one, f in terms], out)
     )
 
 

@@ -36,7 +36,7 @@ def of(tmp_path_factory):
 
     def found(kind, **how):
         run = trained(kind, tmp_path_factory)
-        folder = tmp_path_factory.getbasetemp() / "assessing"
+        folder = tmp_path_factory.getbasetemp() / "validation"
         work = work_on(recipe_for(kind, folder / kind.__name__), folder)
         how = {"tokens": 256, "score_records": 4, "samples": 2} | how
         return run, Held(store=work.prepared.dev, **how)

@@ -85,7 +85,7 @@ def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str
 def served_choices(
     kernel: str, choices: Mapping[str, list[str]], own: Mapping[str, Part], device: str
 ) -> dict[str, list[str]]:
-    """Return the choices that this kernel serves, taken one by one; an axis where it serves none stays as it is."""
+    """Return the choices that this kernel computes, one by one; an axis where it computes none keeps them all."""
     return {
         axis: [
             part for part in parts if axis in own or is_served(cell(axis, part, form_of(axis, part), kernel), device)
@@ -137,7 +137,7 @@ def small_kernels() -> Iterator[None]:
 
 
 def check_part(part: Part) -> Report:
-    """Run the whole grid for one similarity, weighting or position, listed in a table or not."""
+    """Test a similarity, weighting or position of your own: run the grid of tests that Clearhead's own parts pass."""
     axis = next((axis for kind, axis in AXIS_OF.items() if isinstance(part, kind)), None)
     if axis is None:
         raise OptionError(f"expected a similarity, a weighting or a position; came {part!r}")

@@ -29,7 +29,7 @@ KERNELS: dict[str, Kernel] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel that runs, why, what it costs that one might not expect, and why the others do not run."""
+    """The kernel that runs, the reason, costs that may surprise, and why each other kernel does not run."""
 
     kernel: str
     reason: str

@@ -15,6 +15,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from clearhead.attention import masks
 from clearhead.attention.inputs import AttentionInputs, Visibility
+from clearhead.attention.mask_numbers import ListedNumbers
 from clearhead.attention.modes import has_numbers
 from clearhead.attention.score_index import four_axes
 from clearhead.lru_cache import LRUCache
@@ -70,7 +71,7 @@ def mask_identity(mask: object) -> tuple[object, ...] | None:
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, Tensor):
                 found.append(None if one.is_inference() else (id(one), one._version))
-            elif isinstance(one, masks.ListedNumbers):
+            elif isinstance(one, ListedNumbers):
                 found.append(id(one))
             elif isinstance(one, masks.Mask):
                 found.append(mask_identity(one))

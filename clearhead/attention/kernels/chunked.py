@@ -30,8 +30,8 @@ from clearhead.attention.kernels.linear import (
     kernelized,
     lift_to_peak,
     logarithmic,
+    may_see,
     nothing,
-    seen,
 )
 from clearhead.attention.masks import Mask, Window
 from clearhead.attention.weighting.features import finite, log_products
@@ -73,12 +73,9 @@ class Chunked(Kernel):
         dtype = call.query.dtype
         call = features(call.to_float32().with_every_head())
         if not in_order(call):
-            return in_one_sum(call).to(dtype)
+            context = State.before(call).add(call.key, call.value).read(call.query, kernelized(call))
+            return context.to(dtype)
         return torch.cat([in_chunks(part) for part in by_heads(call)], 1).to(dtype)
-
-
-def in_one_sum(call: AttentionInputs) -> Context:
-    return State.before(call).add(call.key, call.value).read(call.query, kernelized(call))
 
 
 def by_heads(call: AttentionInputs) -> list[AttentionInputs]:
@@ -220,9 +217,9 @@ def block_seen(chunks: Chunks, shift: int) -> Bool[Tensor, "batch_or_1 1 chunk_o
     key = rearrange(query, "b h chunk row 1 -> b h chunk 1 row") + shift * chunks.length
     parts = []
     if alike := chunks.terms("causal", "window"):  # the same in every chunk, so one will do
-        parts.append(seen(chunks.call, alike, query[:, :, :1], key[:, :, :1]))
+        parts.append(may_see(chunks.call, alike, query[:, :, :1], key[:, :, :1]))
     if differing := chunks.terms("document", "prefix"):
-        parts.append(seen(chunks.call, differing, query, key))
+        parts.append(may_see(chunks.call, differing, query, key))
     return parts[0] & parts[-1]
 
 
@@ -238,7 +235,7 @@ def from_sums(chunks: Chunks, side: int, count: int) -> Sums:
     if not documents:
         return read
     positions = chunks.positions(chunks.query)
-    return read.where(seen(chunks.call, documents, positions, border(positions, side)))
+    return read.where(may_see(chunks.call, documents, positions, border(positions, side)))
 
 
 def sums_behind(chunks: Chunks, side: int, count: int) -> Sums:
@@ -251,13 +248,13 @@ def sums_behind(chunks: Chunks, side: int, count: int) -> Sums:
     documents = chunks.terms("document")
     key = chunks.key
     if limits := documents if side == BEFORE else chunks.terms("document", "prefix"):
-        key = key.masked_fill(~seen(chunks.call, limits, edge, positions), nothing(chunks.call))
+        key = key.masked_fill(~may_see(chunks.call, limits, edge, positions), nothing(chunks.call))
     sums = chunk_sums(chunks, key)
     if side == AFTER:
         sums, edge = each(lambda part: part.flip(2), sums), edge.flip(2)
 
     def carry(sums: Sums, to: Borders, origin: Borders) -> Sums:
-        return sums.where(seen(chunks.call, documents, to, origin)) if documents else sums
+        return sums.where(may_see(chunks.call, documents, to, origin)) if documents else sums
 
     if count < chunks.furthest(side):
         sums = sum_window(sums, edge, count, carry)

@@ -73,7 +73,9 @@ class Fused(Kernel):
         sight = Visibility.of(allowed)
         blind = ~sight.rows.unsqueeze(-1)
         context = attend_fused(call.zero_hidden(sight), mask_with_bias(call, cells, allowed | blind))
-        return context.masked_fill(blind, 0) if may_hold(blind) else context
+        if can_read(blind) and not blind.any():  # read on a CPU only, where reading costs nothing
+            return context
+        return context.masked_fill(blind, 0)
 
 
 def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> Context | None:
@@ -100,11 +102,6 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
 def builds_mask(facts: KernelFacts) -> bool:
     """Check whether the mask becomes a matrix of truth values, and is not a switch or one row for all queries."""
     return len(facts.masks) > 1 or bool(facts.masks - {"none", "causal", "padding"}) or not facts.aligned
-
-
-def may_hold(truths: Tensor) -> bool:
-    """Check whether any value is, or might be, True: read on a CPU, where reading costs nothing."""
-    return not can_read(truths) or bool(truths.any())
 
 
 def mask_with_bias(call: AttentionInputs, cells: ScoreIndex, allowed: Tensor) -> Tensor:

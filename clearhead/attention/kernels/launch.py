@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from clearhead.attention.inputs import AttentionInputs
-from clearhead.attention.masks import Padding, numbers_on
+from clearhead.attention.mask_numbers import numbers_on
+from clearhead.attention.masks import Padding
 
 __all__ = [
     "Inputs",

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.kernels.base import Context
-from clearhead.attention.masks import Mask, Padding, numbers_on
+from clearhead.attention.mask_numbers import numbers_on
+from clearhead.attention.masks import Mask, Padding
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.attention.weighting import Kernelized
 from clearhead.attention.weighting.features import finite
@@ -27,8 +28,8 @@ __all__ = [
     "kernelized",
     "lift_to_peak",
     "logarithmic",
+    "may_see",
     "nothing",
-    "seen",
 ]
 
 ORDERED = frozenset({"causal", "document", "prefix", "window"})
@@ -104,7 +105,7 @@ def logarithmic(call: AttentionInputs) -> bool:
 
 
 def nothing(call: AttentionInputs) -> float:
-    """Return what stands for a feature of 0: 0, or -inf where features are logarithms."""
+    """Return the number that represents a feature of 0: 0, or -inf where features are logarithms."""
     return -math.inf if logarithmic(call) else 0.0
 
 
@@ -158,10 +159,10 @@ def nearest_sight(call: AttentionInputs) -> Visibility:
     nearest_key = reduce(torch.minimum, [length - 1 for length in lengths], query).clamp(min=0)
     nearest_query = key.clamp(min=call.n_key - call.n_query)
     terms = call.mask.terms
-    return Visibility(rows=seen(call, terms, query, nearest_key), keys=seen(call, terms, nearest_query, key))
+    return Visibility(rows=may_see(call, terms, query, nearest_key), keys=may_see(call, terms, nearest_query, key))
 
 
-def seen(
+def may_see(
     call: AttentionInputs, terms: Sequence[Mask], query: Int[Tensor, "*query_axes"], key: Int[Tensor, "*key_axes"]
 ) -> Bool[Tensor, "*axes"]:
     """Check whether these terms let a query at one position see a key at another; positions broadcast, batch first."""

@@ -5,6 +5,7 @@ call is cut up, and the order of the launches. Feature maps elu and relu are com
 torch before them.
 """
 
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar, final
 
@@ -18,6 +19,7 @@ from clearhead.attention.kernels.base import Context, Kernel, differentiable_onc
 from clearhead.attention.kernels.chunked import Chunked
 from clearhead.attention.kernels.launch import (
     Inputs,
+    PaddingArguments,
     block_width,
     dense_rows,
     empty_like_rows,
@@ -196,68 +198,104 @@ def empty_results(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, Ten
     return empty_like_rows(query, n_heads, n_query, value.shape[3], value.dtype), inverse, sums
 
 
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A call as the kernels get it: tensors with dense rows, how they are cut up, and the kernels' constants."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    padding: PaddingArguments
+    options: Options
+    plan: Plan
+    cut: Cut
+    constants: dict[str, Any]
+
+    @classmethod
+    def of(cls, inputs: Inputs, options: Options, plan: Plan | None) -> "Launch":
+        query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
+        batch, n_heads, n_query, _ = query.shape
+        plan = plan or plan_for(query, value, max(n_query, key.shape[2]), batch * n_heads)
+        return cls(
+            query=query,
+            key=key,
+            value=value,
+            padding=padding_arguments(inputs),
+            options=options,
+            plan=plan,
+            cut=Cut.of(query, key, options.causal, plan.segment),
+            constants=constants_for(query, value, options, plan),
+        )
+
+
 def forward(inputs: Inputs, options: Options, plan: Plan | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the context, 1 / denominator, and the sums of the segments: what the way back needs."""
-    code = triton_code("linear_triton")
-    query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
-    batch, n_heads, n_query, _ = query.shape
-    n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
-    plan = plan or plan_for(query, value, max(n_query, n_key), batch * n_heads)
-    cut = Cut.of(query, key, options.causal, plan.segment)
-    constants = constants_for(query, value, options, plan)
-    padding = padding_arguments(inputs)
-    out = empty_like_rows(query, n_heads, n_query, d_value, value.dtype)
-    inverse = query.new_empty((batch, n_heads, n_query) if options.normalised else (1,), dtype=torch.float32)
-    with on_device(query):
-        sums, mode = query.new_empty(0, dtype=torch.float32), "none"  # one segment starts from nothing
-        if not options.causal or cut.key_segments > 1:
-            sums = empty_sums(query, batch * n_kv_heads, cut.key_segments, constants)
-            code.sum_keys[(batch * n_kv_heads * cut.key_segments,)](
-                key,
-                value,
-                sums,
-                padding.lengths,
-                *key.stride()[:3],
-                *value.stride()[:3],
-                n_kv_heads,
-                n_key,
-                cut.key_slots,
-                cut.key_segments,
-                padding.stride,
-                padding.padded,
-                **pick(constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
-                **plan.sums.options(),
-            )
-            sums, mode = gather_sums(sums, options.causal, plan, reverse=False)
-        code.attend[(batch * n_heads * (cut.query_segments - cut.first_segment),)](
-            query,
-            key,
-            value,
-            out,
-            inverse,
-            sums,
-            padding.lengths,
-            *query.stride()[:3],
-            *key.stride()[:3],
-            *value.stride()[:3],
-            *out.stride()[:3],
-            n_heads,
-            n_kv_heads,
-            n_query,
-            n_key,
-            cut.query_slots,
-            cut.first_segment,
-            cut.query_segments - cut.first_segment,
-            sums.shape[1] if mode != "none" else 0,
-            padding.stride,
-            options.causal,
-            padding.padded,
-            options.normalised,
-            SUMS=mode,
-            **constants | {"SPLIT": plan.split and constants["SPLIT"]},
-            **plan.attend.options(),
-        )
+    launch = Launch.of(inputs, options, plan)
+    with on_device(launch.query):
+        sums, mode = launch_sum_keys(launch)
+        out, inverse = launch_attend(launch, sums, mode)
     return out, inverse, sums
+
+
+def launch_sum_keys(launch: Launch) -> tuple[Tensor, str]:
+    """Return the sums that each segment starts from, and how they are to be read."""
+    query, key, value, padding, cut = launch.query, launch.key, launch.value, launch.padding, launch.cut
+    batch, n_kv_heads, n_key, _ = value.shape
+    if launch.options.causal and cut.key_segments == 1:
+        return query.new_empty(0, dtype=torch.float32), "none"  # one segment starts from nothing
+    sums = empty_sums(query, batch * n_kv_heads, cut.key_segments, launch.constants)
+    triton_code("linear_triton").sum_keys[(batch * n_kv_heads * cut.key_segments,)](
+        key,
+        value,
+        sums,
+        padding.lengths,
+        *key.stride()[:3],
+        *value.stride()[:3],
+        n_kv_heads,
+        n_key,
+        cut.key_slots,
+        cut.key_segments,
+        padding.stride,
+        padding.padded,
+        **pick(launch.constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
+        **launch.plan.sums.options(),
+    )
+    return gather_sums(sums, launch.options.causal, launch.plan, reverse=False)
+
+
+def launch_attend(launch: Launch, sums: Tensor, mode: str) -> tuple[Tensor, Tensor]:
+    """Return the context and 1 / denominator."""
+    query, key, value, padding, cut = launch.query, launch.key, launch.value, launch.padding, launch.cut
+    options, constants = launch.options, launch.constants
+    batch, n_heads, n_query, _ = query.shape
+    out = empty_like_rows(query, n_heads, n_query, value.shape[3], value.dtype)
+    inverse = query.new_empty((batch, n_heads, n_query) if options.normalised else (1,), dtype=torch.float32)
+    triton_code("linear_triton").attend[(batch * n_heads * (cut.query_segments - cut.first_segment),)](
+        query,
+        key,
+        value,
+        out,
+        inverse,
+        sums,
+        padding.lengths,
+        *(stride for tensor in (query, key, value, out) for stride in tensor.stride()[:3]),
+        n_heads,
+        value.shape[1],
+        n_query,
+        key.shape[2],
+        cut.query_slots,
+        cut.first_segment,
+        cut.query_segments - cut.first_segment,
+        sums.shape[1] if mode != "none" else 0,
+        padding.stride,
+        options.causal,
+        padding.padded,
+        options.normalised,
+        SUMS=mode,
+        **constants | {"SPLIT": launch.plan.split and constants["SPLIT"]},
+        **launch.plan.attend.options(),
+    )
+    return out, inverse
 
 
 def backward(
@@ -267,114 +305,123 @@ def backward(
 
     `kept` is what `forward` returned beside the context, with the same plan.
     """
-    code = triton_code("linear_backward_triton")
-    query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
+    launch = Launch.of(inputs, options, plan)
     inverse, sums = kept
     grad = dense_rows(grad)
+    with on_device(launch.query):
+        dq, delta = launch_grad_query(launch, grad, inverse, sums)
+        back, mode = launch_sum_queries(launch, grad, inverse, delta)
+        dk, dv = launch_grad_key(launch, grad, (inverse, delta), back, mode)
+    if launch.query.shape[1] != launch.key.shape[1]:
+        dk, dv = sum_groups(dk, launch.key), sum_groups(dv, launch.value)
+    return dq, dk, dv
+
+
+def launch_grad_query(launch: Launch, grad: Tensor, inverse: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient of the query, and that of each row's denominator."""
+    query, key, value, padding, cut = launch.query, launch.key, launch.value, launch.padding, launch.cut
     batch, n_heads, n_query, d_head = query.shape
-    n_kv_heads, n_key, d_value = value.shape[1], value.shape[2], value.shape[3]
-    plan = plan or plan_for(query, value, max(n_query, n_key), batch * n_heads)
-    cut = Cut.of(query, key, options.causal, plan.segment)
-    constants = constants_for(query, value, options, plan)
-    padding = padding_arguments(inputs)
-    grouped = n_heads != n_kv_heads
     dq = empty_like_rows(query, n_heads, n_query, d_head, query.dtype)
+    delta = torch.empty_like(inverse)
+    mode = sums_mode(launch.options.causal, cut.key_segments, launch.plan)
+    triton_code("linear_backward_triton").grad_query[(batch * n_heads * (cut.query_segments - cut.first_segment),)](
+        query,
+        key,
+        value,
+        grad,
+        inverse,
+        delta,
+        sums,
+        dq,
+        padding.lengths,
+        *(stride for tensor in (query, key, value, grad, dq) for stride in tensor.stride()[:3]),
+        n_heads,
+        value.shape[1],
+        n_query,
+        key.shape[2],
+        cut.query_slots,
+        cut.first_segment,
+        cut.query_segments - cut.first_segment,
+        sums.shape[1] if mode != "none" else 0,
+        padding.stride,
+        launch.options.causal,
+        padding.padded,
+        launch.options.normalised,
+        SUMS=mode,
+        **launch.constants,
+        **launch.plan.grad_query.options(),
+    )
+    return dq, delta
+
+
+def launch_sum_queries(launch: Launch, grad: Tensor, inverse: Tensor, delta: Tensor) -> tuple[Tensor, str]:
+    """Return the sums over queries that each segment of keys starts from, and how they are to be read."""
+    query, padding, cut, options = launch.query, launch.padding, launch.cut, launch.options
+    batch, n_heads, n_query, _ = query.shape
+    if options.causal and cut.query_segments == 1:
+        return query.new_empty(0, dtype=torch.float32), "none"
+    back = empty_sums(query, batch * n_heads, cut.query_segments, launch.constants)
+    triton_code("linear_backward_triton").sum_queries[(batch * n_heads * cut.query_segments,)](
+        query,
+        grad,
+        inverse,
+        delta,
+        back,
+        padding.lengths,
+        *query.stride()[:3],
+        *grad.stride()[:3],
+        n_heads,
+        n_query,
+        launch.key.shape[2],
+        cut.query_slots,
+        cut.query_segments,
+        padding.stride,
+        options.causal,
+        padding.padded,
+        options.normalised,
+        **pick(launch.constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
+        **launch.plan.sums.options(),
+    )
+    return gather_sums(back, options.causal, launch.plan, reverse=True)
+
+
+def launch_grad_key(
+    launch: Launch, grad: Tensor, rows: tuple[Tensor, Tensor], back: Tensor, mode: str
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of key and value for each query head. `rows` is 1 / denominator, and its gradient."""
+    query, key, value, padding, cut = launch.query, launch.key, launch.value, launch.padding, launch.cut
+    batch, n_heads, n_query, d_head = query.shape
+    _, n_kv_heads, n_key, d_value = value.shape
+    grouped = n_heads != n_kv_heads
     dk = empty_like_rows(key, n_heads, n_key, d_head, torch.float32 if grouped else key.dtype)
     dv = empty_like_rows(value, n_heads, n_key, d_value, torch.float32 if grouped else value.dtype)
-    delta = torch.empty_like(inverse)
-    with on_device(query):
-        mode = sums_mode(options.causal, cut.key_segments, plan)
-        code.grad_query[(batch * n_heads * (cut.query_segments - cut.first_segment),)](
-            query,
-            key,
-            value,
-            grad,
-            inverse,
-            delta,
-            sums,
-            dq,
-            padding.lengths,
-            *query.stride()[:3],
-            *key.stride()[:3],
-            *value.stride()[:3],
-            *grad.stride()[:3],
-            *dq.stride()[:3],
-            n_heads,
-            n_kv_heads,
-            n_query,
-            n_key,
-            cut.query_slots,
-            cut.first_segment,
-            cut.query_segments - cut.first_segment,
-            sums.shape[1] if mode != "none" else 0,
-            padding.stride,
-            options.causal,
-            padding.padded,
-            options.normalised,
-            SUMS=mode,
-            **constants,
-            **plan.grad_query.options(),
-        )
-        back, back_mode = sums, "none"
-        if not options.causal or cut.query_segments > 1:
-            back = empty_sums(query, batch * n_heads, cut.query_segments, constants)
-            code.sum_queries[(batch * n_heads * cut.query_segments,)](
-                query,
-                grad,
-                inverse,
-                delta,
-                back,
-                padding.lengths,
-                *query.stride()[:3],
-                *grad.stride()[:3],
-                n_heads,
-                n_query,
-                n_key,
-                cut.query_slots,
-                cut.query_segments,
-                padding.stride,
-                options.causal,
-                padding.padded,
-                options.normalised,
-                **pick(constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
-                **plan.sums.options(),
-            )
-            back, back_mode = gather_sums(back, options.causal, plan, reverse=True)
-        code.grad_key[(batch * n_heads * cut.key_segments,)](
-            query,
-            key,
-            value,
-            grad,
-            inverse,
-            delta,
-            back,
-            dk,
-            dv,
-            padding.lengths,
-            *query.stride()[:3],
-            *key.stride()[:3],
-            *value.stride()[:3],
-            *grad.stride()[:3],
-            *dk.stride()[:3],
-            *dv.stride()[:3],
-            n_heads,
-            n_kv_heads,
-            n_query,
-            n_key,
-            cut.key_slots,
-            cut.key_segments,
-            back.shape[1] if back_mode != "none" else 0,
-            padding.stride,
-            options.causal,
-            padding.padded,
-            options.normalised,
-            SUMS=back_mode,
-            **constants,
-            **plan.grad_key.options(),
-        )
-    if grouped:
-        dk, dv = sum_groups(dk, key), sum_groups(dv, value)
-    return dq, dk, dv
+    triton_code("linear_backward_triton").grad_key[(batch * n_heads * cut.key_segments,)](
+        query,
+        key,
+        value,
+        grad,
+        *rows,
+        back,
+        dk,
+        dv,
+        padding.lengths,
+        *(stride for tensor in (query, key, value, grad, dk, dv) for stride in tensor.stride()[:3]),
+        n_heads,
+        n_kv_heads,
+        n_query,
+        n_key,
+        cut.key_slots,
+        cut.key_segments,
+        back.shape[1] if mode != "none" else 0,
+        padding.stride,
+        launch.options.causal,
+        padding.padded,
+        launch.options.normalised,
+        SUMS=mode,
+        **launch.constants,
+        **launch.plan.grad_key.options(),
+    )
+    return dk, dv
 
 
 def sum_groups(gradient: Tensor, like: Tensor) -> Tensor:

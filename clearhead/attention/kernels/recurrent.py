@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel
-from clearhead.attention.kernels.linear import State, features, in_order, kernelized, seen
+from clearhead.attention.kernels.linear import State, features, in_order, kernelized, may_see
 
 __all__ = ["Recurrent"]
 
@@ -70,4 +70,4 @@ def same_document(call: AttentionInputs) -> Bool[Tensor, "batch_or_1 key"]:
     """Check for each position whether its key is of the same document as the one before it."""
     key = rearrange(call.positions.key, "n -> 1 n")
     documents = [term for term in call.mask.terms if term.kind == "document"]
-    return seen(call, documents, key, key - 1) if documents else torch.ones_like(key, dtype=torch.bool)
+    return may_see(call, documents, key, key - 1) if documents else torch.ones_like(key, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Position: how attention comes to know the order of things. One file a kind, one line that registers it.
+"""Positions: how attention knows the order of tokens. Each kind has one file, and one line that registers it.
 
 `Rotary`, `ALiBi` and `T5Bias` act inside attention; `Sinusoidal` and `Learned` are added to the embeddings before it:
 

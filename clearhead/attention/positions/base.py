@@ -66,7 +66,7 @@ class Position(Part):
 @final
 @dataclass(frozen=True)
 class NoPosition(Position):
-    """Attention that knows nothing of order."""
+    """No position: attention that does not know the order of tokens."""
 
     words: ClassVar[str] = "no positions"
 

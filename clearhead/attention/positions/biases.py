@@ -26,7 +26,7 @@ def alibi_slope(head: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor:
 @final
 @dataclass(frozen=True)
 class ALiBi(Position):
-    """Minus a slope times the distance, a slope for each head; nothing is learned."""
+    """ALiBi (Press et al., 2022): subtracts slope × distance from each score, with a fixed slope for each head."""
 
     words: ClassVar[str] = "ALiBi bias"
     bias_kind: ClassVar[str] = "fixed"
@@ -42,7 +42,7 @@ class ALiBi(Position):
 @final
 @dataclass(frozen=True)
 class T5Bias(Position):
-    """A learned number for each head and bucket of distances: exact when near, wider with the logarithm when far.
+    """T5's bias: a learned number for each head and bucket of distances. Far distances share a bucket.
 
     `two_sided` keeps half of the buckets for keys after the query; without it those share the bucket of distance 0.
     `shared`: all layers of a stack have one table, as in T5.

@@ -116,7 +116,9 @@ class LearnedTable(PositionTable):
         return self.table[self.first + start : self.first + start + n]
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
-        if positions.numel() and has_numbers(positions) and not is_captured(positions):
+        # Nobody may read positions while a CUDA graph is captured.
+        captured = positions.is_cuda and torch.cuda.is_current_stream_capturing()
+        if positions.numel() and has_numbers(positions) and not captured:
             self.check(int(positions.min()), int(positions.max()))
         return self.table[positions + self.first if self.first else positions]
 
@@ -130,8 +132,3 @@ class LearnedTable(PositionTable):
                 f"learned positions: this table has positions 0 to {self.length - 1}, and {first} to {last} "
                 "were asked for; shorten the text, or make the model with Learned(length) as long as the longest"
             )
-
-
-def is_captured(positions: Tensor) -> bool:
-    """Check whether a CUDA graph is being captured with these positions: then nobody may read them."""
-    return positions.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -20,7 +20,9 @@ Pairing = Literal["interleaved", "halves"]
 @final
 @dataclass(frozen=True)
 class Rotary(Position):
-    """Turns pairs of entries by position x frequency. Before φ in kernelized attention.
+    """Rotary positions (Su et al., 2021): turns pairs of entries by position x frequency.
+
+    In kernelized attention it turns them before φ.
 
     `pairing`: `interleaved` pairs (0, 1), (2, 3), … as the paper does; `halves` pairs (0, d/2), (1, d/2 + 1), … as
     Llama does. `width`: how many entries turn, from the first; the rest stay as they are. `scaling` changes the

@@ -1,4 +1,4 @@
-"""Weighting: how a row of scores becomes a row of weights. One file a weighting, one line that registers it.
+"""Weightings: how a row of scores becomes a row of weights. Each has one file, and one line that registers it.
 
 A weighting sees `masked` scores, `blocked` (-inf) where the query may not attend, and `allowed`, True where it may. A
 row that may attend nothing gets weights of zero.

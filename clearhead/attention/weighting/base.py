@@ -19,7 +19,7 @@ Amounts = Literal["exponential", "score", "none"]
 
 @kind("weighting")
 class Weighting(Part, ABC):
-    """Weights from scores, one row at a time: what a row gets depends on nothing outside it."""
+    """Turns scores into weights, row by row: a row's weights depend on its own scores only."""
 
     form: ClassVar[str] = "rows"
     """Kind by which kernels are chosen: `softmax`, `argmax`, `kernelized`, or `rows` for another function of a row."""

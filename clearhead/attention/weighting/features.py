@@ -38,7 +38,7 @@ MOST_FEATURES = 1 << 16
 
 @kind("feature map")
 class Features(Part, ABC):
-    """φ: vectors of d_head numbers to vectors of features, none negative."""
+    """A feature map φ: it turns vectors of d_head numbers into vectors of features that are 0 or more."""
 
     kind: ClassVar[str] = "plain"
     """`elu` or `relu`, which kernels may compute themselves; else `plain`."""
@@ -53,7 +53,7 @@ class Features(Part, ABC):
 
 
 class LogFeatures(Features):
-    """A map that is given by its logarithm: exponentials, whose own range a float does not hold.
+    """A feature map that returns log φ: its features are exponentials, and may be too large for a float.
 
     Normalised attention with it works on the logarithms throughout, and no row is lost to overflow or underflow.
     """
@@ -82,7 +82,7 @@ class Elu(Features):
 @final
 @dataclass(frozen=True)
 class Relu(Features):
-    """relu(x); a query whose features meet none of the keys' gets zeros."""
+    """relu(x). A query that shares no positive feature with any key gets zeros."""
 
     kind: ClassVar[str] = "relu"
 

@@ -24,7 +24,7 @@ class SpecialTokens(NamedTuple):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The end as `Rules` take it: none where there is none."""
+        """Return the end tokens as `Rules` takes them: empty where the tokeniser has none."""
         return () if self.end is None else (self.end,)
 
 

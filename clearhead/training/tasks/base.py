@@ -176,12 +176,12 @@ class Task(ABC):
 
     @property
     def reads(self) -> int:
-        """How many tokens of a text the model reads."""
+        """Return how many tokens of a text the model reads."""
         return self.usual_layout().most
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokeniser of what comes in."""
+        """Return the tokeniser of the input."""
         return next(iter(self.tokenizers.values()))
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:

@@ -45,7 +45,7 @@ class Framing:
 
     @property
     def size(self) -> int:
-        """How many tokens it puts around a text."""
+        """Return how many tokens it puts around a text."""
         return len(self.before) + len(self.opening) + len(self.after)
 
     def around(self, ids: Sequence[int], most: int | None = None) -> list[int]:

@@ -89,7 +89,7 @@ class Generate(Task):
 
     @property
     def opened(self) -> bool:
-        """Whether the model has seen documents begin."""
+        """Return whether the model has seen documents begin."""
         return (self.documents or 1) > 1
 
     @staticmethod

@@ -4,7 +4,7 @@ import { afterEach, describe, expect, it } from "vitest";
 import { inTurn, type Options, type Resource, resource, together } from "./resource.svelte";
 
 /** A question whose answers come when the test says so. */
-interface Asked {
+interface Pending {
   word: string;
   signal: AbortSignal;
   answer: (value: string) => void;
@@ -16,7 +16,7 @@ afterEach(() => stop());
 
 class Question {
   word = $state<string | null>("first");
-  asked: Asked[] = [];
+  asked: Pending[] = [];
   errors: unknown[] = [];
   of!: Resource<string>;
 

@@ -8,7 +8,7 @@ export interface Shown {
   restWeight: number;
 }
 
-export interface Wanted {
+export interface KeyChoice {
   weight: ArrayLike<number>;
   /** Where the query stands among the keys, or null if they are another text's. */
   near: number | null;
@@ -19,7 +19,7 @@ export interface Wanted {
   allowed?: ArrayLike<boolean> | null;
 }
 
-export function chooseKeys({ weight, near, chosen, limit, allowed = null }: Wanted): Shown {
+export function chooseKeys({ weight, near, chosen, limit, allowed = null }: KeyChoice): Shown {
   const count = weight.length;
   const order = Array.from({ length: count }, (_, key) => key);
   if (count <= limit + 1) return { keys: order, rest: 0, restWeight: 0 };
