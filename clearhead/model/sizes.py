@@ -16,6 +16,7 @@ from typing import NamedTuple, overload
 from clearhead.attention.heads import Heads, SlicedHeads
 from clearhead.errors import OptionError
 from clearhead.model import presets
+from clearhead.model.arrangements import PreNorm
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.presets import Size
 from clearhead.model.shapes import build_for_shapes
@@ -86,11 +87,14 @@ PRESETS: dict[str, Preset] = {
 """Every preset by name."""
 
 KINDS: dict[str, Kind] = {
-    "encoder-decoder": Kind(lambda size, vocabulary: presets.classic(vocabulary, size=size), 2, 4),
+    "encoder-decoder": Kind(
+        lambda size, vocabulary: presets.classic(vocabulary, size=size, arrangement=PreNorm()), 2, 4
+    ),
     "decoder": Kind(lambda size, vocabulary: presets.llama(size, vocabulary=vocabulary, tied=True), 1, 8 / 3),
     "encoder": Kind(lambda size, vocabulary: presets.bert(size, vocabulary=vocabulary), 1, 4),
 }
-"""Kinds of `sized`: the paper's Transformer, a decoder like Llama (with its output tied), an encoder like BERT."""
+"""Kinds of `sized`: the paper's Transformer with the norm before each branch, a decoder like Llama (with its output
+tied), an encoder like BERT."""
 
 
 def named(name: str, vocabulary: int | None = None) -> Spec:

@@ -13,6 +13,7 @@ from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, generate
 from clearhead.decoding.request import Model
 from clearhead.errors import OptionError
 from clearhead.model import presets
+from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec, Tied
@@ -86,7 +87,7 @@ class Translate(Task):
             task=cls.name,
             corpus=corpus,
             tokenizing=Tokenizing(kind="metaspace"),
-            model=presets.classic(PLACEHOLDER, size=size, dropout=dropout),
+            model=presets.classic(PLACEHOLDER, size=size, dropout=dropout, arrangement=PreNorm()),
             optimizer=Optimizer(
                 lr=5e-3 if size.d_model == 128 else 1e-3,
                 schedule=InverseSqrt(warmup=min(2000, max(100, steps // 4))),
