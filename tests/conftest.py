@@ -6,6 +6,7 @@ Nothing here may import clearhead: jaxtyping's hook must be in place before that
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import matplotlib
@@ -14,13 +15,12 @@ import torch
 from _pytest.doctest import DoctestModule
 
 from tests.covering import mark_quick, mark_thorough
+from tests.scheduling import FilesInTurn, longest_first
 
 PLAIN = Path(__file__).parent / "plain"
 LONG_DOCTESTS = ("clearhead.attention.grid",)
 """An example that checks a part on every kernel, for half a minute; docs/your-own-weighting.md does so too."""
 
-LONGEST = ("tests/docs/test_pages.py", "tests/attack/", "tests/plain/test_compile", "tests/plain/test_grid")
-"""Tests of half a minute and more are begun first, or at the end one worker has one and the others have nothing."""
 OF_SHAPES = ("attention", "craft", "decoding", "model", "rasp", "text", "tracing", "training")
 """Folders whose functions take and give tensors. Tests of the others call the same functions; `make test-all` checks
 shapes in every test.
@@ -62,6 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Doctests())
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn | None:
+    return FilesInTurn(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Collect no garbage while tests are collected, nor ever what is there by then: it stays, and takes a second."""
@@ -75,7 +79,6 @@ def pytest_collection():
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked here
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     mark_thorough(items)
     for item in items:
         if item.name in LONG_DOCTESTS:
@@ -87,6 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("jaxtyping_packages", default=None):
         items[:] = [item for item in items if not item.get_closest_marker("plain")]
     mark_quick(items, OF_SHAPES)
+    longest_first(items)
     if torch.cuda.is_available():
         return
     for item in items:
