@@ -21,8 +21,11 @@ PLAIN = Path(__file__).parent / "plain"
 LONG_DOCTESTS = ("clearhead.attention.grid",)
 """An example that checks a part on every kernel, for half a minute; docs/your-own-weighting.md does so too."""
 
-OF_SHAPES = ("attention", "craft", "decoding", "model", "rasp", "text", "tracing", "training")
-"""Folders whose functions take and give tensors. Tests of the others call the same functions; `make test-all` checks
+OF_SHAPES = (
+    *("attention/", "craft/", "decoding/", "model/", "tracing/", "training/tasks/", "training/test_losses.py"),
+    *("training/test_run.py", "training/test_train.py", "training/test_train_step.py"),
+)
+"""Tests of the modules whose signatures have shapes. Tests of others call the same functions; `make test-all` checks
 shapes in every test.
 """
 
@@ -46,8 +49,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if hooked and collection_path.is_relative_to(PLAIN) else None
 
 
-class Doctests:
-    """Leaves files without an example out of the search for doctests, which imports and inspects every file."""
+class Collecting:
+    """Leaves files unread that have nothing for this session.
+
+    The search for doctests would import and inspect every file, and so does the hook that checks shapes.
+    """
+
+    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
+        if config.option.markexpr != "shapes" or collection_path.suffix != ".py":
+            return None
+        below = collection_path.relative_to(config.rootpath).as_posix().partition("/")[-1]
+        return None if below.startswith(OF_SHAPES) else True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_file(self, file_path: Path):
@@ -59,7 +71,7 @@ class Doctests:
 
 def pytest_configure(config: pytest.Config) -> None:
     # Not as a function here: what a conftest.py has to say of files holds for its own folder alone.
-    config.pluginmanager.register(Doctests())
+    config.pluginmanager.register(Collecting())
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn | None:
