@@ -42,16 +42,21 @@ def install(folder: Path, address: Path) -> None:
 
 
 def serve(address: str, programs: str) -> None:
-    """Fork for every client, for ever."""
+    """Fork for every client, as long as the parent lives."""
+    parent = os.getppid()
     for name in MODULES:
         __import__(name)
     signal.signal(signal.SIGCHLD, wait_for_ended)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
         server.listen()
+        server.settimeout(5)
         print("ready", flush=True)
-        while True:
-            client, _ = server.accept()
+        while os.getppid() == parent:
+            try:
+                client, _ = server.accept()
+            except TimeoutError:
+                continue
             if os.fork() == 0:
                 server.close()
                 os._exit(answer(client, f"{programs}/python"))

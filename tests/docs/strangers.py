@@ -38,8 +38,8 @@ def run_as_stranger(page: Path, home: Path, *, verb: str = "run_page") -> None:
     for one in (package, folder, tests, programs):
         one.mkdir(parents=True)
     shutil.copytree(PROJECT / "clearhead", package / "clearhead")
-    for module in (pages, forked_commands):
-        shutil.copy(module.__file__, tests)
+    for file in (pages.__file__, forked_commands.__file__):
+        shutil.copy(file, tests)
     environment = (
         os.environ
         | ONE_THREAD
