@@ -234,7 +234,8 @@ def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "ro
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Switch to inference and eval mode; every module then goes back to the mode it was in."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    if training:  # else there is nothing to switch, and a walk through a hundred modules takes as long as a token
+        model.eval()
     try:
         with torch.inference_mode():
             yield
