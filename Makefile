@@ -17,7 +17,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 WORKERS := $(shell echo $$(( $(CORES) < 3 ? $(CORES) + 1 : 4 )))
 QUICK_WORKERS := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 # What pytest and the hook make of each file is kept, though the machine may say not to: it takes half of the start.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal --numprocesses
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 UNCHECKED := --jaxtyping-packages=
 NODE := $(VENV)/.installed-node
 MODULES := web/node_modules/.installed

@@ -6,6 +6,7 @@ Nothing here may import clearhead: jaxtyping's hook must be in place before that
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import matplotlib
@@ -14,15 +15,17 @@ import torch
 from _pytest.doctest import DoctestModule
 
 from tests.covering import mark_quick, mark_thorough
+from tests.scheduling import FilesInTurn, longest_first
 
 PLAIN = Path(__file__).parent / "plain"
 LONG_DOCTESTS = ("clearhead.attention.grid",)
 """An example that checks a part on every kernel, for half a minute; docs/your-own-weighting.md does so too."""
 
-LONGEST = ("tests/docs/test_pages.py", "tests/attack/", "tests/plain/test_compile", "tests/plain/test_grid")
-"""Tests of half a minute and more are begun first, or at the end one worker has one and the others have nothing."""
-OF_SHAPES = ("attention", "craft", "decoding", "model", "rasp", "text", "tracing", "training")
-"""Folders whose functions take and give tensors. Tests of the others call the same functions; `make test-all` checks
+OF_SHAPES = (
+    *("attention/", "craft/", "decoding/", "model/", "tracing/", "training/tasks/", "training/test_losses.py"),
+    *("training/test_run.py", "training/test_train.py", "training/test_train_step.py"),
+)
+"""Tests of the modules whose signatures have shapes. Tests of others call the same functions; `make test-all` checks
 shapes in every test.
 """
 
@@ -46,8 +49,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if hooked and collection_path.is_relative_to(PLAIN) else None
 
 
-class Doctests:
-    """Leaves files without an example out of the search for doctests, which imports and inspects every file."""
+class Collecting:
+    """Leaves files unread that have nothing for this session.
+
+    The search for doctests would import and inspect every file, and so does the hook that checks shapes.
+    """
+
+    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
+        if config.option.markexpr != "shapes" or collection_path.suffix != ".py":
+            return None
+        below = collection_path.relative_to(config.rootpath).as_posix().partition("/")[-1]
+        return None if below.startswith(OF_SHAPES) else True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_file(self, file_path: Path):
@@ -59,7 +71,11 @@ class Doctests:
 
 def pytest_configure(config: pytest.Config) -> None:
     # Not as a function here: what a conftest.py has to say of files holds for its own folder alone.
-    config.pluginmanager.register(Doctests())
+    config.pluginmanager.register(Collecting())
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn | None:
+    return FilesInTurn(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -75,7 +91,6 @@ def pytest_collection():
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked here
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     mark_thorough(items)
     for item in items:
         if item.name in LONG_DOCTESTS:
@@ -87,6 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("jaxtyping_packages", default=None):
         items[:] = [item for item in items if not item.get_closest_marker("plain")]
     mark_quick(items, OF_SHAPES)
+    longest_first(items)
     if torch.cuda.is_available():
         return
     for item in items:

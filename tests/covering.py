@@ -4,14 +4,15 @@ Most mistakes are in one part or between two. `@pytest.mark.pairs` on a test lea
 marks the others `thorough`, for `make test-all`; `@pytest.mark.pairs(1)` asks for every value once and for no pairs.
 """
 
+import os
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import pytest
 
-__all__ = ["covering", "few", "mark_quick", "mark_thorough"]
+__all__ = ["covering", "few", "mark_quick", "mark_thorough", "share_of"]
 
 Case = Mapping[str, Hashable]
 
@@ -43,6 +44,11 @@ def few(values: Iterable[Any], count: int, mark: pytest.MarkDecorator = pytest.m
     return [one if place < count else pytest.param(one, marks=mark) for place, one in enumerate(values)]
 
 
+def share_of(count: int) -> int:
+    """Return how many of so many random examples to try: a quarter in `make test`, all of them in `make test-all`."""
+    return count if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else max(1, count // 4)
+
+
 def mark_thorough(items: Sequence[pytest.Item]) -> None:
     """Mark `thorough` those cases of tests marked `pairs` that the others do not need to show every pair."""
     tests = defaultdict(list)
@@ -60,10 +66,11 @@ def mark_thorough(items: Sequence[pytest.Item]) -> None:
                 case.add_marker(pytest.mark.thorough)
 
 
-def mark_quick(items: Sequence[pytest.Item], of_shapes: Container[str]) -> None:
+def mark_quick(items: Sequence[pytest.Item], of_shapes: tuple[str, ...]) -> None:
     """Mark `brief` up to three cases of every test that is neither slow nor thorough: `make test-fast` runs them.
 
-    They are the first, the middle and the last. The first is marked `shapes` too if its folder has shapes to check.
+    They are the first, the middle and the last. The first is marked `shapes` too where its path, below `tests` or
+    `clearhead`, begins with one of `of_shapes`.
     """
     tests = defaultdict(list)
     for item in items:
@@ -72,11 +79,10 @@ def mark_quick(items: Sequence[pytest.Item], of_shapes: Container[str]) -> None:
     for cases in tests.values():
         for place in {0, len(cases) // 2, len(cases) - 1}:
             cases[place].add_marker(pytest.mark.brief)
-        if folder_of(cases[0]) in of_shapes:
+        if path_below(cases[0]).startswith(of_shapes):
             cases[0].add_marker(pytest.mark.shapes)
 
 
-def folder_of(item: pytest.Item) -> str:
-    """Return the room a test is of: `attention` for what is in tests/attention or clearhead/attention."""
-    _, *folders, _ = item.nodeid.partition("::")[0].split("/")
-    return folders[0] if folders else ""
+def path_below(item: pytest.Item) -> str:
+    """Return the path of a test's file below tests or clearhead."""
+    return item.nodeid.partition("::")[0].partition("/")[-1]

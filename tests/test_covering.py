@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.covering import covering, folder_of, mark_quick, mark_thorough
+from tests.covering import covering, mark_quick, mark_thorough, path_below
 
 AXES = {"similarity": "abcd", "weighting": "abcdefg", "mask": "abc", "heads": "abc", "dtype": "ab"}
 
@@ -96,22 +96,22 @@ def test_the_marker_leaves_pairs_to_make_test_and_the_rest_to_test_all():
 def test_three_cases_of_each_quick_test_are_brief_and_shapes_are_checked_in_the_first():
     items = [Item("product", None, **case) for case in cases(a=range(3), b=range(3))]
     items += [Item("slow", None, marks=["slow"]), Item("half", None, marks=["thorough"], a=1), Item("half", None, a=2)]
-    mark_quick(items, {"model"})
+    mark_quick(items, ("attention/", "model/"))
     brief = [place for place, item in enumerate(items) if pytest.mark.brief in item.marks]
     assert brief == [0, 4, 8, 11]
     assert [place for place, item in enumerate(items) if pytest.mark.shapes in item.marks] == [0, 11]
     elsewhere = [Item("page", None)]
-    mark_quick(elsewhere, {"serve"})
+    mark_quick(elsewhere, ("serve/",))
     assert elsewhere[0].marks == [pytest.mark.brief]
 
 
 @pytest.mark.parametrize(
-    ("nodeid", "folder"),
+    ("nodeid", "path"),
     [
-        ("tests/attention/kernels/test_flex.py::test_it[1]", "attention"),
-        ("clearhead/model/sizes.py::clearhead.model.sizes", "model"),
-        ("tests/test_taps.py::test_a/b", ""),
+        ("tests/attention/kernels/test_flex.py::test_it[1]", "attention/kernels/test_flex.py"),
+        ("clearhead/model/sizes.py::clearhead.model.sizes", "model/sizes.py"),
+        ("tests/test_taps.py::test_a/b", "test_taps.py"),
     ],
 )
-def test_a_test_is_of_the_folder_below_the_first(nodeid, folder):
-    assert folder_of(SimpleNamespace(nodeid=nodeid)) == folder
+def test_the_path_of_a_test_begins_below_the_first_folder(nodeid, path):
+    assert path_below(SimpleNamespace(nodeid=nodeid)) == path

@@ -1,4 +1,7 @@
-"""What holds for every view: its link restores it, its pictures are saved, anyone can use it, and errors are told."""
+"""What holds for every view: its text can be read, its link restores it, its pictures are saved, anyone can use it.
+
+Each view is opened once, for all four. And errors are told.
+"""
 
 import io
 import json
@@ -11,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from tests.browser.looking import missing
-from tests.browser.watching import NUMBERED, SITE, SOURCE, VIEWS, address_of, ask, comes_to, shown, steady
+from tests.browser.watching import NUMBERED, SITE, SOURCE, VIEWS, Tabs, address_of, ask, comes_to, shown, steady
 
 pytestmark = pytest.mark.slow
 
@@ -35,9 +38,73 @@ STATES = {
 """Each view somewhere else than where it opens."""
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_link_restores_the_view(tabs, view):
-    page = tabs.open(view, **STATES[view], theme="dark")
+LEAST = 11
+"""Pixels of the smallest letters, after all scaling."""
+SIZES = {"phone": {"width": 390, "height": 844}, "desk": {"width": 1280, "height": 800}}
+TOO_SMALL = """least => {
+    const found = [];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const text = walker.currentNode.textContent.trim(), owner = walker.currentNode.parentElement;
+        if (!text || owner.closest(".hidden, title, desc, script, style, select, option")) continue;
+        const box = owner.getBoundingClientRect(), style = getComputedStyle(owner);
+        if (!box.width || !box.height || style.visibility === "hidden") continue;
+        const matrix = owner.closest("svg") && owner.getScreenCTM?.();
+        const scale = matrix ? Math.hypot(matrix.a, matrix.b) : 1;
+        const size = parseFloat(style.fontSize) * scale;
+        if (size < least - 0.01) found.push(`${size.toFixed(1)} px: ${text.slice(0, 30)} (${owner.tagName}.${
+            owner.getAttribute("class") ?? ""})`);
+    }
+    return [...new Set(found)];
+}"""
+RUNS_OFF = """() => {
+    const wide = document.documentElement.clientWidth;
+    if (document.documentElement.scrollWidth <= wide) return [];
+    return [...document.querySelectorAll("body *")]
+        .filter(each => each.getBoundingClientRect().right > wide + 0.5)
+        .map(each => `${each.tagName}.${each.getAttribute("class") ?? ""}: ${each.getBoundingClientRect().right}`);
+}"""
+
+
+@pytest.fixture(scope="module", params=VIEWS)
+def opened(request, chromium, home):
+    """A view and its page, as wide as a phone."""
+    tabs = Tabs(chromium, home)
+    page = tabs.open(request.param, window=SIZES["phone"], **STATES[request.param])
+    yield request.param, page, tabs
+    tabs.close()
+
+
+@pytest.fixture
+def everywhere(opened):
+    """The same for each test: nothing it does leads to an error on the page, or to a request to anyone else."""
+    yield opened
+    opened[-1].check()
+
+
+def test_no_text_is_too_small_and_nothing_runs_off_the_side(everywhere):
+    view, page, _ = everywhere
+    check_readable(page, view)
+
+
+@pytest.mark.parametrize("view", ["design", "steps", "model"])
+def test_all_can_be_read_where_a_view_opens_too(tabs, view):
+    check_readable(tabs.open(view, window=SIZES["phone"]), view)
+
+
+def check_readable(page, view):
+    for size in SIZES.values():
+        page.set_viewport_size(size)
+        steady(page, view)
+        assert page.evaluate(TOO_SMALL, LEAST) == [], size
+        assert page.evaluate(RUNS_OFF) == [], size
+
+
+def test_a_link_restores_the_view(everywhere):
+    view, page, tabs = everywhere
+    page.set_viewport_size(SIZES["desk"])
+    page.get_by_test_id("theme").click()
+    comes_to(page, theme="dark")
     there = steady(page, view)
     again = tabs.reopen(page)
     shown(again, view)
@@ -46,14 +113,18 @@ def test_a_link_restores_the_view(tabs, view):
     expect(again.locator("html")).to_have_attribute("data-theme", "dark")
     again.evaluate("view => { location.hash = `#/${view}`; }", view)
     expect(again.get_by_test_id(f"view-{view}")).not_to_have_text(there)
+    again.close()
+    page.get_by_test_id("theme").click()
 
 
-@pytest.mark.parametrize("view", [view for view in VIEWS if view != "spaces"])  # which has tables, and no picture
-def test_its_pictures_are_saved(tabs, view):
-    page = tabs.open(view, **{name: value for name, value in STATES[view].items() if name != "box"})
+def test_its_pictures_are_saved(everywhere):
+    view, page, tabs = everywhere
+    if "box" in STATES[view]:
+        page = tabs.open(view, **{name: value for name, value in STATES[view].items() if name != "box"})
+    page.set_viewport_size(SIZES["desk"])
     steady(page, view)
     buttons = page.get_by_test_id("save").all()
-    assert buttons
+    assert bool(buttons) == (view != "spaces")  # which has tables, and no picture
     blank = tabs.context().new_page()
     for button in buttons:
         drawn = button.evaluate(PICTURE)
@@ -65,6 +136,7 @@ def test_its_pictures_are_saved(tabs, view):
             check_png(data)
         else:
             check_svg(data, drawn, blank)
+    blank.close()
 
 
 PLACES = """svg => {
@@ -103,11 +175,11 @@ def check_png(data):
     assert len(image.convert("RGB").getcolors(1 << 24)) > 2
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_no_serious_fault(tabs, view):
+def test_axe_finds_no_serious_fault(everywhere):
     if not AXE.exists():
         missing("axe-core is not installed; run `make web`")
-    page = tabs.open(view, **STATES[view])
+    view, page, _ = everywhere
+    page.set_viewport_size(SIZES["desk"])
     steady(page, view)
     page.evaluate(AXE.read_text(encoding="utf-8"))
     for theme in ("light", "dark"):

@@ -245,7 +245,8 @@ def test_a_variant_is_trained_resumed_evaluated_translated_with_and_looked_into(
     ids=lambda one: "-".join(one) if isinstance(one, list) else "",
 )
 def test_a_variant_stands_in_the_recipe(command, files, tmp_path, variant, written):
-    code, out, err = command(tmp_path / "run", *files["translate"], *variant, "--dry-run")
+    # Few tokens: a dry run times some steps.
+    code, out, err = command(tmp_path / "run", *files["translate"], *variant, "--tokens", 64, "--dry-run")
     assert code == 0, err
     model = json.loads(out)["model"]
     for block in (*model["encoder"]["blocks"], *model["decoder"]["blocks"]):

@@ -11,7 +11,6 @@ from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.kv_source import FromMemory, FromSelf
 from clearhead.model.presets import Size
-from tests.covering import few
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,7 +35,18 @@ def padded(name, model):
     return functools.partial(model, **{lengths: torch.tensor([9, 4])}) if lengths else model
 
 
-@pytest.mark.parametrize(("name", "training"), [*((name, True) for name in MODELS), ("gpt2", False), ("bert", False)])
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [
+        ("tiny", True),
+        ("llama", True),
+        ("bert", False),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (("gpt2", True), ("gpt2", False), ("bert", True))
+        ),
+    ],
+)
 @pytest.mark.slow
 def test_a_model_traces_as_one_graph(name, training):
     torch._dynamo.reset()
@@ -54,7 +64,8 @@ def results(run, model, tokens, wanted):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("name", few(["tiny", "llama"], 1))
+@pytest.mark.parametrize("name", ["tiny", "llama"])
+@pytest.mark.thorough  # a layer is compiled in test_compile.py, and a model traced to the same graph below
 def test_a_compiled_model_is_the_same_in_outputs_and_gradients(name):
     torch._dynamo.reset()
     size = Size(1, 16, 2, 2, 32)

@@ -12,7 +12,7 @@ import torch
 from clearhead import weighting
 from clearhead.attention.kernels import chunked
 from clearhead.decoding import Beam, Greedy, Rules, caches
-from tests.covering import few
+from tests.covering import covering, few
 from tests.decoding.laws import broken_laws, case_of
 from tests.decoding.models import PLAIN, allowed_pairs, build, models, on_axes
 from tests.decoding.plain import all_unlike, every_output
@@ -20,10 +20,15 @@ from tests.decoding.plain import all_unlike, every_output
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 RUN = []
+ONCE = covering([choices.chosen for choices in models()], 1)
+EVERY_VALUE = [
+    pytest.param(one, marks=() if place in ONCE else pytest.mark.thorough) for place, one in enumerate(models())
+]
+"""Every value of every axis is in a model that `make test` runs; every pair in one of `make test-all`."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choices", few(models(), 60), ids=str)
+@pytest.mark.parametrize("choices", EVERY_VALUE, ids=str)
 def test_the_laws_hold(choices, monkeypatch):
     monkeypatch.setattr(caches, "FIRST_COLUMNS", 4)  # so that these short texts outgrow it
     monkeypatch.setattr(chunked, "CHUNK", 2)
@@ -42,7 +47,7 @@ LARGE = {
 """Sizes from which on a step goes ways of its own, set so that these small models go them too."""
 
 
-@pytest.mark.parametrize("choices", few(models()[:25], 10), ids=str)
+@pytest.mark.parametrize("choices", few(models()[:25], 6), ids=str)
 @pytest.mark.slow
 def test_the_laws_hold_on_the_ways_of_large_models(choices, monkeypatch):
     for name, size in LARGE.items():
@@ -73,7 +78,7 @@ FEW = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choices", few(FEW, 6), ids=str)
+@pytest.mark.parametrize("choices", few(FEW, 4), ids=str)
 def test_a_wide_beam_finds_the_best_of_all_outputs(choices):
     """320 beams leave nothing out before length 5, where all that are compared have one length."""
     case = case_of(build(choices, FIVE), (2, 4), vocabulary=FIVE)

@@ -17,6 +17,7 @@ from clearhead.errors import ClearheadError, DataError
 from clearhead.text import lines
 from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts, spool
 from clearhead.text.problems import Place, Problems
+from tests.covering import share_of
 
 LINE_TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\n\r"))
 BYTES = st.lists(
@@ -353,7 +354,7 @@ def test_of_a_line_in_parts_what_comes_before_the_bad_part_is_kept(file):
     assert problems.counts == {"invalid UTF-8": 1}
 
 
-@settings(max_examples=500)
+@settings(max_examples=share_of(500))
 @given(st.lists(LINE_TEXT, min_size=1), st.sampled_from(["\n", "\r\n"]))
 @example(["\ufeffx"], "\n")
 @pytest.mark.slow
@@ -364,7 +365,7 @@ def test_any_text_written_as_lines_comes_back(folder, written, end):
     assert "".join(part.text for part in read_parts(str(path), Problems())) == "".join(f"{line}\n" for line in written)
 
 
-@settings(max_examples=500)
+@settings(max_examples=share_of(500))
 @given(BYTES)
 @pytest.mark.slow
 def test_any_bytes_give_as_many_lines_as_they_have(folder, content):
@@ -381,7 +382,7 @@ def test_any_bytes_give_as_many_lines_as_they_have(folder, content):
         assert text is None or raw in (text.encode(), text.encode() + b"\r")
 
 
-@settings(max_examples=500)
+@settings(max_examples=share_of(500))
 @given(BYTES.map(lambda content: gzip.compress(content, mtime=0)), st.data())
 @pytest.mark.slow
 def test_gzip_files_with_any_damage_are_read_or_refused(folder, packed, data):

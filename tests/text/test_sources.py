@@ -17,6 +17,7 @@ from clearhead.errors import ClearheadError, DataError, OptionError
 from clearhead.text.lines import MAX_LINE, PIECE
 from clearhead.text.problems import Place, Problems
 from clearhead.text.sources import Aligned, Documents, Record, Source, Table, check_choice, check_paths
+from tests.covering import share_of
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\n\r"))
 FULL = TEXT.filter(str.strip)
@@ -454,7 +455,7 @@ def sources_of(path: str, other: str) -> list[Source]:
     return [Aligned(source=(path,), target=(other,)), *tables, *documents]
 
 
-@settings(max_examples=250)
+@settings(max_examples=share_of(250))
 @given(BYTES, BYTES)
 @example(b"a\xc3\nb", b"a\n\x1f\n")
 @pytest.mark.slow
@@ -475,7 +476,7 @@ def test_any_bytes_give_records_or_an_error_of_the_family(folder, one, other):
             event(f"{type(source).__name__} is refused")
 
 
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @given(BYTES)
 @pytest.mark.slow
 def test_gzip_and_plain_give_the_same(folder, content):
@@ -496,7 +497,7 @@ def outcome(source: Source) -> tuple[list[Record], dict[str, int], str]:
     return found, problems.counts, ""
 
 
-@settings(max_examples=200)
+@settings(max_examples=share_of(200))
 @given(st.lists(st.tuples(FULL, FULL, st.sampled_from(["fine", "source", "target", "both"])), min_size=1))
 @pytest.mark.slow
 def test_aligned_files_stay_aligned_without_their_bad_lines(folder, rows):
@@ -530,7 +531,7 @@ def tables(draw, text=FULL):
 WITH_ENDS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\r")).filter(str.strip)
 
 
-@settings(max_examples=250)
+@settings(max_examples=share_of(250))
 @given(tables(WITH_ENDS), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), st.booleans())
 @pytest.mark.slow
 def test_what_csv_writes_comes_back(folder, table, quoting, named):
@@ -543,7 +544,7 @@ def test_what_csv_writes_comes_back(folder, table, quoting, named):
     assert read(source) == rows
 
 
-@settings(max_examples=250)
+@settings(max_examples=share_of(250))
 @given(tables(WITH_ENDS), st.booleans())
 @pytest.mark.slow
 def test_what_json_writes_comes_back(folder, table, escaped):
@@ -554,7 +555,7 @@ def test_what_json_writes_comes_back(folder, table, escaped):
     assert read(Table(paths=(str(path),), columns=tuple(names), fields=tuple(names))) == rows
 
 
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(tables(FULL.map(lambda text: text.replace("\t", " x"))))
 @pytest.mark.slow
 def test_what_is_between_tabs_comes_back(folder, table):
@@ -564,7 +565,7 @@ def test_what_is_between_tabs_comes_back(folder, table):
     assert read(Table(paths=(str(path),), columns=tuple(names), fields=tuple(names))) == rows
 
 
-@settings(max_examples=300)
+@settings(max_examples=share_of(300))
 @given(st.lists(TEXT, min_size=1).filter(lambda lines: any(map(str.strip, lines))))
 @pytest.mark.slow
 def test_any_text_comes_back_as_documents(folder, lines):
@@ -576,7 +577,7 @@ def test_any_text_comes_back_as_documents(folder, lines):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@settings(max_examples=400)
+@settings(max_examples=share_of(400))
 @given(BYTES, BYTES)
 def test_many_more_bytes_give_records_or_an_error_of_the_family(folder, one, other):
     test_any_bytes_give_records_or_an_error_of_the_family.hypothesis.inner_test(folder, one, other)
