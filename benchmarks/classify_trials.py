@@ -56,7 +56,7 @@ BASE: dict[str, Any] = {
     "table_rate": 1.0,
     "scaled": False,
     "looks": 10,
-    "ngram_logits": None,
+    "ngram_logits": None,  # or the probability that a text is without the wide logits in training
 }
 """The default of 2026-11-15, and everything that a variant may change."""
 NG = {"ngrams": (2, 3), "epochs": 8, "least": 400}
@@ -365,7 +365,11 @@ class Classifier(nn.Module):
             for table, h in zip(self.wide, hashed, strict=True):
                 logits = logits + (F.embedding(h, table) * keep[..., None]).sum(1) / mask.sum(1, keepdim=True).sqrt()
         if self.ngram_logits is not None:
-            logits = logits + self.alpha * self.ngram_logits(t, mask.sum(1))
+            with torch.no_grad():
+                wide = self.alpha * self.ngram_logits(t, mask.sum(1))
+            if self.training:
+                wide = wide * (torch.rand(len(t), 1, device=t.device) >= o["ngram_logits"])
+            logits = logits + wide
         return logits
 
 
@@ -431,12 +435,12 @@ def run_line(parts: list[list[tuple[str, str]]], labels: list[str]) -> dict[str,
     return {"test_last": round(test.accuracy, 4), "dev_last": round(dev.accuracy, 4), "features": dev.features}
 
 
-def add_wide_part(model: Classifier, tokens: Tokens, rows: list[list[int]], wanted: list[int], drop: float) -> None:
+def add_wide_part(model: Classifier, tokens: Tokens, rows: list[list[int]], wanted: list[int]) -> None:
     from clearhead.model.wide import NgramLogits
     from clearhead.training.wide import fit_wide
 
     classes = model.out.out_features
-    part = NgramLogits(dropout=drop).build(tokens.size, classes)
+    part = NgramLogits().build(tokens.size, classes)
     fit_wide(part, rows, F.one_hot(torch.tensor(wanted), classes).float(), tokens.made)
     model.ngram_logits = part
 
@@ -460,7 +464,7 @@ def run_trial(data: Path, name: str, lines: int, seed: int, *, o: dict[str, Any]
     chance = random.Random(seed)
     model = Classifier(o, tokens.size, len(labels))
     if o["ngram_logits"] is not None:
-        add_wide_part(model, tokens, *parts[0], o["ngram_logits"])
+        add_wide_part(model, tokens, *parts[0])
     model = model.to(device)
     tables = [model.table, *model.grams]
     learned = [one for one in model.parameters() if one.requires_grad]

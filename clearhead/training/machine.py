@@ -12,7 +12,14 @@ from clearhead.devices import choose_device
 from clearhead.errors import OptionError
 from clearhead.training.recipe import Machine
 
-__all__ = ["ThreadWatch", "matmul_speed", "prepare_machine", "resolve_machine", "serving_threads", "with_serving_threads"]
+__all__ = [
+    "ThreadWatch",
+    "matmul_speed",
+    "prepare_machine",
+    "resolve_machine",
+    "serving_threads",
+    "with_serving_threads",
+]
 
 TRIAL_SECONDS = 0.15
 WORTH = 1.1

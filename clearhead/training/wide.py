@@ -24,7 +24,7 @@ class Letters(NamedTuple):
 
     starts: Keys
     groups: Keys
-    count: int
+    n_groups: int
 
     def inside(self, documents: Keys, ids: Keys) -> tuple[Keys, Keys]:
         """Return the groups within tokens, and the documents they are in."""
@@ -63,7 +63,7 @@ def count_ngrams(rows: Sequence[Sequence[int]], letters: Letters, buckets: int) 
 def fit_wide(part: ToNgramLogits, rows: Sequence[Sequence[int]], target: Tensor, tokenizer: Tokenizer) -> None:
     """Fill the tables of a wide part. `target` has the probability of each class for each row of ids."""
     letters = letters_of(tokenizer)
-    widths = (tokenizer.vocabulary, part.buckets, letters.count)
+    widths = (tokenizer.vocabulary, part.buckets, letters.n_groups)
     weights, columns, values, documents = list[NDArray[np.float32]](), list[Keys](), list[Tensor](), list[Keys]()
     for place, found in enumerate(count_ngrams(rows, letters, part.buckets)):
         document, key, count = unique_pairs(*found)
@@ -87,10 +87,10 @@ def fill_tables(part: ToNgramLogits, fitted: Tensor, weights: list[NDArray[np.fl
     """Copy weights, times their idf, into the tables; of letters the sums over each token."""
     token, pair, group = (weight[:, None] for weight in weights)
     of_token, of_pair, of_group, bias = fitted.split([len(token), len(pair), len(group), 1])
-    part.bias.copy_(bias[0])
+    part.get_buffer("bias").copy_(bias[0])
     tables = {"token": of_token.numpy() * token, "pair": of_pair.numpy() * pair}
     tables["letters"] = letters.add_up(of_group.numpy() * group)
     squares = {"token": weights[0] ** 2, "pair": weights[1] ** 2, "letters": letters.add_up(weights[2] ** 2)}
     for name, table in tables.items():
-        part.table[name].copy_(torch.from_numpy(table))
-        part.square[name].copy_(torch.from_numpy(squares[name]))
+        part.get_buffer(f"table_{name}").copy_(torch.from_numpy(table))
+        part.get_buffer(f"square_{name}").copy_(torch.from_numpy(squares[name]))
