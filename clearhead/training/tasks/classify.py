@@ -44,8 +44,11 @@ MOST_SHOWN = 20
 """Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""
 LITTLE = 200_000
 """Bytes of text below which a corpus is little: a few hundred records, and one in twenty of them to evaluate on."""
+LEAST_SCALE, MUCH = 1 / 16, 3_000_000
+"""The Transformer's logits count fully beside the wide part's with so many bytes of text, with less of it less, down to
+this factor: in trials 1/8 or less was best up to 270 kB, 1/2 at 2.4 MB and 1 at 3.4 MB."""
 MOST_WEIGHTS = 1 << 22
-"""The most weights that the table of pairs in a wide part has: with many classes it has fewer rows."""
+"""The most weights that a table of pairs or triples in a wide part has: with many classes it has fewer rows."""
 RARE = 20
 """Of a label with fewer training records, a model from scratch learns next to nothing: it is said."""
 
@@ -96,14 +99,16 @@ class Classify(Task):
         has the trials.
         """
         little = n_bytes < LITTLE
-        output = Classes(2, pool="mean", ngrams=NgramLogits(transformer_scale=0.25 if little else 1.0))
+        output = Classes(
+            2, pool="mean", ngrams=NgramLogits(transformer_scale=min(1.0, max(LEAST_SCALE, n_bytes / MUCH)))
+        )
         tokens = min(4096, max(512, 1 << round(math.log2(max(n_bytes / 4 / 32, 1)))))
         steps = epochs(4, n_bytes / 4, tokens, least=800)
         return Recipe(
             task=cls.name,
             corpus=corpus,
             tokenizing=Tokenizing(kind="metaspace", lower=True, size_factor=4.0),
-            model=encoder(Size(1 if little else 2, 128, 4, 4, 256), output, 0.4),
+            model=encoder(Size(1 if little else 2, 128, 4, 4, 256), Classes(2, pool="mean", ngrams=ngrams), 0.4),
             optimizer=Optimizer(
                 lr=1e-3,
                 schedule=Cosine(warmup=steps // 10),
