@@ -99,9 +99,7 @@ class Classify(Task):
         has the trials.
         """
         little = n_bytes < LITTLE
-        output = Classes(
-            2, pool="mean", ngrams=NgramLogits(transformer_scale=min(1.0, max(LEAST_SCALE, n_bytes / MUCH)))
-        )
+        ngrams = NgramLogits(transformer_scale=min(1.0, max(LEAST_SCALE, round(n_bytes / MUCH, 3))))
         tokens = min(4096, max(512, 1 << round(math.log2(max(n_bytes / 4 / 32, 1)))))
         steps = epochs(4, n_bytes / 4, tokens, least=800)
         return Recipe(
