@@ -25,6 +25,7 @@ from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.sampling import Chooser, Greedy
 from clearhead.decoding.session import Session, open_session, pad_right
 from clearhead.decoding.topk import top_candidates
+from clearhead.devices import fewer_threads_if_busy
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 
@@ -70,6 +71,20 @@ def generate(
     request = check_request(model, inputs, prefix, rules, candidates)
     if not request.inputs:
         return []
+    # Several sentences have steps that are large enough for all threads, on a busy machine too.
+    alone = (
+        fewer_threads_if_busy(request.decoder.embedding.table.device)
+        if len(request.inputs) == 1
+        else contextlib.nullcontext()
+    )
+    with alone:
+        return find_hypotheses(model, request, method, rules, candidates)
+
+
+def find_hypotheses(
+    model: Model, request: Request, method: Chooser | Beam, rules: Rules, candidates: int
+) -> list[list[Hypothesis]]:
+    """Return what `generate` does, for a request that was checked."""
     simple = isinstance(method, Greedy) and rules.forbids_nothing and not candidates
     if isinstance(method, Beam) or (simple and records(request.decoder.embedding.table.device)):
         with eval_mode(model):
