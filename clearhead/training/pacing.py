@@ -104,9 +104,11 @@ class Pacing:
         """Return about how many steps there will be in all: it stays the same until it is wrong by a twentieth."""
         if self.is_over():
             return done
-        expected = self.expected_total(done)
+        expected = max(done + 1, self.expected_total(done))
         if abs(expected / self.announced - 1) > TOLERANCE:
             self.announced = round_to_two_digits(expected)
+        if self.announced <= done:  # the next number of two digits, so that it need not change at every step
+            self.announced = round_to_two_digits(math.ceil(1.05 * expected))
         return max(done + 1, self.announced)
 
     def state(self) -> dict[str, float]:
