@@ -69,7 +69,7 @@ class ToNgramLogits(Tapped):
         """Return the logits of each row; of row b the first `lengths[b]` tokens count."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         inside = torch.ones_like(tokens, dtype=torch.bool) if lengths is None else places < lengths.unsqueeze(1)
-        logits = self.get_buffer("bias").expand(len(tokens), -1)
+        logits = self.get_buffer("bias")
         for name, order in ORDERS.items():
             keys = tokens if order == 1 else hash_ngrams(tokens, order, self.buckets)
             logits = logits + self.tap(name, self.score(name, keys, inside & (places >= order - 1)))

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from clearhead import export
 from clearhead.interop.export.huggingface import HuggingFace
+from clearhead.model import presets
 from clearhead.model.outputs import Classes
 from clearhead.model.wide import NgramLogits
 from clearhead.text.tokenizer import Tokenizer
@@ -108,9 +110,19 @@ def test_a_trace_has_both_parts_and_answers_as_the_run(run):
     assert lens(found, made.model)[-1].rows[0][0].log_prob == pytest.approx(answer["score"], abs=1e-5)
 
 
-def test_no_class_of_hugging_face_has_it(run):
-    blocked = HuggingFace().blocks(run[0].model.spec, "classify")
-    assert blocked
+def test_no_class_of_hugging_face_has_it():
+    plain = replace(presets.bert("tiny", vocabulary=50), output=replace(WIDE, pool="first", hidden=True, ngrams=None))
+    assert HuggingFace().blocks(plain, "classify") == []
+    wide = replace(plain, output=replace(plain.output, ngrams=WIDE.ngrams))
+    assert any("output.ngrams" in reason for reason in HuggingFace().blocks(wide, "classify"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+def test_a_graph_has_it(run, to, tmp_path):
+    """Each export is loaded by its peer and compared with the run before it is left."""
+    pytest.importorskip("onnxruntime")
+    assert export(run[0], to=to, path=tmp_path / to).figures.difference < 1e-5
 
 
 @pytest.mark.slow
