@@ -5,6 +5,7 @@ Every trial is one corpus, one number of lines, one seed; results are lines of J
 gzipped, in the folders `sst2` and `ag_news_small` below `--data`.
 
     python benchmarks/classify_trials.py --data DATA --out trials.jsonl --workers 12 --seeds 1,2,3 --minutes 9
+    python benchmarks/classify_trials.py --data DATA --out trials.jsonl --workers 4 --minutes 8 --only plan
 """
 
 import argparse
@@ -55,6 +56,7 @@ BASE: dict[str, Any] = {
     "table_rate": 1.0,
     "scaled": False,
     "looks": 10,
+    "ngram_logits": None,  # or the probability that a text is without the wide logits in training
 }
 """The default of 2026-11-15, and everything that a variant may change."""
 NG = {"ngrams": (2, 3), "epochs": 8, "least": 400}
@@ -128,7 +130,69 @@ VARIANTS |= {
         "d64": {"d": 64, "ff": 128},
     }.items()
 }
+CLEARHEAD = {
+    "tokens": "clearhead",
+    "scaled": True,
+    "epochs": 4,
+    "least": 800,
+    "batch": 0,
+    "layers": 0,
+    "looks": 5,
+}
+"""Clearhead's default of 2026-11-16: `batch` and `layers` 0 are those of `Classify.default_recipe` for the text."""
+NARROW_DROPOUT = {"dropout": 0.2, "embedding_dropout": 0.2}
+VARIANTS |= {
+    f"c{name}": CLEARHEAD | change
+    for name, change in {
+        "": {},
+        "-wide5": {"ngram_logits": 0.5},
+        "-wide0": {"ngram_logits": 0.0},
+        "-wide10": {"ngram_logits": 1.0},
+        "-ng23": {"ngrams": (2, 3)},
+        "-wd2": {"word_dropout": 0.2},
+        "-d2": NARROW_DROPOUT,
+        "-L1": {"layers": 1},
+        "-e8": {"epochs": 8, "least": 1600},
+        "-r0": {"r_drop": 0.0},
+        "-wide5-d2": {"ngram_logits": 0.5, **NARROW_DROPOUT},
+        "-wide5-e8": {"ngram_logits": 0.5, "epochs": 8, "least": 1600},
+        "-wide5-wd2": {"ngram_logits": 0.5, "word_dropout": 0.2},
+        "-wide5-r0": {"ngram_logits": 0.5, "r_drop": 0.0},
+        "-wide10-d2": {"ngram_logits": 1.0, **NARROW_DROPOUT},
+        "-wide10-ng23": {"ngram_logits": 1.0, "ngrams": (2, 3)},
+        "-wide10-wd2": {"ngram_logits": 1.0, "word_dropout": 0.2},
+        "-wide10-d2-e8": {"ngram_logits": 1.0, **NARROW_DROPOUT, "epochs": 8, "least": 1600},
+        "-wide8": {"ngram_logits": 0.8},
+    }.items()
+}
+VARIANTS["line"] = {"tokens": "line"}
+"""The linear model that `clearhead train` prints as the line to beat, on the same training records."""
+ALPHAS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Factors of the wide logits that the last weights are tried with: accuracy and loss on dev and test records."""
 SIZES = (("sst2", 500), ("ag", 500), ("sst2", 5000), ("ag", 0), ("sst2", 0))
+FIRST = ("line", "c-wide10", "c-wide5")
+SECOND = (
+    "c-wide10-d2",
+    "c-wide0",
+    "c-wide5-d2",
+    "c-ng23",
+    "c-wide10-ng23",
+    "c-wd2",
+    "c-d2",
+    "c-L1",
+    "c-e8",
+    "c-r0",
+    "c",
+)
+THIRD = ("c-wide10-d2-e8", "c-wide5-e8", "c-wide10-wd2", "c-wide5-wd2", "c-wide5-r0", "c-wide8")
+PLAN = [
+    [variant, name, lines, seed]
+    for variants, seeds in ((FIRST, (1,)), (SECOND, (1,)), (FIRST, (2, 3)), (THIRD, (1,)), (SECOND[:4], (2, 3)))
+    for seed in seeds
+    for variant in variants
+    for name, lines in (("ag", 0), ("sst2", 0), ("ag", 500), ("sst2", 500), ("sst2", 5000))
+]
+"""The trials of 2026-11-16 with Clearhead's tokens and scaled embeddings, most important first."""
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -162,6 +226,12 @@ class Tokens:
         size = usual * -size if size < 0 else size or usual
         if size == usual and option["vocabulary"] == -1:
             size = max(1000, usual // 2)
+        if self.kind == "clearhead":
+            from clearhead.text.tokenizer import Tokenizer, suggested_size
+
+            self.made = Tokenizer.train(iter(texts), kind="metaspace", size=4 * suggested_size(n_bytes), lower=True)
+            self.size = self.made.vocabulary
+            return
         if self.kind == "word":
             counts: dict[str, int] = {}
             for text in texts:
@@ -189,6 +259,9 @@ class Tokens:
     def encode(self, texts: list[str], most: int = 255) -> list[list[int]]:
         if self.kind == "word":
             return [[self.ids.get(word, 1) for word in WORD.findall(text.lower())][:most] or [1] for text in texts]
+        if self.kind == "clearhead":
+            start = self.made.start
+            return [[start, *row][:most] for row in self.made.encode_batch(texts)]
         return [one.ids[:most] or [1] for one in self.made.encode_batch(texts)]
 
 
@@ -225,6 +298,8 @@ class Classifier(nn.Module):
         super().__init__()
         d = o["d"]
         self.o = o
+        self.ngram_logits: nn.Module | None = None
+        self.alpha = 1.0
         # Clearhead's `Embedding(scaled=True)`: a table that is √d times smaller moves √d times further in a step.
         self.factor = d**0.5 if o["scaled"] else 1.0
         self.table = nn.Parameter(torch.randn(size, d) * (o["start"] / self.factor))
@@ -289,6 +364,12 @@ class Classifier(nn.Module):
                 keep = F.dropout(keep, 0.3)
             for table, h in zip(self.wide, hashed, strict=True):
                 logits = logits + (F.embedding(h, table) * keep[..., None]).sum(1) / mask.sum(1, keepdim=True).sqrt()
+        if self.ngram_logits is not None:
+            with torch.no_grad():
+                wide = self.alpha * self.ngram_logits(t, mask.sum(1))
+            if self.training:
+                wide = wide * (torch.rand(len(t), 1, device=t.device) >= o["ngram_logits"])
+            logits = logits + wide
         return logits
 
 
@@ -346,10 +427,34 @@ def assess(model: Classifier, rows: list[list[int]], wanted: list[int], device: 
     return right / len(rows), nats / len(rows)
 
 
+def run_line(parts: list[list[tuple[str, str]]], labels: list[str]) -> dict[str, Any]:
+    from clearhead.training.linear import linear_baseline
+
+    (texts, truth), *others = (([t for t, _ in part], [labels.index(label) for _, label in part]) for part in parts)
+    dev, test = (linear_baseline(texts, truth, *other, classes=len(labels)) for other in others)
+    return {"test_last": round(test.accuracy, 4), "dev_last": round(dev.accuracy, 4), "features": dev.features}
+
+
+def add_wide_part(model: Classifier, tokens: Tokens, rows: list[list[int]], wanted: list[int]) -> None:
+    from clearhead.model.wide import NgramLogits
+    from clearhead.training.wide import fit_wide
+
+    classes = model.out.out_features
+    part = NgramLogits().build(tokens.size, classes)
+    fit_wide(part, rows, F.one_hot(torch.tensor(wanted), classes).float(), tokens.made)
+    model.ngram_logits = part
+
+
 def run_trial(data: Path, name: str, lines: int, seed: int, *, o: dict[str, Any], device: str) -> dict[str, Any]:
     started = time.perf_counter()
     train, dev, test = read_corpus(data, name, lines, seed)
     labels = sorted({label for _, label in train})
+    if o["tokens"] == "line":
+        return run_line([train, dev, test], labels)
+    if o["tokens"] == "clearhead":
+        n_bytes = sum(len(text.encode()) for text, _ in train)
+        fitted = min(4096, max(512, 1 << round(math.log2(max(n_bytes / 4 / 32, 1)))))
+        o = o | {"batch": o["batch"] or fitted, "layers": o["layers"] or (1 if n_bytes < 200_000 else 2)}
     tokens = Tokens([text for text, _ in train], o)
     parts = [
         (tokens.encode([text for text, _ in part]), [labels.index(label) for _, label in part])
@@ -357,10 +462,14 @@ def run_trial(data: Path, name: str, lines: int, seed: int, *, o: dict[str, Any]
     ]
     torch.manual_seed(seed)
     chance = random.Random(seed)
-    model = Classifier(o, tokens.size, len(labels)).to(device)
+    model = Classifier(o, tokens.size, len(labels))
+    if o["ngram_logits"] is not None:
+        add_wide_part(model, tokens, *parts[0])
+    model = model.to(device)
     tables = [model.table, *model.grams]
-    decayed = [one for one in model.parameters() if one.ndim > 1 and not any(one is table for table in tables)]
-    plain = [one for one in model.parameters() if one.ndim < 2]
+    learned = [one for one in model.parameters() if one.requires_grad]
+    decayed = [one for one in learned if one.ndim > 1 and not any(one is table for table in tables)]
+    plain = [one for one in learned if one.ndim < 2]
     optimiser = torch.optim.AdamW(
         [
             {"params": decayed, "weight_decay": o["decay"], "times": 1.0},
@@ -379,7 +488,9 @@ def run_trial(data: Path, name: str, lines: int, seed: int, *, o: dict[str, Any]
     found: list[tuple[int, float, float, float]] = []
     for step in range(1, steps + 1):
         if not queue:
-            queue = make_batches(rows, min(o["batch"], max(512, n_tokens // 8)), chance)
+            queue = make_batches(
+                rows, o["batch"] if o["tokens"] == "clearhead" else min(o["batch"], max(512, n_tokens // 8)), chance
+            )
         which = queue.pop()
         rate = min(1.0, step / (0.1 * steps)) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
         for group in optimiser.param_groups:
@@ -401,6 +512,12 @@ def run_trial(data: Path, name: str, lines: int, seed: int, *, o: dict[str, Any]
             with torch.no_grad():
                 torch._foreach_copy_([one.data for one in model.parameters()], kept)
             found.append((step, good, nats, on_test))
+    with torch.no_grad():
+        torch._foreach_copy_([one.data for one in model.parameters()], average)
+    mixed = {}
+    for alpha in ALPHAS if model.ngram_logits is not None else ():
+        model.alpha = alpha
+        mixed[alpha] = [round(one, 4) for part in parts[1:] for one in assess(model, *part, device)]
     best = max(found, key=lambda one: (one[1], one[0]))
     least = min(found, key=lambda one: one[2])
     return {
@@ -408,6 +525,8 @@ def run_trial(data: Path, name: str, lines: int, seed: int, *, o: dict[str, Any]
         "test_at_least_loss": round(least[3], 4),
         "test_last": round(found[-1][3], 4),
         "dev_best": round(best[1], 4),
+        "dev_last": round(found[-1][1], 4),
+        "alphas": mixed,
         "curve": [round(one[3], 4) for one in found],
         "vocabulary": tokens.size,
         "steps": steps,
@@ -439,6 +558,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--sizes", default=",".join(f"{name}:{lines}" for name, lines in SIZES))
+    parser.add_argument("--only", help="JSON: a list of [variant, corpus, lines, seed] in order, or `plan`")
     parser.add_argument("--extra", default="{}", help="JSON: more variants, by name")
     given = parser.parse_args()
     variants = VARIANTS | json.loads(given.extra)
@@ -453,6 +573,8 @@ def main() -> None:
         for variant in (*variants,)
         if variant in given.variants.split(",") or variant in json.loads(given.extra)
     ]
+    if given.only:
+        todo = [(*job, BASE | variants[job[0]]) for job in (PLAN if given.only == "plan" else json.loads(given.only))]
     for job in todo:
         jobs.put(job)
     ends = time.time() + 60 * given.minutes

@@ -4,12 +4,25 @@ CPU and CUDA are tested. MPS, the GPU of a Mac, is untested: nothing here has on
 decided here, and tests check the decisions.
 """
 
+import contextlib
+import os
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from clearhead.errors import OptionError
+from clearhead.system import count_running
 
-__all__ = ["choose_device", "random_state", "set_random_state", "synchronize", "takes_foreach", "widest_float"]
+__all__ = [
+    "choose_device",
+    "fewer_threads_if_busy",
+    "random_state",
+    "set_random_state",
+    "synchronize",
+    "takes_foreach",
+    "widest_float",
+]
 
 NO_FLOAT64 = frozenset({"mps"})
 """The kinds of device that have no float64."""
@@ -70,3 +83,22 @@ def set_random_state(state: Tensor, device: torch.device) -> None:
         torch.mps.set_rng_state(state)
     else:
         torch.set_rng_state(state)
+
+
+@contextlib.contextmanager
+def fewer_threads_if_busy(device: torch.device) -> Iterator[None]:
+    """Compute small steps with one thread where more threads want to run than the machine has cores.
+
+    OpenMP's threads spin while they wait for each other. Where one has no core of its own, all of them wait for the
+    scheduler at every operation, and decoding one sentence becomes several times slower than with a single thread.
+    """
+    threads = torch.get_num_threads()
+    running = count_running() if device.type == "cpu" and threads > 1 else None
+    if running is None or running <= (os.cpu_count() or 1):
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

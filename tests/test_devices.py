@@ -138,3 +138,18 @@ def test_every_task_trains_and_answers_without_float64(tmp_path, without_float64
         case "fill", source:
             run.evaluate(source)
     assert resume(tmp_path / "run", budget=replace(recipe.budget, steps=14), log=quiet).step > 0
+
+
+@pytest.mark.parametrize(("running", "expected"), [(None, 3), (1, 3), (10_000, 1)])
+def test_one_sentence_has_one_thread_on_a_busy_machine_and_then_as_many_as_before(monkeypatch, running, expected):
+    monkeypatch.setattr(devices, "count_running", lambda: running)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with devices.fewer_threads_if_busy(torch.device("cpu")):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == 3
+        with devices.fewer_threads_if_busy(torch.device("cuda")):
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

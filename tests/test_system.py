@@ -88,3 +88,15 @@ def test_memory_is_told_by_linux_by_getrusage_or_not_at_all(monkeypatch, tmp_pat
     assert memory.memory_mb(cpu) == pytest.approx(told, rel=0.5)
     monkeypatch.setitem(sys.modules, "resource", None)
     assert memory.memory_mb(cpu) == 0
+
+
+def test_threads_that_run_are_counted():
+    running = system.count_running()
+    assert running is None or running >= 1
+
+
+def test_where_the_load_is_not_told_nothing_is_counted(monkeypatch, tmp_path):
+    for content in ("", "1 2 3 x/5 9", "0.1"):
+        (tmp_path / "loadavg").write_text(content)
+        monkeypatch.setattr(system, "open", lambda *_, **__: (tmp_path / "loadavg").open(), raising=False)
+        assert system.count_running() is None

@@ -164,7 +164,8 @@ def progress() -> Progress:
 
 
 def steps_said(line: Line) -> str:
-    return f"{line['step']:,}" + (f"/{line['total']:,}" if "total" in line else "")
+    about = "about " if line.get("about") else ""
+    return f"{line['step']:,}" + (f"/{about}{line['total']:,}" if "total" in line else "")
 
 
 def pace(line: Line) -> list[str]:

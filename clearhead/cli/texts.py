@@ -19,9 +19,9 @@ Files = list[str] | None
 STDIN = "-"
 
 TOGETHER = {
-    "source": ("source", "target", "dev_source", "dev_target"),
-    "table": ("table", "columns", "form", "dev"),
-    "text": ("text", "documents", "dev"),
+    "source": ("source", "target", "dev_source", "dev_target", "weights"),
+    "table": ("table", "columns", "form", "dev", "weights"),
+    "text": ("text", "documents", "dev", "weights"),
 }
 """The options that go with each of these; `skip_bad` goes with all."""
 MESSAGES = "messages"
@@ -78,6 +78,13 @@ class TextOptions:
             metavar="FILE", help="The validation set, in the same format.  [default: 1 record in 20 of the text]"
         ),
     ] = None
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="How often an epoch reads each file, in the order they are given: 3,1. Needs a validation set.",
+        ),
+    ] = None
     skip_bad: SkipBad = False
 
 
@@ -96,6 +103,25 @@ def check_text(task: type[Task], options: TextOptions) -> None:
             raise wrong(flag(missing), f"is missing: {flag(there)} needs its other side")
     check_table(task, options)
     check_stdin(options)
+    check_weights(way, options)
+
+
+def check_weights(way: str, options: TextOptions) -> None:
+    """Raise where weights are no whole numbers, one for each file, or where a repeated record could be held out."""
+    if options.weights is None:
+        return
+    given, files = options.weights.split(","), getattr(options, way) or []
+    if not all(one.strip().isdecimal() and int(one) > 0 for one in given):
+        raise wrong("--weights", f"takes whole numbers from 1 on, such as 3,1; came {options.weights!r}")
+    if way == "source" and len(options.target or ()) != len(files):
+        raise wrong("--weights", "takes as many files with --target as with --source, one beside the other")
+    if len(given) != len(files):
+        raise wrong(
+            "--weights", f"there are {len(given)} weights, and {len(files)} files with {flag(way)}: give as many"
+        )
+    if not (options.dev or options.dev_source):
+        held = "--dev-source and --dev-target" if way == "source" else "--dev"
+        raise wrong("--weights", f"a record that is read twice cannot be held out of training: give {held}")
 
 
 def way_of(task: type[Task], options: TextOptions) -> str:
@@ -149,9 +175,20 @@ def as_corpus(task: type[Task], options: TextOptions) -> Corpus:
         train, dev = (options.source, options.target), (options.dev_source, options.dev_target)
     else:
         train, dev = (options.table or options.text,), (options.dev,)
+    if options.weights is not None:
+        train = tuple(repeat_files(files or [], options.weights) for files in train)
     return Corpus(
         train=make(task, options, train), dev=make(task, options, dev) if dev[0] else None, skip_bad=options.skip_bad
     )
+
+
+def repeat_files(files: list[str], weights: str) -> list[str]:
+    """Return each file as often as its weight says.
+
+    >>> repeat_files(["a", "b"], "3,1")
+    ['a', 'a', 'a', 'b']
+    """
+    return [path for path, weight in zip(files, weights.split(","), strict=True) for _ in range(int(weight))]
 
 
 def aligned(task: type[Task], options: TextOptions, files: Sequence[Files]) -> Source:

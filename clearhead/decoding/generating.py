@@ -25,6 +25,7 @@ from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.sampling import Chooser, Greedy
 from clearhead.decoding.session import Session, open_session, pad_right
 from clearhead.decoding.topk import top_candidates
+from clearhead.devices import fewer_threads_if_busy
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 
@@ -71,7 +72,9 @@ def generate(
     if not request.inputs:
         return []
     simple = isinstance(method, Greedy) and not rules.look_back and not candidates
-    with eval_mode(model):
+    # Several sentences have steps that are large enough for all threads, on a busy machine too.
+    device, alone = request.decoder.embedding.table.device, len(request.inputs) == 1
+    with fewer_threads_if_busy(device) if alone else contextlib.nullcontext(), eval_mode(model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
         if isinstance(method, Beam):
             return beam_search(session, request.prompts, method, rules, candidates)

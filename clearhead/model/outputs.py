@@ -14,6 +14,7 @@ from clearhead.errors import OptionError
 from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.model.norms import LayerNorm
 from clearhead.model.steps import Explained, Step
+from clearhead.model.wide import NgramLogits, ToNgramLogits
 from clearhead.registry import kind, register
 from clearhead.serialization import added
 
@@ -31,6 +32,11 @@ class Output(ABC):
     """True if it belongs to a model that never sees the next token."""
     by_position: ClassVar[bool] = False
     """True if the logits of a position follow from its own vector alone."""
+
+    @property
+    def reads_tokens(self) -> bool:
+        """True if its module is called with the tokens too, as `tokens`."""
+        return False
 
     @abstractmethod
     def build(self, d_model: int, table: nn.Parameter) -> nn.Module:
@@ -84,13 +90,15 @@ class Blanks(Output):
 class Classes(Output):
     """Logits of `count` classes, one row a sequence, from its first or last vector or the mean of all.
 
-    `hidden` puts a map and an activation between: tanh as BERT does, or ReLU as DistilBERT does.
+    `hidden` puts a map and an activation between: tanh as BERT does, or ReLU as DistilBERT does. With `ngrams` the
+    logits of a linear model on the n-grams of the tokens are added: a wide part beside the Transformer.
     """
 
     count: int
     pool: Pool = "first"
     hidden: bool = False
     activation: Literal["tanh", "relu"] = added("tanh")
+    ngrams: NgramLogits | None = added(None)
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -100,8 +108,14 @@ class Classes(Output):
         if self.activation not in ("tanh", "relu"):
             raise OptionError(f"Classes: activation must be tanh or relu; came {self.activation!r}")
 
+    @property
+    def reads_tokens(self) -> bool:
+        return self.ngrams is not None
+
     def build(self, d_model: int, table: nn.Parameter) -> "ToClasses":
-        return ToClasses(self, d_model)
+        made = ToClasses(self, d_model)
+        made.wide = None if self.ngrams is None else self.ngrams.build(len(table), self.count)
+        return made
 
 
 @final
@@ -142,20 +156,33 @@ class ToClasses(Explained):
         self.activation: Literal["tanh", "relu"] = spec.activation
         self.hidden = linear(d_model, d_model, bias=True) if spec.hidden else None
         self.out = linear(d_model, spec.count, bias=True)
+        self.wide: ToNgramLogits | None = None
 
-    def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch classes"]:
+    def forward(
+        self, x: Vectors, lengths: Tensor | None = None, *, tokens: Tensor | None = None
+    ) -> Float[Tensor, "batch classes"]:
         pooled = self.tap("pooled", POOLS[self.pool](x, lengths))
         if self.hidden is not None:
             activate = torch.tanh if self.activation == "tanh" else torch.relu
             pooled = self.tap("hidden", activate(self.hidden(pooled)))
-        return self.tap("logits", self.out(pooled))
+        if self.wide is None or self.training:
+            return self.tap("logits", self.out(pooled))
+        assert tokens is not None
+        deep = self.tap("deep", self.out(pooled))
+        wide = self.tap("wide_logits", self.wide(tokens, lengths).to(deep.dtype))
+        return self.tap("logits", deep * self.wide.transformer_scale + wide)
 
     @property
     def steps(self) -> tuple[Step, ...]:
         pooled = {"first": "of the first token", "last": "of the last token", "mean": "the mean over the tokens"}
         hidden = () if self.hidden is None else (Step("hidden", f"{self.activation}(W · pooled + b)"),)
-        last = Step("logits", map="out", of="hidden" if hidden else "pooled")
-        return (Step("pooled", pooled[self.pool]), *hidden, last)
+        first = (Step("pooled", pooled[self.pool]), *hidden)
+        of = "hidden" if hidden else "pooled"
+        if self.wide is None:
+            return (*first, Step("logits", map="out", of=of))
+        wide = Step("wide_logits", "linear in the n-grams of the tokens")
+        last = Step("logits", f"{{deep}} · {self.wide.transformer_scale:g} + {{wide_logits}}")
+        return (*first, Step("deep", map="out", of=of), wide, last)
 
 
 def last(x: Vectors, lengths: Tensor | None) -> Tensor:

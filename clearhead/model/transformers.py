@@ -23,7 +23,16 @@ from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
 from clearhead.taps import Tapped
 
-__all__ = ["Decoder", "DecoderSpec", "Encoder", "EncoderDecoder", "EncoderDecoderSpec", "EncoderSpec", "Tied"]
+__all__ = [
+    "Decoder",
+    "DecoderSpec",
+    "Encoder",
+    "EncoderDecoder",
+    "EncoderDecoderSpec",
+    "EncoderSpec",
+    "Tied",
+    "apply_output",
+]
 
 Tokens = Int[Tensor, "batch n"]
 Lengths = Int[Tensor, "batch"] | Sequence[int]
@@ -138,7 +147,7 @@ class Encoder(Tapped):
         """
         lengths = row_lengths(lengths, tokens)
         states = self.states(tokens, lengths=lengths, mask=mask, segments=segments)
-        return states if self.output is None else self.output(states, lengths)
+        return states if self.output is None else apply_output(self, states, lengths, tokens)
 
     def states(
         self,
@@ -193,13 +202,23 @@ class Decoder(Tapped):
         lengths = row_lengths(lengths, tokens)
         cross = None if memory is None else FromMemory(memory, padding(memory_lengths, memory), positions)
         reads = [KVSources(FromSelf(mask, positions), cross)] * len(self.stack.blocks)
-        return self.output(self.states(tokens, reads, positions=positions), lengths)
+        states = self.states(tokens, reads, positions=positions)
+        return apply_output(self, states, lengths, tokens)
 
     def states(
         self, tokens: Tokens, reads: Sequence[KVSources], *, positions: Tensor | None = None, start: int = 0
     ) -> Vectors:
         """Return the last vectors of tokens at these positions (or from `start` on), with these KV sources."""
         return self.stack(self.embedding(tokens, positions=positions, start=start), reads)
+
+
+def apply_output(model: Encoder | Decoder, states: Vectors, lengths: Tensor | None, tokens: Tensor) -> Tensor:
+    """Return the output of a model's last vectors. An output with a wide part reads the tokens too."""
+    assert model.output is not None
+    assert model.spec.output is not None
+    if model.spec.output.reads_tokens:
+        return model.output(states, lengths, tokens=tokens)
+    return model.output(states, lengths)
 
 
 @final

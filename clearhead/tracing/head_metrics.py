@@ -15,7 +15,7 @@ from torch import Tensor
 from clearhead.decoding.generating import eval_mode
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
-from clearhead.model.transformers import Decoder, Encoder
+from clearhead.model.transformers import Decoder, Encoder, apply_output
 from clearhead.tracing.edits import Change, Edit
 from clearhead.tracing.names import Model, sides_of
 from clearhead.tracing.site import Head, Site
@@ -137,7 +137,7 @@ def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
     each.
     """
     side = trace.answer_side
-    part = sides_of(model)[side][1]
+    part, ids = sides_of(model)[side][1], trace.sides[side].ids
     if part.output is None:
         raise OptionError("this model gives vectors and answers nothing, so there is nothing its layers would answer")
     last = f"{side}.normed"
@@ -146,14 +146,14 @@ def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
     ends = {tuple(name.split(".")[:2]): name for name in names if name.split(".")[1].isdigit()}
     read = [name for name in names if name.endswith("embedding.out") or name in ends.values()]
     with eval_mode(part):
-        found = [Lens(name, decode_stream(part, trace.value(name), shown, normed=False)) for name in read]
+        found = [Lens(name, decode_stream(part, trace.value(name), ids, shown, normed=False)) for name in read]
         if last in names:
-            found.append(Lens(last, decode_stream(part, trace.value(last), shown, normed=True)))
+            found.append(Lens(last, decode_stream(part, trace.value(last), ids, shown, normed=True)))
     return found
 
 
 def decode_stream(
-    part: Encoder | Decoder, stream: Float[Tensor, "n d_model"], shown: int, *, normed: bool
+    part: Encoder | Decoder, stream: Float[Tensor, "n d_model"], ids: Sequence[int], shown: int, *, normed: bool
 ) -> list[list[Candidate]]:
     """Return the likeliest answers, a few rows at a time; a class, which is made of all tokens, in one go."""
     assert part.output is not None
@@ -163,7 +163,8 @@ def decode_stream(
         vectors = part.stack.norm(vectors)
     lengths = torch.tensor([len(stream)], device=stream.device)
     if not part.spec.output.by_position:
-        return [row[:shown] for row in best_of(torch.log_softmax(part.output(vectors, lengths).float(), -1))]
+        logits = apply_output(part, vectors, lengths, torch.tensor([ids], device=stream.device))
+        return [row[:shown] for row in best_of(torch.log_softmax(logits.float(), -1))]
     found = []
     for block in vectors.split(ROWS, 1):
         check_stopped()

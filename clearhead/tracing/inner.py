@@ -18,6 +18,7 @@ from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.arrangements import Connection
 from clearhead.model.steps import Explained
+from clearhead.model.transformers import apply_output
 from clearhead.taps import replacing
 from clearhead.tracing.edits import ALL_ROWS, Change, apply_edits
 from clearhead.tracing.names import CONCAT, STEPS, Box, Names
@@ -56,11 +57,11 @@ class InnerValues:
         *,
         sites: Mapping[str, Site],
         stream: Mapping[str, Tensor],
-        lengths: Mapping[str, int],
+        ids: Mapping[str, Sequence[int]],
         changes: Sequence[Change] = (),
     ) -> None:
         self.model, self.sites, self.stream = model, sites, stream
-        self.lengths, self.changes = lengths, changes
+        self.ids, self.changes = ids, changes
         self.names = Names(model)
         held = [*stream.values(), *(site.made for site in sites.values())]
         self.tolerance = max(TOLERANCE[value.dtype] for value in held)
@@ -167,9 +168,10 @@ class InnerValues:
         own = self.names.boxes[at].values[0]
         rows = ALL_ROWS if own.rows == "whole" else rows
         last = self.stream[self.names.inputs[side, "output"]][rows].unsqueeze(0)
-        lengths = torch.tensor([self.lengths[side]], device=last.device) if own.rows == "whole" else None
+        tokens = torch.tensor([self.ids[side]], device=last.device)
+        lengths = torch.tensor([tokens.shape[1]], device=last.device) if own.rows == "whole" else None
         with eval_mode(self.model), self.collect_taps({part.output: at}) as made:
-            logits = part.output(last, lengths)
+            logits = apply_output(part, last, lengths, tokens)
             logits = logits if logits.ndim == 2 else logits[0]
             wide = torch.promote_types(logits.dtype, torch.float32)
             return {**made, f"{at}.logits": logits, f"{at}.probability": torch.softmax(logits.to(wide), -1)}

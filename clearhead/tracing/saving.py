@@ -226,7 +226,7 @@ def read_trace(
     candidates = [[read_candidate(one) for one in row] for row in told["candidates"]]
     stream = {name: tensors[f"stream/{name}"] for name in told["stream"]}
     sites = {name: read_site(name, site, specs[name], tensors, changes) for name, site in told["sites"].items()}
-    lengths = {name: len(side.ids) for name, side in sides.items()}
+    ids = {name: side.ids for name, side in sides.items()}
     # The earliest files have no names: then there are only those of what is stored.
     stored = (*stream, *(f"{site}.{step}" for site in sites for step in STEPS))
     content = TraceContent(
@@ -243,7 +243,7 @@ def read_trace(
     )
     if model is None:
         return content, None
-    return content, InnerValues(model, sites=sites, stream=stream, lengths=lengths, changes=changes)
+    return content, InnerValues(model, sites=sites, stream=stream, ids=ids, changes=changes)
 
 
 def read_spec(written: Any) -> AttentionSpec:

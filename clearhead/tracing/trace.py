@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
-from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder, apply_output
 from clearhead.registry import Parts
 from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import ALL_ROWS, Change
@@ -240,9 +240,7 @@ def make_trace(
     ran = [f"{site.name} ran the reference: {site.why}" for site in sites.values() if site.why]
     answering, (_, part) = list(parts.items())[-1]
     last = stream[[name for name in stream if name.startswith(f"{answering}.")][-1]]
-    labels = sides[answering].tokens
-    lengths = {side: len(one.ids) for side, one in sides.items()}
-    inner = InnerValues(model, sites=sites, stream=stream, lengths=lengths, changes=changes)
+    inner = InnerValues(model, sites=sites, stream=stream, ids=ids, changes=changes)
     return Trace(
         kind={Encoder: "encoder", Decoder: "decoder", EncoderDecoder: "encoder-decoder"}[type(model)],
         sides=sides,
@@ -250,25 +248,25 @@ def make_trace(
         stream=stream,
         notes=tuple(ran),
         changes=tuple(changes),
-        answers=Answers(lambda: likeliest(part, last, len(labels))),
+        answers=Answers(lambda: likeliest(part, last, sides[answering].ids)),
         origin=Origin.of(model),
         inner=inner,
         all_names=tuple(inner.names.all),
     )
 
 
-def likeliest(part: Encoder | Decoder, last: Tensor, n: int) -> list[list[Candidate]]:
+def likeliest(part: Encoder | Decoder, last: Tensor, ids: Sequence[int]) -> list[list[Candidate]]:
     """Return the best answers of the last vectors, a few rows at a time; nothing where there is no output."""
     if part.output is None:
         return []
-    found = []
+    found, n = [], len(ids)
     with eval_mode(part):
-        lengths = torch.tensor([n], device=last.device)
+        lengths, tokens = torch.tensor([n], device=last.device), torch.tensor([ids], device=last.device)
         for start in range(0, n, ROWS):
-            logits = part.output(last[start : min(start + ROWS, n)].unsqueeze(0), lengths)
+            logits = apply_output(part, last[start : min(start + ROWS, n)].unsqueeze(0), lengths, tokens)
             whole = logits.ndim == 2
             if whole:
-                logits = part.output(last[:n].unsqueeze(0), lengths).unsqueeze(1)
+                logits = apply_output(part, last[:n].unsqueeze(0), lengths, tokens).unsqueeze(1)
             found += best_of(torch.log_softmax(logits[0].float(), -1))
             if whole:
                 break

@@ -115,10 +115,14 @@ def with_output_of(usual: Spec, source: Source, task: str) -> Spec:
     if not isinstance(spec, EncoderDecoderSpec) and not isinstance(usual, EncoderDecoderSpec):
         if isinstance(spec.output, type(usual.output)) and not isinstance(usual.output, Classes):
             return spec  # generate and instruct have one output
+        output = usual.output
+        if isinstance(output, Classes):  # a wide part is fitted in training from scratch, and else is the source's
+            theirs = spec.output
+            output = replace(output, ngrams=theirs.ngrams if isinstance(theirs, Classes) else None)
         if kind_of(spec) == kind_of(usual):
-            return replace(spec, output=usual.output)
-        if isinstance(spec, DecoderSpec) and isinstance(usual.output, Classes):
-            return replace(spec, output=replace(usual.output, pool="last"))  # only the last token has seen them all
+            return replace(spec, output=output)
+        if isinstance(spec, DecoderSpec) and isinstance(output, Classes):
+            return replace(spec, output=replace(output, pool="last"))  # only the last token has seen them all
     raise OptionError(
         f"task: to {kind.name} takes {with_article(kind.family)}, and {source.path} is {with_article(kind_of(spec))} "
         f"that was trained to {source.task.name}; choose another run, or another task"

@@ -187,7 +187,9 @@ class Trainer:
             # Evaluating and saving are inside a budget of minutes, and outside of the seconds that steps took.
             clock = time.perf_counter()
             self.pacing.spend(clock - now, scoring=evaluates)
-        if evaluated < self.done and not stopping.asked:  # the minutes ended after a step, while it was written down
+        if evaluated < self.done and not stopping.asked:
+            # The minutes ended after a step, while it was written down. Where that was a checkpoint, it is saved again:
+            # whether it is the best, and that training is finished, was not known then.
             with phase("evaluating", self.log):
                 self.evaluate()
             self.save()
@@ -289,10 +291,15 @@ class Trainer:
         )
 
     def report(self, line: Mapping[str, Any]) -> None:
-        """Write a line to the log, and give it to the watcher with the total number of steps."""
+        """Write a line to the log, and give it to the watcher with the total number of steps.
+
+        In a budget of minutes the total is an estimate, and `about` is True until training is over.
+        """
         with os_errors_as_run_errors(self.folder.metrics):
             self.metrics_log.write(line)
-        self.watcher({**line, "total": self.total})
+        estimated = self.recipe.budget.minutes is not None
+        total = self.pacing.announced_total(self.done) if estimated else self.total
+        self.watcher({**line, "total": total, "about": estimated and total > self.done})
 
     def evaluate(self) -> Assessment:
         """Score the weights to use on the validation set, and record whether they are the best so far."""

@@ -12,7 +12,14 @@ from clearhead.devices import choose_device
 from clearhead.errors import OptionError
 from clearhead.training.recipe import Machine
 
-__all__ = ["ThreadWatch", "prepare_machine", "resolve_machine", "serving_threads", "with_serving_threads"]
+__all__ = [
+    "ThreadWatch",
+    "matmul_speed",
+    "prepare_machine",
+    "resolve_machine",
+    "serving_threads",
+    "with_serving_threads",
+]
 
 TRIAL_SECONDS = 0.15
 WORTH = 1.1
@@ -52,30 +59,33 @@ def serving_threads(most: int) -> int:
 
     Threads wait for each other at the end of every operation. One that has no core of its own holds up all the others.
     """
-    before = torch.get_num_threads()
     best, best_speed = 1, 0.0
-    try:
-        count = most
-        while count >= 1:
-            torch.set_num_threads(count)
-            speed = operations_per_second()
-            if speed > WORTH * best_speed or (best > count and speed * WORTH > best_speed):
-                best, best_speed = count, max(speed, best_speed)
-            count //= 2
-    finally:
-        torch.set_num_threads(before)
+    count = most
+    while count >= 1:
+        speed = matmul_speed(count)
+        if speed > WORTH * best_speed or (best > count and speed * WORTH > best_speed):
+            best, best_speed = count, max(speed, best_speed)
+        count //= 2
     return best
 
 
-def operations_per_second() -> float:
-    """Return how many small products of matrices are done in a second, each as large as those of a small model."""
+def matmul_speed(threads: int) -> float:
+    """Return the FLOPs a second of products of matrices like those of a small model, with so many threads.
+
+    It is the mean over a while, so it tells what a busy machine gives. The threads are then as they were.
+    """
+    before = torch.get_num_threads()
     left, right = torch.ones(1024, 128), torch.ones(128, 512)
-    (left @ right).relu()
-    started, count = time.perf_counter(), 0
-    while (taken := time.perf_counter() - started) < TRIAL_SECONDS or count < 2:
+    try:
+        torch.set_num_threads(threads)
         (left @ right).relu()
-        count += 1
-    return count / taken
+        started, count = time.perf_counter(), 0
+        while (taken := time.perf_counter() - started) < TRIAL_SECONDS or count < 2:
+            (left @ right).relu()
+            count += 1
+    finally:
+        torch.set_num_threads(before)
+    return 2 * left.numel() * right.shape[1] * count / taken
 
 
 def with_serving_threads(machine: Machine, log: Callable[[str], None]) -> Machine:

@@ -42,6 +42,7 @@ class Pacing:
         self.scoring = self.plan.evaluation_seconds
         self.seen = (0.0, 0)
         self.steps, self.seconds = 0, 0.0
+        self.announced = round_to_two_digits(self.plan.steps)
 
     def count_step(self, seconds: float, *, logs: bool) -> None:
         """Move on by one step; `seconds` are those of all steps so far. Now and then, adjust the stride."""
@@ -99,6 +100,17 @@ class Pacing:
         """Return how many steps there will be in all at the present stride."""
         return done + math.ceil(max(0.0, self.plan.steps - self.position - END) / self.stride)
 
+    def announced_total(self, done: int) -> int:
+        """Return about how many steps there will be in all: it stays the same until it is wrong by a twentieth."""
+        if self.is_over():
+            return done
+        expected = max(done + 1, self.expected_total(done))
+        if abs(expected / self.announced - 1) > TOLERANCE:
+            self.announced = round_to_two_digits(expected)
+        if self.announced <= done:  # the next number of two digits, so that it need not change at every step
+            self.announced = round_to_two_digits(math.ceil(1.05 * expected))
+        return max(done + 1, self.announced)
+
     def state(self) -> dict[str, float]:
         """Return what a checkpoint keeps."""
         return {
@@ -118,6 +130,15 @@ class Pacing:
         self.position = read_number(state, "position", float(done)) if same else float(done)
         self.stride = read_number(state, "stride", 1.0) if same else 1.0
         self.scoring = read_number(state, "scoring", self.plan.evaluation_seconds)
+
+
+def round_to_two_digits(count: int) -> int:
+    """Return a count as people say it with "about".
+
+    >>> [round_to_two_digits(count) for count in (7, 42, 423, 12_871)]
+    [7, 42, 420, 13000]
+    """
+    return int(float(f"{count:.2g}"))
 
 
 def read_number(state: Mapping[str, Any], name: str, default: float) -> float:

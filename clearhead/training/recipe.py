@@ -242,6 +242,11 @@ class Recipe:
         if self.seed < 0:
             raise OptionError(f"seed: 0 or more; came {self.seed}")
 
+    @property
+    def has_given_length(self) -> bool:
+        """True if its steps or epochs are the user's choice, and not what fits into minutes or reaches a quality."""
+        return self.budget.minutes is None and "budget" not in self.open
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -320,6 +320,11 @@ class Training:
         model = work.spec.build()
         if work.recipe.vectors is not None and checkpoint is None:
             start_from_vectors(model, work.task, work.recipe.vectors, self.log)
+        if checkpoint is None and work.recipe.fine_tuning is None:
+            with phase("fitting what is not trained by steps", self.log):
+                said = work.task.initialize(model, work.prepared)
+            for line in said:
+                self.log(line)
         if work.recipe.fine_tuning is not None:
             copy_into(named_tensors(model), load_start(work.folder), str(work.folder.pretrained_file))
             prepare_parameters(model, work.recipe.fine_tuning)

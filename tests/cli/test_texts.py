@@ -10,8 +10,13 @@ import typer
 
 from clearhead.cli.texts import TextOptions, as_corpus, check_text, with_spooled
 from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import open_prepared
 from clearhead.text.sources import Aligned, Documents, Table
+from clearhead.training.checkpoints import remove_folder
 from clearhead.training.tasks import TASKS
+from clearhead.training.train import resume, train
+from tests.training import small_runs
+from tests.training.tiny import differences, quiet, recipe_for
 
 CORPORA = [
     (
@@ -33,6 +38,20 @@ CORPORA = [
         ),
     ),
     (
+        "translate",
+        {
+            "source": ["a", "b"],
+            "target": ["c", "d"],
+            "weights": "2, 1",
+            "dev_source": ["e"],
+            "dev_target": ["f"],
+        },
+        Corpus(
+            train=Aligned(source=("a", "a", "b"), target=("c", "c", "d")),
+            dev=Aligned(source=("e",), target=("f",)),
+        ),
+    ),
+    (
         "classify",
         {"table": ["a"], "form": "csv"},
         Corpus(train=Table(paths=("a",), columns=("text", "label"), fields=("text", "label"), form="csv")),
@@ -49,6 +68,27 @@ CORPORA = [
 
 WRONG = [
     ("translate", {}, "--source", "translate takes --source with --target or --table, which is missing"),
+    *(
+        ("generate", {"text": ["a", "b"], "dev": ["c"], "weights": weights}, "--weights", message)
+        for weights, message in (
+            ("1,2,3", "there are 3 weights, and 2 files with --text: give as many"),
+            ("1,0", "takes whole numbers from 1 on, such as 3,1; came '1,0'"),
+            ("1,-1", "takes whole numbers from 1 on, such as 3,1; came '1,-1'"),
+            ("0.5,", "takes whole numbers from 1 on, such as 3,1; came '0.5,'"),
+        )
+    ),
+    (
+        "generate",
+        {"text": ["a", "b"], "weights": "1,2"},
+        "--weights",
+        "a record that is read twice cannot be held out of training: give --dev",
+    ),
+    (
+        "translate",
+        {"source": ["a", "b"], "target": ["c"], "weights": "1,2"},
+        "--weights",
+        "takes as many files with --target as with --source, one beside the other",
+    ),
     ("translate", {"text": ["a"]}, "--text", "translate takes --source with --target or --table"),
     ("translate", {"source": ["a"]}, "--target", "is missing: --source needs its other side"),
     ("translate", {"target": ["a"]}, "--source", "is missing: --target needs its other side"),
@@ -100,3 +140,22 @@ def test_stdin_is_kept_in_the_folder_and_files_stay_where_they_are(tmp_path, mon
     kept = with_spooled(options, tmp_path / "data")
     assert kept == replace(options, text=["a.txt", str(tmp_path / "data" / "stdin")])
     assert (tmp_path / "data" / "stdin").read_text() == "one\ntwo\n"
+
+
+@pytest.mark.slow
+def test_weighted_files_are_read_so_often_and_a_resume_is_exact(tmp_path):
+    """The whole way: options, a recipe, ids, training, a lost checkpoint, and the same bytes at the end."""
+    rows = ("ab cd", "cd ef"), ("xy", "yz")
+    for name, (text, label) in zip(("a", "b", "dev"), (*rows, rows[0]), strict=True):
+        lines = [f"{text} {i % 3}\tone\n{label} {i % 5}\ttwo\n" for i in range(20)]
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
+    files = [str(tmp_path / f"{name}.tsv") for name in ("a", "b", "dev")]
+    options = TextOptions(table=files[:2], weights="3,1", dev=files[2:])
+    check_text(TASKS["classify"], options)
+    recipe = recipe_for(small_runs.classifying, tmp_path / "text", corpus=as_corpus(TASKS["classify"], options))
+    runs = [train(tmp_path / name, recipe, log=quiet, watcher=quiet) for name in ("whole", "stopped")]
+    store = open_prepared(runs[0].folder.data / runs[0].folder.read_description()["data"]).train
+    assert len(store) == 3 * 40 + 40
+    remove_folder(runs[1].folder.checkpoints.all()[0].folder)
+    resume(tmp_path / "stopped", log=quiet, watcher=quiet)
+    assert not differences(runs[0].folder, runs[1].folder)

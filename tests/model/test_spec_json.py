@@ -15,6 +15,7 @@ from clearhead.model.embedding import Embedding
 from clearhead.model.sizes import PRESETS, named
 from clearhead.model.spec_json import PARTS, spec_from_json, spec_to_json
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
+from clearhead.model.wide import NgramLogits
 
 BLOCK = BlockSpec(attention=AttentionSpec(), feed_forward=None)
 RMS = norms.RMSNorm(1e-3)
@@ -71,7 +72,8 @@ ARRANGEMENTS = [
     arrangements.PreNorm(norms.RMSNorm(from_one=True)),
     arrangements.NoteNorm(RMS),
 ]
-OUTPUTS = [outputs.Blanks(tied=False, transform=False), outputs.Classes(3, pool="mean", hidden=True), None]
+WIDE = outputs.Classes(3, ngrams=NgramLogits(buckets=7, transformer_scale=0.25))
+OUTPUTS = [outputs.Blanks(tied=False, transform=False), outputs.Classes(3, pool="mean", hidden=True), WIDE, None]
 
 
 def with_attention(name, part):

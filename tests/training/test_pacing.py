@@ -106,3 +106,17 @@ def test_after_a_slow_evaluation_only_the_loss_is_computed(recipe):
     without = Pacing(replace(recipe, budget=Budget(steps=9), plan=None), quiet)
     without.spend(40.0, scoring=True)
     assert without.affords_outputs()
+
+
+def test_the_total_that_is_told_is_steady(recipe):
+    """Steps that take now longer and now shorter: the exact total changes all the time."""
+    pacing, draw, seconds, told, exact = Pacing(recipe, quiet), random.Random(1), 0.0, [], []
+    while not pacing.is_over():
+        seconds += 0.25 * draw.uniform(0.9, 1.12)
+        pacing.count_step(seconds, logs=pacing.steps % 20 == 19)
+        told.append(pacing.announced_total(pacing.steps))
+        exact.append(pacing.expected_total(pacing.steps))
+    assert told[-1] == pacing.steps
+    assert told[:-1] == sorted(told[:-1])  # never back and forth
+    assert len(set(told[:-1])) <= 4 < len(set(exact)) / 4
+    assert set(told[: len(told) // 2]) == {2000}

@@ -18,7 +18,7 @@ from clearhead.attention.positions import Learned, Position, Sinusoidal
 from clearhead.attention.score_index import Positions
 from clearhead.decoding.caches import call_of
 from clearhead.model.kv_source import FromSelf, KVSource, KVSources
-from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder, apply_output
 
 __all__ = ["DecoderStep", "EncoderForward", "Forward", "SourceForward", "TargetStep", "freeze_for_graph"]
 
@@ -176,7 +176,7 @@ def encode(encoder: Encoder, tokens: Tensor, lengths: Tensor, *, output: bool) -
     positions = torch.arange(tokens.shape[1])
     read = KVSources(FromSelf(padding(lengths), positions))
     states = encoder.stack(encoder.embedding(tokens, positions=positions), [read] * len(encoder.stack.blocks))
-    return states if encoder.output is None or not output else encoder.output(states, lengths)
+    return states if encoder.output is None or not output else apply_output(encoder, states, lengths, tokens)
 
 
 def decode(decoder: Decoder, tokens: Tensor, memory: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:

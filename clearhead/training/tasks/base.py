@@ -203,6 +203,10 @@ class Task(ABC):
             raise OptionError(f"to {self.name} takes {with_article(self.family)}; the model is a {spec_name(spec)}")
         return replace(spec, vocabulary=self.tokenizer.vocabulary)
 
+    def initialize(self, model: nn.Module, prepared: Prepared) -> list[str]:
+        """Set what of a new model is not trained by steps, and return lines that say so; nothing in most tasks."""
+        return []
+
     def planner(self, store: Store, tokens: int, seed: int) -> Planner:
         """Return the plan of batches of about so many tokens."""
         layout = self.usual_layout()

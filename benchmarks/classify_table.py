@@ -1,0 +1,97 @@
+"""The classification rows of docs/results.md: `clearhead train --task classify --table FILE`, no other option.
+
+SST-2 at 500, 5,000 and all lines and AG News at 500 and all, three seeds each (of the lines that are drawn, and of the
+training). Test accuracy, and beside it that of the linear model that `train` prints, on the same training records.
+
+    python benchmarks/classify_table.py --data DATA --out table.jsonl --workers 8 --minutes 8
+"""
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from classify_trials import read_corpus
+
+ROWS = (("ag", 500), ("sst2", 500), ("sst2", 5000), ("ag", 0), ("sst2", 0))
+
+
+def write_table(path: Path, records: list[tuple[str, str]]) -> Path:
+    path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in records), encoding="utf-8")
+    return path
+
+
+def run_row(data: Path, name: str, lines: int, seed: int) -> dict[str, Any]:
+    from clearhead.training.linear import linear_baseline
+
+    train, dev, test = read_corpus(data, name, lines, seed)
+    labels = sorted({label for _, label in train})
+    drawn = [*train, *dev]  # `train` holds one in twenty out itself
+    (texts, truth), (others, right) = (
+        ([text for text, _ in part], [labels.index(label) for _, label in part]) for part in (train, test)
+    )
+    line = linear_baseline(texts, truth, others, right, classes=len(labels))
+    with tempfile.TemporaryDirectory() as home:
+        began, clearhead = time.time(), [sys.executable, "-m", "clearhead"]
+        table, held = write_table(Path(home) / "train.tsv", drawn), write_table(Path(home) / "test.tsv", test)
+        given = ["--task", "classify", "--table", str(table), "--seed", str(seed), "--json"]
+        trained = subprocess.run(
+            [*clearhead, "train", f"{home}/run", *given], check=False, capture_output=True, text=True
+        )
+        if trained.returncode:
+            return {"error": trained.stderr[-500:]}
+        taken = time.time() - began
+        asked = [*clearhead, "evaluate", f"{home}/run", "--table", str(held), "--json"]
+        scored = json.loads(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+        found = json.loads(trained.stdout)["evaluation"]
+    return {
+        "test": scored["accuracy"],
+        "test_loss": scored["loss"],
+        "line": line.accuracy,
+        "dev": found["accuracy"],
+        "dev_line": found["linear"]["accuracy"],
+        "step": found["step"],
+        "seconds": round(taken, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--rows", default=",".join(f"{name}:{lines}" for name, lines in ROWS))
+    given = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.getcwd()
+    jobs: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
+    for seed in map(int, given.seeds.split(",")):
+        for row in given.rows.split(","):
+            name, lines = row.split(":")
+            jobs.put((name, int(lines), seed))
+    ends, lock = time.time() + 60 * given.minutes, threading.Lock()
+
+    def work() -> None:
+        while time.time() < ends and not jobs.empty():
+            name, lines, seed = jobs.get()
+            found = run_row(given.data, name, lines, seed)
+            with lock, given.out.open("a") as file:
+                file.write(json.dumps({"corpus": name, "lines": lines, "seed": seed, **found}) + "\n")
+
+    crew = [threading.Thread(target=work) for _ in range(given.workers)]
+    for one in crew:
+        one.start()
+    for one in crew:
+        one.join()
+
+
+if __name__ == "__main__":
+    main()
