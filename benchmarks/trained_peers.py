@@ -101,9 +101,7 @@ def compare_bert(run: Run, folder: Path, lines: list[str]) -> Iterator[Row]:
             shares[i] = row.max()
     run.model.double()
     mine = [one.blanks[0][0] for one in run.fill(blanked, shown=1)]
-    yield count_equal(
-        "likeliest fills", (piece.strip() for piece, _ in mine), (word.removeprefix("##") for word in best)
-    )
+    yield count_equal("likeliest fills", (piece.strip() for piece, _ in mine), best)
     found = torch.tensor([share for _, share in mine], dtype=torch.float64)
     yield differences("their probabilities", [(found, shares)], "numbers")
 
