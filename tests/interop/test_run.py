@@ -26,6 +26,7 @@ from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin
 from clearhead.training.tasks.generate import Spoken
+from clearhead.training.train import train
 from tests.interop import saved_models
 from tests.interop.saved_models import DECODERS, Pair, draw_texts
 
@@ -262,7 +263,7 @@ def test_int8_weights_are_exported_and_fine_tuned_as_rounded(llama, tmp_path):
     corpus = Corpus(train=Documents(paths=(str(tmp_path / "text.txt"),), unit="line"))
     recipe = fine_tuning_recipe(tmp_path / "run", corpus, lora=Lora(rank=2))
     recipe = replace(recipe, budget=replace(recipe.budget, steps=3), batching=replace(recipe.batching, context=32))
-    tuned = ch.train(tmp_path / "tuned", recipe)
+    tuned = train(tmp_path / "tuned", recipe)
     for name, one in run.model.named_parameters():  # only what LoRA stands beside has moved
         moved = not torch.equal(one, tuned.model.get_parameter(name))
         assert not moved or ".query." in name or ".value." in name, name
