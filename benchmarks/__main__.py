@@ -1,17 +1,16 @@
-"""`python -m benchmarks gpu`: every figure of docs/benchmarks.md, measured anew with its peers in the same run."""
+"""Measure every figure of docs/benchmarks.md anew (`python -m benchmarks gpu`), and write it (`… report FILE`)."""
 
+import importlib
 import sys
 
-from benchmarks import gpu
-
-COMMANDS = {"gpu": gpu.main}
+COMMANDS = ("gpu", "report")
 
 
 def main() -> None:
     name, *arguments = sys.argv[1:] or [""]
     if name not in COMMANDS:
         sys.exit(f"usage: python -m benchmarks {{{', '.join(COMMANDS)}}} [--help]; came {name!r}")
-    COMMANDS[name](arguments)
+    importlib.import_module(f"benchmarks.{name}").main(arguments)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,16 @@
 
 python -m benchmarks gpu                      # everything, some minutes
 python -m benchmarks gpu --only masks linear  # some sections
-python -m benchmarks gpu --write docs/benchmarks.md --json FILE
+python -m benchmarks gpu --json FILE
+python -m benchmarks report FILE              # docs/benchmarks.md with its plots, from what was measured
 """
 
 import argparse
+import contextlib
 import functools
 import gc
+import importlib.metadata
+import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +23,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import clearhead as ch
+from benchmarks.gpu_growth import Point, attention_growth, model_growth, step_over_a_million
 from benchmarks.measure import once
 from benchmarks.plain import PlainGPT2, PlainTransformer, training_step
 from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.model import presets
+from clearhead.tracing.recording import recording
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate, Task, Translate
 from clearhead.training.train_step import TrainState, make_stepper
@@ -41,7 +47,7 @@ class Figure:
     """The peer in the same run, or the mark to reach."""
 
 
-Section = Callable[[], Iterator[Figure]]
+Section = Callable[[], Iterator[Figure | Point]]
 
 
 def milliseconds(run: Callable[[], object], rounds: int = 20, warm_ups: int = 4) -> float:
@@ -154,6 +160,16 @@ def linear() -> Iterator[Figure]:
         kernel = ch.which_kernel(*tensors, **options).kernel
         run = functools.partial(ch.attend, **options)
         yield from forward_backward(f"linear attention, {batch} x {n:,} ({kernel})", tensors, run)
+        if batch > 1 and importlib.util.find_spec("fla") is not None:  # it tunes itself for a minute and a half
+            yield from forward_backward(f"fla's, normalised, {batch} x {n:,}", tensors, linear_by_fla)
+
+
+def linear_by_fla(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return fla's linear attention: it takes `(batch, n, head, d)`, and features that the caller makes."""
+    from fla.ops.linear_attn import chunk_linear_attn
+
+    query, key, value = (one.transpose(1, 2) for one in (F.elu(query) + 1, F.elu(key) + 1, value))
+    return chunk_linear_attn(query, key, value, scale=1.0, normalize=True)[0]
 
 
 def argmax() -> Iterator[Figure]:
@@ -206,11 +222,11 @@ def decoding() -> Iterator[Figure]:
     for batch, width in CELLS:
         source = torch.randint(2, vocabulary - 2, (batch, N_SOURCE))
         method = Greedy() if width == 1 else Beam(width=width, stop="heuristic")
-        ours = best_of_three(
+        ours = best_of_five(
             functools.partial(generate, model, source.tolist(), method, rules=Rules(max_new=N_NEW), prefix=[[0]])
         )
         asked = {"max_new_tokens": N_NEW, "min_new_tokens": N_NEW, "num_beams": width, "do_sample": False}
-        theirs = best_of_three(functools.partial(peer.generate, source.cuda(), **asked))
+        theirs = best_of_five(functools.partial(peer.generate, source.cuda(), **asked))
         how = "greedy" if width == 1 else f"beam {width}"
         yield Figure(
             work=f"decoding base, batch {batch}, {how}",
@@ -223,11 +239,40 @@ def decoding() -> Iterator[Figure]:
 BASE_LAYER = {"layers": 6, "attention_heads": 8, "ffn_dim": 2048}
 
 
-def best_of_three(work: Callable[[], object]) -> float:
-    """Return the seconds of a whole call, the best of three after one that warms up."""
+def best_of_five(work: Callable[[], object]) -> float:
+    """Return the seconds of a whole call, the best of five after two that warm up."""
     with torch.inference_mode():
-        work()
-        return min(once(work, "cuda") for _ in range(3))
+        for _ in range(2):
+            work()
+        return min(once(work, "cuda") for _ in range(5))
+
+
+def tracing() -> Iterator[Figure]:
+    """Measure what recording adds to a forward pass: GPT-2 124M in bf16, 8 x 1024."""
+    model = presets.gpt2("small", dropout=0.0).build().eval().cuda().bfloat16()
+    ids = torch.randint(50_257, (8, 1024), device="cuda")
+
+    def recorded() -> None:
+        with recording(model):
+            model(ids)
+
+    with torch.inference_mode():
+        plain, traced = milliseconds(lambda: model(ids)), milliseconds(recorded)
+    yield Figure(work="forward, GPT-2 124M, 8 x 1024", figure=plain, unit="ms")
+    yield Figure(
+        work="the same, everything recorded", figure=traced, unit="ms", beside=f"{100 * (traced / plain - 1):+.1f} %"
+    )
+
+
+def million() -> Iterator[Figure]:
+    """Train on a text of a million tokens at once."""
+    first, last, seconds, gigabytes = step_over_a_million()
+    yield Figure(
+        work=f"a training step over 1,000,000 tokens, linear attention, 2 layers of 256 ({gigabytes:.1f} GiB)",
+        figure=seconds,
+        unit="s",
+        beside=f"loss {first:.2f} to {last:.2f} in six steps",
+    )
 
 
 SECTIONS: dict[str, Section] = {
@@ -238,6 +283,10 @@ SECTIONS: dict[str, Section] = {
     "decoding": decoding,
     "base": base_training,
     "gpt2": gpt2_training,
+    "tracing": tracing,
+    "million": million,
+    "attention_growth": attention_growth,
+    "model_growth": model_growth,
 }
 
 
@@ -247,7 +296,7 @@ def clean() -> None:
     torch.cuda.empty_cache()
 
 
-def measured(names: list[str]) -> Iterator[Figure]:
+def measured(names: list[str]) -> Iterator[Figure | Point]:
     """Measure section by section; one that fails is told, and the others go on."""
     for name in names:
         clean()
@@ -257,34 +306,50 @@ def measured(names: list[str]) -> Iterator[Figure]:
                 print(row_of(one), flush=True)  # a run that is cut off has told what it measured
                 yield one
         except Exception as error:
-            yield Figure(
+            failed = Figure(
                 work=f"{name} failed: {type(error).__name__} {str(error).splitlines()[0][:200]}", figure=0.0, unit=""
             )
+            print(row_of(failed), flush=True)
+            yield failed
         print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
 
 
-def row_of(one: Figure) -> str:
+def row_of(one: Figure | Point) -> str:
+    if isinstance(one, Point):
+        return f"{one.plot}, {one.curve}, {one.x:,}: {one.ms:.3g} ms, {one.megabytes:,.0f} MB"
     return f"| {one.work} | {one.figure:.3g} | {one.unit} | {one.beside} |"
 
 
-def markdown(found: list[Figure]) -> str:
-    where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    head = ["# Benchmarks on a GPU", "", f"Measured by `python -m benchmarks gpu` on one {where}.", ""]
-    return "\n".join([*head, "| work | figure | unit | beside |", "|---|---:|---|---|", *map(row_of, found), ""])
+def describe_machine() -> str:
+    """Say what is measured on, and with which versions."""
+    names = ("torch", "triton", "transformers", "fla-core")
+    versions = []
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+    return f"{torch.cuda.get_device_name()}, {', '.join(versions)}"
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
-    parser.add_argument("--write", type=Path, help="a Markdown file for the table")
-    parser.add_argument("--json", type=Path, help="a file for the figures")
+    parser.add_argument("--json", type=Path, help="a file for what was measured, which `report` reads")
     asked = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("there is no CUDA device here; the CPU's figures are made by the scripts in benchmarks/README.md")
-    found = list(measured(asked.only))
-    text = markdown(found)
-    print(text)
-    if asked.write:
-        asked.write.write_text(text, encoding="utf-8")
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding="utf-8")
+    found: list[Figure | Point] = []
+    for one in measured(asked.only):
+        found.append(one)
+        if asked.json:  # each time: a run that is cut off has kept what it measured
+            write(found, asked.json)
+
+
+def write(found: list[Figure | Point], path: Path) -> None:
+    """Write what was measured, for `report`."""
+    kept = {
+        "machine": describe_machine(),
+        "date": time.strftime("%Y-%m-%d"),
+        "figures": [asdict(one) for one in found if isinstance(one, Figure)],
+        "points": [asdict(one) for one in found if isinstance(one, Point)],
+    }
+    path.write_text(json.dumps(kept, indent=1), encoding="utf-8")

@@ -1,17 +1,15 @@
 """`compile`: torch.compile where the machine can, eager where it cannot, and it says so."""
 
-import contextlib
-import gc
 import importlib.util
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
-__all__ = ["TRITON_INTERPRETED", "compile", "missing_compiler", "missing_triton", "without_garbage_collection"]
+__all__ = ["TRITON_INTERPRETED", "compile", "missing_compiler", "missing_triton"]
 
 TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -48,16 +46,3 @@ def compile(target: Compiled, *, device: str = "cpu") -> Compiled:
         return torch.compile(target, fullgraph=True)  # type: ignore[return-value]
     warnings.warn(f"running eagerly, not compiled: {missing}", stacklevel=2)
     return target
-
-
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Collect garbage now, and not while a CUDA graph is captured: a graph that is freed then ends the capture."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

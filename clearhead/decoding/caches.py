@@ -10,7 +10,6 @@ from each row's first token, and padding has positions below 0.
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import cast, final
 
 import torch
@@ -28,6 +27,7 @@ from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask, Table, Window, everything
 from clearhead.attention.score_index import Positions
 from clearhead.decoding.clock import Clock
+from clearhead.decoding.source import Source
 from clearhead.model.blocks import Stack
 from clearhead.model.fast_step import FastStep, join_linears, linear_step
 from clearhead.model.kv_source import KVSource, KVSources
@@ -38,24 +38,6 @@ FIRST_COLUMNS = 64
 """Columns allocated at the start; twice as many each time they are filled."""
 
 PerHead = Float[Tensor, "row head n d"]
-
-
-@dataclass(frozen=True)
-class Source:
-    """The encoder's output: vectors of each sentence, and how many of them count (None: all)."""
-
-    vectors: Float[Tensor, "sentence n d_model"]
-    lengths: Int[Tensor, "sentence"] | None
-
-    def padding(self) -> Bool[Tensor, "sentence n"] | None:
-        """Return True at padding; None where there is none."""
-        if self.lengths is None:
-            return None
-        return torch.arange(self.vectors.shape[1], device=self.vectors.device) >= self.lengths.unsqueeze(1)
-
-    def mask(self) -> Table | None:
-        padding = self.padding()
-        return None if padding is None else Table(~padding[:, None, None, :])
 
 
 class Cache(KVSource):
@@ -76,8 +58,8 @@ class Cache(KVSource):
         """Check whether its `fast_step` does the same work whatever the column, once `fix` was called."""
         return False
 
-    def fix(self, columns: int) -> None:
-        """Make room for so many columns in memory that stays where it is."""
+    def fix(self, beams: int, columns: int) -> None:
+        """Make room for so many columns of so many beams in memory that stays; the clock still has those of before."""
 
     def move(self, which: Int[Tensor, "row"]) -> None:
         """Write these rows (of cross-attention: these sentences) over those there are: as many, in the same memory."""
@@ -127,21 +109,25 @@ class Growing(Cache):
             if position.turns:
                 query, key = clock.turn(position, query), clock.turn(position, key)
             self.write(key, value)
-            keys, values = self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
-            real = clock.real
-            mask = None if real is None else real.table
+            if clock.place is None:
+                keys, values = self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
+                mask = None if clock.real is None else clock.real.table
+            else:
+                query, keys, values, mask = clock.by_sentence(query), self.keys, self.values, clock.bias(query.dtype)
             context = F.scaled_dot_product_attention(query, keys, values, mask, scale=scale, enable_gqa=grouped)
-            return output(context.reshape(rows, -1))
+            return output(context.transpose(1, 2).reshape(rows, -1))
 
         return step
 
     def can_fix(self, layer: Attention) -> bool:
         return layer.sdpa_scale() is not None and layer.mask.kinds == {"causal"}
 
-    def fix(self, columns: int) -> None:
-        self.spare = None
-        if columns > self.keys.shape[2]:
-            self.keys, self.values = (self.grow(kept, kept, columns) for kept in (self.keys, self.values))
+    def fix(self, beams: int, columns: int) -> None:
+        self.spare, there = None, slice(self.clock.n + self.clock.new)
+        for name, kept in (("keys", self.keys), ("values", self.values)):
+            made = kept.new_zeros(*kept.shape[:2], beams, columns, kept.shape[3])
+            made[:, :, :, there] = kept.unflatten(2, (self.clock.beams, -1))[:, :, :, there]
+            setattr(self, name, made.flatten(2, 3))
 
     def move(self, which: Tensor) -> None:
         for kept in (self.keys, self.values):
@@ -159,8 +145,8 @@ class Growing(Cache):
 
     def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
         if self.clock.place is not None:
-            self.keys.index_copy_(2, self.clock.place, key)
-            self.values.index_copy_(2, self.clock.place, value)
+            self.keys.index_copy_(2, self.clock.slots, self.clock.by_sentence(key))
+            self.values.index_copy_(2, self.clock.slots, self.clock.by_sentence(value))
             return
         if self.clock.total > (self.keys.shape[2] if self.keys.ndim == 4 else 0):
             columns = max(self.clock.total, min(max(2 * self.clock.n, FIRST_COLUMNS), self.clock.limit))
@@ -304,6 +290,7 @@ class Fixed(FromSource):
         super().__init__(clock, source)
         self.real = source.mask()
         self.keys = self.values = torch.empty(0)
+        self.bias: Tensor | None = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         if self.source is not None:
@@ -329,7 +316,7 @@ class Fixed(FromSource):
             query = to_query.normed(query)
             mask = None if self.real is None else self.real.table
             context = F.scaled_dot_product_attention(
-                query, self.keys, self.values, mask, scale=scale, enable_gqa=grouped
+                query, self.keys, self.values, mask if self.bias is None else self.bias, scale=scale, enable_gqa=grouped
             )
             return output(context.transpose(1, 2).reshape(x.shape[0], -1))
 
@@ -338,8 +325,12 @@ class Fixed(FromSource):
     def can_fix(self, layer: Attention) -> bool:
         return layer.sdpa_scale() is not None and layer.mask.kinds == {"none"} and not layer.uses_positions
 
+    def fix(self, beams: int, columns: int) -> None:
+        if self.real is not None:  # what is added to scores; torch would make it of the mask in every step
+            self.bias = self.real.table.to(self.keys.dtype).log_()
+
     def move(self, which: Tensor) -> None:
-        masks = () if self.real is None else (self.real.table,)
+        masks = () if self.real is None or self.bias is None else (self.real.table, self.bias)
         for kept in (self.keys, self.values, *masks):
             kept.copy_(kept.index_select(0, which))
 
@@ -356,6 +347,7 @@ class Fixed(FromSource):
         if sentences is not None:
             self.keys, self.values = self.keys[sentences], self.values[sentences]
             self.real = None if self.real is None else Table(self.real.table[sentences])
+            self.bias = None if self.bias is None else self.bias[sentences]
 
     def tensors(self) -> list[Tensor]:
         return [self.keys, self.values]
@@ -417,11 +409,19 @@ class Caches:
             cache.select(rows, sentences)
         self.clock.select(rows)
 
+    def fix(self, beams: int, columns: int) -> None:
+        """Put everything into memory that stays where it is, with so many columns for so many beams of each row."""
+        for cache in self:
+            cache.fix(beams, columns)
+        rows = next(len(cache.tensors()[0]) for cache in self if not isinstance(cache, FromSource))
+        self.clock.fix(rows, beams, columns)
+
     def move_rows(self, rows: Int[Tensor, "row"]) -> None:
         """Write these rows over those there are, in the same memory."""
         for cache in self:
             if not isinstance(cache, FromSource):
                 cache.move(rows)
+        self.clock.owners.copy_(self.clock.owners[rows])
         if self.clock.pads is not None:
             self.clock.pads.copy_(self.clock.pads[rows])
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.attention.masks import Table
 from clearhead.attention.positions import Position
@@ -13,6 +14,8 @@ from clearhead.attention.positions import Position
 __all__ = ["Clock"]
 
 PerHead = Float[Tensor, "row head n d"]
+NOBODY = -1
+"""The owner of a column that a beam does not see."""
 
 
 class Clock:
@@ -21,7 +24,9 @@ class Clock:
     There will be no more than `limit` columns, as far as is known.
 
     A step that is recorded as a CUDA graph cannot have `n` in it as a number. Between `fix` and `release` the new
-    column is therefore the one in the tensor `place`, and all `columns` are attended to, those after it hidden.
+    column is therefore the one in the tensor `place`, of `columns`. Keys of a sentence's beams then lie side by side,
+    and stay where they were written: `owners[sentence, beam, column]` is the beam that wrote what this beam has in this
+    column, so that a beam that continues another takes over its owners and not its keys.
     """
 
     def __init__(self, pads: Int[Tensor, "row"] | None, device: torch.device, limit: int) -> None:
@@ -29,15 +34,63 @@ class Clock:
         self.n = self.new = 0
         self.known: dict[Hashable, Any] = {}
         self.place: Int[Tensor, "1"] | None = None
-        self.columns = 0
+        self.owners = self.own = self.firsts = torch.empty(0)
+        self.columns, self.beams = 0, 1
 
-    def fix(self, place: Int[Tensor, "1"], columns: int) -> None:
-        """Take the new column from a tensor, and attend to this many columns."""
-        self.place, self.columns, self.known = place, columns, {}
+    def fix(self, sentences: int, beams: int, columns: int) -> None:
+        """Take the new column from a tensor; every row becomes so many beams, unless there are as many already."""
+        there = self.n + self.new
+        if self.place is None:
+            filled = torch.arange(columns, device=self.device) < there
+            if self.pads is not None:
+                filled = (filled & (torch.arange(columns, device=self.device) >= self.pads.unsqueeze(1))).unsqueeze(1)
+                self.pads = self.pads.repeat_interleave(beams)
+            self.own = torch.arange(beams, dtype=torch.int32, device=self.device).view(1, beams, 1)
+            self.owners = torch.where(filled, self.own, NOBODY).expand(sentences, beams, columns).clone()
+        else:
+            self.owners = F.pad(self.owners, (0, columns - self.columns), value=NOBODY)
+        self.place = torch.tensor([there], device=self.device)
+        self.firsts = torch.arange(0, beams * columns, columns, device=self.device)
+        self.columns, self.beams, self.known = columns, beams, {}
 
     def release(self) -> None:
-        """Count columns in numbers again."""
+        """Count columns in numbers again, after steps with one beam a row."""
+        assert self.beams == 1
         self.place, self.known = None, {}
+
+    def begin_step(self) -> None:
+        """Begin a recorded step: every beam owns the new column."""
+        assert self.place is not None
+        self.known = {}
+        self.owners.index_copy_(2, self.place, self.own.expand(len(self.owners), -1, -1))
+
+    def end_step(self, origins: Int[Tensor, "sentence beam"] | None) -> None:
+        """End a recorded step: every beam continues this one of its sentence (None: itself), at the next column."""
+        assert self.place is not None
+        if origins is not None:
+            self.owners.copy_(self.owners.gather(1, origins.unsqueeze(2).expand_as(self.owners)))
+        self.place += 1
+
+    @property
+    def slots(self) -> Int[Tensor, "beam"]:
+        """Return where each beam of a sentence writes the new column."""
+        place = self.place
+        assert place is not None
+        return self.once("slots", lambda: self.firsts + place)
+
+    def bias(self, dtype: torch.dtype) -> Float[Tensor, "sentence 1 beam column"]:
+        """Return 0 where a beam sees a column of a beam, -inf where not, in a recorded step: to be added to scores.
+
+        torch would make such a tensor of a mask in every layer.
+        """
+        return self.once(("bias", dtype), lambda: self.find_seen().to(dtype).log_())
+
+    def find_seen(self) -> Bool[Tensor, "sentence 1 beam column"]:
+        return (self.owners.unsqueeze(2) == self.own).flatten(2).unsqueeze(1)
+
+    def by_sentence(self, vectors: Float[Tensor, "row head 1 d"]) -> Float[Tensor, "sentence head beam d"]:
+        """Return vectors of one position with the beams of each sentence side by side."""
+        return vectors if self.beams == 1 else vectors.squeeze(2).unflatten(0, (-1, self.beams)).transpose(1, 2)
 
     def advance(self, new: int) -> None:
         self.n, self.new, self.known = self.n + self.new, new, {}
@@ -66,15 +119,8 @@ class Clock:
 
     @property
     def real(self) -> Table | None:
-        """Mask of what is neither padding nor, where the columns are fixed, still to come; None where that is all."""
-        if self.pads is None and self.place is None:
-            return None
-        return self.once("real", lambda: Table(self.find_real()[:, None, None, :]))
-
-    def find_real(self) -> Bool[Tensor, "#row n"]:
-        columns = torch.arange(self.total, device=self.device).unsqueeze(0)
-        there = columns >= 0 if self.place is None else columns <= self.place
-        return there if self.pads is None else there & (self.keys >= 0)
+        """Mask of what is not padding; None where that is all."""
+        return None if self.pads is None else self.once("real", lambda: Table((self.keys >= 0)[:, None, None, :]))
 
     @property
     def padding(self) -> Bool[Tensor, "row n"] | None:
@@ -90,8 +136,12 @@ class Clock:
 
     @property
     def total(self) -> int:
-        return self.n + self.new if self.place is None else self.columns
+        return self.n + self.new
 
     def select(self, rows: Int[Tensor, "new_row"]) -> None:
-        self.pads = None if self.pads is None else self.pads[rows]
+        """Keep these rows; where the columns are fixed, these sentences with all their beams."""
+        if self.pads is not None:
+            self.pads = self.pads.unflatten(0, (-1, self.beams))[rows].flatten()
+        if self.place is not None:
+            self.owners = self.owners[rows]
         self.known = {}

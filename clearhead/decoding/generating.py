@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.decoding.beam import Beam, beam_search
-from clearhead.decoding.greedy import choose_likeliest, greedy_search
+from clearhead.decoding.greedy import greedy_search
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
-from clearhead.decoding.recorded import records
+from clearhead.decoding.recorded import pays
 from clearhead.decoding.request import (
     Model,
     Request,
@@ -70,17 +70,14 @@ def generate(
     request = check_request(model, inputs, prefix, rules, candidates)
     if not request.inputs:
         return []
-    simple = isinstance(method, Greedy) and rules.forbids_nothing and not candidates
-    if isinstance(method, Beam) or (simple and records(request.decoder.embedding.table.device)):
-        with eval_mode(model):
-            session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
-            if isinstance(method, Beam):
-                return beam_search(session, request.prompts, method, rules, candidates)
-            step = session.find_recorded(choose_likeliest, warm_ups=0)
-            if step is not None:
-                return [[found] for found in greedy_search(session, step, len(request.inputs), rules)]
-            return collect(decode_on(session, request.prompts, method, rules, candidates), len(request.inputs))
-    return collect(stream_tokens(request, method, rules, candidates), len(request.inputs))
+    simple = isinstance(method, Greedy) and not rules.look_back and not candidates
+    with eval_mode(model):
+        session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
+        if isinstance(method, Beam):
+            return beam_search(session, request.prompts, method, rules, candidates)
+        if simple and pays(rules.max_new - 1) and session.can_record():
+            return [[found] for found in greedy_search(session, rules)]
+        return collect(decode_on(session, request.prompts, method, rules, candidates), len(request.inputs))
 
 
 def stream(
@@ -237,7 +234,8 @@ def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "ro
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Switch to inference and eval mode; every module then goes back to the mode it was in."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    if training:  # else there is nothing to switch, and a walk through a hundred modules takes as long as a token
+        model.eval()
     try:
         with torch.inference_mode():
             yield

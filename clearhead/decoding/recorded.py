@@ -1,30 +1,35 @@
 """Decoding steps recorded as CUDA graphs and replayed: launching their kernels one by one takes longer than they do.
 
-A recorded step is bound to its memory: as many rows as when it was recorded, caches of fixed size. Rows that leave are
-therefore replaced by copies of the first row, whose logits nobody reads, until half of them are such; then a smaller
-step is recorded. The same is done, in larger memory, when the columns are used up.
+A recorded step is bound to its memory: as many rows as when it was recorded, caches of fixed size. When the columns are
+used up, it is recorded anew in larger memory; when half of the rows have ended, in smaller.
+
+`RecordedSearch` chooses the next tokens within the step: nobody looks at them until some steps later. `RecordedStep`
+gives logits to a search that looks at them on the CPU.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
 from typing import final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clearhead.compiling import without_garbage_collection
+from clearhead.cuda_graphs import capture, shared_pool
 from clearhead.decoding.caches import Caches, FromSource
 
-__all__ = ["RecordedStep", "Search", "record", "records"]
+__all__ = ["Notes", "OnDevice", "RecordedSearch", "RecordedStep", "pays", "records"]
 
 Logits = Float[Tensor, "row vocabulary"]
-Search = Callable[[Logits, Int[Tensor, "row 1"]], tuple[Tensor, ...]]
-"""Takes log-probabilities and the memory that the next step's tokens are read from."""
+Compute = Callable[[Int[Tensor, "row 1"]], Logits]
+"""Makes logits of one new token a row, at the column that the clock is at."""
 WARM_UPS = 2
 """Steps with the same number of rows before one is recorded: a beam begins with fewer rows than it goes on with."""
 FEWEST = 8
-"""Columns that must still be to come: for fewer, recording costs more than it saves."""
+"""Steps that must still be to come: for fewer, recording costs more than it saves."""
 FIRST_COLUMNS = 64
+AT_ONCE = 8
+"""Steps that are taken before anyone looks what has ended: looking waits for the GPU."""
 
 
 def records(device: torch.device) -> bool:
@@ -32,131 +37,231 @@ def records(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def record(work: Callable[[], None]) -> Callable[[], None]:
-    """Return the work as one call: a CUDA graph where there is a GPU, else the work itself, as tests run it.
+def pays(steps: int) -> bool:
+    """Check whether there are enough steps to come that recording them is worth it."""
+    return steps >= FEWEST
 
-    It is run once before it is recorded, as capturing asks.
-    """
-    if not torch.cuda.is_available():
-        return work
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with without_garbage_collection(), torch.cuda.graph(graph):
-        work()
-    return graph.replay
+
+def record(work: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that replays the work."""
+    return capture(work, shared_pool(torch.cuda.current_device()))
 
 
 @final
-class RecordedStep:
-    """The step of a session: `compute` makes logits of one new token a row, at the column that the clock is at.
+class Replay:
+    """Work that is recorded when it is called, and replayed from then on.
 
-    `search` is recorded with it: from the logits to the tensors that choose what follows, which `found` then holds.
-    `warm_ups`: steps with the same number of rows before one is recorded, `WARM_UPS` unless it is known better.
+    What is recorded must have run before with the same shapes: kernels are loaded and libraries set up when they are
+    first used. So a call of a kind that was never `seen` runs as it is, and the next is recorded.
+    """
+
+    def __init__(self, work: Callable[[], None], seen: set[Hashable], kind: Hashable) -> None:
+        self.work, self.seen, self.kind = work, seen, kind
+        self.replay: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self.replay is None:
+            if self.kind not in self.seen:
+                self.seen.add(self.kind)
+                self.work()
+                return
+            self.replay = record(self.work)
+        self.replay()
+
+
+def find_columns(there: int) -> int:
+    """Return how many columns to have room for, where so many are filled."""
+    columns = FIRST_COLUMNS
+    while columns <= there:
+        columns *= 2
+    return columns
+
+
+@final
+class Notes:
+    """Tensors of some steps, noted one step after the other by recorded work and read together."""
+
+    def __init__(self, *like: Tensor) -> None:
+        """Make room for tensors of these shapes: for the steps between two readings, and the first before them."""
+        self.rooms = [one.new_zeros(AT_ONCE + 1, *one.shape) for one in like]
+        self.at = torch.zeros(1, dtype=torch.long, device=like[0].device)
+
+    def write(self, *tensors: Tensor) -> None:
+        for room, one in zip(self.rooms, tensors, strict=True):
+            room.index_copy_(0, self.at, one.unsqueeze(0))
+        self.at += 1
+
+    def read(self) -> list[Tensor]:
+        """Return what was noted since the last time, `(step, ...)`. This waits for the GPU."""
+        n = int(self.at)
+        self.at.zero_()
+        return [room[:n].clone() for room in self.rooms]
+
+    def select(self, sentences: Int[Tensor, "stays"]) -> None:
+        """Keep room for these sentences; nothing must be noted that was not read."""
+        self.rooms = [room[:, sentences] for room in self.rooms]
+
+
+class OnDevice(ABC):
+    """A way to choose tokens that needs no answer from the device while it does.
+
+    Sentences are in order, with `beams` rows each.
+    """
+
+    beams: int
+    kind: Hashable
+    """Tells apart what is other work on tensors of the same shape."""
+
+    @abstractmethod
+    def choose(self, log_probs: Logits) -> tuple[Tensor | None, Tensor]:
+        """Return the beam that each beam continues (None: itself) and its token, `(sentence, beam)`; note both."""
+
+    @abstractmethod
+    def read(self) -> list[int]:
+        """Take over what was noted since the last time; return the sentences that go on."""
+
+    @abstractmethod
+    def select(self, sentences: Int[Tensor, "stays"]) -> None:
+        """Keep these sentences, after a `read`."""
+
+
+@final
+class RecordedSearch:
+    """A search of which each step is one replay: it reads a token of every row, and chooses the next.
+
+    `tokens` are the first to be read, `(sentence, beam)`; the caches have one row for each sentence.
     """
 
     def __init__(
         self,
         caches: Caches,
-        compute: Callable[[Int[Tensor, "row 1"]], Logits],
-        search: Search | None = None,
-        *,
-        warm_ups: int | None = None,
+        compute: Compute,
+        search: OnDevice,
+        tokens: Int[Tensor, "sentence beam"],
+        seen: set[Hashable],
     ) -> None:
-        self.caches, self.clock, self.compute = caches, caches.clock, compute
-        self.search, self.warm_ups = search, WARM_UPS if warm_ups is None else warm_ups
-        self.replay: Callable[[], None] | None = None
+        self.caches, self.clock, self.compute, self.search, self.seen = caches, caches.clock, compute, search, seen
+        self.count, self.tokens = len(tokens), tokens.reshape(-1, 1).clone()
+        self.replay: Replay | None = None
+
+    def run(self, steps: int) -> None:
+        """Take so many steps, or fewer if all sentences are done before."""
+        while True:
+            now = min(steps, AT_ONCE)
+            for _ in range(now):
+                self.step()
+            steps -= now
+            stays = self.search.read()
+            if not steps or not stays:
+                self.replay = None  # it holds this search, which would keep its memory until Python looks for cycles
+                return
+            if 2 * len(stays) <= self.count and pays(steps):
+                self.select(torch.tensor(stays, device=self.tokens.device))
+
+    def step(self) -> None:
+        there = self.clock.n + self.clock.new
+        if self.clock.place is None or there >= self.clock.columns:
+            self.caches.fix(self.search.beams, find_columns(there))
+            self.replay = None
+        if self.replay is None:
+            kind = self.search.kind, self.count, self.search.beams, self.clock.columns
+            self.replay = Replay(self.work, self.seen, kind)
+        self.clock.advance(1)
+        self.replay()
+
+    def work(self) -> None:
+        self.clock.begin_step()
+        logits = self.compute(self.tokens)
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        origins, chosen = self.search.choose(torch.log_softmax(logits, -1, dtype=wide))
+        self.tokens.copy_(chosen.reshape(-1, 1))
+        self.clock.end_step(origins)
+
+    def select(self, sentences: Int[Tensor, "stays"]) -> None:
+        """Go on with these sentences."""
+        self.search.select(sentences)
+        self.tokens = self.tokens.view(self.count, -1)[sentences].reshape(-1, 1)
+        self.caches.select(sentences, sentences)
+        self.count, self.replay = len(sentences), None
+
+
+@final
+class RecordedStep:
+    """The step of a session, for a search that looks at the logits of every step.
+
+    Rows that leave are replaced by copies of the first row, whose logits nobody reads, until half of them are such.
+    """
+
+    def __init__(self, caches: Caches, compute: Compute, seen: set[Hashable]) -> None:
+        self.caches, self.clock, self.compute, self.seen = caches, caches.clock, compute, seen
+        self.replay: Replay | None = None
         self.tokens = self.logits = torch.empty(0)
-        self.found: tuple[Tensor, ...] | None = None
-        self.moves: dict[str, tuple[Callable[[], None], Tensor]] = {}
-        self.rows = self.sentences = self.steps = 0
-        """Rows and sentences in the recorded step's memory; of the sentences, only those that have not left."""
+        self.moves: dict[str, tuple[Replay, Tensor]] = {}
+        self.rows = self.steps = 0
+        self.live = 0, 0
+        """Rows and sentences that have not left."""
 
     def step(self, tokens: Int[Tensor, "row 1"]) -> Logits:
         """Return the logits after one more token in every row."""
-        if not self.prepare(len(tokens)):
-            self.found = None
+        self.prepare(len(tokens))
+        if self.replay is None:
             self.clock.advance(1)
             return self.compute(tokens)
         self.tokens[: len(tokens)] = tokens
-        self.advance()
+        self.clock.advance(1)
+        self.replay()
         return self.logits[: len(tokens)]
 
-    def prepare(self, rows: int) -> bool:
-        """Record the step, if that is due; return whether there is a recorded one."""
+    def prepare(self, rows: int) -> None:
+        """Make memory that stays for a recorded step, if that is due."""
+        there = self.clock.n + self.clock.new
         if self.replay is not None:
-            if self.clock.n + self.clock.new >= self.clock.columns:
-                self.clock.release()
-                self.record()
-            return True
+            if there >= self.clock.columns:
+                self.fix(there)
+            return
         self.steps = 1 if rows > self.rows else self.steps + 1
         self.rows = rows
-        if self.steps > self.warm_ups and self.clock.limit - self.clock.n - self.clock.new >= FEWEST:
-            self.record()
-        return self.replay is not None
+        if self.steps > WARM_UPS and pays(self.clock.limit - there):
+            self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=self.clock.device)
+            self.live = rows, self.n_sentences()
+            self.fix(there)
 
-    def record(self) -> None:
-        """Put everything into memory of fixed size, and record the step on it."""
-        columns, there = FIRST_COLUMNS, self.clock.n + self.clock.new
-        while columns <= there:
-            columns *= 2
-        for cache in self.caches:
-            cache.fix(columns)
-        last = self.tokens
-        self.tokens = torch.zeros(self.rows, 1, dtype=torch.long, device=self.clock.device)
-        if last.shape == self.tokens.shape:
-            self.tokens.copy_(last)
-        self.clock.fix(torch.tensor([there], device=self.clock.device), columns)
-        if self.replay is None:
-            self.sentences = self.n_sentences()
-        self.moves = {}
-        before = self.tokens.clone()
-        self.replay = record(self.work)
-        self.tokens.copy_(before)
+    def fix(self, there: int) -> None:
+        self.caches.fix(1, find_columns(there))
+        self.replay, self.moves = Replay(self.work, self.seen, ("logits", self.rows, self.clock.columns)), {}
 
     def work(self) -> None:
-        self.clock.known = {}
+        self.clock.begin_step()
         self.logits = self.compute(self.tokens)
-        if self.search is not None:
-            wide = torch.promote_types(self.logits.dtype, torch.float32)
-            self.found = self.search(torch.log_softmax(self.logits, -1, dtype=wide), self.tokens)
-
-    def advance(self) -> None:
-        """Replay the step at the next column."""
-        assert self.replay is not None
-        assert self.clock.place is not None
-        self.clock.advance(1)
-        self.clock.place.fill_(self.clock.n)
-        self.replay()
+        self.clock.end_step(None)
 
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None) -> bool:
-        """Keep these rows, in the recorded step's memory while it fits; False where there is none."""
+        """Keep these rows, in the recorded step's memory or, if too few use it, without; False if none is recorded."""
         if self.replay is None:
             return False
-        n_sentences = self.n_sentences()
-        leaves, kept = sentences is not None, self.sentences if sentences is None else len(sentences)
-        if sentences is None and kept < n_sentences:  # those that left before are still in memory
-            sentences = torch.arange(kept, device=rows.device)
+        there = self.live
+        if sentences is not None:
+            self.live = self.live[0], len(sentences)
+        self.live = len(rows), self.live[1]
         # Beams of a sentence stay side by side; were there more or fewer of them, all rows would have to move.
-        if kept * self.rows != len(rows) * n_sentences or 2 * len(rows) <= self.rows:
-            self.replay = self.found = None
+        if self.live[0] * there[1] != there[0] * self.live[1] or 2 * len(rows) <= self.rows:
+            self.replay = None
             self.clock.release()
-            self.caches.select(rows, sentences)
+            # Cross-attention may still hold sentences that have left.
+            held = torch.arange(self.live[1], device=rows.device) if sentences is None else sentences
+            self.caches.select(rows, held)
             return True
-        self.sentences = kept
         self.move("rows", rows, self.rows, self.caches.move_rows)
-        if leaves and sentences is not None:
-            self.move("sentences", sentences, n_sentences, self.caches.move_sentences)
+        if sentences is not None:
+            self.move("sentences", sentences, self.n_sentences(), self.caches.move_sentences)
         return True
 
     def move(self, name: str, which: Tensor, count: int, work: Callable[[Tensor], None]) -> None:
         """Move rows or sentences by a recorded move; `which` is filled up with the first to as many as there are."""
         if name not in self.moves:
             index = torch.arange(count, device=which.device)
-            self.moves[name] = record(lambda: work(index)), index
+            kind = name, count, self.rows, self.clock.columns
+            self.moves[name] = Replay(lambda: work(index), self.seen, kind), index
         replay, index = self.moves[name]
         index.zero_()
         index[: len(which)] = which

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.errors import OptionError
@@ -80,6 +80,25 @@ class Rules:
             for row, tokens in enumerate(so_far):
                 logits[row, list(followers(tokens, self.no_repeat))] = FORBIDDEN
         return logits
+
+
+@final
+class FixedRules:
+    """Rules that do not look back, with their ids on a device: nothing is sent there when they are asked."""
+
+    def __init__(self, rules: Rules, device: torch.device) -> None:
+        assert not rules.look_back
+        self.never = torch.tensor(rules.never, dtype=torch.long, device=device) if rules.never else None
+        self.end = torch.tensor(rules.end, dtype=torch.long, device=device) if rules.end else None
+        early = [FORBIDDEN if length < rules.min_new else 0.0 for length in range(rules.min_new + 1)]
+        self.too_short = torch.tensor(early, device=device) if rules.min_new > 1 else None
+
+    def forbid(self, log_probs: Logits, length: Int[Tensor, "1"]) -> Logits:
+        """Write -inf at tokens that may not come next, as the last of so many, and return the log-probabilities."""
+        if self.end is not None and self.too_short is not None:
+            added = self.too_short[length.clamp(max=len(self.too_short) - 1)].to(log_probs.dtype)
+            log_probs.index_add_(1, self.end, added.expand(len(log_probs), len(self.end)))
+        return log_probs if self.never is None else log_probs.index_fill_(1, self.never, FORBIDDEN)
 
 
 def is_id(token: object) -> bool:

@@ -1,6 +1,7 @@
 """A session: a batch of token sequences being continued by a model, on caches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -10,7 +11,7 @@ from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
 from clearhead.decoding.caches import Caches, Source
 from clearhead.decoding.clock import Clock
-from clearhead.decoding.recorded import RecordedStep, Search, records
+from clearhead.decoding.recorded import OnDevice, RecordedSearch, RecordedStep, records
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.cpu_matmul import FEW
@@ -25,17 +26,19 @@ Logits = Float[Tensor, "row vocabulary"]
 FOREVER = 1 << 30
 MUCH = 1 << 20
 """From this many logits on they are written into the same memory each step: fresh pages would take longer."""
+SEEN: WeakKeyDictionary[nn.Module, dict[Hashable, set[Hashable]]] = WeakKeyDictionary()
+"""Of every decoder, the kinds of steps that have run once, and so can be recorded (`clearhead.decoding.recorded`)."""
 
 
 class Session:
     """Rows of tokens, each with its prompt read already; `logits` are those of the next token of every row.
 
     Prompts may differ in length. Rows are sentences times beams: one beam each at the start. `n_new`: how many tokens
-    may come, if that is known. `search` is what a recorded step shall find beside the logits.
+    may come, if that is known.
     """
 
     recorded: RecordedStep | None = None
-    search: Search | None = None
+    fast_step: FastStep | None = None
     may_record = True
 
     def __init__(
@@ -53,18 +56,19 @@ class Session:
         self.caches = Caches(decoder.stack, source, Clock(padding, self.device, longest + n_new))
         check_masks(decoder, len(prompts), longest + n_new - 1 if n_new < FOREVER else longest)
         self.fast_step = self.find_fast_step()
-        fast = self.fast_step if longest == 1 else None
-        self.logits = self.read(tokens) if fast is None else self.step(tokens, fast)
+        self.logits = self.read(tokens) if self.fast_step is None or longest > 1 else self.step(tokens)
 
     def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
         """Return the logits after one more token in every row; valid until the next call."""
         new = tokens.unsqueeze(1)
         if self.recorded is None and self.may_record:
-            self.recorded, self.may_record = self.find_recorded(self.search), False
+            self.may_record = False
+            if self.can_record():
+                self.recorded = RecordedStep(self.caches, self.compute, self.kinds_seen())
         if self.recorded is not None:
             self.logits = self.recorded.step(new)
         else:
-            self.logits = self.read(new) if self.fast_step is None else self.step(new, self.fast_step)
+            self.logits = self.read(new) if self.fast_step is None else self.step(new)
         return self.logits
 
     def read(self, tokens: Int[Tensor, "row new"]) -> Logits:
@@ -80,26 +84,33 @@ class Session:
             return None
         return decoder.stack.fast_step(self.caches.reads)
 
-    def find_recorded(self, search: Search | None = None, *, warm_ups: int | None = None) -> RecordedStep | None:
-        """Return the fast step as one that is recorded and replayed; None where that cannot be, or does not pay."""
-        decoder, fast_step = self.decoder, self.fast_step
-        if (
-            fast_step is None
-            or not records(self.device)
-            or not is_built_in(decoder)
-            or not self.caches.can_fix(decoder.stack)
-        ):
-            return None
+    def can_record(self) -> bool:
+        """Check whether steps can be recorded and replayed on this device."""
+        return (
+            self.fast_step is not None
+            and records(self.device)
+            and is_built_in(self.decoder)
+            and self.caches.can_fix(self.decoder.stack)
+        )
 
-        def compute(tokens: Tensor) -> Tensor:
-            return self.logits_of(fast_step(self.embed(tokens).squeeze(1)))
+    def record_search(self, search: OnDevice, tokens: Int[Tensor, "row beam"]) -> RecordedSearch:
+        """Return a search on this session that goes on from these tokens in recorded steps."""
+        return RecordedSearch(self.caches, self.compute, search, tokens, self.kinds_seen())
 
-        return RecordedStep(self.caches, compute, search, warm_ups=warm_ups)
+    def kinds_seen(self) -> set[Hashable]:
+        """Return the kinds of recorded steps that this decoder has run in its present dtype, on its present device."""
+        table = self.decoder.embedding.table
+        return SEEN.setdefault(self.decoder, {}).setdefault((table.dtype, table.device), set())
 
-    def step(self, tokens: Int[Tensor, "row 1"], fast_step: FastStep) -> Logits:
+    def compute(self, tokens: Int[Tensor, "row 1"]) -> Logits:
+        """Return the logits after one token in every row, at the column that the clock is at, by the fast step."""
+        assert self.fast_step is not None
+        return self.logits_of(self.fast_step(self.embed(tokens).squeeze(1)))
+
+    def step(self, tokens: Int[Tensor, "row 1"]) -> Logits:
         """Return the logits after one new token in every row, by the fast step."""
         self.caches.clock.advance(1)
-        return self.logits_of(fast_step(self.embed(tokens).squeeze(1)))
+        return self.compute(tokens)
 
     def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
         """Return logits by the model's output; of many rows, in memory that is used again."""

@@ -26,7 +26,7 @@ NUMBERS = 2048
 
 def serves(x: Tensor) -> bool:
     """Check whether this backward is the one to take: compiled, on a GPU, and registered."""
-    return torch.compiler.is_compiling() and x.is_cuda and x.shape[-1] <= WIDEST and bool(OPERATORS)
+    return torch.compiler.is_compiling() and x.is_cuda and x.shape[-1] <= WIDEST and registered
 
 
 def launch_backward(grad: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,14 +45,18 @@ def launch_backward(grad: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, deviat
     return grad_x, partial.sum(0)
 
 
-OPERATORS: list[Callable[..., tuple[Tensor, Tensor]]] = []
-"""The backward as an operator that a compiled graph can hold, once there is one."""
+# Plain globals: the compiler of torch 2.11 cannot tell whether a list is empty.
+registered = False
+backward_op: Callable[..., tuple[Tensor, Tensor]] = launch_backward
+"""The backward, once it is `registered` as an operator that a compiled graph can hold."""
 
 
 def register() -> None:
     """Make the operator. It imports torch's compiler, which takes seconds: call it where a model will be compiled."""
-    if not OPERATORS and missing_triton("cuda") is None:
-        OPERATORS.append(triton_op("clearhead::layer_norm_backward", launch_backward, mutates_args=()))
+    global registered, backward_op  # noqa: PLW0603
+    if not registered and missing_triton("cuda") is None:
+        backward_op = triton_op("clearhead::layer_norm_backward", launch_backward, mutates_args=())
+        registered = True
 
 
 @final
@@ -69,7 +73,7 @@ class LayerNormByTriton(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, gamma, mean, deviation = ctx.saved_tensors
-        grad_x, sums = OPERATORS[0](grads[0], x, gamma, mean, deviation)
+        grad_x, sums = backward_op(grads[0], x, gamma, mean, deviation)
         sums = sums.to(gamma.dtype)
         return grad_x, sums[0], sums[1] if ctx.has_beta else None, None
 

@@ -7,7 +7,7 @@ CUDA graphs, and replays them: a small model on a large GPU spends its time laun
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from clearhead.attention.positions.embedded import SinusoidalTable
-from clearhead.compiling import compile, without_garbage_collection
+from clearhead.compiling import compile
+from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import takes_foreach, widest_float
 from clearhead.model import layer_norm_gpu
 from clearhead.registry import is_built_in
@@ -283,10 +284,9 @@ class Captured(Stepper):
         random = torch.cuda.get_rng_state(train_state.device)
         inputs = to_device(batch, train_state.device)
         kept = [one.clone() for one in train_state.gradients()], train_state.nll.clone()
-        warm_up(lambda: train_state.backward(inputs, self.share))
-        graph = torch.cuda.CUDAGraph()
-        with without_garbage_collection(), torch.cuda.graph(graph, pool=self.pool):
-            train_state.backward(inputs, self.share)
+        warm_up(lambda: train_state.backward(inputs, self.share), WARM_UPS)
+        torch.cuda.empty_cache()
+        graph = capture_graph(lambda: train_state.backward(inputs, self.share), self.pool)
         # A table of positions that grows later is another tensor: the graph goes on reading this one.
         self.kept += [module.table for module in train_state.model.modules() if isinstance(module, SinusoidalTable)]
         copy_all(train_state.gradients(), kept[0])
@@ -301,22 +301,8 @@ class Captured(Stepper):
             self.train_state.update()
             return
         if self.update is None:
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with without_garbage_collection(), torch.cuda.graph(graph, pool=self.pool):
-                self.train_state.update()
-            self.update = graph
+            self.update = capture_graph(self.train_state.update, self.pool)
         self.update.replay()
-
-
-def warm_up(work: Callable[[], None]) -> None:
-    """Run some work a few times on a stream of its own, as capturing it asks."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UPS):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
 
 
 def to_device(batch: Mapping[str, Tensor], device: torch.device) -> Batch:

@@ -9,6 +9,7 @@ import torch
 from clearhead.decoding import Beam, Greedy, Rules
 from clearhead.decoding.hypotheses import ROOT, Node
 from clearhead.decoding.session import Session
+from clearhead.errors import OptionError
 from tests.decoding.laws import case_of
 from tests.decoding.models import PLAIN, VOCABULARY, build, on_axes
 from tests.decoding.plain import Case, all_unlike, apart, beam_search, every_output
@@ -129,8 +130,14 @@ def test_a_score_is_the_sum_over_the_length_to_the_penalty(case):
         for hypotheses in case.generate(Beam(width=4, n_best=4, length_penalty=penalty), Rules(max_new=5, end=(2, 7))):
             for made in hypotheses:
                 assert made.score == pytest.approx(sum(made.log_probs) / len(made.tokens) ** penalty, rel=1e-12)
-    assert Beam(length_penalty=1.0).score(-6.0, 3) == -2.0
-    assert Beam(length_penalty=0.0).score(-6.0, 3) == -6.0
+    assert Beam(length_penalty=1.0).norms(3) == [1.0, 1.0, 2.0, 3.0]
+    assert Beam(length_penalty=0.0).norms(3) == [1.0] * 4
+
+
+@pytest.mark.parametrize("penalty", [100.0, -100.0])
+def test_a_penalty_that_no_number_can_hold_is_refused(penalty):
+    with pytest.raises(OptionError, match="length_penalty is no usable number for 3000 tokens"):
+        Beam(length_penalty=penalty).norms(3000)
 
 
 def test_a_greater_penalty_favours_longer_outputs():

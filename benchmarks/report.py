@@ -1,0 +1,114 @@
+"""Write docs/benchmarks.md and its plots from what `python -m benchmarks gpu --json FILE` measured.
+
+python -m benchmarks report FILE [FILE ...] [--folder docs]
+
+Of several files the later ones count where two measured the same.
+"""
+
+import argparse
+import json
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from clearhead.colours import ROLES
+from clearhead.plots.figure import add_grid, save_svg
+
+MARKS = ("o-", "s--", "^-", "v:", "D-", "x--", "P-.")
+COLOURS = (*ROLES.values(), "#333333", "#888888")
+"""Marks and colours of curves: no meaning hangs on the colour alone."""
+WIDTH, HEIGHT = 9.0, 3.6
+
+
+def read(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return what was measured, one thing under each name."""
+    figures: dict[str, dict[str, Any]] = {}
+    points: dict[tuple[str, str, int], dict[str, Any]] = {}
+    sources = []
+    for path in paths:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        sources.append(f"{kept['date']} on {kept['machine']}")
+        figures |= {without_numbers(one["work"]): one for one in kept["figures"]}
+        points |= {(one["plot"], one["curve"], one["x"]): one for one in kept["points"]}
+    return {"sources": list(dict.fromkeys(sources)), "figures": list(figures.values()), "points": list(points.values())}
+
+
+def without_numbers(work: str) -> str:
+    """Return a name without what is measured and told in brackets, which differs from run to run."""
+    return re.sub(r" \([^)]*\)", "", work)
+
+
+def draw(points: Sequence[dict[str, Any]], plot: str) -> Figure:
+    """Draw time and memory against what grows, both axes logarithmic."""
+    curves: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for one in points:
+        curves[one["curve"]].append(one)
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    for axes, (what, label) in zip(
+        figure.subplots(1, 2), (("ms", "milliseconds"), ("megabytes", "megabytes")), strict=True
+    ):
+        for number, (name, places) in enumerate(curves.items()):
+            ordered = sorted(places, key=lambda one: one["x"])
+            style = {"color": COLOURS[number], "markersize": 4, "label": name}
+            axes.plot([one["x"] for one in ordered], [max(one[what], 1e-2) for one in ordered], MARKS[number], **style)
+        axes.set(xscale="log", yscale="log", xlabel=plot, ylabel=label)
+        add_grid(axes)
+    if len(curves) > 1:
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    return figure
+
+
+def page(found: dict[str, Any], plots: dict[str, str]) -> str:
+    """Return the page: the table, and a picture for each thing that grows."""
+    rows = [f"| {one['work']} | {short(one['figure'])} | {one['unit']} | {one['beside']} |" for one in found["figures"]]
+    lines = [
+        "# Benchmarks on a GPU",
+        "",
+        "Measured by `python -m benchmarks gpu --json FILE`, each beside its peer in the same run, and written by",
+        f"`python -m benchmarks report FILE`: {'; '.join(found['sources'])}.",
+        "The CPU's figures are in [benchmarks/README.md](../benchmarks/README.md).",
+        "",
+        "| work | figure | unit | beside it |",
+        "|---|---:|---|---|",
+        *rows,
+        "",
+    ]
+    for plot, name in plots.items():
+        lines += [f"## Against {plot}", "", f"![Time and memory against {plot}](figures/{name})", ""]
+        lines += curve_table([one for one in found["points"] if one["plot"] == plot], plot)
+    return "\n".join(lines)
+
+
+def short(number: float) -> str:
+    """Return a number with three digits, or with all its whole ones."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def curve_table(points: Sequence[dict[str, Any]], plot: str) -> list[str]:
+    """Return the numbers of a picture: one row for each curve, time and memory at every size."""
+    sizes = sorted({one["x"] for one in points})
+    at = {(one["curve"], one["x"]): f"{short(one['ms'])} ms, {one['megabytes']:,.0f} MB" for one in points}
+    curves = dict.fromkeys(one["curve"] for one in points)
+    head = [f"| {plot} | {' | '.join(f'{size:,}' for size in sizes)} |", "|---|" + "---|" * len(sizes)]
+    return [*head, *(f"| {c} | {' | '.join(at.get((c, size), '') for size in sizes)} |" for c in curves), ""]
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument(
+        "--folder", type=Path, default=Path("docs"), help="where benchmarks.md and figures/ are written"
+    )
+    asked = parser.parse_args(arguments)
+    found = read(asked.files)
+    plots = {}
+    for plot in dict.fromkeys(one["plot"] for one in found["points"]):
+        plots[plot] = f"growth-{plot.split()[0]}.svg"
+        some = [one for one in found["points"] if one["plot"] == plot]
+        save_svg(lambda some=some, plot=plot: draw(some, plot), asked.folder / "figures" / plots[plot], what="the plot")
+    (asked.folder / "benchmarks.md").write_text(page(found, plots), encoding="utf-8")
+    print(f"{asked.folder / 'benchmarks.md'}: {len(found['figures'])} figures, {len(plots)} plots")

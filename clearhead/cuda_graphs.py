@@ -1,0 +1,82 @@
+"""CUDA graphs: work that is captured once and replayed, since launching its kernels one by one takes longer."""
+
+import contextlib
+import functools
+import gc
+from collections.abc import Callable, Iterator
+
+import torch
+
+__all__ = ["capture", "capture_graph", "shared_pool", "warm_up"]
+
+Pool = tuple[int, int]
+
+
+def warm_up(work: Callable[[], object], times: int) -> None:
+    """Run some work a few times on a stream of its own, as capturing it asks."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(times):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+def capture_graph(work: Callable[[], object], pool: Pool | None = None) -> torch.cuda.CUDAGraph:
+    """Return the work as a graph. It must have run before, on tensors of the same shapes; here it does not run.
+
+    `torch.cuda.graph` does the same, but gives all cached memory back to the driver first, which decoding would then
+    ask for again in every call.
+    """
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with without_garbage_collection(), torch.cuda.stream(capture_stream(torch.cuda.current_device())):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # type: ignore[arg-type]
+        try:
+            work()
+        finally:
+            graph.capture_end()
+    return graph
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Let Python look for cycles later: a graph that is freed while another is captured ends the capture.
+
+    Nothing is collected before: in a large process that takes longer than a short decoding.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def capture(work: Callable[[], object], pool: Pool | None = None) -> Callable[[], None]:
+    """Return a function that replays the work."""
+    return capture_graph(work, pool).replay
+
+
+@functools.cache
+def capture_stream(device: int) -> torch.cuda.Stream:
+    """Return the stream that work is captured on: always the same, as cuBLAS keeps memory for every stream."""
+    return torch.cuda.Stream(device)
+
+
+@functools.cache
+def shared_pool(device: int) -> Pool:
+    """Return memory for graphs of which no two run at once: what one has given up serves the next.
+
+    A pool lasts as long as a graph that uses it, so an empty one is kept; the driver is asked for memory once.
+    """
+    return anchor(device).pool()
+
+
+@functools.cache
+def anchor(device: int) -> torch.cuda.CUDAGraph:
+    """Return a graph that does next to nothing, and holds a pool."""
+    number = torch.zeros((), device=torch.device("cuda", device))
+    number.add_(0)
+    return capture_graph(lambda: number.add_(0))

@@ -1,0 +1,205 @@
+"""The state of a beam search in tensors: which beams live, which outputs have finished, and how each was reached.
+
+A step asks the device for nothing, so that on a GPU it is recorded together with the model's step and replayed
+(`clearhead.decoding.recorded`). On a CPU the same code serves.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, final, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.decoding.rules import FORBIDDEN, Rules
+from clearhead.decoding.topk import top
+from clearhead.devices import widest_float
+from clearhead.errors import OptionError
+
+__all__ = ["ROOT_NODE", "Beam", "BeamState", "Step"]
+
+Stop = Literal["exact", "heuristic", "early"]
+Length = int | Int[Tensor, "1"]
+"""Tokens of an output; a tensor where the step is recorded."""
+
+ROOT_NODE = 0
+"""The node that every output begins from."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Beam:
+    """The `width` best beginnings are continued each time; the `n_best` best outputs are given.
+
+    An output's score is the sum of its log-probabilities over length ** `length_penalty`: 0 leaves the sum, 1 the mean;
+    more favours long outputs. A sentence is done when `width` outputs have ended and, with `stop`:
+
+    - `exact`: no beginning could still beat the worst of them, whatever length it may reach;
+    - `heuristic`: the best beginning, scored at its present length, does not beat it (Hugging Face's default);
+    - `early`: at once.
+    """
+
+    width: int = 5
+    length_penalty: float = 1.0
+    n_best: int = 1
+    stop: Stop = "exact"
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise OptionError(f"Beam: width must be 1 or more; came {self.width}")
+        if not 1 <= self.n_best <= self.width:
+            raise OptionError(f"Beam: n_best must lie between 1 and the width, {self.width}; came {self.n_best}")
+        if self.stop not in get_args(Stop):
+            raise OptionError(f"Beam: stop must be one of {', '.join(get_args(Stop))}; came {self.stop!r}")
+        if not -100 <= self.length_penalty <= 100:
+            raise OptionError(f"Beam: length_penalty must be a number; came {self.length_penalty}. -100 to 100 will do")
+
+    def norms(self, longest: int) -> list[float]:
+        """Return what the sum of an output's log-probabilities is divided by, for every length up to the longest."""
+        try:
+            found = [float(max(length, 1) ** self.length_penalty) for length in range(longest + 1)]
+        except OverflowError:
+            found = [0.0]
+        if min(found) == 0:
+            raise OptionError(
+                f"Beam: length ** length_penalty is no usable number for {longest} tokens and a length_penalty of "
+                f"{self.length_penalty}; take one nearer to 0, or fewer tokens"
+            )
+        return found
+
+
+class Step(NamedTuple):
+    """One step of every sentence: its best continuations, the best first, and what goes on.
+
+    `parents` are the nodes that were continued, `beams` the beams. `origins` and `chosen` are the beam and the token of
+    each beam that goes on, `live` its rank among the continuations.
+    """
+
+    totals: Float[Tensor, "sentence keep"]
+    tokens: Int[Tensor, "sentence keep"]
+    parents: Int[Tensor, "sentence keep"]
+    beams: Int[Tensor, "sentence keep"]
+    live: Int[Tensor, "sentence width"]
+    origins: Int[Tensor, "sentence width"]
+    chosen: Int[Tensor, "sentence width"]
+
+
+@final
+class BeamState:
+    """Live beams and finished outputs of every sentence.
+
+    Every continuation that is found is a node: the one of rank r at length n has the number 1 + (n - 1) * `keep` + r.
+    A live beam has its log-probability so far (`totals`; -inf for a dead beam) and its node; a finished output, of
+    which the `width` best are kept, its score and its node, best first, with -inf where there are fewer. `done` marks
+    sentences whose outputs can no longer change: their beams are dead.
+    """
+
+    def __init__(self, count: int, method: Beam, rules: Rules, vocabulary: int, device: torch.device) -> None:
+        self.method, self.rules = method, rules
+        # Enough continuations that `width` go on, however many end.
+        self.keep = max(2, 1 + len(rules.end)) * method.width
+        shape, wide = (count, method.width), widest_float(device)
+        self.totals = torch.full(shape, FORBIDDEN, dtype=wide, device=device)
+        self.totals[:, 0] = 0
+        self.nodes = torch.full(shape, ROOT_NODE, device=device)
+        self.scores = torch.full_like(self.totals, FORBIDDEN)
+        self.finished = self.nodes.clone()
+        self.done = torch.zeros(count, dtype=torch.bool, device=device)
+        self.norms = torch.tensor(method.norms(rules.max_new), dtype=wide, device=device)
+        self.ranks = torch.arange(self.keep, device=device)
+        self.is_end = torch.zeros(vocabulary, dtype=torch.bool, device=device)
+        if rules.end:
+            self.is_end[torch.tensor(rules.end, device=device)] = True
+        self.has_finished = self.undisturbed = False
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return what a step changes, all of it in place: one row a sentence."""
+        return self.totals, self.nodes, self.scores, self.finished, self.done
+
+    def select(self, sentences: Int[Tensor, "stays"]) -> None:
+        """Keep these sentences."""
+        self.totals, self.nodes, self.scores, self.finished, self.done = (one[sentences] for one in self.tensors())
+
+    def advance(self, log_probs: Float[Tensor, "row vocabulary"], length: Length) -> Step:
+        """Take one more token in every sentence, to this length: keep the best beams, finish what ends.
+
+        Rows are sentences times beams: one beam each at first, then all of them. Only what is among the `width` best
+        may finish; the others are there in case those all do. `length` is a tensor in a recorded step.
+        """
+        width = self.method.width
+        totals, beams, tokens = self.find_best(log_probs)
+        parents = self.nodes.gather(1, beams)
+        allowed = totals != FORBIDDEN
+        goes = allowed & ~self.is_end.take(tokens) if self.rules.end else allowed
+        last = length == self.rules.max_new
+        numbers = self.ranks + ((length - 1) * self.keep + 1)
+        self.undisturbed = last is False and not self.has_finished and bool(goes.all())
+        if self.undisturbed:  # all that follows would come to this; it is asked only where an answer costs no wait
+            self.totals.copy_(totals[:, :width])
+            self.nodes.copy_(numbers[:width])
+            live = self.ranks[:width].expand(len(totals), -1)
+            return Step(totals, tokens, parents, beams, live, beams[:, :width], tokens[:, :width])
+        # Ranks that go on come first, and each part in its own order: no two keys are equal.
+        live = (goes * (2 * self.keep) - self.ranks).topk(width, -1).indices
+        going = totals.masked_fill(~goes, FORBIDDEN).gather(1, live)
+        self.finish(totals[:, :width], numbers[:width], (allowed & (~goes | last))[:, :width], length)
+        if not self.rules.forbids_nothing:
+            self.stop_short(allowed, length)
+        self.done |= self.is_decided(going[:, 0], length) | last
+        self.totals.copy_(going.masked_fill(self.done.unsqueeze(1), FORBIDDEN))
+        self.nodes.copy_(numbers[live])
+        return Step(totals, tokens, parents, beams, live, beams.gather(1, live), tokens.gather(1, live))
+
+    def count_live(self) -> list[int]:
+        """Return how many beams of each sentence live: 0 if it is done. On a GPU this waits."""
+        if self.undisturbed:
+            return [self.method.width] * len(self.totals)
+        return (self.totals != FORBIDDEN).sum(1).tolist()
+
+    def find_best(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the best continuations of every sentence: log-probability, beam and token, `(sentence, keep)`."""
+        values, tokens = top(log_probs, self.keep)
+        count, found = len(self.totals), values.shape[1]
+        before = self.totals[:, : len(values) // count]
+        totals = (values.view(count, -1, found) + before.unsqueeze(-1)).flatten(1)
+        best, place = totals.topk(min(self.keep, totals.shape[1]), -1)
+        chosen = tokens.view(count, -1).gather(1, place)
+        missing = self.keep - best.shape[1]
+        if missing:  # a vocabulary of a few tokens
+            best, place, chosen = (
+                F.pad(best, (0, missing), value=FORBIDDEN),
+                *(F.pad(one, (0, missing)) for one in (place, chosen)),
+            )
+        return best, place // found, chosen
+
+    def finish(
+        self,
+        totals: Float[Tensor, "sentence width"],
+        nodes: Int[Tensor, "#sentence width"] | Int[Tensor, "width"],
+        which: Tensor,
+        length: Length,
+    ) -> None:
+        """Add finished outputs of this length, and keep the best; of equally good ones the earlier comes first."""
+        width, self.has_finished = self.method.width, True
+        scores = torch.cat([self.scores, (totals / self.norms[length]).masked_fill(~which, FORBIDDEN)], 1)
+        every = torch.cat([self.finished, nodes.expand(len(totals), -1)], 1)
+        best, order = scores.sort(dim=1, descending=True, stable=True)
+        self.scores.copy_(best[:, :width])
+        self.finished.copy_(every.gather(1, order[:, :width]))
+
+    def stop_short(self, allowed: Tensor, length: Length) -> None:
+        """Finish the beams as they are where the rules allow no token and nothing has finished."""
+        stuck = ~allowed.any(1, keepdim=True) & (self.scores[:, :1] == FORBIDDEN)
+        self.finish(self.totals, self.nodes, stuck & (self.totals != FORBIDDEN), length - 1)
+
+    def is_decided(self, best: Float[Tensor, "sentence"], length: Length) -> Tensor:
+        """Check for each sentence whether no live beam can change its outputs; `best` is the best beam's total.
+
+        While fewer than `width` outputs have finished the worst score is -inf, which only a dead beam does not beat.
+        """
+        worst = self.scores[:, -1]
+        if self.method.stop == "early":
+            return (worst != FORBIDDEN) | (best == FORBIDDEN)
+        exact = self.method.stop == "exact" and self.method.length_penalty > 0
+        return best / self.norms[self.rules.max_new if exact else length] <= worst

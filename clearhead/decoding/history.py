@@ -1,0 +1,94 @@
+"""What a beam search has found, step by step, and outputs read back from it."""
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.decoding.beam_state import BeamState
+from clearhead.decoding.hypotheses import Candidates, Hypothesis
+
+__all__ = ["History"]
+
+Part = tuple[Tensor, Tensor, Tensor]
+"""Of some steps: log-probability, token and parent of every node, each `(step, sentence, keep)`."""
+
+
+@final
+class History:
+    """Every node of a search, with its parent, and the outputs of sentences that have left it.
+
+    `sentences` says which ones the search still holds, None for all. `shown` has, for a sentence and a node, the
+    likeliest tokens after it, where those are asked for.
+    """
+
+    def __init__(self, state: BeamState) -> None:
+        self.keep = state.keep
+        self.sentences: Int[Tensor, "sentence"] | None = None
+        self.parts: list[tuple[Int[Tensor, "sentence"] | None, Part]] = []
+        self.scores, self.finished = state.scores.clone(), state.finished.clone()
+        self.shown: dict[tuple[int, int], Candidates] = {}
+
+    def add(self, *part: Float[Tensor, "step sentence keep"] | Int[Tensor, "step sentence keep"]) -> None:
+        """Add what some steps found: log-probabilities, tokens and parents."""
+        totals, tokens, parents = part
+        self.parts.append((self.sentences, (totals, tokens, parents)))
+
+    def hold(self, state: BeamState) -> None:
+        """Take over the finished outputs of the sentences in the search, before some leave it or it ends."""
+        places = slice(None) if self.sentences is None else self.sentences
+        self.scores[places], self.finished[places] = state.scores, state.finished
+
+    def leave(self, stays: Int[Tensor, "stays"]) -> None:
+        """Go on with these of the sentences."""
+        self.sentences = stays if self.sentences is None else self.sentences[stays]
+
+    def show(self, nodes: Int[Tensor, "sentence beam"], candidates: Sequence[Candidates]) -> None:
+        """Note the likeliest tokens after each beam's node."""
+        places = range(len(nodes)) if self.sentences is None else self.sentences.tolist()
+        keys = [(place, node) for place, row in zip(places, nodes.tolist(), strict=True) for node in row]
+        self.shown.update(zip(keys, candidates, strict=True))
+
+    def hypotheses(self, n_best: int, end: Sequence[int]) -> list[list[Hypothesis]]:
+        """Return the best finished outputs of every sentence, the best first."""
+        totals, tokens, parents = (self.join(which) for which in range(3))
+        last = self.finished[:, :n_best].cpu()
+        lengths = (last + (self.keep - 1)) // self.keep
+        path = [last]
+        for _ in range(int(lengths.max())):
+            path.append(parents.gather(1, path[-1]))
+        nodes = torch.stack(path, 2)
+        read = tokens.gather(1, nodes.flatten(1)).view_as(nodes), totals.gather(1, nodes.flatten(1)).view_as(nodes)
+        columns = read[0], read[1][..., :-1] - read[1][..., 1:], nodes, lengths, self.scores[:, :n_best]
+        found: list[list[Hypothesis]] = []
+        for sentence, rows in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            found.append([])
+            for ids, values, walked, length, score in zip(*rows, strict=True):
+                if score == float("-inf"):
+                    continue
+                before = walked[length:0:-1]  # the nodes that were continued, from the root on
+                shown = (self.shown.get((sentence, node), ()) for node in before) if self.shown else ()
+                found[-1].append(
+                    Hypothesis(
+                        tokens=tuple(ids[:length][::-1]),
+                        log_probs=tuple(values[:length][::-1]),
+                        score=score,
+                        ended=bool(length) and ids[0] in end,
+                        candidates=tuple(one for one in shown if one),
+                    )
+                )
+        return found
+
+    def join(self, which: int) -> Tensor:
+        """Return one number of every node, `(sentence, node)`; 0 for the root and where a sentence had left."""
+        count = len(self.scores)
+        whole = []
+        for sentences, part in self.parts:
+            one = part[which]
+            if sentences is not None:
+                one = one.new_zeros(len(one), count, self.keep).index_copy_(1, sentences, one)
+            whole.append(one)
+        return F.pad(torch.cat(whole).transpose(0, 1).flatten(1), (1, 0)).cpu()
