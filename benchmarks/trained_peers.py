@@ -101,9 +101,7 @@ def compare_bert(run: Run, folder: Path, lines: list[str]) -> Iterator[Row]:
             shares[i] = row.max()
     run.model.double()
     mine = [one.blanks[0][0] for one in run.fill(blanked, shown=1)]
-    yield count_equal(
-        "likeliest fills", (piece.strip() for piece, _ in mine), (word.removeprefix("##") for word in best)
-    )
+    yield count_equal("likeliest fills", (piece.strip() for piece, _ in mine), best)
     found = torch.tensor([share for _, share in mine], dtype=torch.float64)
     yield differences("their probabilities", [(found, shares)], "numbers")
 
@@ -143,18 +141,23 @@ def main() -> None:
     parser.add_argument("--text", help="a line of English at a time: for gpt2, llama and bert")
     parser.add_argument("--source", help="a sentence in German at a time: for marian")
     parser.add_argument("--only", choices=COMPARED, action="append")
+    parser.add_argument("--first", type=int, default=1, help="the first line to take, for a file in parts")
     parser.add_argument("--lines", type=int, help="only so many lines of the files")
     asked = parser.parse_args()
     for name, (which, compare) in COMPARED.items():
         folder, file = asked.models / name, getattr(asked, which)
         if file is None or not folder.is_dir() or (asked.only and name not in asked.only):
             continue
-        lines = Path(file).read_text(encoding="utf-8").splitlines()[: asked.lines]
+        lines = Path(file).read_text(encoding="utf-8").splitlines()[asked.first - 1 :][: asked.lines]
         lines = [line for line in lines if line.strip()]
         with tempfile.TemporaryDirectory() as place, torch.inference_mode():
             run = ch.import_model(folder, Path(place) / "run", device="cpu")
-            rows = list(compare(run, folder, lines))
-        print(table(f"{name}: {len(lines):,} lines of {Path(file).name}", ["what", "beside transformers"], rows))
+            rows = []
+            for row in compare(run, folder, lines):
+                print(f"{name}: {': '.join(row)}", flush=True)  # a whole file takes minutes: what is known is told
+                rows.append(row)
+        part = f" from line {asked.first:,} on" if asked.first > 1 else ""
+        print(table(f"{name}: {len(lines):,} lines of {Path(file).name}{part}", ["what", "beside transformers"], rows))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import typer
 from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells
 from clearhead.cli.options import Parts
 from clearhead.training.run import load
-from clearhead.training.tasks import Classify
+from clearhead.training.tasks import Classify, ClassifyPairs
 from clearhead.training.tasks.pairs import split_pair
 
 __all__ = ["EXAMPLES", "classify"]
@@ -39,7 +39,7 @@ def classify(
     stderr.
     """
     loaded = load(run, device=device)
-    task = loaded.asked(Classify)
+    task = loaded.task if isinstance(loaded.task, ClassifyPairs) else loaded.asked(Classify)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Found]:
         if pairs:

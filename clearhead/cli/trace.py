@@ -22,6 +22,7 @@ from clearhead.tracing.trace import Trace
 from clearhead.training import tracing
 from clearhead.training.outputs import check_output
 from clearhead.training.run import Run, load
+from clearhead.training.tasks.pairs import split_pair
 
 __all__ = ["EXAMPLES", "trace"]
 
@@ -63,6 +64,9 @@ def trace(
     ] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the head as an SVG drawing.", metavar="FILE")] = None,
     layers: Layers = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="The text is two with a tab between: for models that read pairs.")
+    ] = False,
     device: Device = "auto",
     parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object, weights too.")] = False,
@@ -79,7 +83,7 @@ def trace(
             check_output(path, option=option)
     loaded = load(run, device=device)
     method = None if beam is None else Beam(width=beam)
-    made = tracing.trace(loaded, text, target, method=method)
+    made = tracing.trace(loaded, split_pair(text) if pairs else text, target, method=method)
     exact = None if layers is None else sites_of(made, layers)
     looked = look(loaded, TraceRequest(source=text, target=target, edits=[], step=loaded.step), made, site, head)
     files = write_files(looked, html=html, svg=svg, exact=exact)

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 from clearhead.devices import choose_device
@@ -27,6 +26,7 @@ from clearhead.interop.huggingface import Imported, read_generation, read_huggin
 from clearhead.interop.pooler import write_pooler
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
+from clearhead.model.int8 import quantize
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
 from clearhead.training.chat import ChatTemplate
@@ -39,7 +39,12 @@ from clearhead.training.tasks import TASKS, Embed, Framing, Task, task_named
 
 __all__ = ["DTYPES", "import_model"]
 
-DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES: Mapping[str, Callable[[nn.Module], nn.Module]] = {
+    "float32": nn.Module.float,
+    "bfloat16": nn.Module.bfloat16,
+    "int8": quantize,
+}
+"""How weights can be kept, by name, and what makes a model so. With `int8`, what is no linear map stays float32."""
 
 
 def import_model(
@@ -55,9 +60,10 @@ def import_model(
     """Import the model in a Hugging Face folder, or in a GGUF file, as a new run folder, and return the run.
 
     A source that begins with `hub:` is fetched from the Hugging Face hub. `task` is what the run shall do, where its
-    class does not say it; `context` a shorter longest text than the model's own. Weights that the task has no use for
-    are left out, which `log` is told. Raises OptionError, DataError or RunError where the model or its tokenizer cannot
-    be read, or the run cannot be written; then nothing is left at `path`.
+    class does not say it; `dtype` is how weights are kept, one of `DTYPES`; `context` a shorter longest text than the
+    model's own. Weights that the task has no use for are left out, which `log` is told. Raises OptionError, DataError
+    or RunError where the model or its tokenizer cannot be read, or the run cannot be written; then nothing is left at
+    `path`.
     """
     if dtype not in DTYPES:
         raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(DTYPES)}")
@@ -67,15 +73,17 @@ def import_model(
     imported, tokens = read.imported, read.tokens
     made = make_task(imported, tokens, read.generation, task=task, context=context)
     check_fit(made, imported.spec, str(source))
-    model = imported.model.to(DTYPES[dtype])
-    check_finite(model, str(source))
+    check_finite(imported.model, str(source))
+    parameters = sum(one.numel() for one in imported.model.parameters())
+    model = DTYPES[dtype](imported.model)
+    check_finite(model, str(source))  # once more: what float32 holds can be infinite in a smaller type
     origin = Origin(
         source=str(source),
         file_format=read.file_format,
         architecture=str(imported.config.get("model_type")),
         task=made.name,
         dtype=dtype,
-        parameters=sum(one.numel() for one in model.parameters()),
+        parameters=parameters,
     )
     write_run(place, imported, model, made, origin=origin, chat=tokens.chat)
     if imported.left_out:
@@ -161,7 +169,7 @@ def framing_of(
         read = replace(read, between=tokens.between, segment=segment)
     forced, never = generation.tokens("forced_bos_token_id"), tuple(forbidden_tokens(generation))
     if kind.target == "none":
-        yield "text", read
+        yield from ((field, read) for field in kind.layout(imported.context).texts)
     elif kind.target == "continues":
         yield "text", Framing(before=tokens.before, ends=imported.end, never=never)  # nothing stands after it
     else:

@@ -7,6 +7,7 @@ from typing import Any
 from clearhead.attention.layer import Attention
 from clearhead.errors import RunError
 from clearhead.model.blocks import Block, BlockSpec
+from clearhead.model.int8 import count_weights
 from clearhead.model.transformers import Decoder, Encoder
 from clearhead.serve.boxes import box_facts
 from clearhead.serve.curves import Curves, is_training
@@ -37,7 +38,7 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         "step": run.step,
         "steps": sorted(one.step for one in run.folder.checkpoints.all()),
         "kind": "-".join(sides),
-        "parameters": sum(one.numel() for one in run.model.parameters()),
+        "parameters": count_weights(run.model),
         "vocabulary": [*sides.values()][-1][1].spec.vocabulary,
         "sides": [side_facts(side, part, names) for side, (_, part) in sides.items()],
         "target": run.task.target,

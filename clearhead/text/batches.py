@@ -62,6 +62,7 @@ def width_for(longest: int) -> int:
 class ByLength(Planner):
     """Records of similar length together, as many as `tokens` allow. A record is as long as its longest field.
 
+    `joined`: the fields become one row, so that a record is as long as all of them together.
     `extra` is what each row gets beside its ids, such as an end token; a row longer than `longest` is cut to it later,
     so that no batch is wider than the two together.
 
@@ -75,6 +76,7 @@ class ByLength(Planner):
     seed: int
     longest: int
     extra: int = 1
+    joined: bool = False
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -95,7 +97,8 @@ class ByLength(Planner):
 
     def make_batches(self, block: Indices) -> Iterator[Rows]:
         """Yield batches of one width, or of several where the narrow ones are few."""
-        longest = np.max([self.store[name].lengths(block) for name in self.fields], axis=0) + self.extra
+        lengths = [self.store[name].lengths(block) for name in self.fields]
+        longest = (np.sum(lengths, axis=0) if self.joined else np.max(lengths, axis=0)) + self.extra
         distinct, index = np.unique(longest, return_inverse=True)
         widths = np.array([width_for(int(n)) for n in distinct], dtype=np.int64)[index]
         widths = np.minimum(widths, self.longest + self.extra)

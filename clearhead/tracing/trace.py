@@ -175,15 +175,20 @@ class Trace:
 
 
 def trace_model(
-    model: nn.Module, *tokens: Tensor, changes: Sequence[Change] = (), pieces: Mapping[str, Sequence[str]] | None = None
+    model: nn.Module,
+    *tokens: Tensor,
+    segments: Tensor | None = None,
+    changes: Sequence[Change] = (),
+    pieces: Mapping[str, Sequence[str]] | None = None,
 ) -> Trace:
     """Return the trace of one sequence of token ids, `(1, n)`; for an encoder-decoder of a source and a target.
 
-    `pieces` are the tokens as they are shown, by side; the ids themselves where they are not given.
+    `segments` are those of the tokens, for an encoder that has any. `pieces` are the tokens as they are shown, by side;
+    the ids themselves where they are not given.
     """
     check_rows(tokens)
     with eval_mode(model), recording(model, changes) as record:
-        run_to_output(model, tokens, changes)
+        run_to_output(model, tokens, changes, segments)
     ids = {side: row[0].tolist() for side, row in zip(sides_of(model), tokens, strict=True)}
     return make_trace(model, record, ids, changes=changes, pieces=pieces)
 
@@ -192,16 +197,19 @@ class ReachedOutput(Exception):
     """The end of a forward pass whose logits nobody reads."""
 
 
-def run_to_output(model: nn.Module, tokens: Sequence[Tensor], changes: Sequence[Change]) -> None:
+def run_to_output(
+    model: nn.Module, tokens: Sequence[Tensor], changes: Sequence[Change], segments: Tensor | None = None
+) -> None:
     """Run a model as far as its output, which the trace computes later, a few rows at a time (`likeliest`).
 
     Of 4,096 tokens and a vocabulary of 49,152 the logits alone would take 800 MB. Where a change is made inside the
     output, or the output is one row for the whole text, it runs.
     """
+    apart = {} if segments is None else {"segments": segments}
     side, (_, part) = list(sides_of(model).items())[-1]
     changed = any(change.at.startswith(f"{side}.output") for change in changes)
     if part.output is None or part.spec.output is None or not part.spec.output.by_position or changed:
-        model(*tokens)
+        model(*tokens, **apart)
         return
 
     def stop(*_: object) -> None:
@@ -210,7 +218,7 @@ def run_to_output(model: nn.Module, tokens: Sequence[Tensor], changes: Sequence[
     hook = part.output.register_forward_pre_hook(stop)
     try:
         with contextlib.suppress(ReachedOutput):
-            model(*tokens)
+            model(*tokens, **apart)
     finally:
         hook.remove()
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from clearhead.errors import OptionError
 from clearhead.files import write_text
+from clearhead.model.int8 import count_weights
 from clearhead.text.encoding import Layout
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Problems
@@ -58,7 +59,7 @@ def evaluate(
         "run": str(run.folder.path),
         "task": run.task.name,
         "step": run.step,
-        "parameters": sum(one.numel() for one in run.model.parameters()),
+        "parameters": count_weights(run.model),
         "files": list(source.files),
         "n": found.records,
         "skipped": dict(found.skipped),

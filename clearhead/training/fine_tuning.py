@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from clearhead.errors import DataError, OptionError, RunError
+from clearhead.model.int8 import dequantize
 from clearhead.model.lora import Lora
 from clearhead.model.outputs import Classes
 from clearhead.model.shapes import build_for_shapes
@@ -138,7 +139,7 @@ def load_source(tuning: FineTuning) -> Run:
         raise RunError(
             f"{tuning.source}: its weights are not those that the recipe was made for. Make the recipe again"
         )
-    run.model.float()
+    dequantize(run.model.float())
     return run
 
 
@@ -169,7 +170,8 @@ def usual_frame(frame: Framing, tokenizer: Tokenizer, kind: type[Task]) -> Frami
     """Return what stands around a text of another task; where nothing would, its start token, if there is one."""
     before = frame.before or ((tokenizer.start,) if tokenizer.start >= 0 and not frame.after else ())
     if kind.target != "continues":
-        return Framing(before=before, after=frame.after)
+        between = frame.between or ((tokenizer.end,) if tokenizer.end >= 0 else ())
+        return Framing(before=before, after=frame.after, between=between, segment=frame.segment)
     ends = frame.ends or ((tokenizer.end,) if tokenizer.end >= 0 else ())
     return Framing(before=frame.before, ends=ends, never=frame.never)
 

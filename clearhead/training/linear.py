@@ -33,6 +33,7 @@ PENALTY = 0.2
 RARE_RECORDS = 5_000
 """From so many records on, pairs of words and groups of letters that only one record has are left out."""
 ITERATIONS = 40
+TRY_PRETRAINED = "fine-tune a pretrained model (--from)"
 
 
 @final
@@ -54,14 +55,18 @@ class LinearScore:
             f"{self.accuracy:.1%} of the dev records ({self.seconds:.1f} s)"
         )
 
-    def verdict(self, accuracy: float) -> str:
-        """Return what a Transformer with this accuracy on the same records is told beside it."""
+    def verdict(self, accuracy: float, *, tuned: bool = False) -> str:
+        """Return what a Transformer with this accuracy on the same records is told beside it.
+
+        `tuned`: it was fine-tuned from another run already.
+        """
         ours, theirs = f"{accuracy:.1%}", f"{self.accuracy:.1%}"
         if accuracy >= self.accuracy:
             return f"dev accuracy {ours}; the linear model on n-grams has {theirs}"
+        other = "train longer, or start from a model that has seen more text" if tuned else TRY_PRETRAINED
         return (
             f"the linear model on n-grams is better: {theirs} of the dev records, and this model {ours}. For these "
-            "texts take a linear model, give more of them, or fine-tune a pretrained model (--from)"
+            f"texts take a linear model, give more of them, or {other}"
         )
 
 

@@ -22,7 +22,7 @@ from clearhead.model.sizes import Spec
 from clearhead.training.checkpoints import copy_into, named_tensors, write_tensors
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import FineTuning
-from clearhead.training.weight_files import check_shapes, read_header
+from clearhead.training.weight_files import check_shapes, read_header, with_float_weights
 
 __all__ = ["check_saved", "fill_tuned", "load_start", "prepare_parameters", "trained_tensors", "write_start"]
 
@@ -117,7 +117,7 @@ def check_saved(folder: RunFolder, spec: Spec, tuning: FineTuning | None, path: 
 
     Of a fine-tuned run the file may lack frozen weights, which are those it started from.
     """
-    header = read_header(path)
+    header = with_float_weights(read_header(path), str(path))
     if tuning is not None:
         saved = {name: one for name, one in header.items() if not is_adapter(name)}
         header = {**read_header(folder.pretrained_file), **saved}

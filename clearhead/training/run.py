@@ -20,6 +20,7 @@ from clearhead.decoding import Beam, Greedy, Sample
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.files import replacing_folder
+from clearhead.model.int8 import int8_maps, quantize
 from clearhead.model.sizes import Spec
 from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
@@ -32,7 +33,7 @@ from clearhead.training.evaluation import Evaluating, evaluate
 from clearhead.training.folder import RunFolder
 from clearhead.training.pretrained import check_saved, fill_tuned
 from clearhead.training.recipe import Origin
-from clearhead.training.tasks import Answer, Classify, Fill, Generate, Task, Translate, name_of
+from clearhead.training.tasks import Answer, Classify, ClassifyPairs, Fill, Generate, Task, Translate, name_of
 from clearhead.training.tasks.classify import Class
 from clearhead.training.tasks.embed import Pooling, embed_texts
 from clearhead.training.tasks.fill import Filling
@@ -170,13 +171,16 @@ class Run:
     def classify(self, texts: Sequence[str] | Sequence[Pair]) -> list[Class]:
         """Return the class of each text, with the probability of every label.
 
-        An imported model that reads two texts is given pairs: `run.classify([("It rains.", "It is wet.")])`.
+        A model that reads two texts is given pairs: `run.classify([("It rains.", "It is wet.")])`.
         """
-        task = self.asked(Classify)
-        if pairs := [text for text in texts if not isinstance(text, str)]:
-            if len(pairs) < len(texts):
-                raise OptionError("some of the texts are pairs and some are not; give them apart")
+        task = self.task if isinstance(self.task, ClassifyPairs) else self.asked(Classify)
+        pairs = [text for text in texts if not isinstance(text, str)]
+        if len(pairs) == len(texts):
             return task.classify_pairs(self.model, pairs)
+        if isinstance(task, ClassifyPairs):
+            raise OptionError(f"{self.folder.path} was trained to {task.name}: give each text as a pair of two")
+        if pairs:
+            raise OptionError("some of the texts are pairs and some are not; give them apart")
         single = [text for text in texts if isinstance(text, str)]
         return task.classify(self.model, task.tokenizer.encode_batch(single))
 
@@ -203,9 +207,11 @@ class Run:
         own: `train(..., initial=run)`.
         """
         spec = self.folder.spec()
-        with torch.device("meta"):
-            expected = {name: one.shape for name, one in named_tensors(spec.build()).items()}
         own = named_tensors(self.model)
+        with torch.device("meta"):
+            plain = spec.build()
+            parameters = sum(one.numel() for one in plain.parameters())
+            expected = {name: one.shape for name, one in named_tensors(quantize(plain, int8_maps(own))).items()}
         if {name: one.shape for name, one in own.items()} != expected:
             raise OptionError(
                 f"{self.folder.path}: the model in memory has other tensors than the run was trained with; load it "
@@ -216,8 +222,8 @@ class Run:
             file_format="clearhead",
             architecture=type(spec).__name__.removesuffix("Spec"),
             task=name_of(type(self.task)),
-            dtype=str(next(iter(own.values())).dtype).removeprefix("torch."),
-            parameters=sum(one.numel() for one in self.model.parameters()),
+            dtype="int8" if int8_maps(own) else str(next(iter(own.values())).dtype).removeprefix("torch."),
+            parameters=parameters,
         )
         with replacing_folder(Path(path)) as partial:
             folder = RunFolder(partial)
@@ -294,6 +300,7 @@ def load(
     if {one.dtype for one in weights.values() if one.is_floating_point()} == {torch.bfloat16}:
         model = model.to(torch.bfloat16)  # as an imported model was asked for; training saves float32
     if tuning is None:
+        quantize(model, int8_maps(weights))
         copy_into(named_tensors(model), weights, str(checkpoint.folder))
     else:
         fill_tuned(model, folder, tuning, weights, merge=merge, where=str(checkpoint.folder))

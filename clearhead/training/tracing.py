@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import cast
 
 import torch
-from torch import Tensor
 
 from clearhead.decoding import Beam, Greedy, Sample, generate
 from clearhead.decoding.generating import check_request, collect, decode_on, eval_mode
@@ -25,6 +24,7 @@ from clearhead.tracing.trace import Answers, Candidate, Trace, trace_model
 from clearhead.training.answers import token_names
 from clearhead.training.run import Run
 from clearhead.training.tasks.base import TraceInputs
+from clearhead.training.tasks.pairs import Pair, trace_pair
 
 __all__ = ["asked_of", "trace"]
 
@@ -35,7 +35,7 @@ OWN_OUTPUT = "the target is its own greedy output"
 
 def trace(
     run: Run,
-    source: str,
+    source: str | Pair,
     target: str | Sequence[int] | None = None,
     *,
     edits: Sequence[Change] = (),
@@ -43,9 +43,9 @@ def trace(
 ) -> Trace:
     """Trace a text. For a translator, `target=None` traces the model's own greedy output, and a note says so.
 
-    A language model reads the source and, after it, the target. `edits` change what happens inside; an own output is
-    then what the changed model writes. With a `method` what is written is traced as it was, step by step on a cache;
-    of a beam `beams` has the trace of every output.
+    A language model reads the source and, after it, the target. A model that reads two texts is given a pair of them.
+    `edits` change what happens inside; an own output is then what the changed model writes. With a `method` what is
+    written is traced as it was, step by step on a cache; of a beam `beams` has the trace of every output.
     """
     if method is not None:
         return written(run, source, method, target, edits)
@@ -53,13 +53,18 @@ def trace(
     own = run.task.target == "writes" and target is None
     if own:
         asked = with_own_output(run, asked, edits)
-    made = trace_model(run.model, *tensors_of(run, asked), changes=edits, pieces=asked.pieces)
+    device = next(run.model.parameters()).device
+    tokens = [torch.tensor([row], device=device) for row in asked.ids.values()]
+    segments = None if asked.segments is None else torch.tensor([asked.segments], device=device)
+    made = trace_model(run.model, *tokens, segments=segments, changes=edits, pieces=asked.pieces)
     made = named(run, made)
     return made.with_notes(OWN_OUTPUT + (", as changed" if edits else "")) if own else made
 
 
-def asked_of(run: Run, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
+def asked_of(run: Run, source: str | Pair, target: str | Sequence[int] | None = None) -> TraceInputs:
     """Return the text as the run's model takes it; raise OptionError where it cannot be given."""
+    if not isinstance(source, str):
+        return trace_pair(run.task, source)
     if not source.strip() and not (run.task.target == "continues" and target):
         raise OptionError("there is no text to trace: expected one; came a blank one")
     if target is not None and run.task.target == "none":
@@ -70,11 +75,6 @@ def asked_of(run: Run, source: str, target: str | Sequence[int] | None = None) -
     ):  # a task of encoders, on a decoder that was fine-tuned
         return TraceInputs({"decoder": asked.ids["encoder"]}, {"decoder": asked.pieces["encoder"]})
     return asked
-
-
-def tensors_of(run: Run, asked: TraceInputs) -> list[Tensor]:
-    device = next(run.model.parameters()).device
-    return [torch.tensor([row], device=device) for row in asked.ids.values()]
 
 
 def with_own_output(run: Run, asked: TraceInputs, edits: Sequence[Change]) -> TraceInputs:
@@ -95,7 +95,11 @@ def with_own_output(run: Run, asked: TraceInputs, edits: Sequence[Change]) -> Tr
 
 
 def written(
-    run: Run, source: str, method: Greedy | Sample | Beam, target: str | Sequence[int] | None, edits: Sequence[Change]
+    run: Run,
+    source: str | Pair,
+    method: Greedy | Sample | Beam,
+    target: str | Sequence[int] | None,
+    edits: Sequence[Change],
 ) -> Trace:
     """Trace what the method writes, step by step."""
     if target is not None or edits:

@@ -402,6 +402,6 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         said = run.folder.read_own(run.folder.baseline)
         baseline = LinearScore(**{field.name: said[field.name] for field in fields(LinearScore)})
         found["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
-        log(baseline.verdict(assessed.scores["accuracy"]))
+        log(baseline.verdict(assessed.scores["accuracy"], tuned=run.folder.fine_tuning() is not None))
     trainer.held.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in found.items()})

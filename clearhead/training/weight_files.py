@@ -11,6 +11,7 @@ from typing import NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from clearhead.errors import ClearheadError, RunError
+from clearhead.model.int8 import CODES, SCALE
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import counts_in
@@ -18,7 +19,7 @@ from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.serialization import check_regular
 from clearhead.training.checkpoints import named_tensors
 
-__all__ = ["Header", "TensorInfo", "check_shapes", "read_header"]
+__all__ = ["Header", "TensorInfo", "check_shapes", "read_header", "with_float_weights"]
 
 
 class TensorInfo(NamedTuple):
@@ -41,6 +42,25 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             return {name: TensorInfo(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path}: cannot be read ({error})") from None
+
+
+def with_float_weights(header: Header, where: str) -> dict[str, TensorInfo]:
+    """Return a header with one float weight in place of each pair of int8 codes and scales, as a spec has it.
+
+    Raises RunError where there is not a scale for each row of codes.
+    """
+    made = dict(header)
+    for name, one in header.items():
+        stem = name.removesuffix(CODES)
+        if stem != name and one.dtype == "I8" and stem + SCALE in header:
+            scale = header[stem + SCALE]
+            if scale.shape != one.shape[:1] or scale.dtype not in FLOATS:
+                raise RunError(
+                    f"{where}: {stem}{SCALE} must have a number for each of the {one.shape[0]} rows of {name}"
+                )
+            del made[name], made[stem + SCALE]
+            made[f"{stem}.weight"] = TensorInfo(scale.dtype, one.shape)
+    return made
 
 
 def check_shapes(spec: Spec, header: Header, where: str) -> None:

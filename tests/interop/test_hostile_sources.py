@@ -91,7 +91,8 @@ def attack(sources, home, seed):
     if draw.random() < 0.05:
         path.unlink()
     try:
-        found = import_model(home / "source", home / "run", device="cpu")
+        dtype = draw.choice(("float32", "bfloat16", "int8"))
+        found = import_model(home / "source", home / "run", dtype=dtype, device="cpu")
     except ClearheadError as error:
         assert sorted(one.name for one in home.iterdir()) == ["source"]
         return type(error).__name__

@@ -3,21 +3,30 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import clearhead as ch
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
+from clearhead.interop.export import export
 from clearhead.interop.run import import_model
+from clearhead.model.int8 import SCALE, count_weights, dequantize, int8_maps
+from clearhead.model.lora import Lora
 from clearhead.text.batches import Rows
+from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Documents
 from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.checkpoints import UNTRAINED
+from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin
 from clearhead.training.tasks.generate import Spoken
+from clearhead.training.train import train
 from tests.interop import saved_models
 from tests.interop.saved_models import DECODERS, Pair, draw_texts
 
@@ -213,6 +222,68 @@ def test_bfloat16_weights_are_kept_and_used_as_such(llama, tmp_path):
     assert ch.trace(run, "the cat sat").candidates
     sizes = [sum(file.stat().st_size for file in folder.rglob("model.safetensors")) for folder in run_paths(run, llama)]
     assert sizes[0] < 0.6 * sizes[1]
+
+
+def test_int8_weights_are_kept_and_used_as_such(pair, tmp_path):
+    import_model(pair.source, tmp_path / "run", dtype="int8", device="cpu")
+    run, plain = (ch.load(tmp_path / "run", device="cpu") for _ in range(2))
+    dequantize(plain.model)
+    origin = run.folder.origin()
+    assert isinstance(origin, Origin)
+    assert (origin.dtype, origin.parameters) == ("int8", count_weights(run.model))
+    assert origin.parameters == sum(one.numel() for one in pair.peer.parameters())
+    names = int8_maps(run.model.state_dict())
+    assert names
+    for name in names:  # no number is further off than half a step of its row
+        weight = pair.run.model.get_submodule(name).weight
+        assert ((plain.model.get_submodule(name).weight - weight).abs() <= weight.abs().amax(1)[:, None] / 253).all()
+    for verb in (lambda run: run.generate(["the cat"], max_new=10, method=ch.Greedy()), written_by_steps):
+        assert verb(run) == verb(plain)
+    traced, peer = (ch.trace(one, "the cat sat").decoder[1].attention.head[0].weight for one in (run, plain))
+    torch.testing.assert_close(traced, peer, atol=1e-5, rtol=1e-4)
+    run.save(tmp_path / "again")
+    again = ch.load(tmp_path / "again", device="cpu")
+    assert int8_maps(again.model.state_dict()) == names
+    assert written_by_steps(again) == written_by_steps(run)
+
+
+def written_by_steps(run):
+    return "".join(run.stream("the cat", max_new=10, method=ch.Greedy()))
+
+
+@pytest.mark.slow
+def test_int8_weights_are_exported_and_fine_tuned_as_rounded(llama, tmp_path):
+    run = import_model(llama.source, tmp_path / "run", dtype="int8", device="cpu")
+    export(run, to="hf", path=tmp_path / "hf")
+    assert int8_maps(run.model.state_dict())  # the run itself is as it was
+    back = import_model(tmp_path / "hf", tmp_path / "back", device="cpu")
+    for name, one in dequantize(run.model).named_parameters():
+        assert torch.equal(one, back.model.get_parameter(name)), name
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 200)
+    corpus = Corpus(train=Documents(paths=(str(tmp_path / "text.txt"),), unit="line"))
+    recipe = fine_tuning_recipe(tmp_path / "run", corpus, lora=Lora(rank=2))
+    recipe = replace(recipe, budget=replace(recipe.budget, steps=3), batching=replace(recipe.batching, context=32))
+    tuned = train(tmp_path / "tuned", recipe)
+    for name, one in run.model.named_parameters():  # only what LoRA stands beside has moved
+        moved = not torch.equal(one, tuned.model.get_parameter(name))
+        assert not moved or ".query." in name or ".value." in name, name
+
+
+@pytest.mark.parametrize("change", ["shape of scale", "missing scale", "nan"])
+def test_damaged_int8_weights_are_refused(llama, tmp_path, change):
+    import_model(llama.source, tmp_path / "run", dtype="int8", device="cpu")
+    run = ch.load(tmp_path / "run", device="cpu")
+    [checkpoint] = run.folder.checkpoints.all()
+    tensors = load_file(checkpoint.folder / "model.safetensors")
+    scale = next(name for name in tensors if name.endswith(SCALE))
+    if change == "missing scale":
+        del tensors[scale]
+    else:
+        tensors[scale] = tensors[scale][:-1].clone() if change == "shape of scale" else tensors[scale] * float("nan")
+    shutil.rmtree(checkpoint.folder)
+    run.folder.checkpoints.save(0, tensors, {}, {**UNTRAINED, "finished": True})
+    with pytest.raises(RunError, match=r"a number for each of the|differ in|no numbers"):
+        ch.load(tmp_path / "run", device="cpu")
 
 
 def run_paths(run, pair):

@@ -121,4 +121,6 @@ def test_a_better_linear_model_is_told_plainly():
         "the line to beat: a linear model on 1,200 n-grams of 500 records is right on 90.0% of the dev records (0.5 s)"
     )
     assert score.verdict(0.85).startswith("the linear model on n-grams is better: 90.0% of the dev records")
+    assert score.verdict(0.85).endswith("or fine-tune a pretrained model (--from)")
+    assert "--from" not in score.verdict(0.85, tuned=True)
     assert score.verdict(0.9) == "dev accuracy 90.0%; the linear model on n-grams has 90.0%"

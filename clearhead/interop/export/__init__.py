@@ -14,6 +14,7 @@ from clearhead.interop.export.huggingface import HuggingFace
 from clearhead.interop.export.onnx import Onnx
 from clearhead.interop.export.tokens import save_tokenizers
 from clearhead.interop.export.torch_program import TorchProgram
+from clearhead.model.int8 import dequantize
 from clearhead.model.sizes import Spec
 from clearhead.training.run import Run, load
 
@@ -75,8 +76,8 @@ def export(run: Run | str | Path, *, to: str, path: str | Path, quantization: st
 
 
 def on_cpu(run: Run) -> Run:
-    """Return the run with its model on the CPU in float32, a copy where it was elsewhere."""
-    return Run(run.folder, run.task, copy.deepcopy(run.model).cpu().float().eval(), run.step)
+    """Return the run with a copy of its model on the CPU, all weights float32: those that were int8 as rounded."""
+    return Run(run.folder, run.task, dequantize(copy.deepcopy(run.model).cpu().float()).eval(), run.step)
 
 
 def write_checked(run: Run, format: Format, place: Path, quantization: str) -> Figures:

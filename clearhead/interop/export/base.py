@@ -11,10 +11,22 @@ from torch import Tensor, nn
 
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderSpec
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.run import Run
+from clearhead.training.tasks import ClassifyPairs
 
-__all__ = ["Figures", "Format", "Weights", "chat_of", "name_part", "spec_of", "task_written_as", "unknown_fields"]
+__all__ = [
+    "Figures",
+    "Format",
+    "Weights",
+    "blocked_segments",
+    "chat_of",
+    "name_part",
+    "spec_of",
+    "task_written_as",
+    "unknown_fields",
+]
 
 
 @final
@@ -73,7 +85,14 @@ class Format(ABC):
 
 def task_written_as(task: str) -> str:
     """Return the task that other programs know: a run that follows instructions generates."""
-    return "generate" if task == "instruct" else task
+    return {"instruct": "generate", ClassifyPairs.name: "classify"}.get(task, task)
+
+
+def blocked_segments(spec: Spec, task: str) -> list[str]:
+    """Return what a program whose only inputs are tokens lacks for pairs of texts that segments tell apart."""
+    if task == ClassifyPairs.name and isinstance(spec, EncoderSpec) and (spec.embedding.segments or 1) > 1:
+        return ["input for the segments, which tell the two texts of a pair apart"]
+    return []
 
 
 def chat_of(run: Run) -> ChatTemplate | None:

@@ -18,7 +18,7 @@ from clearhead.attention.positions import ALiBi, Learned, NoPosition, Rotary, Si
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
-from clearhead.interop.export.base import Figures, Format, Weights, name_part, spec_of, unknown_fields
+from clearhead.interop.export.base import Figures, Format, Weights, blocked_segments, name_part, spec_of, unknown_fields
 from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
 from clearhead.interop.export.tokens import special_tokens, token_names
 from clearhead.interop.peers import import_peer
@@ -50,7 +50,7 @@ class CTranslate2(Format):
     quantizations = ("float32", "int8")
 
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
-        return list(dict.fromkeys(blocked(spec)))
+        return list(dict.fromkeys([*blocked(spec), *blocked_segments(spec, task)]))
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         peer = import_peer("ctranslate2")

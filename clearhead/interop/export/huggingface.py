@@ -29,6 +29,7 @@ from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, Encode
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.recipe import Origin
 from clearhead.training.run import Run
+from clearhead.training.tasks import Classify, ClassifyPairs
 
 __all__ = ["Expression", "HuggingFace", "express", "their_tensors"]
 
@@ -65,6 +66,7 @@ class HuggingFace(Format):
         return [] if isinstance(found, Expression) else [f"class for this model: {reason}" for reason in found]
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
+        run = with_single_texts(run)
         check_one_tokenizer(run)
         made = expression_of(run)
         config = made.config | token_ids(run) | labels_of(run) | {"dtype": "float32"}
@@ -82,7 +84,17 @@ class HuggingFace(Format):
         write_text(folder / "README.md", model_card(run, made.class_name, pooler=any(map(is_pooler, tensors))))
 
     def check(self, run: Run, folder: Path, quantization: str) -> Figures:
-        return check_with_transformers(run, folder)
+        return check_with_transformers(with_single_texts(run), folder)
+
+
+def with_single_texts(run: Run) -> Run:
+    """Return a run that classifies pairs as one that classifies texts: its tokenizer.json says how two are joined."""
+    task = run.task
+    if not isinstance(task, ClassifyPairs):
+        return run
+    framing = {"text": task.frame()}
+    single = Classify(tokenizers={"text": task.tokenizer}, context=task.context, labels=task.labels, framing=framing)
+    return Run(run.folder, single, run.model, run.step)
 
 
 def expression_of(run: Run) -> Expression:
@@ -223,11 +235,16 @@ def tokenizer_config(run: Run) -> dict[str, Any]:
     names = token_names(run.tokenizer)
     places = {theirs: getattr(run.tokenizer, ours) for theirs, ours in SPECIALS.items()}
     special = {theirs: names[place] for theirs, place in places.items() if place >= 0}
+    # Without this the tokenizer keeps the segments of a pair to itself, and the model takes both texts for the first.
+    inputs = (
+        {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if run.task.frame().segment else {}
+    )
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": run.task.context,
         "clean_up_tokenization_spaces": False,
         "padding_side": "right",
+        **inputs,
         **special,
     }
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from clearhead.decoding import Greedy, Rules, generate
 from clearhead.decoding.request import Model
 from clearhead.files import write_text
-from clearhead.interop.export.base import Figures, Format, spec_of
+from clearhead.interop.export.base import Figures, Format, blocked_segments, spec_of
 from clearhead.interop.export.graphs import (
     DecoderStep,
     EncoderForward,
@@ -46,7 +46,7 @@ class Onnx(Format):
         output = spec.output if isinstance(spec, DecoderSpec) else None
         if output is not None and not output.by_position:
             return [f"cache for a decoder whose output is {type(output).__name__}"]
-        return []
+        return blocked_segments(spec, task)
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         import_peer("onnxscript")

@@ -54,8 +54,8 @@ def stored_rows(run: Run, count: int) -> Iterator[Mapping[str, list[int]]]:
     try:
         store = Store(run.folder.data / str(run.folder.read_description()["data"]) / "dev")
         texts = list(run.task.examples(store, spread(len(store), count)))[:count]
-    except (ClearheadError, OSError):
-        return  # an imported run has no texts, and one that was moved may have lost them
+    except (ClearheadError, OSError, KeyError):
+        return  # an imported run has no texts, one that was moved may have lost them, and pairs are written as texts
     for text in texts:
         try:
             made = run.task.trace_inputs(text["source"], text.get("target"))

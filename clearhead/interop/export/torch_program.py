@@ -6,7 +6,7 @@ from typing import Any, cast, final
 
 import torch
 
-from clearhead.interop.export.base import Figures, Format
+from clearhead.interop.export.base import Figures, Format, blocked_segments
 from clearhead.interop.export.graphs import Forward, freeze_for_graph
 from clearhead.interop.export.samples import draw_samples, largest
 from clearhead.interop.peers import peer_version
@@ -31,7 +31,7 @@ class TorchProgram(Format):
     about = "torch.export: the forward pass of any model as one program"
 
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
-        return []
+        return blocked_segments(spec, task)
 
     @torch.no_grad()
     def write(self, run: Run, folder: Path, quantization: str) -> None:

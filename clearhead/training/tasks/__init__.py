@@ -1,4 +1,4 @@
-"""Tasks: translate, generate, fill, classify, label, embed and instruct, and what your own is made of.
+"""Tasks: translate, generate, fill, classify, classify-pairs, label, embed and instruct, and what your own is made of.
 
 docs/your-own-task.md writes another one.
 """
@@ -11,6 +11,7 @@ from clearhead.training.default_models import encoder
 from clearhead.training.losses import NOTHING
 from clearhead.training.tasks.base import Answer, Batch, Task, close_rows, encode_for_trace, to_batch
 from clearhead.training.tasks.classify import Classify
+from clearhead.training.tasks.classify_pairs import ClassifyPairs
 from clearhead.training.tasks.embed import Embed
 from clearhead.training.tasks.fill import Fill
 from clearhead.training.tasks.framing import Framing, frame_rows
@@ -29,6 +30,7 @@ __all__ = [
     "Answer",
     "Batch",
     "Classify",
+    "ClassifyPairs",
     "Embed",
     "Fill",
     "Framing",
@@ -48,7 +50,7 @@ __all__ = [
     "to_batch",
 ]
 
-for _task in (Translate, Generate, Fill, Classify, Label):
+for _task in (Translate, Generate, Fill, Classify, ClassifyPairs, Label):
     register(_task, option=_task.name)
 
 TASKS: dict[str, type[Task]] = options("task")

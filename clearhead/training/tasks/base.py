@@ -71,10 +71,14 @@ AT_ONCE = 8192
 
 
 class TraceInputs(NamedTuple):
-    """A text as a model is given it: the ids of each side, and how each piece is shown."""
+    """A text as a model is given it: the ids of each side, and how each piece is shown.
+
+    `segments` has the segment of each token of a pair of texts, for a model that has segments.
+    """
 
     ids: dict[str, list[int]]
     pieces: dict[str, list[str]]
+    segments: list[int] | None = None
 
 
 @final

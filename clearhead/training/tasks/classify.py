@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple, cast, final
 
@@ -38,7 +38,15 @@ from clearhead.training.tasks.measures import Evaluating, Held, spread
 from clearhead.training.tasks.pairs import Pair, frame_pairs
 from clearhead.training.wide import fit_wide
 
-__all__ = ["Class", "Classify", "describe_labels", "fit_classes"]
+__all__ = [
+    "Class",
+    "Classify",
+    "classify_pairs",
+    "describe_labels",
+    "evaluate_classes",
+    "fit_classes",
+    "tell_class",
+]
 
 MOST_SHOWN = 20
 """Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""
@@ -147,19 +155,11 @@ class Classify(Task):
     def classify(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Class]:
         """Return the class of each row of ids. A row longer than the context is cut."""
         frame, most = self.frame(), self.reads
-        return self.name_classes(self.predict(model, [frame.around(row, most) for row in rows]))
+        return name_classes(self.labels, self.predict(model, [frame.around(row, most) for row in rows]))
 
     def classify_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Class]:
         """Return the class of each pair of texts, for an imported model that reads two."""
-        made = frame_pairs(self, model, pairs)
-        return self.name_classes(self.predict(model, made.rows, made.segments))
-
-    def name_classes(self, found: Sequence[Tensor]) -> list[Class]:
-        return [self.name_class(logits.to(widest_float(logits.device)).softmax(-1).tolist()) for logits in found]
-
-    def name_class(self, probabilities: list[float]) -> Class:
-        best = max(range(len(self.labels)), key=probabilities.__getitem__)
-        return Class(self.labels[best], probabilities[best], dict(zip(self.labels, probabilities, strict=True)))
+        return classify_pairs(self, model, pairs)
 
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
         """Return labels with their probabilities, the likeliest first."""
@@ -183,23 +183,45 @@ class Classify(Task):
         ]
 
     def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
-        layout = self.usual_layout()
-        outputs: list[str] = []
-        truths: list[str] = []
-        nats = 0.0
-        started = time.perf_counter()
-        for chunk in chunks(usable_records(source, layout, Problems(skip=True), self.labels)):
-            rows = self.tokenizer.encode_batch([texts_of(source, layout, record)[0] for record in chunk])
-            found, true = self.classify(model, rows), [label_of(source, layout, record) for record in chunk]
-            outputs += [one.label for one in found]
-            truths += true
-            # A probability that is 0 in float64 counts as the least there is: the loss stays finite.
-            shares = (one.probabilities[name] for one, name in zip(found, true, strict=True))
-            nats += sum(-math.log(max(share, sys.float_info.min)) for share in shares)
-        speed = len(outputs) / (time.perf_counter() - started)
-        scores = asdict(score_classes(outputs, truths, self.labels))
-        told = {"loss": nats / len(outputs), "labels": list(self.labels), "sentences_per_second": round(speed, 1)}
-        return {**scores, **told}, [one_line(output) for output in outputs]
+        def answer(records: list[list[str]]) -> list[Class]:
+            return self.classify(model, self.tokenizer.encode_batch([text for (text,) in records]))
+
+        return evaluate_classes(self, source, answer)
+
+
+def evaluate_classes(
+    task: Task, source: Source, answer: Callable[[list[list[str]]], list[Class]]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the scores on labelled records, and the label that each was given; `answer` classifies lists of texts."""
+    layout = task.usual_layout()
+    outputs: list[str] = []
+    truths: list[str] = []
+    nats = 0.0
+    started = time.perf_counter()
+    for chunk in chunks(usable_records(source, layout, Problems(skip=True), task.labels)):
+        found = answer([texts_of(source, layout, record) for record in chunk])
+        true = [label_of(source, layout, record) for record in chunk]
+        outputs += [one.label for one in found]
+        truths += true
+        # A probability that is 0 in float64 counts as the least there is: the loss stays finite.
+        shares = (one.probabilities[name] for one, name in zip(found, true, strict=True))
+        nats += sum(-math.log(max(share, sys.float_info.min)) for share in shares)
+    speed = len(outputs) / (time.perf_counter() - started)
+    scores = asdict(score_classes(outputs, truths, task.labels))
+    told = {"loss": nats / len(outputs), "labels": list(task.labels), "sentences_per_second": round(speed, 1)}
+    return {**scores, **told}, [one_line(output) for output in outputs]
+
+
+def classify_pairs(task: Task, model: nn.Module, pairs: Sequence[Pair]) -> list[Class]:
+    """Return the class of each pair of texts."""
+    made = frame_pairs(task, model, pairs)
+    return name_classes(task.labels, task.predict(model, made.rows, made.segments))
+
+
+def name_classes(labels: Sequence[str], found: Sequence[Tensor]) -> list[Class]:
+    """Return the class that each row of logits says, with the probability of every label."""
+    shares = (logits.to(widest_float(logits.device)).softmax(-1).tolist() for logits in found)
+    return [Class(labels[one.index(max(one))], max(one), dict(zip(labels, one, strict=True))) for one in shares]
 
 
 def describe_labels(labels: Sequence[str], prepared: Prepared) -> str:

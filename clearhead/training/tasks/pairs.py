@@ -1,7 +1,7 @@
 """Pairs of texts, as BERT reads two: one row of tokens, with a segment for each of them.
 
-Only an imported model reads pairs: its tokenizer says what stands between the two, and its embedding has the vectors of
-segments, if there are any.
+An imported model reads pairs: its tokenizer says what stands between the two, and its embedding has the vectors of
+segments, if there are any. A model that is trained here reads them where its task is `classify-pairs`.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from torch import nn
 
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Encoder
-from clearhead.training.tasks.base import Task
+from clearhead.training.tasks.base import Task, TraceInputs, encode_for_trace
 
-__all__ = ["FramedPairs", "Pair", "frame_pairs", "split_pair"]
+__all__ = ["FramedPairs", "Pair", "frame_pairs", "split_pair", "trace_pair"]
 
 Pair = tuple[str, str]
 
@@ -32,6 +32,14 @@ def frame_pairs(task: Task, model: nn.Module, pairs: Sequence[Pair]) -> FramedPa
     made = [frame.around_pair(a, b, task.context) for a, b in zip(first, second, strict=True)]
     has_segments = isinstance(model, Encoder) and model.spec.embedding.segments is not None
     return FramedPairs([ids for ids, _ in made], [apart for _, apart in made] if has_segments else None)
+
+
+def trace_pair(task: Task, pair: Pair) -> TraceInputs:
+    """Return a pair of texts as it is traced; a pair that is too long is refused, not cut."""
+    frame, (first, second) = task.frame(), task.tokenizer.encode_batch(list(pair))
+    needed = len(first) + len(second) + frame.size + len(frame.between)
+    ids, segments = frame.around_pair(first, second, needed)
+    return encode_for_trace(task, "encoder", ids)._replace(segments=segments if frame.segment else None)
 
 
 def split_pair(line: str) -> Pair:

@@ -1,0 +1,142 @@
+"""To classify pairs: a label for two texts, such as whether one follows from the other, with an encoder.
+
+The two are one row of tokens with a token between them. An imported model brings what stands between, and BERT's the
+segments that tell the texts apart; a model that is trained here has its end token between, and no segments.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.model.sizes import Spec
+from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.encoding import Corpus, Layout
+from clearhead.text.preparing import Prepared
+from clearhead.text.sources import Source
+from clearhead.text.store import Store
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks.base import Answer, Batch, Task, TraceInputs, to_batch
+from clearhead.training.tasks.classify import (
+    Class,
+    Classify,
+    classify_pairs,
+    describe_labels,
+    evaluate_classes,
+    fit_classes,
+    tell_class,
+)
+from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.measures import Evaluating, Held, spread
+from clearhead.training.tasks.pairs import Pair, split_pair, trace_pair
+
+__all__ = ["ClassifyPairs"]
+
+
+@final
+class ClassifyPairs(Task):
+    """Two texts with a label: `start first end second`, and the class is read from the mean of all vectors."""
+
+    name = "classify-pairs"
+    outputs = True
+    verb = "classify"
+    answered = "what it takes the two texts for"
+
+    @staticmethod
+    def layout(context: int) -> Layout:
+        return Layout(texts=("first", "second"), label="label", most=context, too_long="cut")
+
+    @classmethod
+    def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+        return replace(Classify.default_recipe(corpus, n_bytes, on_gpu), task=cls.name)
+
+    def describe_records(self, prepared: Prepared) -> list[str]:
+        return [describe_labels(self.labels, prepared)]
+
+    def own_framing(self, field: str) -> Framing:
+        tokenizer = self.tokenizers[field]
+        return Framing(before=(tokenizer.start,), between=(tokenizer.end,))
+
+    def fitted(self, spec: Spec) -> Spec:
+        return fit_classes(self, spec)
+
+    def planner(self, store: Store, tokens: int, seed: int) -> Planner:
+        frame = self.frame()
+        extra = frame.size + len(frame.between)
+        fields, longest = ("first", "second"), self.context - extra
+        return ByLength(store=store, fields=fields, tokens=tokens, seed=seed, longest=longest, extra=extra, joined=True)
+
+    def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
+        """Return pairs as rows, padded to the full width if filled. Segments are given only where there are any."""
+        frame, which = self.frame(), rows.which.tolist()
+        made = [frame.around_pair(store["first"][i].tolist(), store["second"][i].tolist(), rows.width) for i in which]
+        lengths = np.array([len(ids) for ids, _ in made], np.int64)
+        shape = len(made), rows.width if filled else int(lengths.max())
+        found = {"tokens": np.full(shape, self.tokenizer.pad, np.int64), "lengths": lengths}
+        found |= {"segments": np.zeros(shape, np.int64)} if frame.segment else {}
+        for place, (ids, apart) in enumerate(made):
+            found["tokens"][place, : len(ids)] = ids
+            if frame.segment:
+                found["segments"][place, : len(ids)] = apart
+        found["wanted"] = store["label"].padded(rows.which, 1, 0)[:, 0]
+        return to_batch(found, rows.full if filled else 0)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label"]:
+        apart = {"segments": batch["segments"]} if "segments" in batch else {}
+        return model(batch["tokens"], lengths=batch["lengths"], **apart)
+
+    def classify_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Class]:
+        """Return the class of each pair of texts."""
+        return classify_pairs(self, model, pairs)
+
+    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+        """Return labels with their probabilities, the likeliest first, for lines of two texts with a tab between."""
+        return [tell_class(one) for one in self.classify_pairs(model, [split_pair(text) for text in texts])]
+
+    def answer_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Answer]:
+        """Return what `answer` does, for pairs of texts."""
+        return [tell_class(one) for one in self.classify_pairs(model, pairs)]
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens the two texts of each line have together."""
+        return [len(row) for row in self.tokenizer.encode_batch([text.replace("\t", " ") for text in texts])]
+
+    @property
+    def reads(self) -> int:
+        frame = self.frame()
+        return self.context - frame.size - len(frame.between)
+
+    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+        which = spread(len(held.store), held.samples)
+        pairs = [self.pair_at(held.store, i) for i in which]
+        found = self.classify_pairs(model, pairs) if pairs else []
+        truths = [self.labels[int(held.store["label"][i][0])] for i in which]
+        return {}, [
+            {"input": "\t".join(pair), "output": one.label, "reference": true}
+            for pair, one, true in zip(pairs, found, truths, strict=True)
+        ]
+
+    def pair_at(self, store: Store, record: int) -> Pair:
+        """Return the two texts of a record."""
+        first, second = (self.tokenizer.decode(store[field][record].tolist()) for field in ("first", "second"))
+        return first, second
+
+    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+        def answer(records: list[list[str]]) -> list[Class]:
+            return self.classify_pairs(model, [(first, second) for first, second in records])
+
+        return evaluate_classes(self, source, answer)
+
+    @classmethod
+    def usage(cls) -> tuple[str, str]:
+        use = "printf 'a text\\tanother\\n' | clearhead classify {run}"
+        return use, "clearhead evaluate {run} --table TEST"
+
+    def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
+        return trace_pair(self, split_pair(source))
+
+    def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
+        yield from ({"source": "\t".join(self.pair_at(store, place))} for place in places)
