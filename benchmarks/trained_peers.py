@@ -21,6 +21,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 
 import clearhead as ch
 from clearhead.training.run import Run
+from clearhead.training.tasks.translate import reach
 
 AT_ONCE, WORDS, NEW = 64, 6, 32
 """Lines of a batch, words of a prompt, and tokens that are written after it."""
@@ -115,7 +116,8 @@ def compare_marian(run: Run, folder: Path, lines: list[str]) -> Iterator[Row]:
         theirs = [""] * len(lines)
         for places in grouped(rows):
             batch = torch.tensor([rows[i] for i in places])
-            how = {"num_beams": beam, "do_sample": False, "max_new_tokens": 80, "early_stopping": "never"}
+            longest = min(run.task.context, reach(batch.shape[1]))  # our own limit: some lines never end
+            how = {"num_beams": beam, "do_sample": False, "max_new_tokens": longest, "early_stopping": "never"}
             made = peer.generate(batch, attention_mask=torch.ones_like(batch), **how)
             for i, row in zip(places, made, strict=True):
                 theirs[i] = tokenizer.decode(row, skip_special_tokens=True)

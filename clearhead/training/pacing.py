@@ -108,8 +108,9 @@ class Pacing:
         if abs(expected / self.announced - 1) > TOLERANCE:
             self.announced = round_to_two_digits(expected)
         if self.announced <= done:  # the next number of two digits, so that it need not change at every step
-            self.announced = round_to_two_digits(math.ceil(1.05 * expected))
-        return max(done + 1, self.announced)
+            unit = 10 ** max(0, len(str(done + 1)) - 2)
+            self.announced = math.ceil((done + 1) / unit) * unit
+        return self.announced
 
     def state(self) -> dict[str, float]:
         """Return what a checkpoint keeps."""

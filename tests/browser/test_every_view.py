@@ -242,6 +242,7 @@ def test_light_and_dark(tabs):
     page.get_by_test_id("theme").click()
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
     comes_to(page, theme="light")
+    page.wait_for_function(f"dark => {ground} !== dark", arg=dark)  # a browser that is busy paints it later
     assert brightness(page.evaluate(ground)) > brightness(dark) + 300
     page.locator("body").press("t")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")

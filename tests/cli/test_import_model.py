@@ -86,7 +86,7 @@ def test_as_json(sources, tmp_path, command):
     ("args", "message"),
     [
         (("nothing", "run"), "clearhead: nothing: there is no such folder"),
-        (("llama", "run", "--dtype", "int8"), "dtype: 'int8' cannot be imported; there are float32, bfloat16"),
+        (("llama", "run", "--dtype", "int4"), "dtype: 'int4' cannot be imported; there are float32, bfloat16, int8"),
         (("llama", "run", "--task", "translate"), "to translate takes an encoder-decoder"),
         (("bert", "run", "--task", "classify"), "to classify takes an encoder with Classes"),
         (("llama", "run", "--context", "300"), "context: the model reads 1 to 200 tokens; came 300"),

@@ -121,6 +121,7 @@ def test_every_task_and_probe_has_its_measures():
         "generate": "loss",
         "fill": "accuracy",
         "classify": "accuracy",
+        "classify-pairs": "accuracy",
         "label": "micro_f1",
     }
     assert [measure.key for measure in replace(COPY, probe=None).quality] == ["bleu", "chrf", "exact_match", "loss"]

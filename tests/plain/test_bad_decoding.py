@@ -195,7 +195,7 @@ def test_what_cannot_write(both):
 def test_an_output_for_classes():
     spec = replace(presets.gpt2("tiny", vocabulary=VOCABULARY), output=Classes(3))
     message = re.escape(
-        "this decoder's output is Classes(count=3, pool='first', hidden=False, activation='tanh'); "
+        "this decoder's output is Classes(count=3, pool='first', hidden=False, activation='tanh', ngrams=None); "
         "to write text it must be NextToken"
     )
     for run in (generate, stream):

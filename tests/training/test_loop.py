@@ -82,8 +82,13 @@ def test_what_is_logged_and_shown(recipe, go):
     assert steps(lines, "evaluation") == [6, 12]
     assert steps(seen, "saved") == [4, 6, 8, 12]
     assert {line["total"] for line in seen if line["kind"] != "saved"} == {STEPS}
-    shown = [{key: value for key, value in line.items() if key != "total"} for line in seen if line["kind"] != "saved"]
+    shown = [
+        {key: value for key, value in line.items() if key not in ("total", "about")}
+        for line in seen
+        if line["kind"] != "saved"
+    ]
     assert shown == lines
+    assert not any(line["about"] for line in seen if line["kind"] != "saved")  # steps were given, not minutes
     assert folder.curves.read_text().startswith("<?xml")
 
 

@@ -273,6 +273,7 @@ def test_layouts_leave_room_for_what_is_added():
         "generate": 64,
         "fill": 62,
         "classify": 63,
+        "classify-pairs": 64,
         "label": 63,
     }
     with pytest.raises(OptionError, match="raise --context"):

@@ -45,6 +45,7 @@ __all__ = [
     "describe_labels",
     "evaluate_classes",
     "fit_classes",
+    "recipe_without_ngrams",
     "tell_class",
 ]
 
@@ -187,6 +188,13 @@ class Classify(Task):
             return self.classify(model, self.tokenizer.encode_batch([text for (text,) in records]))
 
         return evaluate_classes(self, source, answer)
+
+
+def recipe_without_ngrams(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+    """Return the recipe to classify without its wide part, which is fitted to one text with one class."""
+    recipe = Classify.default_recipe(corpus, n_bytes, on_gpu)
+    model = cast(EncoderSpec, recipe.model)
+    return replace(recipe, model=replace(model, output=replace(cast(Classes, model.output), ngrams=None)))
 
 
 def evaluate_classes(

@@ -22,11 +22,11 @@ from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Answer, Batch, Task, TraceInputs, to_batch
 from clearhead.training.tasks.classify import (
     Class,
-    Classify,
     classify_pairs,
     describe_labels,
     evaluate_classes,
     fit_classes,
+    recipe_without_ngrams,
     tell_class,
 )
 from clearhead.training.tasks.framing import Framing
@@ -51,7 +51,7 @@ class ClassifyPairs(Task):
 
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
-        return replace(Classify.default_recipe(corpus, n_bytes, on_gpu), task=cls.name)
+        return replace(recipe_without_ngrams(corpus, n_bytes, on_gpu), task=cls.name)
 
     def describe_records(self, prepared: Prepared) -> list[str]:
         return [describe_labels(self.labels, prepared)]

@@ -26,7 +26,7 @@ from clearhead.text.store import Store
 from clearhead.training.answers import one_line
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Answer, Batch, Task, to_batch
-from clearhead.training.tasks.classify import Classify, describe_labels, fit_classes
+from clearhead.training.tasks.classify import Classify, describe_labels, fit_classes, recipe_without_ngrams
 from clearhead.training.tasks.framing import frame_rows
 from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, spread
 
@@ -71,7 +71,7 @@ class Label(Task):
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         """Return the recipe to classify, without label smoothing: it would make rare labels likelier than they are."""
-        recipe = Classify.default_recipe(corpus, n_bytes, on_gpu)
+        recipe = recipe_without_ngrams(corpus, n_bytes, on_gpu)
         return replace(recipe, task=cls.name, optimizer=replace(recipe.optimizer, smoothing=0.0))
 
     def describe_records(self, prepared: Prepared) -> list[str]:

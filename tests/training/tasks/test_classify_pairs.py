@@ -176,3 +176,10 @@ def test_an_encoder_is_fine_tuned_on_pairs_and_goes_back(home, start):
         [one] = run.classify([(first, second)])
         assert list(one.probabilities.values()) == pytest.approx(shares.tolist(), abs=1e-5)
         assert list(one.probabilities) == [peer.config.id2label[i] for i in range(2)]
+
+
+@pytest.mark.parametrize("task", ["classify-pairs", "label"])
+def test_only_single_classes_have_a_wide_part(task, tmp_path):
+    corpus = Corpus(train=table(tmp_path, rows(40)))
+    assert default_recipe("classify", corpus, MACHINE).model.output.ngrams is not None
+    assert default_recipe(task, corpus, MACHINE).model.output.ngrams is None
