@@ -93,7 +93,7 @@ def fill(ours: Mapping[str, Tensor], rows: Iterable[Row], theirs: Mapping[str, T
 
 
 def gather(ours: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
-    """Return their tensors, made of ours: what `fill` would read. A bias that ours has not is zeros in theirs."""
+    """Return their tensors, made of ours: what `fill` would read. A bias that our model lacks becomes zeros."""
     return {row.theirs: row.join([find_or_zeros(ours, name).detach() for name in row.ours]) for row in rows}
 
 

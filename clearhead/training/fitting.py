@@ -242,7 +242,7 @@ def with_batch(recipe: Recipe, tokens: int) -> Recipe:
 def plan_minutes(recipe: Recipe, workload: Workload, pace: Pace, scoring: ScoringPace, used: float) -> Recipe:
     """Return the recipe with the plan of its minutes: what is left after scoring goes into steps.
 
-    Where the text does not bear so many epochs, there are fewer steps, and training ends before the minutes do.
+    If the minutes have time for more epochs than the text is good for, training takes fewer steps and ends early.
     """
     seconds = budget_seconds(recipe)
     usual = Plan(steps=1, step_seconds=1.0).scored
