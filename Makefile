@@ -34,7 +34,7 @@ help:
 	@echo "make demo       train a translator of number words in about a minute, and look into it"
 	@echo "make web        build the explorer's page (the others do so by themselves)"
 	@echo "make test       the tests of every law: 20 minutes on two cores when last measured"
-	@echo "make test-fast  three cases of each that takes no more than half a second: a minute and a half"
+	@echo "make test-fast  three cases of each that takes no more than half a second: two minutes"
 	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"
 	@echo "make attack     kill, fill, move, flip and ask for real for some seven minutes; prints what survived (SEED=1)"
 	@echo "make check      formatting, lint, types, direction of imports; of the page too"

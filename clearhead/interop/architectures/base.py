@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, final
 
+from torch import Tensor
+
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.weighting import Softmax
@@ -58,6 +60,8 @@ class Architecture:
     """How the names of tensors end that hold no weights of this model."""
     computed: tuple[str, ...] = ()
     """Of these, the ends of names of tensors that hold no weights at all: masks and numbers of positions."""
+    tables: Callable[[Config], Mapping[str, Tensor]] = lambda config: {}
+    """Of the computed ones, those that a file must hold all the same, since `transformers` would miss them."""
 
     def config_of(self, spec: Spec, *, context: int = 2048) -> dict[str, Any]:
         """Return the fields of config.json from which this spec is read again.

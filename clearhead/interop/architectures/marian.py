@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
+from torch import Tensor
+
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Learned, Sinusoidal
 from clearhead.interop.architectures.base import (
@@ -148,6 +150,15 @@ class Member:
                 rows += norm(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding")
         return rows
 
+    def list_tables(self, config: Config) -> dict[str, Tensor]:
+        """Return the positions as vectors: files of Pegasus have them, those of Marian do not."""
+        if not self.norm_first:
+            return {}
+        position = Sinusoidal(layout="halves").embed(config.count("d_model"))
+        return {
+            f"model.{side}.embed_positions.weight": position(config.count("max_position_embeddings")) for side in SIDES
+        }
+
     def copies(self, config: Config) -> dict[str, str]:
         tied = self.tied(config)
         if tied == "three":
@@ -165,6 +176,7 @@ class Member:
             context=lambda config: config.count("max_position_embeddings"),
             prefix="model.",
             copies=self.copies,
+            tables=self.list_tables,
             ignored=() if self.learned else ("embed_positions.weight",),
             computed=() if self.learned else ("embed_positions.weight",),
         )

@@ -14,6 +14,7 @@ from clearhead.interop.export.huggingface import Expression, HuggingFace, expres
 from clearhead.interop.huggingface import read_hugging_face
 from clearhead.interop.run import import_model
 from clearhead.model import presets
+from clearhead.model.arrangements import PreNorm
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
 from clearhead.training.defaults import decoder
@@ -32,6 +33,7 @@ SPECS = {
     "bert": presets.bert(WIDE, length=CONTEXT),
     "bert classes": presets.bert(WIDE, length=CONTEXT, output=Classes(3, hidden=True)),
     "marian": presets.classic(50, size=WIDE),
+    "pegasus": presets.classic(50, size=WIDE, arrangement=PreNorm()),
     "llama tied": presets.llama(SIZE, tied=True, rotary_base=500.0),
 }
 
@@ -86,6 +88,7 @@ CLASSES = {
     "bert": ("fill", "BertForMaskedLM"),
     "bert classes": ("classify", "BertForSequenceClassification"),
     "marian": ("translate", "MarianMTModel"),
+    "pegasus": ("translate", "PegasusForConditionalGeneration"),
 }
 
 
