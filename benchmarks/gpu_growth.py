@@ -1,4 +1,4 @@
-"""How time and memory grow on a GPU: of attention with the tokens, of a training step with the model."""
+"""Measure how time and memory grow on a GPU: for attention with the tokens, for a training step with the model."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ GROWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One place of a curve: what grows and how far, and what a pass took there."""
+    """A point of a curve: the plot, the curve, the size `x`, and the time and memory of a pass at that size."""
 
     plot: str
     curve: str
@@ -38,7 +38,7 @@ class Point:
 
 
 def kinds_of_attention() -> dict[str, Callable[[int], dict[str, Any]]]:
-    """Return every kind of attention by its name: the options of `attend`, of a length."""
+    """Return each kind of attention by name: a function from the length to the options of `attend`."""
     causal = ch.masks.causal()
 
     def documents(n: int) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def kinds_of_attention() -> dict[str, Callable[[int], dict[str, Any]]]:
 
 
 def measure(run: Callable[[], object]) -> tuple[float, float]:
-    """Return the milliseconds of a call, the best of some, and the megabytes that it took at its peak."""
+    """Return the milliseconds of the quickest of some calls, and the peak memory of a call in megabytes."""
     run()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

@@ -2,7 +2,7 @@
 
 python -m benchmarks report FILE [FILE ...] [--folder docs]
 
-Of several files the later ones count where two measured the same.
+If several files measured the same thing, the last one counts.
 """
 
 import argparse
@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 9.0, 3.6
 
 
 def read(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return what was measured, one thing under each name."""
+    """Return the measurements of all files; the last one counts where several have the same name."""
     figures: dict[str, dict[str, Any]] = {}
     points: dict[tuple[str, str, int], dict[str, Any]] = {}
     sources = []
@@ -38,7 +38,7 @@ def read(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def without_numbers(work: str) -> str:
-    """Return a name without what is measured and told in brackets, which differs from run to run."""
+    """Return a name without the measured numbers in brackets, which differ from run to run."""
     return re.sub(r" \([^)]*\)", "", work)
 
 

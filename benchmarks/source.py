@@ -100,8 +100,8 @@ def code_lines(function: Function) -> int:
 def used_once(modules: dict[str, Module]) -> tuple[list[tuple[Module, Function]], int]:
     """Return the helpers that are named in one place, where they are called, and how many module functions there are.
 
-    A helper is a function without a decorator that its module's `__all__` leaves out. A function that is handed on,
-    as a callback or in a table, is none: it could not stand anywhere else.
+    A helper is a function without a decorator that its module's `__all__` leaves out. A function that is passed on,
+    as a callback or in a table, is no helper: it could not be inlined.
     """
     uses, calls = count_uses(modules)
     every = [(module, node) for module in modules.values() for node in module.tree.body if isinstance(node, Function)]

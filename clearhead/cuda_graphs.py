@@ -13,7 +13,7 @@ Pool = tuple[int, int]
 
 
 def warm_up(work: Callable[[], object], times: int) -> None:
-    """Run some work a few times on a stream of its own, as capturing it asks."""
+    """Run some work a few times on a stream of its own, which capturing requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -67,9 +67,9 @@ def capture_stream(device: int) -> torch.cuda.Stream:
 
 @functools.cache
 def shared_pool(device: int) -> Pool:
-    """Return memory for graphs of which no two run at once: what one has given up serves the next.
+    """Return a memory pool for graphs that never run at the same time: each reuses what another has freed.
 
-    A pool lasts as long as a graph that uses it, so an empty one is kept; the driver is asked for memory once.
+    A pool lasts as long as a graph uses it, so a nearly empty graph keeps it; the driver is asked for memory once.
     """
     return anchor(device).pool()
 

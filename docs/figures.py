@@ -189,7 +189,7 @@ SUPPORT = """\
 # What runs where
 
 Attention can be computed by several kernels, and no fast one can compute every kind of attention. This page says which
-kernel can do what. You need not choose: `ch.attend` takes a kernel that can.
+kernel can do what. You need not choose: `ch.attend` picks one that can.
 
 An example: softmax of a scaled dot product with a causal mask. Look up `scaled dot`, `softmax` and `causal` below. All
 three have *yes* under `fused`, so `fused` can compute it.

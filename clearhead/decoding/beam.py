@@ -21,7 +21,7 @@ __all__ = ["Beam", "Considered", "beam_search"]
 
 @dataclass(frozen=True)
 class Found:
-    """The best continuations of one sentence: of which beam, with which token, their sums, and what each beam saw."""
+    """The best continuations of one sentence: their totals, beams and tokens, and each beam's likeliest next tokens."""
 
     totals: list[float]
     beams: list[int]
@@ -33,7 +33,7 @@ class Found:
 
 
 class Considered(NamedTuple):
-    """One step of one sentence: which beams there were, what was found to follow them, and what of it goes on."""
+    """One step of one sentence: the beams before it, the continuations that were found, and those that go on."""
 
     length: int
     beams: list[Node]
@@ -74,7 +74,7 @@ def search_on_device(session: Session, state: BeamState, history: History) -> No
 
 @final
 class BeamOnDevice(OnDevice):
-    """Beams that are chosen on the device. Sentences that are done go on as dead beams until half of them are."""
+    """Beams that are chosen on the device. Sentences that are done stay, as dead beams, until half of all are done."""
 
     def __init__(self, state: BeamState, history: History) -> None:
         self.state, self.history, device = state, history, state.totals.device
@@ -103,7 +103,7 @@ class BeamOnDevice(OnDevice):
 
 @final
 class Search:
-    """One step after another of every sentence of a session, looked at in between. What is done leaves at once."""
+    """A beam search that looks at every step on the CPU. A sentence that is done leaves the session at once."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Search:
         return [[*prompt, *tokens] for prompt, beams in every for tokens in beams]
 
     def go_on(self, step: Step, stays: list[int], n_beams: int) -> None:
-        """Move the session to the live beams of the sentences that are not done, and so many in each."""
+        """Move the session to `n_beams` beams of each sentence that is not done."""
         origins, chosen, kept = step.origins[:, :n_beams], step.chosen[:, :n_beams], None
         count, n_before = len(origins), len(self.session.logits) // len(origins)
         if self.rules.look_back:
@@ -173,7 +173,7 @@ class Search:
 
 @final
 class Report:
-    """What a watcher is told: the beams of every sentence as nodes."""
+    """Calls a watcher with the beams of every sentence, as nodes."""
 
     def __init__(self, watcher: Watcher, rules: Rules, count: int) -> None:
         self.watcher, self.rules = watcher, rules

@@ -90,8 +90,8 @@ class BeamState:
     """Live beams and finished outputs of every sentence.
 
     Every continuation that is found is a node: the one of rank r at length n has the number 1 + (n - 1) * `keep` + r.
-    A live beam has its log-probability so far (`totals`; -inf for a dead beam) and its node; a finished output, of
-    which the `width` best are kept, its score and its node, best first, with -inf where there are fewer. `done` marks
+    A live beam has its log-probability so far (`totals`; -inf for a dead beam) and its node. Of finished outputs the
+    `width` best are kept, best first, each with its score (-inf where there are fewer) and its node. `done` marks
     sentences whose outputs can no longer change: their beams are dead.
     """
 
@@ -122,10 +122,10 @@ class BeamState:
         self.totals, self.nodes, self.scores, self.finished, self.done = (one[sentences] for one in self.tensors())
 
     def advance(self, log_probs: Float[Tensor, "row vocabulary"], length: Length) -> Step:
-        """Take one more token in every sentence, to this length: keep the best beams, finish what ends.
+        """Add one token to every beam, up to this length: keep the best beams, finish those that end.
 
-        Rows are sentences times beams: one beam each at first, then all of them. Only what is among the `width` best
-        may finish; the others are there in case those all do. `length` is a tensor in a recorded step.
+        Rows are sentences times beams: one beam each at first, then all of them. Only the `width` best continuations
+        may finish; the others are there in case all of those do. `length` is a tensor in a recorded step.
         """
         width = self.method.width
         totals, beams, tokens = self.find_best(log_probs)

@@ -59,7 +59,7 @@ class Cache(KVSource):
         return False
 
     def fix(self, beams: int, columns: int) -> None:
-        """Make room for so many columns of so many beams in memory that stays; the clock still has those of before."""
+        """Move to fixed memory for this many beams and columns; the clock still counts beams and columns as before."""
 
     def move(self, which: Int[Tensor, "row"]) -> None:
         """Write these rows (of cross-attention: these sentences) over those there are: as many, in the same memory."""
@@ -410,7 +410,7 @@ class Caches:
         self.clock.select(rows)
 
     def fix(self, beams: int, columns: int) -> None:
-        """Put everything into memory that stays where it is, with so many columns for so many beams of each row."""
+        """Move everything into fixed memory, with `columns` columns for each of `beams` beams of a row."""
         for cache in self:
             cache.fix(beams, columns)
         rows = next(len(cache.tensors()[0]) for cache in self if not isinstance(cache, FromSource))

@@ -38,7 +38,7 @@ class Clock:
         self.columns, self.beams = 0, 1
 
     def fix(self, sentences: int, beams: int, columns: int) -> None:
-        """Take the new column from a tensor; every row becomes so many beams, unless there are as many already."""
+        """Keep the new column's place in a tensor from now on; the first call makes `beams` beams of every row."""
         there = self.n + self.new
         if self.place is None:
             filled = torch.arange(columns, device=self.device) < there
@@ -54,7 +54,7 @@ class Clock:
         self.columns, self.beams, self.known = columns, beams, {}
 
     def release(self) -> None:
-        """Count columns in numbers again, after steps with one beam a row."""
+        """Count columns in Python numbers again, after recorded steps with one beam for each row."""
         assert self.beams == 1
         self.place, self.known = None, {}
 
@@ -65,7 +65,7 @@ class Clock:
         self.owners.index_copy_(2, self.place, self.own.expand(len(self.owners), -1, -1))
 
     def end_step(self, origins: Int[Tensor, "sentence beam"] | None) -> None:
-        """End a recorded step: every beam continues this one of its sentence (None: itself), at the next column."""
+        """End a recorded step: beam b continues beam `origins[sentence, b]` (None: itself), at the next column."""
         assert self.place is not None
         if origins is not None:
             self.owners.copy_(self.owners.gather(1, origins.unsqueeze(2).expand_as(self.owners)))
@@ -79,9 +79,9 @@ class Clock:
         return self.once("slots", lambda: self.firsts + place)
 
     def bias(self, dtype: torch.dtype) -> Float[Tensor, "sentence 1 beam column"]:
-        """Return 0 where a beam sees a column of a beam, -inf where not, in a recorded step: to be added to scores.
+        """Return what a recorded step adds to scores: 0 where a beam sees a column of a beam, -inf elsewhere.
 
-        torch would make such a tensor of a mask in every layer.
+        It is made once for all layers; from a mask, torch would make it again in every layer.
         """
         return self.once(("bias", dtype), lambda: self.find_seen().to(dtype).log_())
 
@@ -96,7 +96,7 @@ class Clock:
         self.n, self.new, self.known = self.n + self.new, new, {}
 
     def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        """Return what `make` computes from the positions, once a step for all layers."""
+        """Return what `make` computes from the positions; it is called once a step, for all layers."""
         if name not in self.known:
             self.known[name] = make()
         return self.known[name]
@@ -119,7 +119,7 @@ class Clock:
 
     @property
     def real(self) -> Table | None:
-        """Mask of what is not padding; None where that is all."""
+        """Mask of columns that are not padding; None if there is no padding."""
         return None if self.pads is None else self.once("real", lambda: Table((self.keys >= 0)[:, None, None, :]))
 
     @property

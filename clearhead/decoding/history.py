@@ -21,8 +21,8 @@ Part = tuple[Tensor, Tensor, Tensor]
 class History:
     """Every node of a search, with its parent, and the outputs of sentences that have left it.
 
-    `sentences` says which ones the search still holds, None for all. `shown` has, for a sentence and a node, the
-    likeliest tokens after it, where those are asked for.
+    `sentences` are those that the search still holds, None for all. `shown` has the likeliest tokens after a node, by
+    sentence and node, if the caller asked for them.
     """
 
     def __init__(self, state: BeamState) -> None:
@@ -43,7 +43,7 @@ class History:
         self.scores[places], self.finished[places] = state.scores, state.finished
 
     def leave(self, stays: Int[Tensor, "stays"]) -> None:
-        """Go on with these of the sentences."""
+        """Keep these sentences in the search; the others have left it."""
         self.sentences = stays if self.sentences is None else self.sentences[stays]
 
     def show(self, nodes: Int[Tensor, "sentence beam"], candidates: Sequence[Candidates]) -> None:
@@ -83,7 +83,7 @@ class History:
         return found
 
     def join(self, which: int) -> Tensor:
-        """Return one number of every node, `(sentence, node)`; 0 for the root and where a sentence had left."""
+        """Return one of the parts for every node, `(sentence, node)`; 0 for the root and after a sentence has left."""
         count = len(self.scores)
         whole = []
         for sentences, part in self.parts:

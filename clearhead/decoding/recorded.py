@@ -1,4 +1,4 @@
-"""Decoding steps recorded as CUDA graphs and replayed: launching their kernels one by one takes longer than they do.
+"""Decoding steps recorded as CUDA graphs and replayed: launching their kernels one by one takes longer than they run.
 
 A recorded step is bound to its memory: as many rows as when it was recorded, caches of fixed size. When the columns are
 used up, it is recorded anew in larger memory; when half of the rows have ended, in smaller.
@@ -70,7 +70,7 @@ class Replay:
 
 
 def find_columns(there: int) -> int:
-    """Return how many columns to have room for, where so many are filled."""
+    """Return how many columns to allocate if `there` are filled: more than those, so that some steps fit."""
     columns = FIRST_COLUMNS
     while columns <= there:
         columns *= 2
@@ -82,7 +82,7 @@ class Notes:
     """Tensors of some steps, noted one step after the other by recorded work and read together."""
 
     def __init__(self, *like: Tensor) -> None:
-        """Make room for tensors of these shapes: for the steps between two readings, and the first before them."""
+        """Allocate memory for tensors of these shapes: for the steps between two reads, and one before the first."""
         self.rooms = [one.new_zeros(AT_ONCE + 1, *one.shape) for one in like]
         self.at = torch.zeros(1, dtype=torch.long, device=like[0].device)
 
@@ -98,19 +98,19 @@ class Notes:
         return [room[:n].clone() for room in self.rooms]
 
     def select(self, sentences: Int[Tensor, "stays"]) -> None:
-        """Keep room for these sentences; nothing must be noted that was not read."""
+        """Keep the memory of these sentences; everything that was noted must have been read."""
         self.rooms = [room[:, sentences] for room in self.rooms]
 
 
 class OnDevice(ABC):
-    """A way to choose tokens that needs no answer from the device while it does.
+    """A way to choose tokens on the device, without waiting for an answer from it.
 
     Sentences are in order, with `beams` rows each.
     """
 
     beams: int
     kind: Hashable
-    """Tells apart what is other work on tensors of the same shape."""
+    """Distinguishes different work on tensors of the same shape."""
 
     @abstractmethod
     def choose(self, log_probs: Logits) -> tuple[Tensor | None, Tensor]:
@@ -127,7 +127,7 @@ class OnDevice(ABC):
 
 @final
 class RecordedSearch:
-    """A search of which each step is one replay: it reads a token of every row, and chooses the next.
+    """A search whose every step is one replay: it reads a token of each row, and chooses the next.
 
     `tokens` are the first to be read, `(sentence, beam)`; the caches have one row for each sentence.
     """
@@ -189,7 +189,8 @@ class RecordedSearch:
 class RecordedStep:
     """The step of a session, for a search that looks at the logits of every step.
 
-    Rows that leave are replaced by copies of the first row, whose logits nobody reads, until half of them are such.
+    Rows that leave are replaced by copies of the first row, whose logits nobody reads; when half of the rows are
+    copies, the step is given up.
     """
 
     def __init__(self, caches: Caches, compute: Compute, seen: set[Hashable]) -> None:
@@ -213,7 +214,7 @@ class RecordedStep:
         return self.logits[: len(tokens)]
 
     def prepare(self, rows: int) -> None:
-        """Make memory that stays for a recorded step, if that is due."""
+        """Allocate fixed memory for a recorded step if enough steps have run and enough will come; grow it if full."""
         there = self.clock.n + self.clock.new
         if self.replay is not None:
             if there >= self.clock.columns:
@@ -236,7 +237,7 @@ class RecordedStep:
         self.clock.end_step(None)
 
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None) -> bool:
-        """Keep these rows, in the recorded step's memory or, if too few use it, without; False if none is recorded."""
+        """Keep these rows, and the recorded step unless too few rows would use it; return False if none is recorded."""
         if self.replay is None:
             return False
         there = self.live
@@ -257,7 +258,7 @@ class RecordedStep:
         return True
 
     def move(self, name: str, which: Tensor, count: int, work: Callable[[Tensor], None]) -> None:
-        """Move rows or sentences by a recorded move; `which` is filled up with the first to as many as there are."""
+        """Move rows or sentences by a replay; `which` is padded with zeros, the first row, to the fixed count."""
         if name not in self.moves:
             index = torch.arange(count, device=which.device)
             kind = name, count, self.rows, self.clock.columns
@@ -268,6 +269,6 @@ class RecordedStep:
         replay()
 
     def n_sentences(self) -> int:
-        """Return of how many sentences the rows are: what cross-attention holds, else one a row."""
+        """Return how many sentences the rows belong to: as many as cross-attention holds, else one for each row."""
         held = [len(cache.tensors()[0]) for cache in self.caches if isinstance(cache, FromSource)]
         return held[0] if held else self.rows

@@ -94,7 +94,7 @@ class FixedRules:
         self.too_short = torch.tensor(early, device=device) if rules.min_new > 1 else None
 
     def forbid(self, log_probs: Logits, length: Int[Tensor, "1"]) -> Logits:
-        """Write -inf at tokens that may not come next, as the last of so many, and return the log-probabilities."""
+        """Write -inf at tokens that may not be number `length` of an output, and return the log-probabilities."""
         if self.end is not None and self.too_short is not None:
             added = self.too_short[length.clamp(max=len(self.too_short) - 1)].to(log_probs.dtype)
             log_probs.index_add_(1, self.end, added.expand(len(log_probs), len(self.end)))

@@ -27,7 +27,7 @@ FOREVER = 1 << 30
 MUCH = 1 << 20
 """From this many logits on they are written into the same memory each step: fresh pages would take longer."""
 SEEN: WeakKeyDictionary[nn.Module, dict[Hashable, set[Hashable]]] = WeakKeyDictionary()
-"""Of every decoder, the kinds of steps that have run once, and so can be recorded (`clearhead.decoding.recorded`)."""
+"""For each decoder, the kinds of steps that have run once and so can be recorded (`clearhead.decoding.recorded`)."""
 
 
 class Session:
@@ -103,7 +103,7 @@ class Session:
         return SEEN.setdefault(self.decoder, {}).setdefault((table.dtype, table.device), set())
 
     def compute(self, tokens: Int[Tensor, "row 1"]) -> Logits:
-        """Return the logits after one token in every row, at the column that the clock is at, by the fast step."""
+        """Return the logits after one token in every row, by the fast step, at the clock's new column."""
         assert self.fast_step is not None
         return self.logits_of(self.fast_step(self.embed(tokens).squeeze(1)))
 
@@ -113,7 +113,7 @@ class Session:
         return self.compute(tokens)
 
     def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
-        """Return logits by the model's output; of many rows, in memory that is used again."""
+        """Return the logits of the model's output; for many rows, in memory that the next call reuses."""
         output, rows = self.decoder.output, len(states)
         table = bare_table(output)
         if table is None or rows <= FEW or rows * len(table) < MUCH:
@@ -123,7 +123,7 @@ class Session:
         return torch.mm(states, table.T, out=self.room[:rows])
 
     def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
-        """Return the vectors of the tokens of new columns, which the clock has been advanced to."""
+        """Return the vectors of the tokens in the new columns; the clock must have been advanced to them."""
         clock = self.caches.clock
         positions = None if clock.pads is None and clock.place is None else clock.positions.clamp(min=0)
         return self.decoder.embedding(tokens, positions=positions, start=clock.n)

@@ -37,7 +37,7 @@ NORMALIZED = {"qwen2": {"type": "NFC"}}
 
 
 def find_pre_tokenizer(whole: Mapping[str, Any]) -> str:
-    """Return llama.cpp's name of the pre-tokeniser of a tokenizer.json; OptionError where it has none such."""
+    """Return llama.cpp's name of the pre-tokeniser of a tokenizer.json; OptionError if it has none for it."""
     model = whole["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
         raise OptionError(f"a tokeniser of type {model['type']}, not on bytes: llama.cpp would cut texts in other ways")

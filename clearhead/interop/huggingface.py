@@ -88,9 +88,9 @@ def unused_weights(rows: list[Row], theirs: "Tensors", architecture: Architectur
 
 
 def untie_if_apart(config: Config, architecture: Architecture, theirs: Tensors) -> Config:
-    """Return the configuration without the tie where the files hold an output of its own all the same.
+    """Return the configuration without tied tables if the files have an output table that differs all the same.
 
-    transformers reads such files so: since its version 5 it writes every T5 as tied, also one whose tables differ.
+    transformers does the same: since version 5 it writes every T5 as tied, even one whose tables differ.
     """
     table = architecture.copies(config).get(OUTPUT)
     if table is None or OUTPUT not in theirs or table not in theirs or theirs[table].equal(theirs[OUTPUT]):

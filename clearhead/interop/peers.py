@@ -24,5 +24,5 @@ def import_peer(name: str) -> Any:
 
 
 def peer_version(name: str) -> str:
-    """Return a package's name and version, as figures are told with it."""
+    """Return a package's name and version, to be printed with the figures of a check."""
     return f"{name} {version(name)}"

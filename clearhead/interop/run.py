@@ -59,11 +59,11 @@ def import_model(
 ) -> Run:
     """Import the model in a Hugging Face folder, or in a GGUF file, as a new run folder, and return the run.
 
-    A source that begins with `hub:` is fetched from the Hugging Face hub. `task` is what the run shall do, where its
-    class does not say it; `dtype` is how weights are kept, one of `DTYPES`; `context` a shorter longest text than the
-    model's own. Weights that the task has no use for are left out, which `log` is told. Raises OptionError, DataError
-    or RunError where the model or its tokenizer cannot be read, or the run cannot be written; then nothing is left at
-    `path`.
+    A source that begins with `hub:` is fetched from the Hugging Face hub. `task` is the run's task, if the
+    model's class does not say it; `dtype`, one of `DTYPES`, is how weights are kept; `context` is a limit on the length
+    of a text below the model's own. Weights that the task has no use for are left out, and `log` is called with their
+    names. Raises OptionError, DataError or RunError if the model or its tokenizer cannot be read, or the run cannot be
+    written; then nothing is left at `path`.
     """
     if dtype not in DTYPES:
         raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(DTYPES)}")

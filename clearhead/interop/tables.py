@@ -15,10 +15,10 @@ __all__ = ["Row", "expand", "fill", "gather"]
 @final
 @dataclass(frozen=True)
 class Row:
-    """One tensor of theirs, and what it is here: one tensor, or several that lie in it one after the other.
+    """A tensor of a Hugging Face model, and the tensor of ours that holds the same numbers, or several, concatenated.
 
-    `{i}` in a name stands for the number of a block. `transposed`: theirs has its inputs first (GPT-2's Conv1D).
-    `leading`: theirs has one axis of length 1 before ours. `optional`: zeros where theirs is missing.
+    `{i}` in a name stands for the number of a block. `transposed`: their tensor has its inputs first (GPT-2's Conv1D).
+    `leading`: their tensor has one more axis, of length 1, before ours. `optional`: if theirs is missing, ours is zero.
     """
 
     theirs: str
@@ -93,7 +93,7 @@ def fill(ours: Mapping[str, Tensor], rows: Iterable[Row], theirs: Mapping[str, T
 
 
 def gather(ours: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
-    """Return their tensors, made of ours: what `fill` would read. A bias that ours has not is zeros in theirs."""
+    """Return their tensors, made of ours: what `fill` would read. A bias that our model lacks becomes zeros."""
     return {row.theirs: row.join([find_or_zeros(ours, name).detach() for name in row.ours]) for row in rows}
 
 

@@ -27,7 +27,7 @@ STEPS, INT8 = 127, torch.int8
 class Int8Linear(nn.Linear):
     """A linear map whose weight is kept as int8 `codes` and a `scale` for each output. The bias keeps its name.
 
-    It is a subclass, so that neither training nor the fast step of decoding takes it for a plain map: both call it.
+    It is a subclass, so training and the fast step of decoding do not read its weight as a plain map's: they call it.
     """
 
     codes: Int8[Tensor, "d_out d_in"]
@@ -61,9 +61,9 @@ class Int8Linear(nn.Linear):
 
 
 def quantize(model: nn.Module, names: Iterable[str] | None = None) -> nn.Module:
-    """Replace plain linear maps by int8 ones, in place: those with these names, or all in the blocks; return the model.
+    """Replace the linear maps with these names, or all in the blocks, by int8 ones in place; return the model.
 
-    Raises OptionError where a name is that of another module.
+    Raises OptionError if a name is not that of a plain linear map.
     """
     if names is None:
         blocks = (one for one in model.named_modules() if "blocks" in one[0].split("."))
@@ -84,7 +84,7 @@ def int8_maps(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def count_weights(model: nn.Module) -> int:
-    """Return how many parameters a model has, those that are kept as int8 too."""
+    """Return how many parameters a model has, including those that are kept as int8."""
     maps = (one for one in model.modules() if isinstance(one, Int8Linear))
     return sum(one.numel() for one in model.parameters()) + sum(one.codes.numel() for one in maps)
 

@@ -53,7 +53,7 @@ class ToNgramLogits(Tapped):
     For each kind of n-gram there is a table `(rows, classes)`, whose rows are summed over a text, and a square for each
     row: the sum is divided by the root of the summed squares. So tf-idf vectors of length 1, one for each kind, are
     multiplied by weights. What occurs c times in a text counts as 1 + log c. A token's letters are always the same, so
-    their weights are summed in its row.
+    its row has the sum of their weights.
     """
 
     def __init__(self, spec: NgramLogits, vocabulary: int, classes: int) -> None:
@@ -66,7 +66,7 @@ class ToNgramLogits(Tapped):
         self.register_buffer("bias", torch.zeros(classes))
 
     def forward(self, tokens: Int[Tensor, "batch n"], lengths: Tensor | None) -> Float[Tensor, "batch classes"]:
-        """Return the logits of each row; of row b the first `lengths[b]` tokens count."""
+        """Return the logits of each row; only the first `lengths[b]` tokens of row b count."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         inside = torch.ones_like(tokens, dtype=torch.bool) if lengths is None else places < lengths.unsqueeze(1)
         logits = self.get_buffer("bias")

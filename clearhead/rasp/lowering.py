@@ -131,7 +131,7 @@ class Lowered:
         return writes_for(out, value) if out.numeric or value in out.values else {}
 
     def add_thresholds(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
-        """Apply a function to a number: past which of the thresholds it lies, and what that comes to."""
+        """Apply a function to a number: find the thresholds that it is past, and write the value for that range."""
         values = self.values.get(inner)
         if values is None:
             raise ProgramError(f"{inner.name} may be any number, so no table can be made of it")

@@ -50,7 +50,7 @@ def pick_names(path: str, columns: Sequence[str], names: Sequence[str]) -> list[
 
 
 def as_texts(values: Sequence[Any], columns: Sequence[str], place: Place, problems: Problems) -> tuple[str, ...] | None:
-    """Return the values of a row as text; None where one cannot be used, which is told."""
+    """Return the values of a row as text; add to `problems` and return None if one of them cannot be used."""
     for column, value in zip(columns, values, strict=True):
         if value is None:
             problems.add(place, f"column {column!r} has no value", "empty value")

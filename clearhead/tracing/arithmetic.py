@@ -125,8 +125,8 @@ def cell_of(
 def weighting_kind(weighting: Weighting) -> WeightingKind:
     """Return how a weight is worked out: a share of a sum, all on the best key, or `rows`, any function of the row.
 
-    It is what the part declares. A user's own weighting is `rows` whatever its class is called, and is told by its
-    `summary`, its row of scores and its row of weights.
+    It is what the part declares. A user's own weighting is `rows`, whatever its class is called; the explorer
+    shows its `summary`, its row of scores and its row of weights.
     """
     return KINDS.get(weighting.amounts, "argmax" if weighting.form == "argmax" else "rows")
 

@@ -55,7 +55,7 @@ class Readings:
 def read_head(head: Head, tokens: Sequence[int] | None, rows: int | None = None) -> Readings:
     """Return the metrics of a head; `tokens` are the ids of its sequence, None in cross-attention.
 
-    Of a long text `rows` reads about so many queries and no more: blocks of them, spread evenly.
+    With `rows`, only about that many queries of a long text are read: blocks of them, spread evenly.
     """
     n_query = head.site.n_query
     ids = None if tokens is None else torch.tensor(tokens, device=head.call.query.device)

@@ -106,7 +106,7 @@ def check_unlinked(folder: Path, names: Iterable[str] = (LOCK, "metrics.jsonl", 
 def leave_nothing(folder: RunFolder) -> Iterator[None]:
     """Remove what was written to a new folder, if training is refused before it begins.
 
-    An interrupted one stays, and the same command goes on with it; so does all that was there before.
+    An interrupted training keeps its files, and the same command continues it. What was there before stays too.
     """
     there = set(os.listdir(folder.path)) if folder.path.is_dir() else None
     missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]

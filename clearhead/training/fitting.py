@@ -223,7 +223,7 @@ def tokens_of_steps(recipe: Recipe, workload: Workload, pace: Pace) -> float:
 
 
 def batch_for(tokens: float) -> int:
-    """Return the tokens of a step, where so many are trained on in all: about the square root, as a power of two.
+    """Return how many tokens a step has, for a training of `tokens` in all: about the square root, a power of two.
 
     >>> [batch_for(tokens) for tokens in (3e6, 5e7, 5e8)]
     [1024, 4096, 16384]
@@ -242,7 +242,7 @@ def with_batch(recipe: Recipe, tokens: int) -> Recipe:
 def plan_minutes(recipe: Recipe, workload: Workload, pace: Pace, scoring: ScoringPace, used: float) -> Recipe:
     """Return the recipe with the plan of its minutes: what is left after scoring goes into steps.
 
-    Where the text does not bear so many epochs, there are fewer steps, and training ends before the minutes do.
+    If the minutes have time for more epochs than the text is good for, training takes fewer steps and ends early.
     """
     seconds = budget_seconds(recipe)
     usual = Plan(steps=1, step_seconds=1.0).scored
@@ -329,7 +329,7 @@ def fit_learning(recipe: Recipe, workload: Workload, steps: int, pace: Pace) -> 
 
 
 def fit_evaluations(recipe: Recipe, steps: int, pace: Pace, scoring: ScoringPace, seconds: float) -> Recipe:
-    """Return the recipe with at least eight evaluations (of 80 steps or more), which take a twelfth of the time.
+    """Return the recipe with its evaluations: eight at least if there are 80 steps, in a twelfth of the time.
 
     Lines are logged every few seconds.
     """

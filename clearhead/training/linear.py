@@ -56,9 +56,9 @@ class LinearScore:
         )
 
     def verdict(self, accuracy: float, *, tuned: bool = False) -> str:
-        """Return what a Transformer with this accuracy on the same records is told beside it.
+        """Return the line that compares a Transformer's accuracy on the same records with this one.
 
-        `tuned`: it was fine-tuned from another run already.
+        `tuned`: the Transformer was already fine-tuned from another run.
         """
         ours, theirs = f"{accuracy:.1%}", f"{self.accuracy:.1%}"
         if accuracy >= self.accuracy:

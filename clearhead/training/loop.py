@@ -361,7 +361,7 @@ class Trainer:
 
 
 def split_rows(batch: Batch, parts: int) -> list[Batch]:
-    """Return a batch as so many smaller ones, of about as many rows each; those that ask for nothing are left out.
+    """Return a batch as `parts` smaller ones, of about equally many rows; those without a target are left out.
 
     >>> [one["wanted"].tolist() for one in split_rows({"wanted": torch.tensor([[1], [2], [NOTHING]])}, 2)]
     [[[1], [2]]]

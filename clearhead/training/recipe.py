@@ -144,7 +144,7 @@ class Machine:
     """Where and how it runs. `threads` None: as many as torch takes; the number is recorded, and kept when resuming.
 
     `graphs`: on a GPU a step is captured once for each shape and replayed, which spares launching its kernels.
-    `adapt_threads`: on a busy machine fewer threads are used than `threads`, as many as serve.
+    `adapt_threads`: on a busy machine training uses fewer threads than `threads`, if that is quicker.
     `activation_checkpointing`: between blocks only their inputs are kept, and the rest is computed again on the way
     back: less memory for a third more work. `splits`: each micro-batch is computed in so many parts, which is the same
     step in less memory.

@@ -285,9 +285,10 @@ def load(
 ) -> Run:
     """Return the run of a folder, with its best weights (its last, if its recipe says so; or those of a step).
 
-    Where those are not whole, it is told, and the newest that are whole are taken. Names, shapes and tokenisers are
-    compared before a model is built. `parts` names where registered parts of your own are that the run uses: a module,
-    its name, a class, or several of these. Nothing is imported because a file in the folder says so.
+    If that checkpoint is damaged, `log` is called with a line that says so, and the newest intact one is loaded.
+    Names, shapes and tokenisers are compared before a model is built. `parts` says where your own registered parts
+    are, if the run uses any: a module, its name, a class, or several of these. Nothing is imported because a file in
+    the folder says so.
     `merge=False` keeps the adapters of LoRA beside the weights of a fine-tuned run, instead of adding them.
     """
     import_parts(parts)

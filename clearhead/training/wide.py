@@ -29,7 +29,7 @@ class Letters(NamedTuple):
     n_groups: int
 
     def inside(self, tokens: "Occurrences") -> "Occurrences":
-        """Return the groups within tokens."""
+        """Return the groups of letters within these tokens, as occurrences in the same documents."""
         lengths = self.starts[tokens.keys + 1] - self.starts[tokens.keys]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         groups = self.groups[np.repeat(self.starts[tokens.keys], lengths) + within]
@@ -60,9 +60,9 @@ def letters_of(tokenizer: Tokenizer) -> Letters:
 
 
 class Occurrences(NamedTuple):
-    """N-grams of one kind, one entry for each place: the document, the key, and the share of it in its document.
+    """N-grams of one kind, one entry for each place where one occurs: its document, its key, and its share there.
 
-    Of an n-gram that occurs c times, the shares add up to 1 + log c, and `squares` to the square of that.
+    If an n-gram occurs c times in a document, its shares add up to 1 + log c, and its `squares` to the square of that.
     """
 
     documents: Keys
@@ -72,7 +72,7 @@ class Occurrences(NamedTuple):
 
 
 def find_ngrams(rows: Sequence[Sequence[int]], letters: Letters, buckets: int) -> dict[str, Occurrences]:
-    """Return all that occur in rows of ids, for each kind."""
+    """Return the n-grams of each kind that occur in rows of ids."""
     lengths = np.array([len(row) for row in rows])
     ids = np.concatenate([np.asarray(row, np.int64) for row in rows])
     documents = np.repeat(np.arange(len(rows)), lengths)
@@ -89,7 +89,7 @@ def find_ngrams(rows: Sequence[Sequence[int]], letters: Letters, buckets: int) -
 
 
 def repetitions(documents: Keys, keys: Keys) -> Keys:
-    """Return for each entry how many have its document and key."""
+    """Return for each entry how many entries have the same document and key."""
     order = np.lexsort((keys, documents))
     count = unique_pairs(documents, keys)[2]
     found = np.empty(len(keys), np.int64)
@@ -121,7 +121,7 @@ def fit_wide(part: ToNgramLogits, rows: Sequence[Sequence[int]], target: Tensor,
 
 @torch.no_grad()
 def fill_tables(part: ToNgramLogits, fitted: Tensor, idf: Mapping[str, Values], letters: Letters) -> None:
-    """Copy weights, times their idf, into the tables; of letters the sums over each token."""
+    """Copy weights, times their idf, into the tables; for letters, the sum over each token."""
     *weights, bias = fitted.split([*map(len, idf.values()), 1])
     part.get_buffer("bias").copy_(bias[0])
     for (name, each), weight in zip(idf.items(), weights, strict=True):

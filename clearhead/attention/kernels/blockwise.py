@@ -103,7 +103,7 @@ def draws_once(call: AttentionInputs) -> bool:
 
 @contextlib.contextmanager
 def restore_random_state(state: Tensor | None, device: torch.device) -> Iterator[None]:
-    """Restore the random state of the forward pass, for the same dropout; the present one goes on afterwards."""
+    """Use the random state of the forward pass within, for the same dropout; put the present one back afterwards."""
     if state is None:
         yield
         return

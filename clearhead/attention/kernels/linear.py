@@ -149,9 +149,10 @@ def map_features(call: AttentionInputs) -> AttentionInputs:
 
 
 def nearest_sight(call: AttentionInputs) -> Visibility:
-    """Return who sees and is seen, from one cell each: whoever sees anything sees what is nearest to it.
+    """Return which queries see a key and which keys are seen, from one cell each: the one with the nearest position.
 
-    That is because what a query sees is an unbroken range: see `ORDERED`. Padding leaves the nearest key before it.
+    A query that sees any key sees the nearest one, since it sees an unbroken range that holds its own position (see
+    `ORDERED`). With padding, the nearest key is the last one before it.
     """
     query, key = (rearrange(side, "n -> 1 1 n") for side in (call.positions.query, call.positions.key))
     paddings = [term.lengths for term in call.mask.terms if isinstance(term, Padding)]

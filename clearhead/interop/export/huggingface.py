@@ -287,6 +287,6 @@ def frame_of(run: Run) -> tuple[list[int], list[int]]:
 
 
 def probes(tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield texts of which one has a token."""
+    """Yield texts to try, until one of them is encoded to a token."""
     yield from ("a", "1")
     yield from (tokenizer.decode([i]) for i in range(tokenizer.vocabulary))

@@ -1,7 +1,7 @@
 """To classify pairs: a label for two texts, such as whether one follows from the other, with an encoder.
 
-The two are one row of tokens with a token between them. An imported model brings what stands between, and BERT's the
-segments that tell the texts apart; a model that is trained here has its end token between, and no segments.
+The two are one row of tokens with a token between them. An imported model keeps its own separator, and a BERT
+its segments, which tell the texts apart; a model that is trained here has its end token between, and no segments.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -97,7 +97,7 @@ class ClassifyPairs(Task):
         return [tell_class(one) for one in self.classify_pairs(model, [split_pair(text) for text in texts])]
 
     def answer_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Answer]:
-        """Return what `answer` does, for pairs of texts."""
+        """Return what `answer` returns, for pairs of texts."""
         return [tell_class(one) for one in self.classify_pairs(model, pairs)]
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
