@@ -117,9 +117,8 @@ def with_output_of(usual: Spec, source: Source, task: str) -> Spec:
         if isinstance(spec.output, type(usual.output)) and not isinstance(usual.output, Classes):
             return spec  # generate and instruct have one output
         output = usual.output
-        if isinstance(output, Classes):  # a wide part is fitted in training from scratch, and else is the source's
-            theirs = spec.output
-            output = replace(output, ngrams=theirs.ngrams if isinstance(theirs, Classes) else None)
+        if isinstance(output, Classes):  # a wide part is for Transformers that have seen little text
+            output = replace(output, ngrams=None)
         if kind_of(spec) == kind_of(usual):
             return replace(spec, output=output)
         if isinstance(spec, DecoderSpec) and isinstance(output, Classes):
@@ -191,10 +190,11 @@ def check_known(prepared: Prepared, log: Log) -> None:
             log(f"{share:.2%} of the tokens of the {field} ({unknown:,}) are unknown to the pretrained tokeniser")
 
 
-def begin_tuning(folder: RunFolder, recipe: Recipe, task: Task, source: Run, log: Log) -> Recipe:
+def begin_tuning(folder: RunFolder, recipe: Recipe, task: Task, source: Run, *, prepared: Prepared, log: Log) -> Recipe:
     """Write the weights that the run starts from, and tell what was taken; return the recipe with what was found.
 
-    `recipe.model` is already fitted to the task. A new output starts at random, from the recipe's seed.
+    `recipe.model` is already fitted to the task. A new output starts at random, from the recipe's seed; its wide part,
+    if the source's output has one, is fitted to the new text.
     """
     assert recipe.fine_tuning is not None
     spec, theirs = recipe.model, source.folder.spec()
@@ -208,6 +208,8 @@ def begin_tuning(folder: RunFolder, recipe: Recipe, task: Task, source: Run, log
     if missing := sorted(name for name in own.keys() - taken if not name.startswith("output.")):
         raise RunError(f"{recipe.fine_tuning.source}: its model has no {missing[0]}, which this one needs")
     copy_into({name: own[name] for name in taken}, {name: there[name] for name in taken}, recipe.fine_tuning.source)
+    for line in task.initialize(model, prepared) if new_output else ():
+        log(line)
     write_start(folder, model)
     log(f"from {recipe.fine_tuning.source}, step {source.step:,}: {describe_taken(own, there, taken)}")
     tuning = replace(recipe.fine_tuning, new_output=new_output)

@@ -85,7 +85,7 @@ def train(
         spec = recipe.model
         held.check()
         if source is not None:
-            recipe = begin_tuning(folder, recipe, task, source, log)
+            recipe = begin_tuning(folder, recipe, task, source, prepared=prepared, log=log)
         chat = None if source is None or task.target != "continues" else source.folder.chat()
         folder.describe(spec, task, prepared, chat=chat, pretrained=source is not None)
         folder.checkpoints.create()

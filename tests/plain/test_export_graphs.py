@@ -10,7 +10,10 @@ import pytest
 
 from clearhead.interop.export import export
 from clearhead.interop.export.onnx import Loop, Onnx, Session, cut
+from clearhead.training.train import train
 from tests.interop.export.random_runs import draw_spec, run_of
+from tests.training.test_wide import wide_recipe
+from tests.training.tiny import quiet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FAMILIES = ("encoder-decoder", "decoder", "encoder")
@@ -56,3 +59,11 @@ def test_the_greedy_loop_needs_numpy_alone_and_rows_do_not_disturb_each_other(tr
     found = cut(loop.run([[told["start"]]] * 2, fixed, 12), told["end"])
     ours = translator.translate(["eins", "zwei drei vier"], beam=1)
     assert [translator.tokenizer.decode(row) for row in found] == ours
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+def test_a_wide_part_is_in_the_graph(to, tmp_path):
+    run = train(tmp_path / "run", wide_recipe(tmp_path), log=quiet, watcher=quiet)
+    assert run.model.output.wide.get_buffer("table_token").abs().sum() > 0
+    assert export(run, to=to, path=tmp_path / to).figures.difference < 1e-5

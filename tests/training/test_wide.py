@@ -1,4 +1,4 @@
-"""The wide part is fitted before training: right on what it saw, saved, resumed, traced and exported with the rest."""
+"""The wide part is fitted before training: right on what it saw, saved, resumed and traced with the rest."""
 
 from dataclasses import replace
 
@@ -6,15 +6,19 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clearhead import export
 from clearhead.interop.export.huggingface import HuggingFace
 from clearhead.model import presets
+from clearhead.model.lora import Lora
 from clearhead.model.outputs import Classes
 from clearhead.model.wide import NgramLogits
+from clearhead.text.encoding import Corpus
+from clearhead.text.sources import Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.head_metrics import lens
 from clearhead.training.checkpoints import remove_folder
+from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.linear import fit_logistic, linear_baseline
+from clearhead.training.recipe import Budget, Machine
 from clearhead.training.run import load
 from clearhead.training.tasks.classify import MOST_WEIGHTS, fit_classes
 from clearhead.training.tracing import trace
@@ -99,6 +103,19 @@ def test_it_is_said_and_saved_and_loaded(run):
     assert again.answer(["red plum", "old cow"]) == made.answer(["red plum", "old cow"])
 
 
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)], ids=["whole", "lora"])
+def test_for_other_labels_it_is_fitted_to_the_new_text(run, lora, tmp_path):
+    names, path = {"beast": "animal", "fruit": "plant"}, tmp_path / "others.tsv"
+    records = [f"{text}\t{names[label]}\n" for text, label in small_runs.labelled(200)]
+    path.write_text("text\tlabel\n" + "".join(records))
+    source = Table(paths=(str(path),), columns=("text", "label"), fields=("text", "label"))
+    recipe = fine_tuning_recipe(run[0].folder.path, Corpus(train=source), lora=lora)
+    recipe = replace(recipe, budget=Budget(steps=2), machine=Machine(device="cpu", threads=1))
+    made = load(train(tmp_path / "tuned", recipe, log=quiet, watcher=quiet).folder.path, device="cpu")
+    assert [one["output"] for one in made.answer(["red plum", "old cow"])] == ["plant", "animal"]
+    assert made.model.output.wide.get_buffer("table_token").abs().sum() > 0
+
+
 def test_a_trace_has_both_parts_and_answers_as_the_run(run):
     made, _ = run
     found = trace(made, "red plum")
@@ -115,14 +132,6 @@ def test_no_class_of_hugging_face_has_it():
     assert HuggingFace().blocks(plain, "classify") == []
     wide = replace(plain, output=replace(plain.output, ngrams=WIDE.ngrams))
     assert any("output.ngrams" in reason for reason in HuggingFace().blocks(wide, "classify"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("to", ["onnx", "torch"])
-def test_a_graph_has_it(run, to, tmp_path):
-    """Each export is loaded by its peer and compared with the run before it is left."""
-    pytest.importorskip("onnxruntime")
-    assert export(run[0], to=to, path=tmp_path / to).figures.difference < 1e-5
 
 
 @pytest.mark.slow
