@@ -46,6 +46,19 @@ class LRUCache(Generic[Name, Value]):
                 self.drop_oldest()
         return found
 
+    def keep_only(self, wanted: Callable[[Value], bool]) -> None:
+        """Drop every value that is not wanted.
+
+        >>> cache = LRUCache[str, int](most=3)
+        >>> _ = [cache.get_or_make(name, lambda: len(name)) for name in ("one", "three")]
+        >>> cache.keep_only(lambda value: value > 3)
+        >>> list(cache.values)
+        ['three']
+        """
+        with self.lock:
+            for name in [name for name, value in self.values.items() if not wanted(value)]:
+                del self.values[name]
+
     def drop_oldest(self) -> None:
         """Drop what is too many or too large in all; the newest stays, whatever its size."""
         while len(self.values) > 1 and (len(self.values) > self.most or self.is_full()):

@@ -1,5 +1,6 @@
 """Beam search: the best few continuations of every sentence are kept, and compared with those that have ended."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -8,6 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from clearhead.decoding import beam_gpu
 from clearhead.decoding.beam_state import Beam, BeamState, Step
 from clearhead.decoding.history import History
 from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
@@ -79,13 +81,14 @@ class BeamOnDevice(OnDevice):
     def __init__(self, state: BeamState, history: History) -> None:
         self.state, self.history, device = state, history, state.totals.device
         self.beams, self.kind = state.method.width, repr((state.method, state.rules))
-        self.rules = FixedRules(state.rules, device)
+        self.rules, self.by_triton = FixedRules(state.rules, device), beam_gpu.serves(state)
         self.length = torch.ones(1, dtype=torch.long, device=device)
         found = state.totals.new_zeros(len(state.totals), state.keep)
         self.notes = Notes(found, found.long(), found.long())
 
     def choose(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        step = self.state.advance(self.rules.forbid(log_probs, self.length), self.length)
+        advance = functools.partial(beam_gpu.advance, self.state) if self.by_triton else self.state.advance
+        step = advance(self.rules.forbid(log_probs, self.length), self.length)
         self.notes.write(step.totals, step.tokens, step.parents)
         self.length += 1
         return step.origins, step.chosen

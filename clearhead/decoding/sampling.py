@@ -78,13 +78,20 @@ class Sample(Chooser):
         return [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
-        values, tokens = self.remaining(logits / self.temperature)
-        share = torch.softmax(values.to(torch.promote_types(values.dtype, torch.float32)), -1)
+        share, tokens = self.shares(logits)
         reached = share.cumsum(-1)
         drawn = torch.tensor([torch.rand((), generator=draw).item() for draw in draws], dtype=share.dtype)
         place = torch.searchsorted(reached, (drawn.to(share.device) * reached[:, -1]).unsqueeze(-1), right=True)
         last = (share > 0).long().mul(torch.arange(share.shape[1], device=share.device)).amax(-1, keepdim=True)
         return tokens.gather(-1, place.minimum(last)).squeeze(-1)
+
+    def shares(self, logits: Logits) -> tuple[Float[Tensor, "row left"], Int[Tensor, "row left"]]:
+        """Return the probabilities that tokens are drawn with, the likeliest first, and the tokens; 0 where cut.
+
+        With `top_k` there are no more than that many.
+        """
+        values, tokens = self.remaining(logits / self.temperature)
+        return torch.softmax(values.to(torch.promote_types(values.dtype, torch.float32)), -1), tokens
 
     def remaining(self, logits: Logits) -> tuple[Float[Tensor, "row left"], Int[Tensor, "row left"]]:
         """Return logits and tokens, the likeliest first, -inf where top-k or top-p cut them."""

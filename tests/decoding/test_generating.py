@@ -171,6 +171,7 @@ def tensors_there():
     return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
 
 
+@pytest.mark.slow
 def test_no_graph_is_kept(case):
     """No tensor that was made remembers what it was made of, and no gradient appears."""
     gc.collect()

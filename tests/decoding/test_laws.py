@@ -32,6 +32,7 @@ def test_the_laws_hold(choices):
     assert broken_laws(case_of(build(choices))) == {}
 
 
+@pytest.mark.slow
 def test_the_few_have_every_cache():
     sessions = [case_of(build(choices)).session() for choices in models()[:QUICK]]
     kept = {type(cache) for session in sessions for cache in session.caches}

@@ -100,6 +100,7 @@ def test_prompts_of_different_lengths_are_padded_in_recorded_steps(recording):
     "rules",
     [Rules(max_new=12, never=(3, 7)), Rules(max_new=12, min_new=9, end=(1, 2, 3)), Rules(max_new=12, no_repeat=2)],
 )
+@pytest.mark.pairs(1)
 def test_rules_hold_in_recorded_steps(name, rules, recording, request):
     got = generate(translator(), SOURCES, METHODS[name], rules=rules, prefix=[[1]])
     request.getfixturevalue("monkeypatch").undo()
@@ -107,6 +108,7 @@ def test_rules_hold_in_recorded_steps(name, rules, recording, request):
     assert [[one.tokens for one in found] for found in got] == [[one.tokens for one in found] for found in wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["rules", "candidates", "a module of the user's own", "a window"])
 def test_what_cannot_be_recorded_is_decoded_step_by_step(what, recording):
     model, rules, candidates = decoder(), Rules(max_new=12), 0
@@ -146,6 +148,7 @@ def test_a_gpu_writes_what_a_cpu_writes_in_float64(name, kind):
         assert [[one.tokens for one in found] for found in got] == [[one.tokens for one in found] for found in wanted]
 
 
+@pytest.mark.slow
 def test_sentences_may_leave_one_by_one_a_search_that_is_looked_at(recording, request):
     """Their rows stay in memory until half of them are gone; the others go on after each leaving."""
     rules, sources = Rules(max_new=40, no_repeat=2, end=(1,)), [*SOURCES, [9] * 3, [7, 3], [6]]
@@ -157,6 +160,7 @@ def test_sentences_may_leave_one_by_one_a_search_that_is_looked_at(recording, re
     assert [[one.tokens for one in found] for found in got] == [[one.tokens for one in found] for found in wanted]
 
 
+@pytest.mark.slow
 def test_sentences_leave_one_by_one(recording, monkeypatch):
     """Memory of the recorded step still holds sentences that have left when the next step is chosen."""
     model, generator = translator(), torch.Generator().manual_seed(1)

@@ -4,6 +4,7 @@
 own, since Triton decides when it is imported whether it interprets.
 """
 
+import dataclasses
 import itertools
 import os
 import sys
@@ -20,10 +21,20 @@ import clearhead as ch
 from clearhead.attention import grid
 from clearhead.attention.grid.case import difference
 from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan
+from clearhead.decoding import beam_gpu
+from clearhead.decoding.beam_state import BeamState
+from clearhead.decoding.rules import FORBIDDEN
 from clearhead.model import layer_norm_gpu
+from tests.decoding.test_beam_state import VOCABULARY, draw_case
 
 M = ch.masks
-COMBINATIONS = 16 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 6
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+COMBINATIONS = 16 if THOROUGH else 3
+OFTEN = (
+    *("scanned, padded, grouped", "more keys", "cross, padded"),
+    *("first, causal", "last, more queries", "average, cross", "no tolerance"),
+)
+"""Cases of `make test`: each path through the kernels, and each rule for ties, once."""
 NAN = float("nan")
 
 
@@ -96,7 +107,7 @@ def layer_norm_problems():
     """Yield what LayerNorm's backward gets wrong: rows that fill no tile, widths that are no power of two."""
     layer_norm_gpu.wrap_triton = lambda kernel: kernel
     layer_norm_gpu.PROGRAMS = 3
-    for n_rows, width in ((70, 48), (9, 33), (1, 1), (300, 64), (2, 2100)):
+    for n_rows, width in ((70, 48), (9, 33), (1, 1), (2, 2100), *(((300, 64),) if THOROUGH else ())):
         layer_norm_gpu.NUMBERS = 512
         x, gamma, beta = torch.randn(n_rows, width), torch.randn(width), torch.randn(width)
         leaves = [one.requires_grad_() for one in (x, gamma, beta)]
@@ -112,12 +123,39 @@ def layer_norm_problems():
         ]
 
 
+def beam_problems():
+    """Yield what a step of beam search gets wrong, in searches drawn at random; no two numbers are equal."""
+    for seed in range(16):
+        method, rules, steps = draw_case(seed, equal=False)
+        rules = dataclasses.replace(rules, never=())
+        states = [BeamState(4, method, rules, VOCABULARY, torch.device("cpu")) for _ in range(2)]
+        for length, like in enumerate(steps, 1):
+            log_probs, n = -6 * torch.rand_like(like), torch.tensor([length])
+            by_tensors, by_kernel = (
+                (state, advance(state, log_probs, n))
+                for state, advance in zip(states, (BeamState.advance, beam_gpu.advance), strict=True)
+            )
+            where = f"seed {seed}, length {length}, {method}, {rules}"
+            named = zip(NAMES, what_counts(*by_tensors), what_counts(*by_kernel), strict=True)
+            yield [f"{where}: {name}" for name, wanted, got in named if not torch.equal(wanted, got)]
+
+
+NAMES = ("totals", "tokens", "parents", "beams", "live", "origins", "chosen", "going", "nodes", "scores", "finished")
+
+
+def what_counts(state, step):
+    """Return all that a step computes, with zeros where there is no continuation, beam or output."""
+    masks = (step.totals, state.totals, state.scores)
+    groups = (step[:4], (*step[4:], state.totals, state.nodes), (state.scores, state.finished))
+    return [one.masked_fill(mask == FORBIDDEN, 0) for mask, group in zip(masks, groups, strict=True) for one in group]
+
+
 def main(kernel: str) -> None:
     patch_interpreter()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    if kernel == "layer_norm":
-        found = list(layer_norm_problems())
+    if kernel in ("layer_norm", "beam"):
+        found = list(layer_norm_problems() if kernel == "layer_norm" else beam_problems())
         print(*itertools.chain(*found), sep="\n")
         print(f"{len(found)} run, {sum(map(len, found))} wrong")
         return
@@ -125,6 +163,8 @@ def main(kernel: str) -> None:
     report = grid.check(itertools.islice(served, COMBINATIONS))
     problems, count = list(report.failures), report.supported
     for name, weighting, *sizes, mask, n_keys, plan in linear_cases() if kernel == "linear" else argmax_cases():
+        if not THOROUGH and name not in OFTEN:
+            continue
         linear_gpu.plan_for = lambda *_: plan  # noqa: B023
         argmax_gpu.tile_for = lambda *_: plan  # noqa: B023
         problems += [f"{name}: {text}" for text in compare(kernel, weighting, sizes, mask, n_keys)]

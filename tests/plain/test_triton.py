@@ -16,7 +16,7 @@ WEIGHTINGS = {"linear": ch.weighting.Kernelized(), "argmax": ch.weighting.Argmax
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [*WEIGHTINGS, "layer_norm"])
+@pytest.mark.parametrize("kernel", [*WEIGHTINGS, "layer_norm", "beam"])
 def test_the_interpreter_agrees_with_the_reference(kernel):
     """Part of the grid, several chunks and segments, ties, NaN in padding, grouped heads; outputs and gradients."""
     pytest.importorskip("triton")

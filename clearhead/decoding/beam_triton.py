@@ -1,0 +1,123 @@
+"""Triton code of a step of beam search; `beam_gpu.py` launches it. `BeamState.advance` is what it must compute.
+
+One program takes one sentence. All it handles is a few dozen numbers, in one warp, so that no part of it waits for
+another: what takes time is to launch a kernel, and in tensors the same step is some 90 of them.
+"""
+
+import inspect
+
+import triton
+import triton.language as tl
+
+__all__ = ["advance"]
+
+
+def jit(function):
+    """Compile a function by Triton, without the check of shapes that tests put around every function."""
+    return triton.jit(inspect.unwrap(function))
+
+
+@jit
+def take_best(values, COUNT: tl.constexpr, SLOTS: tl.constexpr):
+    """Return the COUNT largest of some values, the largest first, and their places; of equal ones the first."""
+    places, slots = tl.arange(0, values.shape[0]), tl.arange(0, SLOTS)
+    best, where = tl.full((SLOTS,), float("-inf"), values.dtype), tl.zeros((SLOTS,), tl.int32)
+    for slot in range(COUNT):
+        largest, place = tl.max(values, axis=0, return_indices=True, return_indices_tie_break_left=True)
+        best, where = tl.where(slots == slot, largest, best), tl.where(slots == slot, place, where)
+        values = tl.where(places == place, float("-inf"), values)
+    return best, where
+
+
+@jit
+def at(which, values):
+    """Return for each column of `which`, true once at most, the value of that row; 0 where it is true nowhere."""
+    return tl.sum(tl.where(which, values[:, None], 0), axis=0)
+
+
+@jit
+def advance(
+    values,
+    tokens,
+    totals,
+    nodes,
+    scores,
+    finished,
+    done,
+    norms,
+    is_end,
+    length,
+    found_totals,
+    found_tokens,
+    found_parents,
+    found_beams,
+    live_ranks,
+    origins,
+    chosen,
+    LAST: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BEAMS: tl.constexpr,
+    FOUND: tl.constexpr,
+    KEEP: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    RANKS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    STOP: tl.constexpr,
+):
+    """Take one more token in a sentence. LAST is the largest length; CANDIDATES, RANKS and SLOTS are powers of two."""
+    sentence = tl.program_id(0)
+    own = sentence * WIDTH
+    n = tl.load(length)
+    # The best continuations of all beams.
+    candidate = tl.arange(0, CANDIDATES)
+    inside = candidate < BEAMS * FOUND
+    first = sentence * BEAMS * FOUND
+    before = tl.load(totals + own + candidate // FOUND, mask=inside, other=float("-inf"))
+    after = before + tl.load(values + first + candidate, mask=inside, other=float("-inf")).to(before.dtype)
+    best, place = take_best(after, KEEP, RANKS)  # pyright: ignore[reportGeneralTypeIssues]
+    rank = tl.arange(0, RANKS)
+    kept = rank < KEEP
+    token, beam = tl.load(tokens + first + place), place // FOUND
+    parent = tl.load(nodes + own + beam)
+    number = rank.to(tl.int64) + ((n - 1) * KEEP + 1)
+    allowed = best != float("-inf")
+    goes = allowed & ~(tl.load(is_end + token) != 0)
+    # Those that go on come first, and each part in its own order.
+    earlier = tl.cumsum(goes.to(tl.int32), 0) - goes.to(tl.int32)
+    position = tl.where(goes, earlier, tl.sum(goes.to(tl.int32), 0) + rank - earlier)
+    slot = tl.arange(0, SLOTS)
+    live = (position[:, None] == slot[None, :]) & kept[:, None]
+    going = at(live, tl.where(goes, best, float("-inf")))
+    # What has finished, before and now.
+    fresh = rank[:, None] == slot[None, :] - WIDTH
+    ends = at(fresh, (allowed & (~goes | (n == LAST)) & (rank < WIDTH)).to(tl.int32)) != 0
+    new_score = tl.where(ends, at(fresh, tl.where(allowed, best, 0)) / tl.load(norms + n), float("-inf"))
+    old_score = tl.load(scores + own + slot, mask=slot < WIDTH, other=float("-inf"))
+    old_node = tl.load(finished + own + slot, mask=slot < WIDTH, other=0)
+    score, which = take_best(tl.where(slot < WIDTH, old_score, new_score), WIDTH, SLOTS)
+    node = at(slot[:, None] == which[None, :], tl.where(slot < WIDTH, old_node, at(fresh, number)))
+    # Whether a live beam can still change it.
+    worst = tl.max(tl.where(slot == WIDTH - 1, score, float("-inf")), 0)
+    leader = tl.max(tl.where(slot == 0, going, float("-inf")), 0)
+    if STOP == "early":
+        over = (worst != float("-inf")) | (leader == float("-inf"))
+    elif STOP == "exact":
+        over = leader / tl.load(norms + LAST) <= worst
+    else:
+        over = leader / tl.load(norms + n) <= worst
+    over = over | (n == LAST) | (tl.load(done + sentence) != 0)
+    tl.debug_barrier()  # everything is read that is overwritten now
+    row = sentence * KEEP + rank
+    tl.store(found_totals + row, best, mask=kept)
+    tl.store(found_tokens + row, token, mask=kept)
+    tl.store(found_parents + row, parent, mask=kept)
+    tl.store(found_beams + row, beam.to(tl.int64), mask=kept)
+    mine = slot < WIDTH
+    tl.store(totals + own + slot, tl.where(over, float("-inf"), going), mask=mine)
+    tl.store(nodes + own + slot, at(live, number), mask=mine)
+    tl.store(scores + own + slot, score, mask=mine)
+    tl.store(finished + own + slot, node, mask=mine)
+    tl.store(done + sentence, over)
+    tl.store(live_ranks + own + slot, at(live, rank.to(tl.int64)), mask=mine)
+    tl.store(origins + own + slot, at(live, beam.to(tl.int64)), mask=mine)
+    tl.store(chosen + own + slot, at(live, token), mask=mine)
