@@ -4,6 +4,8 @@ The recipes were written down before any of them was run. Each has everything fi
 own speed gives. Test BLEU of greedy outputs, one seed, as lines of JSON. Six runs side by side, two cores each:
 
     python benchmarks/budget_trials.py --data DATA --out budget.jsonl --minutes 3
+
+One run by itself: `--one europarl:default --device cuda --minutes 1`.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from typing import Any
 TEXTS = {
     "multi30k": ("multi30k", "de", "en", "train", "val", "test_2016_flickr"),
     "tanaka": ("tanaka_ja_en", "ja", "en", "train", "dev", "test"),
+    "europarl": ("europarl_de_en", "de", "en", "train", "dev", "test"),
 }
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -88,14 +91,14 @@ def write_recipe(data: Path, text: str, minutes: float, chosen: dict[str, Any], 
     path.write_text(json.dumps(to_json(recipe, CLASSES)))
 
 
-def run_one(data: Path, text: str, name: str, minutes: float) -> dict[str, Any]:
+def run_one(data: Path, text: str, name: str, minutes: float, device: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
         run, began = Path(home) / "run", time.time()
         (source, target), (dev_source, dev_target) = files(data, text, 0), files(data, text, 1)
         clearhead = [sys.executable, "-m", "clearhead"]
         if name == "default":
             given = ["--task", "translate", "--source", source, "--target", target, "--dev-source", dev_source]
-            given += ["--dev-target", dev_target, "--minutes", str(minutes), "--device", "cpu"]
+            given += ["--dev-target", dev_target, "--minutes", str(minutes), "--device", device]
         else:
             write_recipe(data, text, minutes, RECIPES[name], Path(home) / "recipe.json")
             given = ["--recipe", str(Path(home) / "recipe.json")]
@@ -107,7 +110,7 @@ def run_one(data: Path, text: str, name: str, minutes: float) -> dict[str, Any]:
             return {"error": trained.stderr[-600:]}
         a, b = files(data, text, 2)
         test = [*clearhead, "evaluate", str(run), "--source", a, "--target", b, "--beam", "1", "--json"]
-        scored = subprocess.run([*test, "--device", "cpu"], capture_output=True, check=False, text=True)
+        scored = subprocess.run([*test, "--device", device], capture_output=True, check=False, text=True)
         found = json.loads(trained.stdout)["evaluation"]
         recipe = json.loads((run / "recipe.json").read_text())
         return {
@@ -128,18 +131,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=3)
     parser.add_argument("--at-once", type=int, default=6)
-    parser.add_argument("--texts", default=",".join(TEXTS))
+    parser.add_argument("--device", default="cpu", help="of the default; the recipes are for a CPU")
+    parser.add_argument("--texts", default="multi30k,tanaka")
     parser.add_argument("--recipes", default=",".join(RECIPES))
     parser.add_argument("--one")
     given = parser.parse_args()
     if given.one:
         text, name = given.one.split(":")
-        found = run_one(given.data, text, name, given.minutes)
+        found = run_one(given.data, text, name, given.minutes, given.device)
         with given.out.open("a") as file:
-            file.write(json.dumps({"text": text, "recipe": name, "minutes": given.minutes, **found}) + "\n")
+            file.write(
+                json.dumps({"text": text, "recipe": name, "minutes": given.minutes, "device": given.device, **found})
+                + "\n"
+            )
         return
     todo = [f"{text}:{name}" for text in given.texts.split(",") for name in given.recipes.split(",")]
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
     environment.pop("OMP_NUM_THREADS", None)
     for first in range(0, len(todo), given.at_once):
         started = []

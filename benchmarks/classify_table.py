@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--rows", default=",".join(f"{name}:{lines}" for name, lines in ROWS))
     given = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.getcwd()
+    os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
     jobs: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
     for seed in map(int, given.seeds.split(",")):
         for row in given.rows.split(","):

@@ -160,6 +160,13 @@ class CheckpointingOptions:
     log_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Log metrics.")] = None
     keep: Annotated[Count, typer.Option(min=1, metavar="N", help="Keep the N newest checkpoints, and the best.")] = None
     select: Annotated[Name, typer.Option(metavar="NAME", help="Which checkpoint to use: best or last.")] = None
+    film: Annotated[
+        bool | None,
+        typer.Option(
+            "--film/--no-film",
+            help="Keep weights of steps 0, 1, 2, 4, 8, … for the explorer's step slider; default: if under 200 MB.",
+        ),
+    ] = None
 
 
 @final
@@ -454,7 +461,9 @@ def as_checkpointing(options: CheckpointingOptions, default: Checkpointing, budg
     every = default.evaluate if budget.steps is None else max(LEAST, budget.steps // EVALUATIONS)
     return replace(
         default,
-        **present({"log": options.log_every, "save": options.save_every, "checkpoints": options.keep}),
+        **present(
+            {"log": options.log_every, "save": options.save_every, "checkpoints": options.keep, "film": options.film}
+        ),
         evaluate=options.evaluate_every or every,
         select=cast(Select, options.select or default.select),
     )

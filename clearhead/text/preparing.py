@@ -65,7 +65,7 @@ class Tokenizing:
     shared: bool = True
     lower: bool = False
     given: str | None = None
-    sample_mb: int = 32
+    sample_mb: int = 8
     size_factor: float = added(1.0)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import tokenizers as library
 from tokenizers import pre_tokenizers
@@ -18,7 +18,7 @@ from clearhead.errors import ClearheadError, DataError, OptionError
 from clearhead.files import parse_json, read_bytes, write_text
 from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, add_lower_case, guard, kind_of
 
-__all__ = ["LOST", "SpecialIds", "Tokenizer", "suggested_size"]
+__all__ = ["LOST", "Span", "SpecialIds", "Tokenizer", "suggested_size"]
 
 USUAL_NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
@@ -72,6 +72,18 @@ class SpecialIds:
     def by_name(self) -> dict[str, int | None]:
         """Return the ids by what the tokens are for, in the order of `SPECIALS`."""
         return {name: getattr(self, name) for name in USUAL_NAMES}
+
+
+class Span(NamedTuple):
+    """A token of a text: its id, how the vocabulary writes it, the characters it stands for, and the number of its
+    word.
+    """
+
+    id: int
+    token: str
+    start: int
+    stop: int
+    word: int | None
 
 
 @final
@@ -178,6 +190,12 @@ class Tokenizer:
                 as_bytes(text, f"text {place + 1} of {len(texts)}")
             raise
         return [encoding.ids for encoding in found]
+
+    def spans(self, text: str) -> list[Span]:
+        """Return the tokens of a text, each with where it stands in the text and in which word."""
+        made = self._encoding(text)
+        parts = zip(made.ids, made.tokens, made.offsets, made.word_ids, strict=True)
+        return [Span(place, token, start, stop, word) for place, token, (start, stop), word in parts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of the ids, without special tokens.

@@ -47,7 +47,7 @@ TOKENS_A_PARAMETER = {"encoder-decoder": 1.0, "decoder": 4.0, "encoder": 4.0}
 """The largest model is taken that sees this many tokens of text for each of its parameters within the budget."""
 PARAMETERS_A_TOKEN = 8.0
 """No model has more parameters than this for each token of the text: it would only learn the text by heart."""
-EPOCHS = {"encoder-decoder": 60.0, "decoder": 30.0, "encoder": 200.0}
+EPOCHS = {"encoder-decoder": 90.0, "decoder": 30.0, "encoder": 200.0}
 """The most epochs that a text bears, with the dropout that goes with them."""
 DROPOUTS = {
     "encoder-decoder": ((2.0, 0.0), (5.0, 0.1), (15.0, 0.2), (math.inf, 0.3)),
@@ -57,7 +57,7 @@ DROPOUTS = {
 """Dropout by epochs: the more often a text is seen, the more it takes."""
 MUCH_DECAY, MANY_EPOCHS = 0.3, 12.0
 """Weight decay of a language model that sees its text more often than this."""
-RATES = {"encoder-decoder": (5e-3, 4096), "decoder": (3e-3, 16384), "encoder": (3e-3, 16384)}
+RATES = {"encoder-decoder": (5e-3, 4096), "decoder": (3e-3, 1024), "encoder": (3e-3, 16384)}
 """Peak learning rate of a model 128 wide, and tokens of the batch it goes with. It falls with the width, and with the
 square root of a smaller batch."""
 RATE_WIDTH = 128
@@ -144,7 +144,9 @@ def fit_size(recipe: Recipe, workload: Workload, seconds: float) -> tuple[Recipe
         chosen = choose_model(recipe, workload, sizes, pace, seconds)
         if "batch" in recipe.open and recipe.budget.minutes is not None:
             speed = pace.tokens_per_second * active_parameters(recipe.model) / active_parameters(chosen)
-            changed = with_batch(replace(recipe, model=chosen), batch_for(speed * training_share(seconds)))
+            # Time for more epochs than the text bears is not used, so it does not call for larger batches either.
+            tokens = min(speed * training_share(seconds), EPOCHS[kind_of(chosen)] * workload.text_tokens)
+            changed = with_batch(replace(recipe, model=chosen), batch_for(tokens))
         else:
             changed = replace(recipe, model=chosen)
         if changed == recipe:

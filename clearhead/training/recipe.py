@@ -122,6 +122,7 @@ class Checkpointing:
     """How often to log, evaluate and save; how many checkpoints stay; which one is used in the end.
 
     `score_records`: of how many dev records outputs are made and scored at each evaluation, beside the loss of all.
+    `film`: whether weights at steps 0, 1, 2, 4, 8, … are kept for the explorer; None: if they take at most 200 MB.
     """
 
     log: int = 20
@@ -131,6 +132,7 @@ class Checkpointing:
     select: Select = "best"
     score_records: int = 200
     samples: int = 3
+    film: bool | None = added(None)
 
     def __post_init__(self) -> None:
         positive(self, "log", "evaluate", "save", "checkpoints")

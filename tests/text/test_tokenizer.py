@@ -589,7 +589,7 @@ def test_long_stretches_without_a_space_are_learned_from(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("megabytes", few([1, 5], 1))
-@every
+@pytest.mark.parametrize("kind", few(sorted(EVERY, key=lambda kind: kind not in ("bpe", "unigram")), 2))
 def test_megabytes_at_once(kind, megabytes):
     """And a fifth of them without a space."""
     line = " ".join(CORPUS[:3]) + "\n"

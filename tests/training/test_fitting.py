@@ -61,6 +61,7 @@ def fitted(works, monkeypatch):
     return made
 
 
+@pytest.mark.slow
 def test_it_says_what_will_happen_in_one_line(fitted):
     said = []
     recipe = fitted(log=said.append)
@@ -86,6 +87,7 @@ def test_on_any_machine_the_rate_is_down_at_the_end_after_eight_evaluations(fitt
     assert recipe.open == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [small_runs.translating, small_runs.documents])
 def test_more_minutes_train_a_larger_model_on_larger_batches(fitted, kind):
     made = [fitted(kind, budget=Budget(minutes=minutes)) for minutes in (1.0, 30.0, 1000.0)]
@@ -109,6 +111,17 @@ def test_a_short_text_gets_a_small_model_much_dropout_and_an_early_end(fitted):
     assert "bears" not in said[1]
 
 
+@pytest.mark.parametrize("kind", [small_runs.translating, small_runs.documents])
+def test_more_time_than_the_text_bears_makes_no_larger_batches_and_no_fewer_steps(fitted, kind):
+    """On Multi30k three minutes of a GPU once trained for half as many steps as one minute did."""
+    made = [fitted(kind, text=400_000, speed=1e13, budget=Budget(minutes=minutes)) for minutes in (5.0, 50.0, 500.0)]
+    assert [recipe.plan.enough for recipe in made] == [True] * 3
+    assert len({recipe.batching.tokens for recipe in made}) == 1
+    assert len({recipe.plan.steps for recipe in made}) == 1
+    assert made[0].plan.steps > 3_000
+
+
+@pytest.mark.slow
 def test_whatever_was_set_is_kept(fitted, works):
     work = works[small_runs.translating]
     optimizer = replace(work.recipe.optimizer, lr=0.123, schedule=Constant(warmup=77))

@@ -54,6 +54,7 @@ def test_the_schedule_ends_with_the_minutes(recipe, slower):
     assert pacing.spent + 30 == pytest.approx(600, rel=0.05)
 
 
+@pytest.mark.slow
 def test_at_random_speeds_the_minutes_are_kept_and_the_end_is_reached(recipe):
     draw = random.Random(7)
     for _ in range(50):
