@@ -5,7 +5,7 @@ for a whole matrix. Each time rows are rebuilt, so is their context, and it must
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import final
 
 import torch
@@ -25,6 +25,7 @@ from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError, TraceError
 from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tie_mask, turn_of
 from clearhead.tracing.edits import apply_edits, step_tap
+from clearhead.tracing.notebook import HeadWeights, Page, SiteWeights, page_of
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.stopping import check_stopped
 
@@ -55,10 +56,30 @@ class Site:
         self.made = passed.context[row]
         """The context of every head, as the kernel gave it: `(head, query, d_value)`."""
         self.head = [Head(self, index) for index in range(self.n_heads)]
+        self.tokens: tuple[Sequence[str], Sequence[str]] = range_names(self.n_query), range_names(self.n_key)
+        """The queries and the keys as they are shown: numbers, until a trace names them."""
 
     def __repr__(self) -> str:
         ran = f"kernel {self.kernel}" + (f" ({self.why})" if self.why else "")
         return f"Site({self.name}: {self.n_heads} heads, {self.n_query} queries x {self.n_key} keys, {ran})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return self.show()._repr_html_()
+
+    def show(self, head: int | None = None) -> Page:
+        """Return a page of the weights of all heads, or of one: a notebook shows it, and `save` writes it."""
+        if head is not None and not 0 <= head < self.n_heads:
+            raise OptionError(f"{self.name}: there is no head {head}; there are {self.n_heads}, counted from 0")
+        which = f"head {head}" if head is not None else f"{self.n_heads} heads"
+        title = f"{self.name}, {which}: {self.n_query} queries x {self.n_key} keys"
+        return page_of(title, [self.to_weights(None if head is None else [head])])
+
+    def to_weights(self, heads: Sequence[int] | None = None) -> SiteWeights:
+        """Return what a page shows of it: the weights of these heads, or of all."""
+        chosen = range(self.n_heads) if heads is None else heads
+        found: dict[int, HeadWeights] = {index: self.head[index].pooled_weights for index in chosen}
+        return SiteWeights(name=self.name, queries=self.tokens[0], keys=self.tokens[1], heads=found)
 
     @property
     def kernel(self) -> str:
@@ -166,6 +187,19 @@ class Head:
 
     def __repr__(self) -> str:
         return f"Head({self.site.name}, {self.index})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return self.show()._repr_html_()
+
+    def show(self) -> Page:
+        """Return a page of its weights: a notebook shows it, and `save` writes it."""
+        return self.site.show(self.index)
+
+    def pooled_weights(self, level: int) -> Float[Tensor, "row column"]:
+        """Return all of its weights at a level, as `tile` does, with NaN where every key is masked."""
+        weight = self.tile("weight", level, 0, 0)
+        return weight.masked_fill(self.tile(ALLOWED, level, 0, 0) == 0, float("nan"))
 
     @functools.cached_property
     def call(self) -> AttentionInputs:
@@ -348,6 +382,10 @@ class Head:
         """Return the keys whose score is the row's highest, within argmax's tolerance for ties."""
         row, allowed = self.rows(query, query + 1), self.allowed(query, query + 1)
         return tie_mask(row.masked[0], allowed[0]).nonzero().flatten().tolist()
+
+
+def range_names(n: int) -> list[str]:
+    return [str(index) for index in range(n)]
 
 
 def overflow_of(name: str, dtype: torch.dtype) -> OptionError:

@@ -29,9 +29,10 @@ from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import ALL_ROWS, Change
 from clearhead.tracing.inner import InnerValues, site_value
 from clearhead.tracing.names import CONCAT, STEPS, sides_of
-from clearhead.tracing.notebook import to_html
+from clearhead.tracing.notebook import Page, page_of
 from clearhead.tracing.origin import Origin
 from clearhead.tracing.recording import Record, recording
+from clearhead.tracing.rollout import roll_out
 from clearhead.tracing.saving import load_trace, save_trace
 from clearhead.tracing.site import Site
 
@@ -73,6 +74,12 @@ class Trace:
     all_names: tuple[str, ...] = field(default=(), repr=False)
     """The names of all values that can be had with the model."""
 
+    def __post_init__(self) -> None:
+        for site in self.sites.values():
+            keys = self.sides.get("encoder") if site.slot == "cross" else self.sides[site.side]
+            if keys is not None:
+                site.tokens = self.sides[site.side].tokens, keys.tokens
+
     def __repr__(self) -> str:
         tokens = " and ".join(f"{len(side.ids)} {name}" for name, side in self.sides.items())
         heads = sorted({site.n_heads for site in self.sites.values()})
@@ -83,8 +90,20 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        tokens = {name: side.tokens for name, side in self.sides.items()}
-        return to_html(list(self.sites.values()), tokens, self.notes)
+        return self.show()._repr_html_()
+
+    def show(self, site: str | None = None, head: int | None = None) -> Page:
+        """Return a page of the weights: of all attentions, of one, or of one of its heads.
+
+        In a notebook the page is shown where it is the last value of a cell; `page.save("weights.html")` writes it.
+        """
+        if site is not None:
+            return self[site].show(head)
+        if head is not None:
+            raise OptionError(f"show(head={head}) needs a site: one of {', '.join(self.sites)}")
+        sites = [one.to_weights() for one in self.sites.values()]
+        crossing = [index for index, one in enumerate(self.sites.values()) if one.slot == "cross"]
+        return page_of(repr(self).splitlines()[0], sites, first=[*range(len(sites)), *crossing][-1], notes=self.notes)
 
     def __getitem__(self, name: str) -> Site:
         if name not in self.sites:
@@ -135,6 +154,14 @@ class Trace:
             raise TraceError(f"{name} is not stored in a trace, and is made by its model: Trace.load(path, model)")
         at, _, step = name.rpartition(".")
         return site_value(self.sites[at], step, rows)
+
+    def rollout(self, name: str) -> Float[Tensor, "query token"]:
+        """Return the attention rollout (Abnar and Zuidema, 2020) of a side, or up to a site: `decoder.1.attention`.
+
+        It is the product over the layers of (A + I) / 2, with A the mean of the heads' weights. Of a cross-attention it
+        is the mean of its heads, after the rollout of the encoder.
+        """
+        return roll_out(self.sites, name)
 
     def is_stored(self, name: str) -> bool:
         """Return whether a value can be had without the model."""

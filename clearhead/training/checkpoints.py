@@ -313,10 +313,10 @@ class Checkpoints:
                     path.unlink(missing_ok=True)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors to a file and flush it to disk; OSError where that fails."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> None:
+    """Write tensors to a file, with metadata `about` them, and flush it to disk; OSError where that fails."""
     try:
-        save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, path)
+        save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, path, metadata=about)
     except SafetensorError as error:
         raise OSError(str(error)) from None
     flush(path)

@@ -37,7 +37,7 @@ __all__ = [
 
 BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints", "pretrained.safetensors")
 """Names that a run may have before its recipe.json."""
-LATER = ("metrics.jsonl", "evaluation.json", "curves.svg", "tensorboard")
+LATER = ("metrics.jsonl", "evaluation.json", "curves.svg", "tensorboard", "film")
 """Names that a run has only after it."""
 PATTERNS = re.compile(r"tokenizer.*\.json|metrics\.\d+\.jsonl|step-.*")
 FILES = (

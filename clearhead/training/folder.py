@@ -23,6 +23,7 @@ from clearhead.text.preparing import Prepared, save_tokenizers
 from clearhead.text.tokenizer import SpecialIds, Tokenizer
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import Checkpoints
+from clearhead.training.film import Film
 from clearhead.training.holding import Hold, lock
 from clearhead.training.recipe import FineTuning, Origin, Recipe, read_origin, read_recipe, write_recipe
 from clearhead.training.tasks import OTHERS, TASKS, Task, name_of, task_named
@@ -120,8 +121,16 @@ class RunFolder:
 
     def checkpoints_at(self, place: Path) -> Checkpoints:
         """Return the checkpoints of this run as they are, or would be, in another folder."""
-        model = self.read_own(self.model_file).get("sha256") if self.model_file.exists() else None
-        return Checkpoints(place, run=self.id(), model=model)
+        return Checkpoints(place, run=self.id(), model=self.model_sum())
+
+    @property
+    def film(self) -> Film:
+        """Return the film of this run's training, which has no frames where none was made."""
+        return Film(self.path / "film", run=self.id(), model=self.model_sum())
+
+    def model_sum(self) -> str | None:
+        """Return the checksum of model.json, None where there is none yet."""
+        return self.read_own(self.model_file).get("sha256") if self.model_file.exists() else None
 
     def identity(self) -> dict[str, Any]:
         """Read run.json: the run's id, and whether it is from before there were ids. Empty where there is none."""

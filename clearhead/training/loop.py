@@ -22,6 +22,7 @@ from clearhead.plots.curves import draw_curves
 from clearhead.text.preparing import Prepared
 from clearhead.training.checkpoints import Checkpoint, Checkpoints, copy_into, named_tensors
 from clearhead.training.divergence import LossWatch
+from clearhead.training.film import FilmCamera, is_frame
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.losses import NOTHING
@@ -106,6 +107,7 @@ class Trainer:
         self.log_size = 0
         self.metrics_log: MetricsLog
         self.checkpoints: Checkpoints
+        self.camera: FilmCamera
 
     @property
     def total(self) -> int:
@@ -142,6 +144,13 @@ class Trainer:
         self.metrics_log = MetricsLog(self.folder.metrics, size=self.log_size, log=self.log)
         for line in read_metrics(self.folder.metrics):
             self.watch_loss(line, quiet=True)
+        self.camera = FilmCamera(
+            self.folder.film,
+            lambda: self.select(self.train_state.averaged_model()),
+            asked=self.recipe.checkpointing.film,
+            log=self.log,
+        )
+        self.camera.begin(self.done)
         self.train_state.model.train()
         try:
             self.run(stopping)
@@ -184,7 +193,10 @@ class Trainer:
             if evaluates or self.done % save_every == 0:
                 self.save()
                 saved = self.done
-            # Evaluating and saving are inside a budget of minutes, and outside of the seconds that steps took.
+            if is_frame(self.done):
+                self.held.check()
+                self.camera.take(self.done)
+            # Evaluating, saving and the film are inside a budget of minutes, outside of the seconds that steps took.
             clock = time.perf_counter()
             self.pacing.spend(clock - now, scoring=evaluates)
         if evaluated < self.done and not stopping.asked:

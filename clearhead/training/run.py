@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from jaxtyping import Float
@@ -296,16 +296,16 @@ def load(
     tuning = folder.fine_tuning()
     task, spec = folder.task(), folder.spec()
     check_fit(task, spec, str(folder.model_file))
-    checkpoint, weights = select_checkpoint(folder, spec, step, log)
+    used, where, weights = select_weights(folder, spec, step, log)
     model = spec.build()
     if {one.dtype for one in weights.values() if one.is_floating_point()} == {torch.bfloat16}:
         model = model.to(torch.bfloat16)  # as an imported model was asked for; training saves float32
     if tuning is None:
         quantize(model, int8_maps(weights))
-        copy_into(named_tensors(model), weights, str(checkpoint.folder))
+        copy_into(named_tensors(model), weights, where)
     else:
-        fill_tuned(model, folder, tuning, weights, merge=merge, where=str(checkpoint.folder))
-    return Run(folder, task, model.to(choose_device(device)).eval(), checkpoint.step)
+        fill_tuned(model, folder, tuning, weights, merge=merge, where=where)
+    return Run(folder, task, model.to(choose_device(device)).eval(), used)
 
 
 def check_fit(task: Task, spec: Spec, where: str) -> None:
@@ -329,16 +329,18 @@ def load_weights(checkpoint: Checkpoint, folder: RunFolder, spec: Spec) -> dict[
     return checkpoint.model()
 
 
-def select_checkpoint(
-    folder: RunFolder, spec: Spec, step: int | None, log: Callable[[str], None]
-) -> tuple[Checkpoint, dict[str, Tensor]]:
-    """Return the checkpoint to use and its weights: that of `step`, else the best, else the newest whole one."""
+class SavedWeights(NamedTuple):
+    """Weights, the step they are of, and where they were read."""
+
+    step: int
+    where: str
+    weights: dict[str, Tensor]
+
+
+def select_weights(folder: RunFolder, spec: Spec, step: int | None, log: Callable[[str], None]) -> SavedWeights:
+    """Return the weights to use: those of `step`, else of the best checkpoint, else of the newest whole one."""
     if step is not None:
-        asked = folder.checkpoints.at(step)
-        if asked is None:
-            steps = ", ".join(str(one.step) for one in reversed(folder.checkpoints.all())) or "none"
-            raise RunError(f"{folder.path}: there is no checkpoint of step {step}; there are {steps}")
-        return asked, load_weights(asked, folder, spec)
+        return load_step(folder, spec, step)
     before, passed_over, problem = folder.checkpoints.folders(), list[str](), ""
     there = folder.checkpoints.all(passed_over.append)
     best = best_step(folder, there) if there else None
@@ -351,15 +353,28 @@ def select_checkpoint(
             continue
         for line in passed_over:
             log(line)
-        return checkpoint, weights
+        return SavedWeights(checkpoint.step, str(checkpoint.folder), weights)
     if folder.checkpoints.folders() != before:
         # The run is in training: a newer checkpoint was saved, and those that were listed are removed.
-        return select_checkpoint(folder, spec, step, log)
+        return select_weights(folder, spec, step, log)
     for line in passed_over:
         log(line)
     if problem:
         raise RunError(f"{folder.path}: no checkpoint can be used{problem}")
     raise RunError(f"{folder.path}: there is no whole checkpoint yet; train it, or go on with --resume")
+
+
+def load_step(folder: RunFolder, spec: Spec, step: int) -> SavedWeights:
+    """Return the weights of a step: of its checkpoint, or of the frame that the training's film has of it."""
+    checkpoint, film = folder.checkpoints.at(step), folder.film
+    if checkpoint is not None:
+        return SavedWeights(step, str(checkpoint.folder), load_weights(checkpoint, folder, spec))
+    if film.has(step):
+        check_saved(folder, spec, folder.fine_tuning(), film.path(step))
+        return SavedWeights(step, str(film.path(step)), film.load(step))
+    steps = ", ".join(str(one.step) for one in reversed(folder.checkpoints.all())) or "none"
+    frames = "".join(f"; the film has {', '.join(map(str, found))}" for found in [film.steps()] if found)
+    raise RunError(f"{folder.path}: there is no checkpoint of step {step}; there are {steps}{frames}")
 
 
 def best_step(folder: RunFolder, there: Sequence[Checkpoint]) -> int | None:

@@ -61,14 +61,14 @@ def test_every_name_has_the_value_that_passed_there(spec):
     assert_complete(trace_model(model, *tokens), observed(model, *tokens))
 
 
-@pytest.mark.parametrize("choices", few(MODELS[::9], 8, pytest.mark.slow), ids=str)
+@pytest.mark.parametrize("choices", few(MODELS[::9], 8), ids=str)
 def test_every_name_of_every_kind_of_model(choices):
     model = build(choices)
     tokens = inputs(model)
     assert_complete(trace_model(model, *tokens), observed(model, *tokens))
 
 
-@pytest.mark.parametrize("choices", MODELS[4::40], ids=str)
+@pytest.mark.parametrize("choices", few(MODELS[4::40], 3), ids=str)
 @pytest.mark.slow
 def test_a_few_rows_are_rows_of_the_whole(choices):
     model = build(choices)
@@ -275,6 +275,7 @@ class ShiftedNetwork(Network):
         return self.tap("out", self.down(self.tap("hidden", self.up(x + shifted).tanh())))
 
 
+@pytest.mark.slow
 def test_parts_of_the_user_s_own_are_named_and_made_again():
     own = block_spec(arrangement=Sandwiched(), feed_forward=Shifted(20))
     other = block_spec(arrangement=replace(block_spec().arrangement, norm=PlainNorm()))

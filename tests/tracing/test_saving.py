@@ -19,7 +19,7 @@ from tests.model.small import both_spec, built, decoder_spec, words
 from tests.tracing.test_trace import inputs
 
 
-@pytest.mark.parametrize("choices", few(models()[::5], 12, pytest.mark.slow), ids=str)
+@pytest.mark.parametrize("choices", few(models()[::5], 12), ids=str)
 def test_every_model_s_trace_is_the_same_again(choices, tmp_path):
     model = build(choices)
     trace = trace_model(model, *inputs(model))
@@ -56,6 +56,7 @@ def test_it_refuses_a_model_it_was_not_made_from(tmp_path):
         ch.Trace.load(tmp_path / "a.trace", other)
 
 
+@pytest.mark.slow
 def test_changes_are_saved_with_it(tmp_path):
     model = built(both_spec())
     changes = [

@@ -225,6 +225,7 @@ def attack_run(path, count, seed, *, old=False):
     log = [path / "metrics.jsonl"]
     mine = ("expected.json", "resumed.safetensors", ".lock", "curves.svg", *(one.name for one in log))
     loaded = [one for one in path.rglob("*") if one.is_file() and one not in data and one.name not in mine]
+    loaded = [one for one in loaded if one.parent.name != "film"]  # loading the best weights does not read the film
     aims = [(loaded, use_of(path), 12), (data, use_of_data(home), 7), (log, use_of_log(log[0]), 1)]
     aims = [(files, use, use(), share) for files, use, share in aims]
     for _ in range(count):

@@ -85,11 +85,11 @@ def failing(monkeypatch, name, at):
     """The disk is full at the n-th call of one of the functions that write."""
     original, calls = getattr(checkpoints, name), []
 
-    def limited(*given):
+    def limited(*given, **named):
         calls.append(given)
         if len(calls) == at:
             raise FULL
-        return original(*given)
+        return original(*given, **named)
 
     monkeypatch.setattr(checkpoints, name, limited)
 

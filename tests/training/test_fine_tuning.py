@@ -25,6 +25,7 @@ from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
 from clearhead.training.schedules import Cosine
 from clearhead.training.train import resume, train
+from tests.covering import few
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet
 
@@ -165,7 +166,7 @@ RESUMED = {
 """The step of the checkpoint to resume from, 0 for none yet, and what is trained."""
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize("name", few(["whole", "lora, bfloat16", "lora", "frozen, bfloat16"], 2))
 def test_a_stopped_run_resumes_exactly_without_the_folder_it_started_from(runs, tmp_path, name):
     stop, options = RESUMED[name]
     source = shutil.copytree(runs["fill"], tmp_path / "source")
@@ -272,6 +273,7 @@ def about(n, seed):
     return [(" ".join(draw.choices(TOPICS[topic], k=4)), topic) for topic in ("sea", "land") * (n // 2)]
 
 
+@pytest.mark.thorough  # docs/fine-tuning.md says so too, and is run
 def test_a_pretrained_encoder_needs_fewer_labels_than_one_from_scratch(tmp_path):
     """Eight labelled lines show a fifth of the words; filling blanks has shown which words belong together."""
     texts = [text for text, _ in about(1500, 1)]

@@ -60,7 +60,8 @@ def test_killed_inside_a_write_at_each_of_its_stages(home, stage):
     assert not [one.name for one in RunFolder(path).checkpoints.folder.glob(".*")]
 
 
-@pytest.mark.parametrize("number", few([signal.SIGTERM, signal.SIGINT], 1))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.thorough  # as a command: tests/cli/test_train.py, and among the attacks of tests/attack
 def test_a_signal_saves_and_leaves(home, number):
     path = home / number.name
     process, _ = started(home, path, hold="8")

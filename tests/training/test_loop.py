@@ -330,6 +330,7 @@ def test_seeds_of_steps_differ():
     assert all(0 <= seed < 1 << 63 for seed in seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_out_of_gpu_memory_micro_batches_are_halved_and_the_steps_are_the_same(home, tmp_path, monkeypatch):
     """Without dropout, since what is dropped goes by the shape of a batch."""
@@ -366,6 +367,7 @@ def test_a_row_that_does_not_fit_into_the_gpu_is_told(recipe, go, monkeypatch):
         go(recipe)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_activation_checkpointing_gives_the_same_weights(home, tmp_path):
     recipe = recipe_for(small_runs.translating, home / "pairs")
@@ -378,6 +380,7 @@ def test_activation_checkpointing_gives_the_same_weights(home, tmp_path):
         assert torch.equal(runs[1].model.state_dict()[name], one), name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_ctrl_c_in_the_final_scoring_says_what_is_saved(recipe, go, go_on, monkeypatch, tmp_path):
     def interrupted(*_):

@@ -28,6 +28,7 @@ def made(tmp_path):
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reverse", "histogram", "sort", "shift", "pattern", "addition"])
 def test_a_compiled_program_is_a_run_whose_traces_give_its_values(made, name):
     loaded, program, draw = made(name), PROGRAMS[name], random.Random(0)

@@ -105,7 +105,13 @@ def stopped(act):
     assert caught.value.exit_code == 128 + signal.SIGTERM
 
 
-@pytest.mark.parametrize("name", CASES)
+OFTEN = ("accumulation", "r-drop, last", "documents, ema", "blanks, epochs, ema")
+"""Between them: every way of averaging, passes over the text, gradients that add up, and lines in their order."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.thorough) for name in CASES]
+)
 def test_stopped_after_every_single_step(name, home, tmp_path, stop_after):
     recipe, undisturbed = whole(name, home)
     total = undisturbed.checkpoints.all()[0].step

@@ -43,6 +43,7 @@ def read(folder) -> dict[str, dict[int, list[float]]]:
     return curves
 
 
+@pytest.mark.slow
 def test_it_holds_the_numbers_of_the_log(tmp_path):
     written(tmp_path, [*STEPS, EVALUATION])
     curves = read(tmp_path)

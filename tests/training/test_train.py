@@ -49,6 +49,7 @@ def test_a_run_folder_has_everything(run, recipe):
         "curves.svg",
         "data",
         "evaluation.json",
+        "film",
         "metrics.jsonl",
         "model.json",
         "recipe.json",
