@@ -3,20 +3,23 @@ import { defineConfig } from "vitest/config";
 
 import { inline } from "./inline.ts";
 
-/** Two builds into one folder: the explorer in parts, and (`--mode page`) the saved page as one file. */
+/** Pages that are one file: a saved trace, and a model that runs in the browser. */
+const SINGLE: Record<string, string> = { page: "page.html", live: "live.html" };
+
+/** Three builds into one folder: the explorer in parts, and (`--mode page`, `--mode live`) the pages of one file. */
 export default defineConfig(({ mode }) => ({
   base: "./",
-  plugins: [svelte(), ...(mode === "page" ? [inline()] : [])],
+  plugins: [svelte(), ...(mode in SINGLE ? [inline()] : [])],
   build: {
     outDir: "../clearhead/serve/static",
-    emptyOutDir: mode !== "page",
+    emptyOutDir: !(mode in SINGLE),
     target: "es2023",
     assetsInlineLimit: 0,
-    modulePreload: mode === "page" ? false : { polyfill: false },
+    modulePreload: mode in SINGLE ? false : { polyfill: false },
     cssCodeSplit: false,
     rolldownOptions: {
-      input: mode === "page" ? "page.html" : "index.html",
-      output: mode === "page" ? { codeSplitting: false } : {},
+      input: SINGLE[mode] ?? "index.html",
+      output: mode in SINGLE ? { codeSplitting: false } : {},
     },
   },
   resolve: mode === "test" ? { conditions: ["browser"] } : {},

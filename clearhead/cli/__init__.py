@@ -42,6 +42,7 @@ VERBS = {
     "answer": "Answer lines of text with a run of any task.",
     "evaluate": "Score a trained model on your files.",
     "export": "Write a run for other programs, checked by them.",
+    "page": "Write a run as one HTML page that runs in the browser.",
 }
 """Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""
 ELSEWHERE = {"import": ("import_model", "import_run")}

@@ -11,7 +11,7 @@ import torch
 import typer
 
 from clearhead import training
-from clearhead.cli.demo_page import Shown, as_object, look, page, page_file
+from clearhead.cli.demo_page import Pages, Shown, as_object, live_page_file, look, page, page_file
 from clearhead.cli.number_words import Numbers, draw, write_pairs
 from clearhead.cli.options import wrong
 from clearhead.cli.progress import progress
@@ -21,6 +21,7 @@ from clearhead.files import PARTIAL, os_errors_as_run_errors, write_text
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
+from clearhead.serve import live
 from clearhead.serve.page import is_built
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
@@ -87,21 +88,24 @@ def demo(
     before = finished(home)
     run = load(home.path, device="cpu") if before else train_demo(home, used)
     shown = look(run, evaluation(home), asked=ASKED, mapped=MAPPED)
-    file = browser_page(shown)
+    files = browser_pages(shown)
     if as_json:
-        show_json(as_object(shown, file))
+        show_json(as_object(shown, files))
     else:
-        show(*page(shown, file, earlier=before))
+        show(*page(shown, files, earlier=before))
 
 
-def browser_page(shown: Shown) -> Path | None:
-    """Write the page for a browser; None where it is not built. The demo goes on without."""
-    if not is_built():
-        return None
-    file = page_file(shown.run)
-    with os_errors_as_run_errors(file):
-        write_text(file, shown.html)
-    return file
+def browser_pages(shown: Shown) -> Pages:
+    """Write the pages for a browser: one translation, and the model itself; not those that are not built."""
+    saved = page_file(shown.run) if is_built() else None
+    made = live_page_file(shown.run) if live.is_built() else None
+    if saved is not None:
+        with os_errors_as_run_errors(saved):
+            write_text(saved, shown.html)
+    if made is not None:
+        with os_errors_as_run_errors(made):
+            write_text(made, live.live_page(shown.run).text)
+    return Pages(saved, made)
 
 
 def remove(folder: RunFolder) -> None:

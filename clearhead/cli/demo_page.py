@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -22,7 +22,7 @@ from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
 from clearhead.training.tracing import trace
 
-__all__ = ["Shown", "Translation", "as_object", "look", "page", "page_file"]
+__all__ = ["Pages", "Shown", "Translation", "as_object", "live_page_file", "look", "page", "page_file"]
 
 END = "</s>"
 TITLE = "German → English number words"
@@ -79,8 +79,21 @@ class Shown:
         return page_of(traced, survey(traced.trace), view=self.view).text
 
 
+class Pages(NamedTuple):
+    """The pages for a browser that were written; None where they are not built."""
+
+    saved: Path | None = None
+    """One translation with every number."""
+    live: Path | None = None
+    """The model itself, for any text."""
+
+
 def page_file(run: Run) -> Path:
     return run.folder.path / "attention.html"
+
+
+def live_page_file(run: Run) -> Path:
+    return run.folder.path / "live.html"
 
 
 NO_PAGE = "the page for a browser is not built: run `make web`"
@@ -126,8 +139,8 @@ def swap_of(one: Look, weight: Weights) -> Swap | None:
     return swap(one.target, one.source, weight)
 
 
-def page(shown: Shown, file: Path | None, *, earlier: bool) -> Page:
-    """Return the whole page. `file` is the one for a browser, if it was written; `earlier`: the run was there."""
+def page(shown: Shown, files: Pages, *, earlier: bool) -> Page:
+    """Return the whole page. `files` are those for a browser; `earlier`: the run was there."""
     yield rule(TITLE)
     if earlier:
         yield prose("Trained earlier, and used again; [chosen]clearhead demo --again[/] trains a new one.")
@@ -152,7 +165,7 @@ def page(shown: Shown, file: Path | None, *, earlier: bool) -> Page:
     yield Text()
     yield legend()
     yield Text()
-    yield from ways_on(shown, file)
+    yield from ways_on(shown, files)
 
 
 def score_said(evaluation: Mapping[str, Any]) -> str:
@@ -199,11 +212,12 @@ def join_pieces(pieces: Sequence[str]) -> str:
     return "".join(pieces[:-1]).replace("▁", " ").strip()
 
 
-def ways_on(shown: Shown, file: Path | None) -> Page:
+def ways_on(shown: Shown, files: Pages) -> Page:
     folder = shown.run.folder
     quoted = shlex.quote(str(folder.path))
     for name, value in (
-        ("open", NO_PAGE if file is None else str(file)),
+        ("open", NO_PAGE if files.saved is None else str(files.saved)),
+        *([] if files.live is None else [("any text", str(files.live))]),
         ("scores", str(folder.evaluation)),
         ("curves", str(folder.curves)),
         ("text", str(folder.path / "data-files")),
@@ -217,11 +231,12 @@ def ways_on(shown: Shown, file: Path | None) -> Page:
     yield Text()
 
 
-def as_object(shown: Shown, file: Path | None) -> dict[str, Any]:
+def as_object(shown: Shown, files: Pages) -> dict[str, Any]:
     """Return the same for a program; `head` counts from 0, and null is the mean."""
     return {
         "path": str(shown.run.folder.path),
-        "page": None if file is None else str(file),
+        "page": None if files.saved is None else str(files.saved),
+        "live_page": None if files.live is None else str(files.live),
         "evaluation": dict(shown.evaluation),
         "translations": [asdict(one) | {"right": one.right} for one in shown.translations],
         "attention": {

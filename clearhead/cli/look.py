@@ -9,9 +9,12 @@ import tempfile
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import Host, NoOpen, Parts, Port
+from clearhead.cli.options import Host, NoOpen, Parts, Port, Token
 from clearhead.cli.screen import write
 from clearhead.training.run import load
 
@@ -20,7 +23,16 @@ __all__ = ["EXAMPLES", "look"]
 EXAMPLES = """\b
 Examples:
   clearhead look runs/demo
-  clearhead look runs/de-en --no-open --port 8000"""
+  clearhead look runs/de-en --no-open --port 8000
+  clearhead look runs/baseline runs/larger
+  CLEARHEAD_TOKEN=$(cat token.txt) clearhead look runs/demo --port 8000"""
+
+OtherRun = Annotated[
+    str | None,
+    typer.Argument(
+        help="A second run, to see both side by side and their difference.", metavar="[RUN]", show_default=False
+    ),
+]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 REDIRECT = """<!doctype html>
@@ -34,23 +46,27 @@ REDIRECT = """<!doctype html>
 
 def look(
     run: RunPath,
+    other: OtherRun = None,
     *,
     port: Port = 0,
     host: Host = "127.0.0.1",
+    token: Token = None,
     no_open: NoOpen = False,
     device: Device = "auto",
     parts: Parts = None,
 ) -> None:
     """Open a trained model in the browser: type a text, and see every layer, head and number.
 
-    The page is served from this machine and needs no network. Its address holds a random token. Ctrl-C stops it.
+    The page is served from this machine and needs no network. Its address holds a random token, or yours
+    (--token). Ctrl-C stops it.
     """
-    from clearhead.serve.explorer import Explorer
+    from clearhead.serve.explorer import Explorer, side_by_side
     from clearhead.serve.server import Server, check_page
 
     loaded = load(run, device=device)
     check_page()
-    server = Server(Explorer(loaded), host=host, port=port)
+    explorer = Explorer(loaded) if other is None else side_by_side(loaded, load(other, device=device))
+    server = Server(explorer, host=host, port=port, token=token)
     if host not in LOOPBACK:
         print(f"Listening on {host}: anyone on the network who has the address can open this page.", file=sys.stderr)
     write(f"{server.place.address}\n")

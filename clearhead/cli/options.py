@@ -22,6 +22,7 @@ __all__ = [
     "Parts",
     "Port",
     "Sectioned",
+    "Token",
     "above_zero",
     "find_by_name",
     "flag",
@@ -154,6 +155,16 @@ Parts = Annotated[
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")]
 Host = Annotated[
     str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        help="Token of the address, instead of a random one: with --port, prepared links survive a restart. "
+        "Other users of this machine can read a command line; CLEARHEAD_TOKEN in the environment they cannot.",
+        envvar="CLEARHEAD_TOKEN",
+        show_envvar=False,
+        metavar="TOKEN",
+    ),
 ]
 NoOpen = Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")]
 

@@ -57,6 +57,8 @@ class Found:
     parameters: int | None = None
     disk_bytes: int = 0
     changed: str = ""
+    frames: int = 0
+    """Frames of the training's film, beside the checkpoints."""
     problem: str | None = None
 
 
@@ -123,6 +125,7 @@ def read(folder: RunFolder) -> dict[str, Any]:
         "finished": bool(saved and saved[0].state["finished"]) and (imported or folder.evaluation.exists()),
         "scores": check_type(scores, dict[str, float], where),
         "loss": check_type(evaluated.get("loss"), float | None, f"{where}: loss"),
+        "frames": len(folder.film.steps()),
         "parameters": origin.parameters if imported else parameters or parameters_of(folder, origin.batching.context),
     }
 

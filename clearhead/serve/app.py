@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from clearhead.errors import ClearheadError, TraceError
@@ -41,6 +41,7 @@ INSIDE: dict[str, Form] = {
     "sequence": as_json,
     "box": as_json,
     "terms": as_json,
+    "neurons": as_json,
 }
 """The questions about a trace, by the explorer's method of that name, and the form of the answer."""
 LONG = ("readings",)
@@ -50,26 +51,14 @@ them.
 
 
 def make_app(explorer: Explorer, static: Path) -> Starlette:
-    """Return the app. `static` holds the page."""
+    """Return the app. `static` holds the page. A second run is asked under /b/api, in the same turns: it has the same
+    cores.
+    """
     turns, long_turns = Turns(), Turns()
-    questions = [
-        Route("/health", health),
-        Route("/run", read_files(lambda _: explorer.run_facts())),
-        Route("/curves", read_files(explorer.curves)),
-        Route("/sentence", turns.get(explorer.sentence)),
-        Route("/positions", turns.get(explorer.positions)),
-        Route("/trace", turns.post(explorer.trace), methods=["POST"]),
-        Route("/context", turns.post(explorer.context), methods=["POST"]),
-        Route("/decode", turns.post(explorer.decode), methods=["POST"]),
-        *(
-            Route(
-                f"/trace/{{trace}}/{name}",
-                (long_turns if name in LONG else turns).get(with_trace(getattr(explorer, name)), form),
-            )
-            for name, form in INSIDE.items()
-        ),
-    ]
-    routes = [Mount("/api", routes=questions), Mount("/", StaticFiles(directory=static, html=True))]
+    routes: list[BaseRoute] = [Mount("/api", routes=questions_of(explorer, turns, long_turns))]
+    if explorer.beside is not None:
+        routes.append(Mount("/b/api", routes=questions_of(explorer.beside, turns, long_turns)))
+    routes.append(Mount("/", StaticFiles(directory=static, html=True)))
     handlers = {
         ClearheadError: error_handler(400),
         GoneError: error_handler(410),
@@ -79,6 +68,31 @@ def make_app(explorer: Explorer, static: Path) -> Starlette:
         Exception: handle_failure,
     }
     return Starlette(routes=routes, exception_handlers=handlers)
+
+
+def questions_of(explorer: Explorer, turns: "Turns", long_turns: "Turns") -> list[BaseRoute]:
+    """Return the addresses of all questions about a run."""
+    return [
+        Route("/health", health),
+        Route("/run", read_files(lambda _: explorer.run_facts())),
+        Route("/curves", read_files(explorer.curves)),
+        Route("/sentence", turns.get(explorer.sentence)),
+        Route("/positions", turns.get(explorer.positions)),
+        Route("/trace", turns.post(explorer.trace), methods=["POST"]),
+        Route("/context", turns.post(explorer.context), methods=["POST"]),
+        Route("/decode", turns.post(explorer.decode), methods=["POST"]),
+        Route("/sample", turns.post(explorer.sample), methods=["POST"]),
+        Route("/embeddings", turns.get(explorer.embeddings)),
+        Route("/neighbours", turns.get(explorer.neighbours)),
+        Route("/tokenize", turns.post(explorer.tokenize), methods=["POST"]),
+        *(
+            Route(
+                f"/trace/{{trace}}/{name}",
+                (long_turns if name in LONG else turns).get(with_trace(getattr(explorer, name)), form),
+            )
+            for name, form in INSIDE.items()
+        ),
+    ]
 
 
 async def health(request: Request) -> Response:

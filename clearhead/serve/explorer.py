@@ -1,6 +1,7 @@
 """The explorer: every question the page may ask about a run, answered as plain data. It knows nothing of HTTP."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, final
 
 from jaxtyping import Float, UInt8
@@ -13,28 +14,35 @@ from clearhead.serve.budget import FLOAT, JSON_NUMBER, Budget, Cost
 from clearhead.serve.contexts import context_view, occurrences
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.curves import Curves, is_training
+from clearhead.serve.embeddings import Tables
 from clearhead.serve.facts import run_facts
+from clearhead.serve.neurons import neurons_view
 from clearhead.serve.params import Params
+from clearhead.serve.sampling import MOST_NEW, read_method, sample
+from clearhead.serve.tokenizing import tokenize_text
 from clearhead.serve.trace_request import TraceRequest, changes_of, read_edits, weightings
 from clearhead.serve.traced import Traced
-from clearhead.serve.tree import Grown, grow, request_of
+from clearhead.serve.tree import grow, request_of
 from clearhead.serve.waves import positions
 from clearhead.tracing.edits import Change
+from clearhead.tracing.rollout import mean_weight
 from clearhead.tracing.sentence import TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import draw_sequence
-from clearhead.tracing.site import Site, overflow_of
+from clearhead.tracing.site import overflow_of
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import token_names
 from clearhead.training.run import Run, load
 from clearhead.training.tasks.base import Decoding
 from clearhead.training.tracing import asked_of, trace
 
-__all__ = ["Explorer", "GoneError"]
+__all__ = ["Explorer", "GoneError", "side_by_side"]
 
-TRACES = 12
-"""The number of traces in the cache."""
-OTHERS = 2
-"""The number of checkpoints loaded beside the run's own."""
+TRACES = 28
+"""The most traces in the cache: one text at every step of a film, and a few more."""
+OTHERS = 24
+"""The most checkpoints and frames of the film that are loaded beside the run's own weights."""
+OTHERS_SHARE = 4
+"""They take at most one part in so many of the memory, and cached traces what they leave."""
 MOST_TEXTS, LONGEST_WORD = 20, 100
 SHOWN = 30
 """The number of unseen characters that a note lists."""
@@ -46,24 +54,35 @@ class GoneError(ClearheadError):
 
 @final
 class Explorer:
-    """A run to be explored. Methods take the request's parameters and return data, or raise a ClearheadError."""
+    """A run to be explored. Methods take the request's parameters and return data, or raise a ClearheadError.
 
-    def __init__(self, run: Run, budget: Budget = Budget()) -> None:
-        self.run, self.budget = run, budget
+    `beside` is a second run to compare it with, which the same server answers for.
+    """
+
+    def __init__(self, run: Run, budget: Budget = Budget(), *, beside: "Explorer | None" = None) -> None:
+        self.run, self.budget, self.beside = run, budget, beside
         self.costs = ModelCosts(run.model)
         self.metrics = Curves(run.folder.metrics)
-        self.others = LRUCache[int, Run](most=OTHERS)
+        self.others = LRUCache[int, Run](most=OTHERS, room=budget.memory // OTHERS_SHARE, size=model_bytes)
         self.traces = LRUCache[str, Traced](most=TRACES, room=budget.memory, size=lambda one: one.nbytes)
+        self.tables = Tables(budget)
         self.device = str(next(run.model.parameters()).device)
 
     def run_facts(self) -> dict[str, Any]:
-        return {**run_facts(self.run, self.metrics), "weightings": list(weightings())}
+        facts = {**run_facts(self.run, self.metrics), "weightings": list(weightings())}
+        return facts if self.beside is None else {**facts, "beside": self.beside.run.folder.path.resolve().name}
 
     def at(self, step: int) -> Run:
-        """Return the run with the weights of a checkpoint."""
+        """Return the run with the weights of a checkpoint, or of a frame of its film."""
         if step == self.run.step:
             return self.run
-        return self.others.get_or_make(step, lambda: load(self.run.folder.path, device=self.device, step=step))
+        found = self.others.get_or_make(step, lambda: load(self.run.folder.path, device=self.device, step=step))
+        # A cached trace holds its model: without this, a model that was dropped would stay in memory.
+        loaded = list(self.others.values.values())
+        held = {id(run) for run in (self.run, *loaded)}
+        self.traces.keep_only(lambda traced: id(traced.run) in held)
+        self.traces.room = self.budget.memory - sum(map(model_bytes, loaded))
+        return found
 
     def trace(self, asked: Params) -> dict[str, Any]:
         wanted = TraceRequest.of(asked, self.run.step)
@@ -134,6 +153,9 @@ class Explorer:
     def terms(self, name: str, asked: Params) -> messages.BoxTerms:
         return self.find_trace(name).terms(asked)
 
+    def neurons(self, name: str, asked: Params) -> dict[str, Any]:
+        return neurons_view(self.find_trace(name), asked)
+
     def readings(self, name: str, asked: Params) -> dict[str, Any]:
         return self.find_trace(name).readings(asked)
 
@@ -190,11 +212,45 @@ class Explorer:
             "best": grown.best,
             "outputs": grown.outputs(request),
             "source_tokens": token_names(run.tokenizer, request.source),
-            "cross": self.cross(run, asked.text("source"), grown, edits),
+            "cross": self.cross(run, asked.text("source"), grown.hypotheses[0].tokens, edits),
             "edits": edits,
         }
 
-    def check_search(self, request: Decoding, changes: Sequence[Change], *, width: int, candidates: int) -> None:
+    def sample(self, asked: Params) -> dict[str, Any]:
+        """Sample an output, or take the likeliest token each time, and return what each token was drawn from.
+
+        With edits it is the changed model that is sampled.
+        """
+        asked.only("source", "mode", "temperature", "top_k", "top_p", "seed", "candidates", "max_new", "step", "edits")
+        run = self.at(asked.integer("step", default=self.run.step))
+        candidates = asked.integer("candidates", least=1, below=51, default=10)
+        source, edits, method = asked.text("source"), read_edits(asked), read_method(asked)
+        room = request_of(run, source, MOST_NEW if run.task.target == "continues" else None).rules.max_new
+        request = request_of(run, source, min(room, asked.integer("max_new", least=1, default=room)))
+        self.check_search(request, changes_of(edits), width=1, candidates=candidates, sampled=True)
+        drawn = sample(run, request, method, candidates=candidates, changes=changes_of(edits))
+        return {
+            **drawn,
+            "room": room,
+            "source_tokens": token_names(run.tokenizer, request.source),
+            "cross": self.cross(run, source, drawn["ids"], edits),
+            "edits": edits,
+        }
+
+    def embeddings(self, asked: Params) -> dict[str, Any]:
+        asked.only("table", "step")
+        return self.tables.map(self.at(asked.integer("step", default=self.run.step)), asked)
+
+    def neighbours(self, asked: Params) -> dict[str, Any]:
+        asked.only("table", "step", "token", "count")
+        return self.tables.neighbours(self.at(asked.integer("step", default=self.run.step)), asked)
+
+    def tokenize(self, asked: Params) -> dict[str, Any]:
+        return tokenize_text(self.run, asked, self.budget)
+
+    def check_search(
+        self, request: Decoding, changes: Sequence[Change], *, width: int, candidates: int, sampled: bool = False
+    ) -> None:
         new, sides = request.rules.max_new, list(self.costs.sides)
         paired = len(sides) > 1
         lengths = dict(zip(sides, (len(request.source), new) if paired else (len(request.source) + new,), strict=True))
@@ -203,14 +259,16 @@ class Explorer:
         if paired:  # and where it looked in the source: weights of every layer, once as a matrix and once as JSON
             layers = len(self.costs.sides["decoder"].stack.blocks)
             told += layers * new * len(request.source) * (JSON_NUMBER + 2 * FLOAT)
-        what = f"searching for {new:,} tokens with a beam of {width} and {candidates} candidates"
+        how = "sampling" if sampled else f"searching with a beam of {width} for"
+        what = f"{how} {new:,} tokens with {candidates} candidates each"
         self.budget.check(cost + Cost(memory=told), what, "ask for fewer, or send a shorter text")
 
-    def cross(self, run: Run, source: str, grown: Grown, edits: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-        """Return for each token of the best output how much each layer looked at each piece of the source."""
+    def cross(
+        self, run: Run, source: str, tokens: Sequence[int], edits: list[dict[str, Any]]
+    ) -> list[dict[str, Any]] | None:
+        """Return for each token of an output how much each layer looked at each piece of the source."""
         if len(self.costs.sides) == 1:
             return None
-        tokens = grown.hypotheses[0].tokens
         reached = [edit for edit, change in zip(edits, changes_of(edits), strict=True) if change.reaches(len(tokens))]
         wanted = TraceRequest(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
         made = self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted)).trace
@@ -226,12 +284,14 @@ class Explorer:
         return {"lines": lines, "training": is_training(self.run.folder), "last": last}
 
 
-def mean_weight(site: Site) -> Float[Tensor, "query key"]:
-    """Return the mean of the heads' weights, one head held at a time."""
-    total = site.head[0].weight.clone()
-    for head in site.head[1:]:
-        total += head.weight
-    return total / site.n_heads
+def side_by_side(run: Run, other: Run, budget: Budget = Budget()) -> Explorer:
+    """Return the explorer of a run with another one beside it; each has half of the memory."""
+    half = replace(budget, memory=budget.memory // 2)
+    return Explorer(run, half, beside=Explorer(other, half))
+
+
+def model_bytes(run: Run) -> int:
+    return sum(one.nbytes for one in run.model.state_dict().values())
 
 
 def check_overflow(made: Trace) -> None:

@@ -16,6 +16,7 @@ from clearhead.serve.tree import why_no_decoding
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST
 from clearhead.tracing.names import Names
+from clearhead.tracing.neurons import why_no_units
 from clearhead.training.run import Run
 from clearhead.training.tasks.fill import BLANK
 from clearhead.training.tasks.measures import spread
@@ -37,6 +38,7 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         "context": run.task.context,
         "step": run.step,
         "steps": sorted(one.step for one in run.folder.checkpoints.all()),
+        "film": run.folder.film.steps(),
         "kind": "-".join(sides),
         "parameters": count_weights(run.model),
         "vocabulary": [*sides.values()][-1][1].spec.vocabulary,
@@ -65,6 +67,7 @@ def absent_views(run: Run, curves: Curves, program: RunProgram | None) -> dict[s
         "training": "this run was compiled from a program, not trained, so it has no curves and no earlier checkpoints"
         if compiled
         else None,
+        "neurons": why_no_units(Names(run.model)),
     }
     return {view: reason for view, reason in reasons.items() if reason is not None}
 

@@ -17,13 +17,17 @@ from typing import final
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["MOST_BYTES", "Guard", "Place", "tell_failure"]
+from clearhead.errors import OptionError
+
+__all__ = ["MOST_BYTES", "Guard", "Place", "check_token", "tell_failure"]
 
 MOST_BYTES = 1_000_000
 """The most bytes of a request's body."""
 MOST_ADDRESS = 8192
 PATIENCE = 20.0
 """Seconds in which a body must have arrived."""
+LEAST_TOKEN = 16
+"""The fewest characters of a token that somebody chose: with fewer, a program on this machine could try them all."""
 METHODS = ("GET", "HEAD", "POST")
 PLAIN_PATH = re.compile(rb"/([A-Za-z0-9_-][A-Za-z0-9_.-]*/)*([A-Za-z0-9_-][A-Za-z0-9_.-]*)?")
 """A path without leading dots, escapes or empty parts: all that is served has such a name."""
@@ -69,6 +73,25 @@ class Place:
         if name in ("127.0.0.1", "localhost", "::1", self.host.lower()):
             return True
         return self.everywhere and (is_number(name) or name == socket.gethostname().lower())
+
+
+def check_token(token: str) -> str:
+    """Return a token that somebody chose for the address, or say why it cannot be one.
+
+    >>> check_token("lesson-7-kepler-school")
+    'lesson-7-kepler-school'
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]*", token):
+        raise OptionError(
+            "token: it stands in the page's address, so it may have only the letters A to Z and a to z, digits, "
+            "- and _; this one has something else"
+        )
+    if len(token) < LEAST_TOKEN:
+        raise OptionError(
+            f"token: whoever guesses it can open the page, so it needs {LEAST_TOKEN} characters at least; this one has "
+            f"{len(token)}. `python -c 'import secrets; print(secrets.token_urlsafe(24))'` makes a good one"
+        )
+    return token
 
 
 def split_host(host: str) -> tuple[str, int | None]:

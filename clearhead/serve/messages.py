@@ -7,6 +7,7 @@ against these types. In JSON a number that is not finite is null.
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from clearhead.serve.part_messages import EmbeddingMap, Neighbours, Neurons, TokenizedText
 from clearhead.serve.run_messages import ModelKind, Run, SideName, Slot, WeightingKind
 
 __all__ = ["OPEN", "REPLIES"]
@@ -20,6 +21,7 @@ class StepEdit(TypedDict):
     head: NotRequired[int | None]
     query: NotRequired[int | None]
     key: NotRequired[int | None]
+    unit: NotRequired[int | None]
     to: NotRequired[float | bool | None]
     times: NotRequired[float | None]
 
@@ -349,6 +351,50 @@ class Decoded(TypedDict):
     edits: list[StepEdit | WeightingEdit]
 
 
+class SampleCandidate(TypedDict):
+    """A token that could have come next: its probability, and the one it was drawn with."""
+
+    id: int
+    text: str
+    p: float
+    after: float
+    """After the temperature and the cuts; 0 where it was cut."""
+    cut: Literal["", "top_k", "top_p", "never"]
+    """What cut it: top-k, top-p, or a rule that it may never come; "" where it could be drawn."""
+
+
+class SampleStep(TypedDict):
+    """One token that was drawn, or taken as the likeliest, and what it was drawn from."""
+
+    token: int
+    text: str
+    p: float
+    after: float
+    drawn: float | None
+    """The random number in [0, 1): the token is the one in whose stretch of the probabilities it lies."""
+    begins: float
+    """Where that stretch begins: the sum of the probabilities of all likelier tokens."""
+    left: int
+    """The number of tokens that could be drawn."""
+    candidates: list[SampleCandidate]
+
+
+class Sampled(TypedDict):
+    """Text that was sampled, token by token: the same as the library's for the same seed."""
+
+    steps: list[SampleStep]
+    text: str
+    ends: list[int]
+    """After each step, how many characters of the text are certain."""
+    ids: list[int]
+    ended: bool
+    room: int
+    """The most new tokens that there can be."""
+    source_tokens: list[str]
+    cross: list[CrossWeights] | None
+    edits: list[StepEdit | WeightingEdit]
+
+
 class CurveLine(TypedDict):
     kind: str
     step: int
@@ -389,5 +435,10 @@ REPLIES: dict[str, Any] = {
     "readings": dict[str, Readings],
     "lens": Lens,
     "effects": Effects,
+    "sample": Sampled,
+    "neurons": Neurons,
+    "embeddings": EmbeddingMap,
+    "neighbours": Neighbours,
+    "tokenize": TokenizedText,
 }
 """Every reply in JSON by the last part of its address; `tile`, `vectors` and `thumbs` are raw numbers."""

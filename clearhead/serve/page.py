@@ -28,7 +28,7 @@ from clearhead.tracing.site import Head, Site
 from clearhead.tracing.survey import SiteSurvey, View
 from clearhead.training.metrics import replace_nonfinite
 
-__all__ = ["PLACE", "Page", "is_built", "page_of"]
+__all__ = ["PLACE", "Page", "is_built", "page_of", "read_template", "script_json"]
 
 TEMPLATE = Path(__file__).parent / "static" / "page.html"
 """The page without numbers, as `make web` builds it."""
@@ -63,7 +63,7 @@ def page_of(traced: Traced, found: Mapping[str, SiteSurvey], *, view: View, exac
     """Return the page of a trace. `exact` None is the site of the view, then the clearest others, while there is
     room.
     """
-    before, after = template()
+    before, after = read_template(TEMPLATE, PLACE)
     sites = None if exact is None else exact_sites(traced, exact)
     data = page_data(traced)
     if sites is None:
@@ -71,14 +71,17 @@ def page_of(traced: Traced, found: Mapping[str, SiteSurvey], *, view: View, exac
     return Page(before + script_json({**data, "exact": sites}) + after, list(sites))
 
 
-def template() -> tuple[str, str]:
-    """Return the text of the built page before the data, and after."""
-    if not is_built():
-        raise RunError(f"the page is not built: there is no {TEMPLATE}; run `make web`")
-    before, place, after = TEMPLATE.read_text(encoding="utf-8").partition(PLACE)
-    if not place:
-        raise RunError(f"{TEMPLATE}: has no place for the numbers; run `make web`")
-    return before + place, after
+def read_template(file: Path, *places: str) -> list[str]:
+    """Return the text of a built page in pieces, cut after each of these tags: what goes there goes between them."""
+    if not file.is_file():
+        raise RunError(f"the page is not built: there is no {file}; run `make web`")
+    pieces = [file.read_text(encoding="utf-8")]
+    for place in places:
+        before, found, after = pieces.pop().partition(place)
+        if not found:
+            raise RunError(f"{file}: has no place for the numbers; run `make web`")
+        pieces += [before + found, after]
+    return pieces
 
 
 def page_data(traced: Traced) -> dict[str, Any]:

@@ -114,6 +114,10 @@ class Run(TypedDict):
     step: int
     steps: list[int]
     """The steps whose checkpoints are kept."""
+    film: list[int]
+    """The steps of the training's film: weights that are kept for the explorer alone."""
+    beside: NotRequired[str]
+    """The name of a second run to compare it with, which is asked under b/api/."""
     kind: ModelKind
     parameters: int
     vocabulary: int

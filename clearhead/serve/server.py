@@ -13,7 +13,7 @@ from clearhead.errors import OptionError, RunError
 from clearhead.serve.app import make_app
 from clearhead.serve.connections import AT_ONCE, Connection, Limits, QuietServer
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.guard import Guard, Place
+from clearhead.serve.guard import Guard, Place, check_token
 
 __all__ = ["STATIC", "Server", "check_page"]
 
@@ -28,7 +28,10 @@ def check_page() -> None:
 
 @final
 class Server:
-    """The explorer's server. It listens from when it is made; port 0 is any that is free, in `place.address`."""
+    """The explorer's server. It listens from when it is made; port 0 is any that is free, in `place.address`.
+
+    A `token` of one's own, with a fixed port, keeps the address the same when the server is started again.
+    """
 
     def __init__(
         self,
@@ -36,12 +39,14 @@ class Server:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        token: str | None = None,
         static: Path | None = None,
         limits: Limits = Limits(),
     ) -> None:
+        token = secrets.token_urlsafe(24) if token is None else check_token(token)
         app = make_app(explorer, static or STATIC)
         self.socket = listen(host, port)
-        self.place = Place(host=host, port=self.socket.getsockname()[1], token=secrets.token_urlsafe(24))
+        self.place = Place(host=host, port=self.socket.getsockname()[1], token=token)
         self.uvicorn = QuietServer(
             uvicorn.Config(
                 Guard(app, self.place),

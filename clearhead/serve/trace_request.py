@@ -84,7 +84,7 @@ def as_change(one: Params) -> Change:
     if "weighting" in one.values:
         one.only("at", "weighting")
         return Swap(at=one.text("at"), weighting=weightings()[one.one_of("weighting", tuple(weightings()))])
-    one.only("at", "step", "head", "query", "key", "to", "times")
+    one.only("at", "step", "head", "query", "key", "unit", "to", "times")
     times = one.values.get("times")
     return Edit(
         at=one.text("at"),
@@ -92,6 +92,7 @@ def as_change(one: Params) -> Change:
         head=one.maybe_whole("head"),
         query=one.maybe_whole("query"),
         key=one.maybe_whole("key"),
+        unit=one.maybe_whole("unit"),
         to=new_value(one),
         times=None if times is None else one.number("times"),
     )

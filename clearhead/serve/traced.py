@@ -49,6 +49,10 @@ MOST_COMPARED = 24
 """The most tokens that are compared with each other in one answer."""
 LEAST_ROWS = 64
 """The fewest rows of a long text that the metrics of a head are read from."""
+ROLLOUT = "rollout"
+"""The name of a rollout among the tiles."""
+MULTIPLIED = 1000
+"""Products of a matrix multiplication in the time in which one weight is rebuilt."""
 ROLES = ("query", "key", "value", "context")
 
 
@@ -92,6 +96,8 @@ class Traced:
 
     def tile(self, asked: Params) -> Matrix:
         """Return the largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles."""
+        if asked.integer("rollout", below=2, default=0):
+            return self.rollout_tile(asked)
         heads, step = self.heads(asked), asked.one_of("step", (*MATRICES, ALLOWED))
         level = asked.integer("level", below=COARSEST, default=0)
         row, column = asked.integer("row", default=0), asked.integer("column", default=0)
@@ -105,6 +111,27 @@ class Traced:
             return self.tiles.get_or_make(name, lambda: head.tile(step, level, row, column))
 
         return mean_of([tile(head) for head in heads])
+
+    def rollout_tile(self, asked: Params) -> Matrix:
+        """Return a tile of the attention rollout up to a site. It may reach what the site's own mask hides: its mask is
+        where anything reaches at all.
+        """
+        site, step = self.site(asked), asked.one_of("step", (*MATRICES, ALLOWED))
+        level = asked.integer("level", below=COARSEST, default=0)
+        rows, columns = site.head[0].tile_range(
+            level, asked.integer("row", default=0), asked.integer("column", default=0)
+        )
+        if step not in ("weight", ALLOWED):
+            raise OptionError(f"weights are rolled out, over the layers; there is no {step} of a rollout")
+        sites = [one for one in self.trace.sites.values() if one.slot == "attention"]
+        cells = sum(one.n_query**2 * (one.n_heads + one.n_query // MULTIPLIED) for one in sites)
+        cost = Cost(cells=cells, memory=4 * max(site.n_query, site.n_key) ** 2 * FLOAT)
+        self.budget.check(cost, f"the rollout up to {site.name}", TEXT)
+        whole = self.tiles.get_or_make((ROLLOUT, site.name), lambda: self.trace.rollout(site.name))
+        part = whole[rows.start : rows.stop, columns.start : columns.stop]
+        part = (part > 0).float() if step == ALLOWED else part
+        square = min(1 << level, len(rows)), min(1 << level, len(columns))
+        return F.max_pool2d(part[None], square, ceil_mode=True)[0] if level else part
 
     def thumbs(self, asked: Params) -> UInt8[Tensor, "head row column"]:
         site = self.site(asked)

@@ -1,12 +1,10 @@
-"""A browser, the demo's run made small, and `clearhead look` of it in a process of its own."""
+"""A browser, the demo's run made small, and the explorer of it."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 
-from tests.browser.looking import looking, missing
-from tests.once import made_once
+from tests.browser.looking import missing, serving
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
@@ -25,38 +23,21 @@ def chromium(browser_program):
     """The machine's browser. Not for longer than a module: its event loop would be in the way of other tests."""
     from playwright.sync_api import sync_playwright
 
+    from tests.browser.watching import idle
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_program, args=[*FLAGS])
         yield browser
+        idle.clear()
         browser.close()
 
 
 @pytest.fixture(scope="session")
 def demo_folder(browser_program, tmp_path_factory):
     """The demo's run with fewer numbers and steps, and several checkpoints; made once for all workers."""
-    return made_once(tmp_path_factory, "demo", lambda home: train_small(home / "run", home / "files")) / "run"
+    from tests.training.small_demo import demo_once
 
-
-def train_small(folder, files):
-    import torch
-
-    from clearhead import training
-    from clearhead.cli.demo import corpus, demo_recipe
-    from clearhead.cli.number_words import draw
-    from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
-
-    recipe = replace(
-        demo_recipe(corpus(draw(1, train=3_000, held_out=60), files), 1),
-        batching=Batching(tokens=1024, context=64),
-        budget=Budget(steps=90),
-        checkpointing=Checkpointing(log=5, evaluate=30, checkpoints=3, select="last", score_records=5),
-        machine=Machine(device="cpu", threads=1),
-    )
-    threads = torch.get_num_threads()
-    try:
-        training.train(folder, recipe, log=lambda _: None)
-    finally:
-        torch.set_num_threads(threads)
+    return demo_once(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +50,7 @@ def demo(demo_folder):
 
 @pytest.fixture(scope="session")
 def home(demo_folder):
-    with looking(demo_folder) as address:
+    with serving(demo_folder) as address:
         yield address
 
 

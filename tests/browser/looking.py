@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -25,13 +26,13 @@ ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 @contextlib.contextmanager
-def looking(folder):
-    """The explorer of a run, by its address. It ends well, and has nothing to complain of."""
+def looking(*folders):
+    """The explorer of a run, or of two, by its address. It ends well, and has nothing to complain of."""
     from clearhead.serve.server import STATIC
 
     if not (STATIC / "index.html").exists():
         missing("the explorer's page is not built; run `make web`")
-    command = clearhead("look", folder, "--no-open", "--device", "cpu")
+    command = clearhead("look", *folders, "--no-open", "--device", "cpu")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True, env=ONE_THREAD) as server:
         assert server.stdout is not None
@@ -43,3 +44,25 @@ def looking(folder):
             _, complaints = server.communicate(timeout=300)
     assert (server.returncode, complaints) == (0, "")
     assert home.startswith("http://127.0.0.1:")
+
+
+@contextlib.contextmanager
+def serving(run):
+    """The explorer of a run with the built page, in a thread of this process; its address.
+
+    A process of its own needs seconds to start: `looking` is for tests of the command.
+    """
+    from clearhead.serve.explorer import Explorer
+    from clearhead.serve.server import STATIC, Server
+    from clearhead.training.run import Run, load
+
+    if not (STATIC / "index.html").exists():
+        missing("the explorer's page is not built; run `make web`")
+    server = Server(Explorer(run if isinstance(run, Run) else load(run, device="cpu")), static=STATIC)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.place.port}/{server.place.token}/"
+    finally:
+        server.stop()
+        thread.join(300)

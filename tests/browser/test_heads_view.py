@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 import clearhead as ch
 from clearhead.tracing.head_metrics import readings
-from tests.browser.looking import looking
+from tests.browser.looking import serving
 from tests.browser.watching import SITE, Tabs, comes_to, shown, state, steady, tab_to
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def deep_folder(browser_program, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def deep_home(deep_folder):
-    with looking(deep_folder) as address:
+    with serving(deep_folder) as address:
         yield address
 
 

@@ -111,7 +111,7 @@ class TestContext:
         page.get_by_test_id("context-word").fill(word)
         for index, text in enumerate(texts):
             page.get_by_test_id(f"context-text-{index}").fill(text)
-        page.get_by_role("button", name="Compare").click()
+        page.get_by_role("button", name="Compare", exact=True).click()
         page.wait_for_load_state("networkidle")  # until then the pair is of the sentences before
         pair = page.locator("[data-pair='A–B']")
         expect(page.locator("[data-pair]")).to_have_count(1)

@@ -1,7 +1,5 @@
 """The induction head of the docs page `induction-heads.md`, ablated in the browser: the copying stops."""
 
-import contextlib
-import io
 import math
 import re
 from pathlib import Path
@@ -10,10 +8,9 @@ import pytest
 from playwright.sync_api import expect
 
 import clearhead as ch
-from tests.browser.looking import looking
+from tests.browser.looking import serving
 from tests.browser.watching import Tabs, number_in
-from tests.docs.pages import blocks
-from tests.once import made_once
+from tests.docs.strangers import run_once_as_stranger
 
 pytestmark = pytest.mark.slow
 
@@ -22,20 +19,9 @@ TEXT = "k 3 z q m 5 t b x 1 f w k 3 z q m 5 t b x 1 f"
 LAST, COPIED = 22, "w"
 
 
-def train_as_the_page_does(home):
-    """Run the page's code up to its first command, which imports what it saved; then import it."""
-    names = {"__name__": "page"}
-    with contextlib.chdir(home), contextlib.redirect_stdout(io.StringIO()):
-        for block in blocks(PAGE):
-            if block.shell:
-                break
-            exec(block.code, names)
-        ch.import_model("models/copying", "run")
-
-
 @pytest.fixture(scope="module")
-def folder(browser_program, tmp_path_factory, one_thread):
-    return made_once(tmp_path_factory, "copying", train_as_the_page_does) / "run"
+def folder(browser_program, tmp_path_factory):
+    return run_once_as_stranger(PAGE, tmp_path_factory) / "runs/copying"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +31,7 @@ def run(folder):
 
 @pytest.fixture(scope="module")
 def copying_home(folder):
-    with looking(folder) as address:
+    with serving(folder) as address:
         yield address
 
 

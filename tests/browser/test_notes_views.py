@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.tracing.sequence_diagram import weight_text
 from clearhead.tracing.spaces import compare_spaces
-from tests.browser.looking import looking
+from tests.browser.looking import serving
 from tests.browser.watching import SOURCE, Tabs, comes_to, says, shown
 from tests.training import small_runs
 
@@ -74,7 +74,7 @@ class TestSequence:
 def test_learned_positions_are_shown_on_a_run_that_has_them(chromium, tmp_path_factory):
     run = small_runs.trained(small_runs.documents, tmp_path_factory)
     table = run.model.embedding.position.table
-    with looking(run.folder.path) as address:
+    with serving(run) as address:
         tabs = Tabs(chromium, address)
         page = tabs.open("positions", source="the cat eats")
         expect(page.get_by_role("button", name="Learned", exact=True)).to_have_attribute("aria-pressed", "true")

@@ -1,16 +1,18 @@
 """The page that `clearhead trace --html` writes: one file, opened from disk with the network cut off."""
 
+import contextlib
+import io
 import math
 import re
-import subprocess
 
 import pytest
 from playwright.sync_api import expect
 
 import clearhead as ch
+from clearhead.cli import run
 from clearhead.serve.page import is_built
-from tests.browser.looking import ONE_THREAD, clearhead, missing
-from tests.browser.watching import SITE, SOURCE, Tabs, address_of, says, shown, steady
+from tests.browser.looking import missing
+from tests.browser.watching import GO, SITE, SOURCE, Tabs, address_of, says, shown, steady
 
 pytestmark = pytest.mark.slow
 
@@ -20,28 +22,41 @@ def page_file(demo_folder, tmp_path_factory):
     if not is_built():
         missing("the explorer's page is not built; run `make web`")
     file = tmp_path_factory.mktemp("page") / "page.html"
-    command = clearhead("trace", demo_folder, SOURCE, "--html", file, "--device", "cpu")
-    subprocess.run(command, check=True, capture_output=True, env=ONE_THREAD, timeout=600)
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert run(["trace", str(demo_folder), SOURCE, "--html", str(file), "--device", "cpu"]) == 0
     return file
 
 
-@pytest.fixture
-def offline(chromium, page_file):
-    """Opens the file at a view, without a network; it may ask for itself and nothing else."""
+@pytest.fixture(scope="module")
+def cut_off(chromium, page_file):
+    """A window with the file in it and without a network: it may ask for itself and nothing else."""
     tabs = Tabs(chromium, page_file.as_uri())
+    context = tabs.context()
+    context.set_offline(True)
+    context.route(re.compile("^(http|ws)"), lambda route: route.abort())
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    yield page, tabs
+    tabs.close()
 
-    def opened(view="", state=""):
-        context = tabs.context()
-        context.set_offline(True)
-        context.route(re.compile("^(http|ws)"), lambda route: route.abort())
-        page = context.new_page()
-        page.goto(f"{page_file.as_uri()}#/{view}?{state}" if view else page_file.as_uri())
-        shown(page, view or "model")
-        return page
+
+@pytest.fixture
+def offline(cut_off, page_file):
+    """Goes to a view of the file, in the window or in a new tab of it."""
+    page, tabs = cut_off
+
+    def opened(view="", state="", *, fresh=False):
+        there = page.context.new_page() if fresh else page
+        if fresh:
+            there.goto(f"{page_file.as_uri()}#/{view}?{state}")
+        elif view:
+            there.evaluate(GO, f"#/{'steps' if view == 'model' else 'model'}?{state}")
+            there.evaluate(GO, f"#/{view}?{state}")
+        shown(there, view or "model")
+        return there
 
     yield opened
     tabs.check()
-    tabs.close()
 
 
 @pytest.fixture(scope="module")
@@ -95,5 +110,5 @@ def test_candidates_are_the_traces(offline, traced):
 def test_its_link_restores_it(offline):
     page = offline("steps", f"site={SITE}&head=1&query=3&key=2&at=3")
     there = steady(page, "steps")
-    again = offline("steps", address_of(page).split("?", 1)[1])
+    again = offline("steps", address_of(page).split("?", 1)[1], fresh=True)
     expect(again.get_by_test_id("view-steps")).to_have_text(there)

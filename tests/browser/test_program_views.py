@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from clearhead.rasp import PROGRAMS
 from clearhead.training.rasp_run import compile_to_run
-from tests.browser.looking import looking
+from tests.browser.looking import serving
 from tests.browser.watching import Tabs, comes_to, shown
 
 pytestmark = pytest.mark.slow
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def sort_home(tmp_path_factory):
     folder = compile_to_run(PROGRAMS["sort"], tmp_path_factory.mktemp("craft") / "sort")
-    with looking(folder.path) as address:
+    with serving(folder.path) as address:
         yield address
 
 

@@ -12,7 +12,7 @@ NUMBERED = (
     *("context", "positions", "decoding", "intervene", "training"),
 )
 """The views that a digit of the keyboard goes to."""
-VIEWS = (*NUMBERED, "design", "spaces", "sequence")
+VIEWS = (*NUMBERED, "design", "spaces", "sequence", "neurons", "embeddings", "tokens")
 PATIENCE = 120_000
 """Milliseconds that anything on a page may take on a busy machine."""
 NUMBER = re.compile(r"(−?)(\d+(?:\.(\d+))?)(?:e(−?)(\d+))?")
@@ -20,12 +20,33 @@ NUMBER = re.compile(r"(−?)(\d+(?:\.(\d+))?)(?:e(−?)(\d+))?")
 expect.set_options(timeout=PATIENCE)
 
 
+STICKY = ("theme", "edits", "unchanged", "lang", "projector", "beside")
+"""What a page may keep though a later address does not name it: the theme, edits, which can be undone, the language.
+
+So a window is used again only for an address with the same ones.
+"""
+GO = """async hash => {
+    const gone = new Promise(resolve => addEventListener("hashchange", resolve, { once: true }));
+    location.replace(hash);
+    await gone;
+    await new Promise(resolve => setTimeout(resolve));
+}"""
+"""Go to another address of the page that is there: at the end, whatever that asks for is asked."""
+idle = {}
+"""Windows that a test is done with, by the browser, the explorer and the options and state they were opened with."""
+
+
 class Tabs:
-    """Opens the explorer in tabs, and sees to it that nothing is wrong in any of them but what a test provokes."""
+    """Opens the explorer in tabs, and sees to it that nothing is wrong in any of them but what a test provokes.
+
+    To load the page takes ten times as long as to go to another address in it. So `open` takes a window that an earlier
+    test of the file is done with, where there is one: everything a view shows is in its address.
+    """
 
     def __init__(self, browser, home):
         self.browser, self.home = browser, home
         self.provoked, self.complaints, self.strangers, self.contexts = [], [], [], []
+        self.opened = []
 
     def context(self, *, width=1280, height=800, dark=False, **options):
         """A window of its own, without motion, so that nothing need be waited for."""
@@ -36,15 +57,23 @@ class Tabs:
             **options,
         )
         made.set_default_timeout(PATIENCE)
-        made.on("page", self.watch)
-        self.contexts.append(made)
+        self.watch(made)
         return made
 
-    def watch(self, page):
-        page.on("console", lambda told: told.type == "error" and self.complain(told.text))
-        page.on("pageerror", lambda error: self.complain(str(error)))
-        page.on("requestfailed", self.failed)
-        page.on("request", lambda request: self.asked(request.url))
+    def watch(self, context):
+        self.contexts.append(context)
+        for event, follow in self.watchers().items():
+            context.on(event, follow)
+
+    def watchers(self):
+        return {"console": self.told, "weberror": self.broke, "requestfailed": self.failed, "request": self.asked}
+
+    def told(self, message):
+        if message.type == "error":
+            self.complain(message.text)
+
+    def broke(self, error):
+        self.complain(str(error.error))
 
     def failed(self, request):
         """Complain of a request without an answer, unless the page itself aborted it as it asks for something else."""
@@ -55,15 +84,26 @@ class Tabs:
         if not any(words in told for words in self.provoked):
             self.complaints.append(told)
 
-    def asked(self, url):
-        if not url.startswith((self.home, "data:", "blob:")):
-            self.strangers.append(url)
+    def asked(self, request):
+        if not request.url.startswith((self.home, "data:", "blob:")):
+            self.strangers.append(request.url)
 
-    def open(self, view="model", *, source=SOURCE, window=(), **state):
-        """A view, in a window of its own: a tab behind another one is slow."""
-        page = self.context(**dict(window)).new_page()
-        page.goto(f"{self.home}#/{view}?{urlencode({'source': source, **state})}")
+    def open(self, view="model", *, source=SOURCE, window=(), fresh=False, **state):
+        """A view, in a window of its own: a tab behind another one is slow. `fresh`: one that nobody has used."""
+        hash_ = f"#/{view}?{urlencode({'source': source, **state})}"
+        key = self.browser, self.home, tuple(sorted(dict(window).items())), sticky(state)
+        if idle.get(key) and not fresh:
+            page = idle[key].pop()
+            self.watch(page.context)
+            page.set_viewport_size({"width": 1280, "height": 800} | sizes_of(window))
+            # Through another view, so that nothing is left of what the first test did in this one.
+            page.evaluate(GO, f"#/{'steps' if view == 'model' else 'model'}?{urlencode({'source': source})}")
+            page.evaluate(GO, hash_)
+        else:
+            page = self.context(**dict(window)).new_page()
+            page.goto(f"{self.home}{hash_}")
         shown(page, view)
+        self.opened.append((key, page))
         return page
 
     def reopen(self, page):
@@ -77,8 +117,40 @@ class Tabs:
         assert not self.strangers, f"the page asked others than its own server: {self.strangers}"
 
     def close(self):
+        """Close every window, but for those that another test can use."""
+        left = [(key, page) for key, page in self.opened if not self.complaints and is_as_new(page, self.home, key[-1])]
+        kept = [page.context for _, page in left]
         for context in self.contexts:
-            context.close()
+            if context not in kept:
+                context.close()
+        for key, page in left:
+            for event, follow in self.watchers().items():
+                page.context.remove_listener(event, follow)
+            idle.setdefault(key, []).append(page)
+
+
+def sizes_of(window):
+    return {name: value for name, value in dict(window).items() if name in ("width", "height")}
+
+
+def sticky(state):
+    return tuple(str(state.get(name)) for name in STICKY)
+
+
+def is_as_new(page, home, opened_with):
+    """Return whether a window shows the explorer and nothing new that stays when it goes to another address."""
+    if page.is_closed() or len(page.context.pages) > 1 or not page.url.startswith(home):
+        return False
+    if sticky(state(page)) != opened_with:
+        return False
+    page.mouse.move(0, 0)
+    return page.evaluate(
+        """() => {
+            document.activeElement?.blur();
+            scrollTo(0, 0);
+            return !document.querySelector("dialog[open], [role=alert]");
+        }"""
+    )
 
 
 def address_of(page):

@@ -38,6 +38,7 @@ def written(lines, end="\n"):
     return "".join(f"{line}{end}" for line in lines).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "generate"])
 def test_answer_serves_any_task_as_its_own_verb_does(runs, command, verb):
     path, lines = runs[verb].folder.path, written(["the cat eats the <mask>", "", "eins", "eins " * 50])

@@ -18,7 +18,7 @@ from clearhead.experiments.workers import work
 from clearhead.model.arrangements import NoteNorm
 from clearhead.training.recipe import read_recipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "sketched_comparisons")
 
 SMALL = ["--size", "40k", "--tokens", "256", "--steps", "3", "--seeds", "1,2", "--threads", "1", "--device", "cpu"]
 SORT = ["--probe", "sort", "--longest", "8"]

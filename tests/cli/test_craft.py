@@ -101,6 +101,7 @@ def test_of_an_encoder_decoder_the_encoder_comes_first(printed):
     assert "head 0, which looks into the source\n" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_program_runs_its_example_as_plain_python_does(printed, name):
     program = PROGRAMS[name]

@@ -17,16 +17,17 @@ import clearhead as ch
 from clearhead.cli import demo, run
 from clearhead.cli.attention_map import swap
 from clearhead.cli.demo_page import Translation, translated
-from clearhead.cli.number_words import BELOW, draw, english, german
+from clearhead.cli.number_words import BELOW, english, german
 from clearhead.cli.progress import PlainProgress, progress
 from clearhead.cli.screen import show
 from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.serve import page as serve_page
+from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
+from clearhead.training.recipe import Budget
 from clearhead.training.run import load
-from clearhead.training.train import train
+from tests.training.small_demo import demo_once
 
 pytestmark = pytest.mark.slow
 
@@ -281,17 +282,10 @@ def test_the_run_translates_like_any_other(command, there, tmp_path):
     assert out.splitlines() == [one["output"] for one in answer["translations"]]
 
 
-def test_its_recipe_learns_from_the_first_steps_on(tmp_path):
+def test_its_recipe_learns_from_the_first_steps_on(tmp_path_factory):
     """With a quarter of the tokens a step; `make test-all` trains the demo whole, for two minutes."""
-    recipe = replace(
-        REAL(demo.corpus(draw(1, train=3_000, held_out=60), tmp_path / "files"), 1),
-        batching=Batching(tokens=1024, context=64),
-        budget=Budget(steps=60),
-        checkpointing=Checkpointing(log=20, evaluate=20, select="last", score_records=0, samples=0),
-        machine=Machine(device="cpu", threads=1),
-    )
-    made = train(tmp_path / "run", recipe, log=lambda _: None)
-    losses = [line["loss"] for line in read_metrics(made.folder.metrics) if line["kind"] == "evaluation"]
+    metrics = RunFolder(demo_once(tmp_path_factory)).metrics
+    losses = [line["loss"] for line in read_metrics(metrics) if line["kind"] == "evaluation"]
     assert len(losses) == 3
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.5 * losses[0]

@@ -62,6 +62,7 @@ def test_describe_lists_what_blocks_which_export(filler, command):
     assert json.loads(command("describe", "tiny", "--json")[1])["exports"] is None
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_exported_is_not_even_trained(command, tmp_path):
     text = tmp_path / "text"
     text.write_text("a b c\n" * 50)

@@ -16,6 +16,7 @@ import pytest
 
 from clearhead.cli import look, run
 from clearhead.serve import server
+from tests.covering import few
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/[\w-]{20,}/")
 
@@ -87,7 +88,19 @@ def test_the_browser_is_opened_unless_told_not_to(command, classifier, page, uns
     assert len(unserved) == 1
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("unserved")
+def test_a_second_run_is_served_beside_the_first(command, classifier, translator, page, monkeypatch):
+    made = []
+    monkeypatch.setattr(server.Server, "run", lambda self: (made.append(self), self.socket.close()))
+    monkeypatch.setattr(server, "make_app", lambda explorer, static: made.append(explorer))
+    assert command(classifier.folder.path, translator.folder.path, "--no-open")[0] == 0
+    assert (made[0].run.task.name, made[0].beside.run.task.name) == ("classify", "translate")
+    code, _, err = command(classifier.folder.path, page / "nothing", "--no-open")
+    assert code != 0
+    assert "is no run folder" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("end", few([signal.SIGTERM, signal.SIGINT], 1))
 @pytest.mark.slow
 def test_the_browsers_command_line_does_not_hold_the_token(classifier, page, tmp_path, end):
     """Every user of a machine can read the command lines of all; the page that leads there only its owner."""
@@ -140,6 +153,25 @@ def test_without_a_screen_no_browser_takes_the_terminal(command, classifier, pag
 def test_each_time_has_a_token_of_its_own(command, classifier, page, unserved):
     tokens = {command(classifier.folder.path, "--no-open")[1].split("/")[3] for _ in range(3)}
     assert len(tokens) == 3
+
+
+TOKEN = "lesson-7_Kepler-school"
+
+
+def test_a_token_of_ones_own_makes_an_address_that_stays(command, classifier, page, unserved, monkeypatch):
+    code, out, err = command(classifier.folder.path, "--no-open", "--token", TOKEN)
+    assert (code, err) == (0, "")
+    assert out.strip().endswith(f"/{TOKEN}/")
+    monkeypatch.setenv("CLEARHEAD_TOKEN", f"{TOKEN}-2")
+    assert command(classifier.folder.path, "--no-open")[1].strip().endswith(f"/{TOKEN}-2/")
+    assert command(classifier.folder.path, "--no-open", "--token", TOKEN)[1].strip().endswith(f"/{TOKEN}/")
+
+
+def test_a_poor_token_is_refused_and_not_repeated(command, classifier, page, unserved):
+    code, out, err = command(classifier.folder.path, "--no-open", "--token", "shortish")
+    assert (code, out) == (1, "")
+    assert "it needs 16 characters at least; this one has 8" in err
+    assert "shortish" not in err
 
 
 def test_another_host_is_warned_about(command, classifier, page, unserved):

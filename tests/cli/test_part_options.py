@@ -82,6 +82,7 @@ def test_with_parts_it_translates_is_scored_and_listed():
     assert [one["task"] for one in json.loads(out)["runs"]] == ["translate"]
 
 
+@pytest.mark.slow
 def test_it_is_traced_shown_and_saved_with_its_own_words(tmp_path):
     code, out, said = command("trace", "run", "a b 3", "--parts", "mine", "--json", "--html", tmp_path / "page.html")
     assert code == 0, said
@@ -103,6 +104,7 @@ def test_it_is_traced_shown_and_saved_with_its_own_words(tmp_path):
         ch.Trace.load(tmp_path / "trace.safetensors")
 
 
+@pytest.mark.slow
 def test_it_is_resumed_where_its_module_is_named():
     code, _, said = command("train", "run", "--resume", "--steps", "3", "--parts", "mine", "--json")
     assert code == 0, said
@@ -129,6 +131,7 @@ def test_values_that_a_part_learns_are_in_the_checkpoint():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # docs/your-own-weighting.md compares such a part too
 def test_a_comparison_hands_its_modules_to_its_workers():
     args = ["compare", "compared", *TEXT, *SMALL, "--steps", "1", "--seeds", "1"]
     code, out, said = command(*args, "--attention", "mine:TopK(count=1)", "--json")

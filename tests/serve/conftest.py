@@ -47,8 +47,8 @@ class Client:
 
 
 @contextlib.contextmanager
-def serving(run, folder, budget=None, **options):
-    """A server of a run, with a page of one line."""
+def serving(run, folder, budget=None, explorer=None, **options):
+    """A server of a run, or of an explorer that is made already, with a page of one line."""
     from clearhead.serve.budget import Budget
     from clearhead.serve.explorer import Explorer
     from clearhead.serve.server import Server
@@ -57,7 +57,7 @@ def serving(run, folder, budget=None, **options):
     (folder / "index.html").write_text(PAGE)
     (folder / "assets" / "page-1_a.js").write_text("1")
     (folder.parent / "secret.txt").write_text("secret")
-    server = Server(Explorer(run, budget or Budget()), static=folder, **options)
+    server = Server(explorer or Explorer(run, budget or Budget()), static=folder, **options)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -82,3 +82,11 @@ def client_of(tmp_path_factory):
             return made[key]
 
         yield client
+
+
+@pytest.fixture(scope="session")
+def script(tmp_path_factory):
+    """The engine of a live page, as one file that node runs."""
+    from tests.serve.live_engine import bundle
+
+    return bundle(tmp_path_factory)

@@ -46,6 +46,7 @@ ASKED = {
     "sequence": {**SITE, "query": "0"},
     "box": {"box": "decoder.output", "token": "0"},
     "terms": {"name": "decoder.0.feed_forward.out", "unit": "0"},
+    "neurons": {"at": "decoder.0.feed_forward", "token": "0"},
 }
 """A question of every kind that the run of translations answers."""
 WITHOUT = {
@@ -53,6 +54,10 @@ WITHOUT = {
     "context": {"texts": ["eins zwei"], "word": "eins"},
     "decode": {"source": "eins"},
     "positions": {},
+    "sample": {"source": "eins", "mode": "greedy"},
+    "embeddings": {},
+    "neighbours": {"table": "encoder.embedding", "token": 5},
+    "tokenize": {"text": "eins"},
 }
 """And those that are asked of the run."""
 
@@ -61,10 +66,15 @@ WITHOUT = {
 def test_every_question_about_a_trace_is_held_to_the_budget(translator, question):
     made = trace(translator, "eins zwei", "12")
     wanted = TraceRequest(source="eins zwei", target="12", edits=[], step=translator.step)
-    asked = Params(ASKED[question])
-    assert getattr(Traced(wanted, translator, made), question)(asked) is not None
+
+    def answer(budget):
+        explorer = Explorer(translator)
+        explorer.traces.get_or_make(wanted.id, lambda: Traced(wanted, translator, made, budget))
+        return getattr(explorer, question)(wanted.id, Params(ASKED[question]))
+
+    assert answer(Budget()) is not None
     with pytest.raises(TooMuchError, match=r"takes [\d,]+ .* (are|MB are) the most for one answer; "):
-        getattr(Traced(wanted, translator, made, Budget(cells=0, memory=0)), question)(asked)
+        answer(Budget(cells=0, memory=0))
 
 
 @pytest.mark.parametrize("question", WITHOUT)

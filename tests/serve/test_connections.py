@@ -119,6 +119,7 @@ def test_the_deadline_is_not_put_off_by_every_byte(classifier, tmp_path):
     assert said < 2000
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_longer_than_the_deadline_comes(classifier, tmp_path, monkeypatch):
     def slow(*args, **kwargs):
         time.sleep(1)
@@ -129,6 +130,7 @@ def test_an_answer_that_takes_longer_than_the_deadline_comes(classifier, tmp_pat
         assert answered(lambda: Client(server).post("api/trace", {"source": "red cat"}))[0] == 200
 
 
+@pytest.mark.slow
 def test_a_reply_that_is_not_read_is_given_up(classifier, tmp_path):
     static = tmp_path / "static"
     with serving(classifier, static, limits=Limits(reading=0.5)) as server:

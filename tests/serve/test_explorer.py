@@ -17,7 +17,7 @@ from clearhead.decoding import Greedy
 from clearhead.decoding.generating import eval_mode
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.budget import Budget, TooMuchError
-from clearhead.serve.explorer import TRACES, Explorer
+from clearhead.serve.explorer import OTHERS_SHARE, TRACES, Explorer, model_bytes, side_by_side
 from clearhead.serve.params import Params
 from clearhead.tracing.edits import Edit, Swap
 from clearhead.tracing.head_metrics import effects, lens, readings
@@ -29,6 +29,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
+from tests.serve.conftest import Client, serving
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -862,3 +863,49 @@ def test_another_checkpoint_is_loaded_when_it_is_asked_for(translator, tmp_path)
     assert one["id"] != other["id"]
     assert one["candidates"] == other["candidates"]
     assert list(explorer.others.values) == [30]
+
+
+def test_every_frame_of_the_film_is_answered_for(translator):
+    explorer = Explorer(translator)
+    assert explorer.run_facts()["film"] == [0, 1, 2, 4, 8, 16, 32]
+    asked = {"source": "zwei", "target": "2"}
+    first = explorer.trace(Params({**asked, "step": 0}))
+    expected = trace(load(translator.folder.path, device="cpu", step=0), "zwei", "2")
+    assert (first["step"], first["answer"]) != (translator.step, explorer.trace(Params(asked))["answer"])
+    tile = {"site": "decoder.0.cross", "head": 1, "step": "weight", "level": 0, "row": 0, "column": 0}
+    assert torch.allclose(explorer.tile(first["id"], Params(tile)), expected["decoder.0.cross"].head[1].weight)
+
+
+def test_loaded_frames_take_a_share_of_the_memory_and_their_traces_go_with_them(translator):
+    size = model_bytes(translator)
+    explorer = Explorer(translator, Budget(memory=OTHERS_SHARE * (5 * size // 2)))  # there is room for two
+    asked = {"source": "zwei", "target": "2"}
+    own = explorer.trace(Params(asked))
+    made = [explorer.trace(Params({**asked, "step": step})) for step in (0, 1, 2)]
+    assert list(explorer.others.values) == [1, 2]
+    assert [meta["id"] in explorer.traces.values for meta in (own, *made)] == [True, False, True, True]
+    assert explorer.traces.room == explorer.budget.memory - 2 * size
+
+
+def test_a_second_run_is_asked_under_an_address_of_its_own(translator, classifier, tmp_path):
+    explorer = side_by_side(translator, classifier, Budget(memory=2_000_000_000))
+    assert explorer.beside is not None
+    assert (explorer.budget.memory, explorer.beside.budget.memory) == (1_000_000_000, 1_000_000_000)
+    with serving(translator, tmp_path / "static", explorer=explorer) as server:
+        client = Client(server)
+        _, mine = client.get("api/run")
+        _, theirs = client.get("b/api/run")
+        assert (mine["task"], mine["beside"], theirs["task"]) == ("translate", "run", "classify")
+        assert "beside" not in theirs
+        status, meta = client.post("b/api/trace", {"source": "red plum"})
+        assert (status, meta["kind"]) == (200, "encoder")
+        asked = {"site": "encoder.0.attention", "head": 0, "query": 0}
+        assert client.get(f"b/api/trace/{meta['id']}/row", **asked)[0] == 200
+        assert client.get(f"api/trace/{meta['id']}/row", **asked)[0] == 410
+        assert client.send("GET", "/nobody/b/api/run")[0] == 403
+
+
+def test_without_a_second_run_there_is_no_such_address(translator, client_of):
+    client = client_of(translator)
+    assert client.get("b/api/run")[0] == 404
+    assert "beside" not in client.get("api/run")[1]

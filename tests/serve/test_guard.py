@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from clearhead.errors import OptionError
 from clearhead.serve import guard
-from clearhead.serve.guard import MOST_BYTES, Place
+from clearhead.serve.guard import MOST_BYTES, Place, check_token
 from tests.serve.conftest import PAGE
 
 EVERYTHING = ["", "index.html", "assets/page-1_a.js", "api/health", "api/run", "api/curves", "api/trace", "nowhere"]
@@ -218,3 +219,26 @@ def test_a_place_everywhere_knows_numbers_and_its_own_name_but_no_other():
     assert not place.knows("evil.example:80")
     assert not place.knows("192.168.3.4:81")
     assert Place(host="::1", port=9, token="t").address == "http://[::1]:9/t/"
+
+
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        ("", "16 characters at least; this one has 0"),
+        ("a" * 15, "16 characters at least; this one has 15"),
+        ("prüfung-2026-klasse-9", "letters A to Z and a to z"),
+        ("lesson/7/kepler/school", "- and _"),
+        ("lesson 7 kepler school", "- and _"),
+        ("lesson-7-kepler-school\n", "something else"),
+        (".hidden-lesson-7-kepler", "something else"),
+    ],
+)
+def test_a_token_that_is_short_or_no_part_of_an_address_is_refused(token, told):
+    with pytest.raises(OptionError, match="token: ") as caught:
+        check_token(token)
+    assert told in str(caught.value)
+
+
+def test_every_token_that_is_accepted_is_a_path_the_guard_accepts():
+    for token in ("a" * 16, "-" * 16, "_lesson-7_Kepler-school"):
+        assert guard.PLAIN_PATH.fullmatch(f"/{check_token(token)}/".encode())

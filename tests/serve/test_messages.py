@@ -60,7 +60,9 @@ def test_the_pages_types_are_written_from_ours():
 
 def test_every_reply_in_json_has_a_type():
     inside = {name for name, form in INSIDE.items() if form is as_json}
-    assert inside | {"run", "trace", "sentence", "context", "positions", "decode", "curves"} == set(messages.REPLIES)
+    others = {"run", "trace", "sentence", "context", "positions", "decode", "curves", "sample"}
+    others |= {"embeddings", "neighbours", "tokenize"}
+    assert inside | others == set(messages.REPLIES)
 
 
 def test_a_fault_of_every_kind_is_found():
@@ -103,10 +105,15 @@ def test_every_reply_is_what_its_message_says(name, request, client_of):
     check(client.get("api/sentence", token=1), "sentence")
     check(client.get("api/positions", n=8), "positions")
     check(client.get("api/curves"), "curves")
+    for table in check(client.get("api/embeddings"), "embeddings")["tables"]:
+        check(client.get("api/embeddings", table=table["name"]), "embeddings")
+        check(client.get("api/neighbours", table=table["name"], token=6, count=3), "neighbours")
+    check(client.post("api/tokenize", {"text": f"{text} Ω"}), "tokenize")
     word = text.split()[0]
     check(client.post("api/context", {"texts": [text, text], "word": word}), "context")
     if "decoding" not in facts["absent"]:
         check(client.post("api/decode", {"source": text, "beam": 2, "candidates": 2, "max_new": 3}), "decode")
+        check(client.post("api/sample", {"source": text, "top_k": 3, "max_new": 3}), "sample")
 
     def ask(of, **asked):
         return check(client.get(f"api/trace/{meta['id']}/{of}", **asked), of)
@@ -125,6 +132,9 @@ def test_every_reply_is_what_its_message_says(name, request, client_of):
         ask("stream", side=side["side"])
         for box in side["boxes"]:
             ask("box", box=box["name"], token=0, key=0, head=0)
+        for box in side["boxes"]:
+            if box["kind"] == "feed_forward" and "neurons" not in facts["absent"]:
+                ask("neurons", at=box["name"], token=1, most=3, unit=0)
         maps = [value["name"] for box in side["boxes"] for value in box["values"] if value["map"]]
         ask("terms", name=maps[0], row=0, unit=0, head=0)
     ask("readings")

@@ -308,7 +308,14 @@ def large(kind, tokenizer, folder, sharpness):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "sharpness"), [("decoder", 1.0), ("encoder", 1.0), ("encoder", 2.5)])
+@pytest.mark.parametrize(
+    ("kind", "sharpness"),
+    [
+        ("encoder", 2.5),
+        pytest.param("decoder", 1.0, marks=pytest.mark.thorough),
+        pytest.param("encoder", 1.0, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_page_of_the_size_of_gpt_2_and_bert_on_128_tokens_is_under_5_mb(
     tokenizer, tmp_path, template, monkeypatch, *, kind, sharpness, capsys
 ):

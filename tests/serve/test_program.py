@@ -17,6 +17,7 @@ from clearhead.serve.program import load_program
 from clearhead.training import resume
 from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.recipe import Budget
+from tests.covering import few
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,7 +33,8 @@ def look(tmp_path):
     return made
 
 
-@pytest.mark.parametrize("name", [name for name, one in PROGRAMS.items() if one.source_vocabulary is None])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", few([name for name, one in PROGRAMS.items() if one.source_vocabulary is None], 6))
 def test_the_answer_is_what_craft_run_prints(look, name):
     ask, explorer = look(name)
     text = list(ask.program.example)
@@ -89,7 +91,7 @@ def test_the_page_is_told_what_the_program_is_and_which_head_does_what(look):
         ("sort", {"decoding", "training"}),
         ("pattern", {"decoding", "training"}),
         ("fraction-of-previous", {"decoding", "training"}),
-        ("shift", {"training"}),
+        ("shift", {"neurons", "training"}),
         ("copy", {"training"}),
     ],
 )
@@ -134,6 +136,7 @@ def changed(told, **fields):
     return {**{name: one for name, one in told.items() if name not in ("format", "sha256")}, **fields}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [

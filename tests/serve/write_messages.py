@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from clearhead.serve import messages, run_messages
+from clearhead.serve import messages, part_messages, run_messages
 
 WRITTEN = Path(__file__).parents[2] / "web/src/lib/messages.ts"
 HEADER = """\
@@ -14,7 +14,9 @@ NAMES = {"str": "string", "int": "number", "float": "number", "bool": "boolean",
 
 def typescript() -> str:
     """Return every message as a TypeScript type, in the order of the Python files."""
-    sources = [Path(str(module.__file__)).read_text(encoding="utf-8") for module in (run_messages, messages)]
+    sources = [
+        Path(str(module.__file__)).read_text(encoding="utf-8") for module in (run_messages, part_messages, messages)
+    ]
     parts = [HEADER.strip()]
     for node in [node for source in sources for node in ast.parse(source).body]:
         match node:

@@ -93,6 +93,7 @@ export class FakeSource implements Source {
       context: 64,
       step: 300,
       steps: [50, 100, 150, 200, 250, 300],
+      film: [],
       kind: "encoder-decoder",
       parameters: 683_264,
       vocabulary: 412,
@@ -512,6 +513,26 @@ export class FakeSource implements Source {
         }),
       })),
     };
+  }
+
+  embeddings(): Promise<never> {
+    return Promise.reject(new Error("This source has no tables."));
+  }
+
+  neighbours(): Promise<never> {
+    return this.embeddings();
+  }
+
+  tokenize(): Promise<never> {
+    return this.embeddings();
+  }
+
+  neurons(): Promise<never> {
+    return Promise.reject(new Error("This source has no units."));
+  }
+
+  sample(): Promise<never> {
+    return Promise.reject(new Error("This source draws nothing."));
   }
 
   async curves(after: number): Promise<Curves> {

@@ -16,6 +16,7 @@ const STATE: State = {
   query: 2,
   key: 0,
   theme: "dark",
+  beside: "#/head?source=zwei+%26+drei&head=1",
   own: { beam: "4" },
 };
 

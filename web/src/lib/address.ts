@@ -16,6 +16,9 @@ export const VIEWS: readonly ViewName[] = [
   "design",
   "spaces",
   "sequence",
+  "neurons",
+  "embeddings",
+  "tokens",
 ];
 
 export type Theme = "light" | "dark";
@@ -30,6 +33,8 @@ export interface State {
   query: number | null;
   key: number | null;
   theme: Theme | null;
+  /** The state of what it is compared with, written as an address of its own; null where nothing is said of it. */
+  beside: string | null;
   /** What a view keeps for itself, under names of its own. */
   own: Record<string, string>;
 }
@@ -46,6 +51,7 @@ const SHARED = new Set([
   "query",
   "key",
   "theme",
+  "beside",
 ]);
 
 export function write(state: State): string {
@@ -57,6 +63,7 @@ export function write(state: State): string {
   if (state.query !== null) values.set("query", String(state.query));
   if (state.key !== null) values.set("key", String(state.key));
   if (state.theme !== null) values.set("theme", state.theme);
+  if (state.beside !== null) values.set("beside", state.beside);
   for (const [name, value] of Object.entries(state.own)) if (!SHARED.has(name)) values.set(name, value);
   return `#/${state.view}?${values.toString()}`;
 }
@@ -73,6 +80,7 @@ export function read(hash: string): State {
     query: whole(values.get("query")),
     key: whole(values.get("key")),
     theme: readTheme(values.get("theme")),
+    beside: values.get("beside"),
     own: Object.fromEntries([...values].filter(([name]) => !SHARED.has(name))),
   };
 }
@@ -109,4 +117,12 @@ function readTheme(text: string | null): Theme | null {
 
 function whole(text: string | null): number | null {
   return text !== null && /^\d+$/.test(text) ? Number(text) : null;
+}
+
+/** What belongs to the page and not to one view of it: the chapter of Learn, what is solved, the projector, the language. */
+const LASTING = new Set(["learn", "solved", "projector", "lang"]);
+
+/** Return what is left of a view's own words when another view is opened. */
+export function lasting(own: Record<string, string>): Record<string, string> {
+  return Object.fromEntries(Object.entries(own).filter(([name]) => LASTING.has(name)));
 }

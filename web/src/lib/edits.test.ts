@@ -25,6 +25,29 @@ describe("heads", () => {
   });
 });
 
+describe("units of a feed-forward", () => {
+  const UP = "decoder.1.feed_forward";
+
+  it("go off by a factor of 0, each by itself, and on again", () => {
+    const both = edits.unitToggled(edits.unitToggled([], UP, 3), UP, 17);
+    expect(both).toEqual([
+      { at: UP, step: "hidden", unit: 3, times: 0 },
+      { at: UP, step: "hidden", unit: 17, times: 0 },
+    ]);
+    expect(edits.isUnitOff(both, UP, 17)).toBe(true);
+    expect(edits.isUnitOff(both, UP, 4)).toBe(false);
+    expect(edits.unitToggled(both, UP, 3)).toEqual([edits.unitOff(UP, 17)]);
+  });
+
+  it("are told by their number, and many as one", () => {
+    expect(edits.told(edits.unitOff(UP, 17), WORDS)).toBe("unit 17 off");
+    expect(edits.told({ at: UP, step: "hidden", unit: 2, query: 1, to: 3 }, WORDS)).toBe("unit 2 at “two” = 3.000");
+    expect(edits.titleOf(UP)).toBe("Decoder 1 · feed-forward");
+    const many = [1, 2, 3, 4].map((unit) => edits.unitOff(UP, unit));
+    expect(edits.groupsOf(many, () => WORDS)).toEqual([{ at: UP, words: "4 units changed", edits: many }]);
+  });
+});
+
 describe("groups", () => {
   const score = (key: number): edits.Place => ({ ...CELL, key });
   const words = (): edits.Words => WORDS;

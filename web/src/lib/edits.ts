@@ -2,6 +2,7 @@
 
 import type { EditJson, HeadChoice, StepEdit, TraceRequest, WeightingEdit } from "./source";
 import { piece, shown, siteTitle } from "./words";
+import { t } from "../text";
 
 export interface Place {
   at: string;
@@ -55,6 +56,21 @@ export function toggled(edits: readonly EditJson[], at: string, head: number): E
   return isOff(edits, at, head) ? without(edits, edit) : withEdit(edits, edit);
 }
 
+/** A hidden unit of a feed-forward off, at every token. */
+export function unitOff(at: string, unit: number): StepEdit {
+  return { at, step: "hidden", unit, times: 0 };
+}
+
+export function isUnitOff(edits: readonly EditJson[], at: string, unit: number): boolean {
+  const wanted = unitOff(at, unit);
+  return edits.some((edit) => !isSwap(edit) && sameSpot(edit, wanted) && edit.times === 0);
+}
+
+export function unitToggled(edits: readonly EditJson[], at: string, unit: number): EditJson[] {
+  const edit = unitOff(at, unit);
+  return isUnitOff(edits, at, unit) ? without(edits, edit) : withEdit(edits, edit);
+}
+
 export function scoreEdit({ at, head, query, key }: Place, to: number): StepEdit {
   return { at, step: "score", ...(head === null ? {} : { head }), query, key, to };
 }
@@ -89,14 +105,26 @@ export function withWeighting(edits: readonly EditJson[], at: string, weighting:
 
 /** The edit in a sentence's place: "head 3 off", "score of two → zwei = 5". */
 export function told(edit: EditJson, words: Words): string {
-  if (isSwap(edit)) return `weighting ${edit.weighting}`;
-  const head = edit.head == null ? "all heads" : `head ${edit.head}`;
-  if (edit.step === "context" && edit.times === 0) return `${head} off`;
-  if (edit.step === "scaled" && edit.times && edit.query == null) return `temperature ${shown(1 / edit.times, 3)}`;
+  if (isSwap(edit)) return t.edits.weighting(edit.weighting);
+  if (edit.unit != null) return toldUnit(edit, words);
+  const head = edit.head == null ? t.edits.allHeads : t.words.head(edit.head);
+  if (edit.step === "context" && edit.times === 0) return t.edits.off(head);
+  if (edit.step === "scaled" && edit.times && edit.query == null) return t.edits.temperature(shown(1 / edit.times, 3));
   const cell = `${tokenOf(edit.query, words.queries)} → ${tokenOf(edit.key, words.keys)}`;
-  if (edit.step === "allowed") return `${head}, ${cell}: ${edit.to ? "may attend" : "may not attend"}`;
+  if (edit.step === "allowed") return `${head}, ${cell}: ${edit.to ? t.edits.may : t.edits.mayNot}`;
   const change = edit.to == null ? `× ${shown(edit.times, 3)}` : `= ${shown(Number(edit.to), 4)}`;
-  return `${head}, ${edit.step} of ${cell} ${change}`;
+  return t.edits.cell(head, edit.step, cell, change);
+}
+
+function toldUnit(edit: StepEdit, words: Words): string {
+  const where = edit.query == null ? "" : t.edits.unitAt(tokenOf(edit.query, words.queries));
+  const change =
+    edit.times === 0
+      ? t.edits.unitOff
+      : edit.to == null
+        ? `× ${shown(edit.times, 3)}`
+        : `= ${shown(Number(edit.to), 4)}`;
+  return `${edit.step === "hidden" ? "" : `${edit.step}, `}${t.edits.unit(edit.unit ?? 0)}${where} ${change}`;
 }
 
 /** Edits that are told and taken back together. */
@@ -118,9 +146,10 @@ export function groupsOf(edits: readonly EditJson[], words: (at: string) => Word
   }
   return [...groups.values()].flatMap((group) => {
     if (group.length <= SINGLY) return group.map((edit) => groupOf([edit], told(edit, words(edit.at))));
-    const { step, head } = group[0] as StepEdit;
-    const which = head == null ? "all heads" : `head ${head}`;
-    return [groupOf(group, `${which}, ${step}: ${group.length} cells changed`)];
+    const { step, head, unit } = group[0] as StepEdit;
+    if (unit != null) return [groupOf(group, t.edits.units(group.length))];
+    const which = head == null ? t.edits.allHeads : t.words.head(head);
+    return [groupOf(group, t.edits.cells(which, step, group.length))];
   });
 }
 
@@ -131,6 +160,7 @@ function groupOf(edits: EditJson[], words: string): EditGroup {
 /** "decoder.1.cross" → "Decoder 1 · cross-attention", also where no trace has such a site. */
 export function titleOf(at: string): string {
   const [side, layer, slot] = at.split(".");
+  if (slot === "feed_forward") return `${side === "encoder" ? "Encoder" : "Decoder"} ${layer} · feed-forward`;
   const able = (side === "encoder" || side === "decoder") && (slot === "attention" || slot === "cross");
   return able ? siteTitle({ side, layer: Number(layer), slot }) : at;
 }
@@ -147,10 +177,11 @@ export function requestWith(request: TraceRequest, edits: EditJson[]): TraceRequ
 
 function spotOf(edit: EditJson): string {
   if (isSwap(edit)) return JSON.stringify([edit.at, "weighting"]);
-  return JSON.stringify([edit.at, edit.step, edit.head ?? null, edit.query ?? null, edit.key ?? null]);
+  const place = [edit.head ?? null, edit.query ?? null, edit.key ?? null, edit.unit ?? null];
+  return JSON.stringify([edit.at, edit.step, ...place]);
 }
 
 function tokenOf(index: number | null | undefined, tokens: string[]): string {
-  if (index == null) return "every token";
-  return tokens[index] === undefined ? `token ${index}` : `“${piece(tokens[index])}”`;
+  if (index == null) return t.edits.everyToken;
+  return tokens[index] === undefined ? t.edits.token(index) : `“${piece(tokens[index])}”`;
 }

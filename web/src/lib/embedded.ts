@@ -261,6 +261,11 @@ export class EmbeddedSource implements Source {
   positions = absent;
   decode = absent;
   curves = absent;
+  sample = absent;
+  neurons = absent;
+  embeddings = absent;
+  neighbours = absent;
+  tokenize = absent;
 
   private site(name: string): SiteMeta {
     const site = this.saved.meta.sites.find((one) => one.name === name);
@@ -444,7 +449,9 @@ function allowedRow(bits: Uint8Array | null, head: number, query: number, n_quer
 
 /** Bytes out of base64 of zlib's format; a fresh buffer, so that numbers in it are aligned. */
 export async function inflate(text: string): Promise<Uint8Array<ArrayBuffer>> {
-  const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const letters = atob(text);
+  const packed = new Uint8Array(letters.length);
+  for (let place = 0; place < packed.length; place++) packed[place] = letters.charCodeAt(place);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }

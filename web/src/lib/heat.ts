@@ -1,6 +1,6 @@
 /** Draws a matrix of any size on a canvas: the tiles seen, the tokens along both sides, the cell that is read. */
 
-import { fit, kept, levelFor, seen, type Viewport, TILE, type TilePlace, zoomed } from "./tiles";
+import { fit, kept, levelFor, seen, type Span, type Viewport, TILE, type TilePlace, zoomed } from "./tiles";
 import type { TileStore } from "./tilestore";
 
 export interface Inks {
@@ -28,7 +28,8 @@ export interface Stores {
 }
 
 const GAP = 6;
-const LEAST = 12;
+/** Pixels that a letter's line needs. */
+export const LEAST = 12;
 
 /** Where things lie on the canvas, in CSS pixels, and what is seen of the matrix. */
 export class Heat {
@@ -65,8 +66,11 @@ export class Heat {
   resize(width: number, height: number, measure: (text: string) => number): void {
     this.width = width;
     this.height = height;
-    this.left = Math.min(width * 0.26, longest(this.queryTokens, measure) + GAP * 2);
-    this.top = Math.min(height * 0.26, longest(this.keyTokens, measure) + GAP * 2);
+    // Names that have no room until somebody zooms in take less of it.
+    const small = Math.min(width / Math.max(1, this.columns), height / Math.max(1, this.rows)) < LEAST * 0.6;
+    const arrows = this.queryTokens[0]?.includes(ARROW);
+    this.left = Math.min(width * (small ? 0.16 : arrows ? 0.34 : 0.26), longest(this.queryTokens, measure) + GAP * 2);
+    this.top = Math.min(height * (small ? 0.16 : 0.26), longest(this.keyTokens, measure) + GAP * 2);
     const numbers = (count: number): number => measure(String(count - 1)) + GAP * 2;
     this.left = Math.max(this.left, numbers(this.rows));
     this.top = Math.max(this.top, numbers(this.columns));
@@ -247,7 +251,7 @@ export class Heat {
     margin: number,
   ): string {
     if (this.viewport.zoom < LEAST && place !== marked) return String(place);
-    return clipped(context, tokens[place], margin - GAP * 2);
+    return clip(tokens[place], margin - GAP * 2, (text) => context.measureText(text).width);
   }
 
   /** The places that have a label: all where there is room, else every few, and the marked one. */
@@ -262,6 +266,23 @@ export class Heat {
     const first = Math.max(0, Math.floor(start));
     const last = Math.min(count, Math.ceil(start + size / this.viewport.zoom));
     return Array.from({ length: Math.max(0, last - first + 1) }, (_, index) => first + index);
+  }
+
+  /** Where a cell lies on the canvas. */
+  boxOf({ query, key }: { query: number; key: number }): { x: number; y: number; size: number } {
+    return { x: this.xOf(key), y: this.yOf(query), size: this.viewport.zoom };
+  }
+
+  /** The cells that are seen, also in part. */
+  shown(): { queries: Span; keys: Span } {
+    const of = (start: number, size: number, count: number): Span => {
+      const first = Math.max(0, Math.floor(start + 1e-6));
+      return { first, count: Math.min(count, Math.ceil(start + size / this.viewport.zoom - 1e-6)) - first };
+    };
+    return {
+      queries: of(this.viewport.y, this.screen.height, this.rows),
+      keys: of(this.viewport.x, this.screen.width, this.columns),
+    };
   }
 
   private xOf(key: number): number {
@@ -280,7 +301,7 @@ export class Heat {
 }
 
 /** At least this many, as a number that is counted by: 1, 2, 5, 10, 20, 50 … */
-function evenly(least: number): number {
+export function evenly(least: number): number {
   if (least <= 1) return 1;
   const unit = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5, 10].map((step) => step * unit).find((step) => step >= least) ?? 10 * unit;
@@ -316,9 +337,26 @@ function line(context: CanvasRenderingContext2D, x0: number, y0: number, x1: num
   context.lineTo(x1, y1);
 }
 
-function clipped(context: CanvasRenderingContext2D, text: string, room: number): string {
-  if (context.measureText(text).width <= room) return text;
-  let short = text;
-  while (short.length > 1 && context.measureText(`${short}…`).width > room) short = short.slice(0, -1);
-  return `${short}…`;
+/** Shorten a name to the room; of "read → written" both parts. */
+export function clip(name: string, room: number, measure: (text: string) => number): string {
+  if (measure(name) <= room) return name;
+  const [read, written] = name.split(ARROW);
+  if (written === undefined) return cut(name, room, measure);
+  const arrow = measure(ARROW);
+  const half = (room - arrow) / 2;
+  const first = cut(read, Math.max(half, room - arrow - measure(written)), measure);
+  return first + ARROW + cut(written, room - arrow - measure(first), measure);
+}
+
+/** Between the token that is read and the one that is written. */
+export const ARROW = " → ";
+
+/** Cut a text to the room, with its marks of direction left in pairs. */
+function cut(text: string, room: number, measure: (text: string) => number): string {
+  if (measure(text) <= room) return text;
+  const marked = text.startsWith("\u2068") && text.endsWith("\u2069");
+  const letters = [...(marked ? text.slice(1, -1) : text)];
+  const whole = (): string => (marked ? `\u2068${letters.join("")}…\u2069` : `${letters.join("")}…`);
+  while (letters.length > 1 && measure(whole()) > room) letters.pop();
+  return whole();
 }

@@ -16,6 +16,12 @@ it("keys of the browser are left to it", () => {
 
 it("what is typed into a field is no command", () => {
   expect(takesLetters({ tagName: "INPUT" })).toBe(true);
+  expect(takesLetters({ tagName: "INPUT", type: "number" })).toBe(true);
+  expect(takesLetters({ tagName: "INPUT", type: "range" })).toBe(false);
   expect(takesLetters({ tagName: "BUTTON" })).toBe(false);
   expect(takesLetters(null)).toBe(false);
+});
+
+it("letters lead to Learn and the projector, and Esc out of it", () => {
+  expect(["l", "f", "Escape"].map((key) => commandOf({ key })?.do)).toEqual(["learn", "projector", "leave"]);
 });

@@ -9,6 +9,9 @@ export type Command =
   | { do: "text" }
   | { do: "go" }
   | { do: "theme" }
+  | { do: "learn" }
+  | { do: "projector" }
+  | { do: "leave" }
   | { do: "head"; by: 1 | -1 }
   | { do: "site"; by: 1 | -1 };
 
@@ -18,48 +21,6 @@ export interface Key {
   metaKey?: boolean;
   altKey?: boolean;
 }
-
-/** What is told in the help: the keys, and in words what they do. */
-export const HELP: { where: string; keys: [string[], string][] }[] = [
-  {
-    where: "Everywhere",
-    keys: [
-      [["1", "…", "9", "0"], "go to a view"],
-      [["/"], "type another text"],
-      [["g"], "go to a head, as L12H3"],
-      [["[", "]"], "the head before, the next"],
-      [["{", "}"], "the layer before, the next"],
-      [["t"], "light or dark"],
-      [["?"], "this help"],
-      [["Esc"], "close what lies on top"],
-    ],
-  },
-  {
-    where: "On a heat map",
-    keys: [
-      [["←", "↑", "↓", "→"], "move the cell that is read; the map follows"],
-      [["Shift", "arrows"], "pan"],
-      [["+", "−", "0"], "zoom in, zoom out, all of it"],
-      [["Enter"], "choose the cell"],
-    ],
-  },
-  {
-    where: "On the heads",
-    keys: [
-      [["←", "↑", "↓", "→"], "the next head in that direction"],
-      [["Home", "End"], "the first head, the last"],
-      [["Enter"], "open the head"],
-    ],
-  },
-  {
-    where: "On tokens and boxes",
-    keys: [
-      [["Tab"], "go to the next"],
-      [["←", "→"], "the token before, the next"],
-      [["Enter"], "choose, or go in"],
-    ],
-  },
-];
 
 /** The command of a key, if it is one; `shownViews` are the views there are, in their order. */
 export function commandOf(key: Key, shownViews: readonly ViewName[] = VIEWS): Command | null {
@@ -71,9 +32,13 @@ export function commandOf(key: Key, shownViews: readonly ViewName[] = VIEWS): Co
   return SINGLE[key.key] ?? null;
 }
 
+/** Inputs that letters mean nothing to. */
+const LETTERLESS = ["range", "checkbox", "radio", "button", "color"];
+
 /** Whether what has the focus takes letters itself. */
-export function takesLetters(element: Pick<Element, "tagName"> | null): boolean {
-  return element !== null && ["INPUT", "TEXTAREA", "SELECT"].includes(element.tagName);
+export function takesLetters(element: (Pick<Element, "tagName"> & { type?: string }) | null): boolean {
+  if (element === null || !["INPUT", "TEXTAREA", "SELECT"].includes(element.tagName)) return false;
+  return !LETTERLESS.includes(element.type ?? "");
 }
 
 const SINGLE: Record<string, Command> = {
@@ -81,6 +46,9 @@ const SINGLE: Record<string, Command> = {
   "/": { do: "text" },
   g: { do: "go" },
   t: { do: "theme" },
+  l: { do: "learn" },
+  f: { do: "projector" },
+  Escape: { do: "leave" },
   "[": { do: "head", by: -1 },
   "]": { do: "head", by: 1 },
   "{": { do: "site", by: -1 },

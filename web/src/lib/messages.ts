@@ -107,6 +107,10 @@ export interface Run {
   step: number;
   /** The steps whose checkpoints are kept. */
   steps: number[];
+  /** The steps of the training's film: weights that are kept for the explorer alone. */
+  film: number[];
+  /** The name of a second run to compare it with, which is asked under b/api/. */
+  beside?: string;
   kind: ModelKind;
   parameters: number;
   vocabulary: number;
@@ -128,6 +132,123 @@ export interface Run {
   program?: Program;
 }
 
+/** How much a unit adds to the logit of an answer at a token. */
+export interface UnitEffect {
+  id: number;
+  text: string;
+  change: number;
+}
+
+/** A hidden unit of a feed-forward at one token. */
+export interface NeuronUnit {
+  unit: number;
+  /** The values that make it, the last of them its activation, `hidden`. */
+  steps: Record<string, number>;
+  /** The length of the vector that it adds to the output: its activation times its output weights. */
+  norm: number;
+  /** How much of the output that vector is; all units and the bias make 1. */
+  share: number;
+  promotes: UnitEffect[];
+  suppresses: UnitEffect[];
+}
+
+export interface Neurons {
+  at: string;
+  token: number;
+  d_ff: number;
+  /** Units whose activation is above 0. */
+  active: number;
+  /** The fewest units whose norms are half of all norms. */
+  half: number;
+  bias: number;
+  units: NeuronUnit[];
+  /** How the activation is made. */
+  formula: string;
+  /** Why no unit promotes an answer; "" where they do. */
+  silent: string;
+}
+
+/** A table with a vector for every token. */
+export interface TableFacts {
+  /** "encoder.embedding", "decoder.embedding", or "output": the unembedding, where it is not the same table. */
+  name: string;
+  /** Whether the output reads the same table. */
+  tied: boolean;
+}
+
+/** The vectors of all tokens along the two directions in which they differ most (PCA). */
+export interface EmbeddingMap {
+  table: string;
+  tables: TableFacts[];
+  d_model: number;
+  /** The shares of the variance along the two directions. */
+  explained: number[];
+  points: [number, number][];
+  tokens: string[];
+}
+
+export interface Neighbour {
+  id: number;
+  text: string;
+  cosine: number;
+}
+
+export interface TableNeighbours {
+  table: string;
+  /** The length of the token's own vector. */
+  length: number;
+  near: Neighbour[];
+}
+
+/** The tokens whose vectors point most nearly the same way, in every table of the same vocabulary. */
+export interface Neighbours {
+  token: number;
+  text: string;
+  tables: TableNeighbours[];
+}
+
+/** A part of a token: a character or byte, or two parts that were merged. */
+export interface MergePart {
+  text: string;
+  left: number | null;
+  right: number | null;
+  /** Which merge it is, in the order in which they were learned. */
+  rank: number | null;
+}
+
+export interface TextToken {
+  id: number;
+  text: string;
+  bytes: number[];
+  start: number;
+  /** From which character of the text to which. */
+  stop: number;
+  unknown: boolean;
+  special: boolean;
+  /** Its log-probability among the pieces of a Unigram tokeniser; null for other kinds. */
+  score: number | null;
+}
+
+/** A text and its tokens, word by word. */
+export interface TokenizedText {
+  field: string;
+  /** The fields of the run that have a tokeniser of their own. */
+  fields: string[];
+  text: string;
+  words: TextToken[][];
+  /** By the id of a token: its parts and how they were merged, itself last; not of every token. */
+  trees: Record<string, MergePart[]>;
+  /** How it cuts words: BPE, Unigram, WordPiece or WordLevel. */
+  model: string;
+  merges: number;
+  vocabulary: number;
+  lower: boolean;
+  characters: number;
+  n_bytes: number;
+  tokens: number;
+  unknown: number;
+}
+
 /** A change of one step of one site: a head off is {step: "context", head, times: 0}. */
 export interface StepEdit {
   at: string;
@@ -135,6 +256,7 @@ export interface StepEdit {
   head?: number | null;
   query?: number | null;
   key?: number | null;
+  unit?: number | null;
   to?: number | boolean | null;
   times?: number | null;
 }
@@ -444,6 +566,47 @@ export interface Decoded {
   nodes: DecodeNode[];
   best: number[];
   outputs: DecodeOutput[];
+  source_tokens: string[];
+  cross: CrossWeights[] | null;
+  edits: (StepEdit | WeightingEdit)[];
+}
+
+/** A token that could have come next: its probability, and the one it was drawn with. */
+export interface SampleCandidate {
+  id: number;
+  text: string;
+  p: number;
+  /** After the temperature and the cuts; 0 where it was cut. */
+  after: number;
+  /** What cut it: top-k, top-p, or a rule that it may never come; "" where it could be drawn. */
+  cut: "" | "top_k" | "top_p" | "never";
+}
+
+/** One token that was drawn, or taken as the likeliest, and what it was drawn from. */
+export interface SampleStep {
+  token: number;
+  text: string;
+  p: number;
+  after: number;
+  /** The random number in [0, 1): the token is the one in whose stretch of the probabilities it lies. */
+  drawn: number | null;
+  /** Where that stretch begins: the sum of the probabilities of all likelier tokens. */
+  begins: number;
+  /** The number of tokens that could be drawn. */
+  left: number;
+  candidates: SampleCandidate[];
+}
+
+/** Text that was sampled, token by token: the same as the library's for the same seed. */
+export interface Sampled {
+  steps: SampleStep[];
+  text: string;
+  /** After each step, how many characters of the text are certain. */
+  ends: number[];
+  ids: number[];
+  ended: boolean;
+  /** The most new tokens that there can be. */
+  room: number;
   source_tokens: string[];
   cross: CrossWeights[] | null;
   edits: (StepEdit | WeightingEdit)[];

@@ -1,6 +1,7 @@
 /** Names of heads, short and long, and the way from what somebody types to the head that is meant. */
 
 import type { SiteMeta } from "./source";
+import { t } from "../text";
 
 /** The kinds of attention: within the encoder, within the decoder, and from the decoder to the encoder. */
 export type Kind = "encoder" | "decoder" | "cross";
@@ -13,9 +14,9 @@ export interface Group {
 }
 
 const TITLES: Record<Kind, string> = {
-  encoder: "Encoder self-attention",
-  decoder: "Decoder self-attention",
-  cross: "Cross-attention",
+  encoder: t.words.encoderSelf,
+  decoder: t.words.decoderSelf,
+  cross: t.words.crossSelf,
 };
 const LETTERS: Record<Kind, string> = { encoder: "E", decoder: "D", cross: "C" };
 /** `L` is the layer of whatever kind is looked at; `H` a head of the layer that is looked at. */
@@ -51,20 +52,18 @@ export function placeOf(
   const only = HEAD_ONLY.exec(typed);
   if (only) return headOf(now.site, Number(only[1]));
   const found = TYPED.exec(typed);
-  if (!found)
-    return { problem: `Type a head as ${shortName(now.site, now.head, groups)}: its layer, then its number.` };
+  if (!found) return { problem: t.words.typeHead(shortName(now.site, now.head, groups)) };
   const kind = kindFrom(found[1]) ?? kindOf(now.site);
   const group = groups.find((one) => one.kind === kind);
-  if (group === undefined) return { problem: `This model has no ${TITLES[kind].toLowerCase()}.` };
+  if (group === undefined) return { problem: t.words.noKind(TITLES[kind]) };
   const site = group.sites.find((one) => one.layer === Number(found[2]));
-  if (site === undefined)
-    return { problem: `There is no layer ${found[2]}: there are ${group.sites.length}, counted from 0.` };
+  if (site === undefined) return { problem: t.words.noLayer(found[2], group.sites.length) };
   return headOf(site, found[3] === undefined ? Math.min(now.head, site.n_heads - 1) : Number(found[3]));
 }
 
 function headOf(site: SiteMeta, head: number): { site: SiteMeta; head: number } | { problem: string } {
   if (head < site.n_heads) return { site, head };
-  return { problem: `There is no head ${head}: this layer has ${site.n_heads}, counted from 0.` };
+  return { problem: t.words.noHead(head, site.n_heads) };
 }
 
 function kindFrom(letters: string | undefined): Kind | null {

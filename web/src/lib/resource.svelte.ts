@@ -6,7 +6,7 @@ import { untrack } from "svelte";
 export type Answer<Value> = Promise<Value> | AsyncIterable<Value> | null;
 
 export interface Options {
-  /** Forgets the former answer as soon as something else is asked; without it, it stays until the next one is there. */
+  /** Forgets the former answer if the next one is not there at once; without it, it stays until the next one is there. */
   reset?: boolean;
   /** Called with every error but those of what was aborted. */
   onerror?: (error: unknown) => void;
@@ -34,28 +34,41 @@ export function resource<Value>(
   let error = $state<string | null>(null);
   let loading = $state(false);
   let reloads = $state(0);
+  /** What is cached answers before this: then nothing is taken off the page only to be drawn again. */
+  let forgetting: ReturnType<typeof setTimeout> | undefined;
 
   $effect(() => {
     void reloads;
     const stop = new AbortController();
     const answer = ask(stop.signal);
     untrack(() => {
-      if (reset) value = null;
+      if (reset && answer !== null) forgetting = setTimeout(forget);
+      else if (reset) value = null;
       if (reset || answer === null) error = null;
       loading = answer !== null;
       if (answer !== null) void follow(answer, stop.signal);
     });
-    return () => stop.abort();
+    return () => {
+      clearTimeout(forgetting);
+      stop.abort();
+    };
   });
+
+  function forget(): void {
+    value = null;
+  }
 
   async function follow(answer: NonNullable<Answer<Value>>, signal: AbortSignal): Promise<void> {
     try {
       for await (const found of Symbol.asyncIterator in answer ? answer : once(answer)) {
         if (signal.aborted) return;
+        clearTimeout(forgetting);
         [value, error] = [found, null];
       }
     } catch (reason) {
       if (signal.aborted) return;
+      clearTimeout(forgetting);
+      if (reset) value = null;
       error = reason instanceof Error ? reason.message : String(reason);
       onerror?.(reason);
     }
@@ -78,16 +91,24 @@ export function resource<Value>(
   };
 }
 
-/** Asks for each name after the other, and gives what has come so far. */
+/** Asks for each name after the other, and gives what has come so far; what is cached is given together. */
 export async function* inTurn<Name, Found>(
   names: readonly Name[],
   ask: (name: Name) => Promise<Found>,
 ): AsyncGenerator<Map<Name, Found>> {
-  let found = new Map<Name, Found>();
+  const found = new Map<Name, Found>();
+  let given = 0;
   for (const name of names) {
-    found = new Map(found).set(name, await ask(name));
-    yield found;
+    const answer = ask(name).then((one) => void found.set(name, one));
+    answer.catch(() => {}); // it is waited for below
+    for (let turn = 0; turn < TURNS && !found.has(name); turn++) await null;
+    if (!found.has(name) && found.size > given) {
+      yield new Map(found);
+      given = found.size;
+    }
+    await answer;
   }
+  if (found.size > given) yield new Map(found);
 }
 
 /** Asks for all names at once, and gives what has come so far. */
@@ -95,15 +116,19 @@ export async function* together<Name, Found>(
   names: readonly Name[],
   ask: (name: Name) => Promise<Found>,
 ): AsyncGenerator<Map<Name, Found>> {
-  let found = new Map<Name, Found>();
-  const waiting = new Map(names.map((name) => [name, ask(name).then((answer) => ({ name, answer }))]));
+  const found = new Map<Name, Found>();
+  const waiting = new Map(names.map((name) => [name, ask(name).then((answer) => void found.set(name, answer))]));
   while (waiting.size > 0) {
-    const { name, answer } = await Promise.race(waiting.values());
-    waiting.delete(name);
-    found = new Map(found).set(name, answer);
-    yield found;
+    await Promise.race(waiting.values());
+    // What was asked for before answers at once: all of it is given together, so that it is drawn once.
+    for (let turn = 0; turn < TURNS && found.size < names.length; turn++) await null;
+    for (const name of found.keys()) waiting.delete(name);
+    yield new Map(found);
   }
 }
+
+/** More than the promises that a cached answer passes through. */
+const TURNS = 8;
 
 async function* once<Value>(answer: Promise<Value>): AsyncGenerator<Value> {
   yield await answer;

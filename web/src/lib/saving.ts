@@ -58,20 +58,53 @@ export function svgText(svg: SVGSVGElement): string {
 }
 
 export function saveSvg(svg: SVGSVGElement, words: string): void {
-  download(new Blob([svgText(svg)], { type: "image/svg+xml" }), fileName(words, "svg"));
+  saveText(svgText(svg), "image/svg+xml", words, "svg");
 }
 
-type Painter = () => Promise<HTMLCanvasElement>;
+type Painter = () => Promise<string>;
 const painters = new WeakMap<HTMLCanvasElement, Painter>();
 
-/** Names what is saved in place of a canvas: a finer picture, with what the page tells beside it. */
+/** Names what is saved in place of a canvas: a drawing (SVG text) with what the page tells beside it. */
 export function savedAs(canvas: HTMLCanvasElement, paint: Painter): void {
   painters.set(canvas, paint);
 }
 
+/** How many times as fine as on the page a drawing is painted. */
+const FINENESS = 2;
+/** The most pixels along a side of a canvas: browsers draw nothing on larger ones. */
+const MOST_PIXELS = 12_000;
+
+/** Paints a drawing. It must need nothing from elsewhere: an image loads nothing. */
+export async function paintSvg(text: string): Promise<HTMLCanvasElement> {
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+  await image.decode();
+  const fineness = Math.min(FINENESS, MOST_PIXELS / Math.max(image.naturalWidth, image.naturalHeight));
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.round(image.naturalWidth * fineness);
+  canvas.height = Math.round(image.naturalHeight * fineness);
+  canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas;
+}
+
 export async function savePng(canvas: HTMLCanvasElement, words: string): Promise<void> {
-  const picture = await (painters.get(canvas)?.() ?? canvas);
+  const paint = painters.get(canvas);
+  const picture = paint ? await paintSvg(await paint()) : canvas;
   picture.toBlob((blob) => blob && download(blob, fileName(words, "png")), "image/png");
+}
+
+export function saveText(text: string, type: string, words: string, kind: string): void {
+  download(new Blob([text], { type }), fileName(words, kind));
+}
+
+/** Puts a text where it can be pasted from; false where the browser does not let a page do so. */
+export async function copyText(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** Saves the picture inside an element: the one marked `data-picture`, else its first drawing. */

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 
-import { differenceScale, linear, shareOf, ticksOf, weightScale } from "./scale";
+import { chooseScale, differenceScale, linear, scaleFor, shareOf, ticksOf, weightScale } from "./scale";
 import type { Matrix } from "./source";
 
 function matrix(n: number, weight: (query: number, key: number) => number): Matrix {
@@ -11,7 +11,7 @@ const causal = (query: number, key: number): number => (key <= query ? 1 / (quer
 
 it("a causal map of 400 tokens is not blank: the first row does not set the scale", () => {
   const scale = weightScale(matrix(400, causal));
-  expect(scale).toMatchObject({ root: true, clipped: true });
+  expect(scale).toMatchObject({ kind: "root", clipped: true });
   expect(shareOf(1 / 400, scale)).toBeGreaterThan(0.2);
   expect(shareOf(1 / 200, scale)).toBeGreaterThan(shareOf(1 / 400, scale) + 0.05);
   expect(shareOf(1, scale)).toBe(1);
@@ -45,10 +45,40 @@ it("small differences are seen", () => {
 });
 
 it("the ticks lie where their numbers are coloured", () => {
-  const scale = { low: 0, high: 0.02, root: true, clipped: true };
+  const scale = { low: 0, high: 0.02, kind: "root" as const, clipped: true };
   expect(ticksOf(scale)).toEqual([
     { value: 0, share: 0 },
     { value: 0.005, share: 0.5 },
     { value: 0.02, share: 1 },
   ]);
+});
+
+it("a map of more than 64 keys has a scale for each row, unless another is asked for", () => {
+  expect([64, 65].map((keys) => chooseScale(null, keys))).toEqual(["linear", "row"]);
+  expect(chooseScale("log", 400)).toBe("log");
+  expect(chooseScale("nonsense", 5)).toBe("linear");
+});
+
+it("the linear scale is linear, also where the square root would show more", () => {
+  const scale = scaleFor("linear", matrix(12, causal));
+  expect(shareOf(0.25, scale)).toBeCloseTo(0.25);
+});
+
+it("the logarithmic scale has four powers of ten, and what is below them is as blank as nothing", () => {
+  const scale = scaleFor(
+    "log",
+    matrix(3, (query, key) => (query === key ? 1 : 0)),
+  );
+  expect([1, 0.1, 0.01, 0.001, 0.0001, 0.00001, 0].map((value) => shareOf(value, scale))).toEqual([
+    1,
+    expect.closeTo(0.75),
+    expect.closeTo(0.5),
+    expect.closeTo(0.25),
+    0,
+    0,
+    0,
+  ]);
+  const ticks = ticksOf(scale);
+  expect(ticks.map(({ share }) => share)).toEqual([0, expect.closeTo(0.5), 1]);
+  expect(ticks.map(({ value }) => value)).toEqual([0.0001, expect.closeTo(0.01), 1]);
 });

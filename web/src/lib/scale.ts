@@ -1,4 +1,4 @@
-/** How a number becomes a colour: linear or by its square root, up to an end that the legend states. */
+/** How a number becomes a colour: linear, by its square root or its logarithm, or as a share of its row's highest. */
 
 import { topOf } from "./colours";
 import type { Matrix } from "./source";
@@ -6,22 +6,45 @@ import type { Matrix } from "./source";
 export interface ColourScale {
   low: number;
   high: number;
-  /** Whether a colour goes by the square root of the number, so that small ones are told apart. */
-  root: boolean;
+  /** How a colour goes from the low end to the high one; by "row", numbers are shares of the highest of their row. */
+  kind: "linear" | "root" | "log" | "row";
   /** Whether there are numbers past the end: they have its colour. */
   clipped: boolean;
 }
 
+/** The scales that a reader can choose for a map. */
+export const SCALES = ["linear", "row", "log"] as const;
+export type ScaleChoice = (typeof SCALES)[number];
+
+/** Beyond this many keys a map has a scale for each row: on one scale for all, most rows would be blank. */
+export const MANY_KEYS = 64;
+/** A logarithmic scale ends this many powers of ten below its high end. */
+export const DECADES = 4;
+
+/** Return the scale of a map: the one that was asked for, else linear for few keys and per row for many. */
+export function chooseScale(asked: string | null, keys: number): ScaleChoice {
+  return SCALES.find((name) => name === asked) ?? (keys > MANY_KEYS ? "row" : "linear");
+}
+
 /** A scale between two given numbers. */
 export function linear(low: number, high: number): ColourScale {
-  return { low, high, root: false, clipped: false };
+  return { low, high, kind: "linear", clipped: false };
+}
+
+/** Return the scale for weights that a choice stands for; `weights` has the highest of every row. */
+export function scaleFor(choice: ScaleChoice, weights: Matrix): ColourScale {
+  if (choice === "row") return { low: 0, high: 1, kind: "row", clipped: false };
+  if (choice === "linear") return { ...weightScale(weights), kind: "linear" };
+  const high = topOf(Math.max(0, ...rowMaxima(weights)));
+  return { low: high / 10 ** DECADES, high, kind: "log", clipped: false };
 }
 
 /** Where a number lies on a scale, from 0 to 1. */
-export function shareOf(value: number, { low, high, root }: ColourScale): number {
+export function shareOf(value: number, { low, high, kind }: ColourScale): number {
   if (!(high > low) || Number.isNaN(value)) return 0;
+  if (kind === "log") return value > low ? Math.min(1, Math.log(value / low) / Math.log(high / low)) : 0;
   const share = Math.min(1, Math.max(0, (value - low) / (high - low)));
-  return root ? Math.sqrt(share) : share;
+  return kind === "root" ? Math.sqrt(share) : share;
 }
 
 /**
@@ -37,7 +60,8 @@ export function weightScale(weights: Matrix): ColourScale {
   if (highest === undefined) return linear(0, 1);
   const most = quantile(maxima, 0.9);
   const high = topOf(most * 4 >= highest ? highest : most);
-  return { low: 0, high, root: quantile(maxima, 0.5) < high / 2, clipped: highest > high * (1 + 1e-6) };
+  const kind = quantile(maxima, 0.5) < high / 2 ? "root" : "linear";
+  return { low: 0, high, kind, clipped: highest > high * (1 + 1e-6) };
 }
 
 /** A scale for differences: as far below 0 as above. */
@@ -48,8 +72,10 @@ export function differenceScale(numbers: Matrix): ColourScale {
 
 /** The numbers beside a colour bar, each with its place along it. */
 export function ticksOf(scale: ColourScale): { share: number; value: number }[] {
-  const middle = (scale.low + scale.high) / 2;
-  const values = scale.root ? [scale.low, scale.high / 4, scale.high] : [scale.low, middle, scale.high];
+  const { low, high, kind } = scale;
+  const middle = (low + high) / 2;
+  const values =
+    kind === "log" ? [low, Math.sqrt(low * high), high] : kind === "root" ? [low, high / 4, high] : [low, middle, high];
   return values.map((value) => ({ value, share: shareOf(value, scale) }));
 }
 

@@ -13,14 +13,20 @@ import {
   type Decoded,
   type DecodeRequest,
   type Effects,
+  type EmbeddingMap,
   type HeadChoice,
   type Lens,
   type Matrix,
   type Meta,
+  type Neighbours,
+  type Neurons,
+  type NeuronsRequest,
   type Positions,
   type Readings,
   type Row,
   type Run,
+  type Sampled,
+  type SampleRequest,
   type Sentence,
   type Sequence,
   type SideName,
@@ -31,6 +37,7 @@ import {
   type TermsRequest,
   type Thumbs,
   type TileRequest,
+  type TokenizedText,
   type TraceRequest,
   type VectorRequest,
   type ViewName,
@@ -51,6 +58,9 @@ const ALL: readonly ViewName[] = [
   "design",
   "spaces",
   "sequence",
+  "neurons",
+  "embeddings",
+  "tokens",
 ];
 
 type Values = Record<string, string | number>;
@@ -59,14 +69,16 @@ type Make<Answer> = (signal: AbortSignal) => Promise<Answer>;
 /** What was answered lately, and is not asked for again. */
 class Kept {
   readonly requests = new Cache<TraceRequest>(64);
-  readonly metas = new Cache<Shared<Meta>>(16);
-  readonly small = new Cache<Shared<unknown>>(400);
-  /** The map and what stands beside it ask for the same ones. */
-  readonly tiles = new Cache<Shared<Matrix>>(8);
+  /** One text at every step of a film, and a few more. */
+  readonly metas = new Cache<Shared<Meta>>(48);
+  readonly small = new Cache<Shared<unknown>>(1000);
+  /** The map and what stands beside it ask for the same ones, and a film has those of every step. By their bytes. */
+  readonly tiles = new Cache<Shared<Matrix>>(32 * 2 ** 20);
 }
 
 export class ServerSource implements Source {
   readonly views = ALL;
+  readonly everyStep = true;
 
   constructor(
     private readonly base = "api/",
@@ -74,6 +86,10 @@ export class ServerSource implements Source {
     private readonly kept = new Kept(),
     private readonly signal?: AbortSignal,
   ) {}
+
+  other(): ServerSource {
+    return new ServerSource(`b/${this.base}`, this.fetcher);
+  }
 
   during(signal: AbortSignal): ServerSource {
     return new ServerSource(this.base, this.fetcher, this.kept, signal);
@@ -94,7 +110,7 @@ export class ServerSource implements Source {
   tile(id: string, request: TileRequest): Promise<Matrix> {
     const make = async (signal: AbortSignal): Promise<Matrix> =>
       matrix(await this.ofTrace(id, "tile", { ...request }, signal));
-    return this.remember(this.kept.tiles, `${id} ${JSON.stringify(request)}`, make);
+    return this.remember(this.kept.tiles, `${id} ${JSON.stringify(request)}`, make, (tile) => tile.data.byteLength);
   }
 
   thumbs(id: string, site: string): Promise<Thumbs> {
@@ -179,6 +195,31 @@ export class ServerSource implements Source {
     return this.json("curves", { after }, { signal: this.signal });
   }
 
+  sample(request: SampleRequest): Promise<Sampled> {
+    return this.once(`sample ${JSON.stringify(request)}`, (signal) =>
+      this.json("sample", {}, { signal, body: request }),
+    );
+  }
+
+  neurons(id: string, request: NeuronsRequest): Promise<Neurons> {
+    return this.part(id, "neurons", { ...request });
+  }
+
+  embeddings(table: string | null, step: number | null): Promise<EmbeddingMap> {
+    const values = { ...(table === null ? {} : { table }), ...(step === null ? {} : { step }) };
+    return this.once(`embeddings ${JSON.stringify(values)}`, (signal) => this.json("embeddings", values, { signal }));
+  }
+
+  neighbours(table: string, token: number, step: number | null): Promise<Neighbours> {
+    const values = { table, token, ...(step === null ? {} : { step }) };
+    return this.once(`neighbours ${JSON.stringify(values)}`, (signal) => this.json("neighbours", values, { signal }));
+  }
+
+  tokenize(text: string, field: string | null): Promise<TokenizedText> {
+    const body = { text, ...(field === null ? {} : { field }) };
+    return this.once(`tokenize ${JSON.stringify(body)}`, (signal) => this.json("tokenize", {}, { signal, body }));
+  }
+
   private async post(request: TraceRequest, signal: AbortSignal): Promise<Meta> {
     const meta = await this.json<Meta>("trace", {}, { signal, body: request });
     this.kept.requests.set(meta.id, request);
@@ -195,12 +236,19 @@ export class ServerSource implements Source {
   }
 
   /** A request kept under its name; one that fails or is aborted is forgotten, so that it is tried again. */
-  private remember<Answer>(cache: Cache<Shared<Answer>>, name: string, make: Make<Answer>): Promise<Answer> {
+  private remember<Answer>(
+    cache: Cache<Shared<Answer>>,
+    name: string,
+    make: Make<Answer>,
+    sizeOf?: (answer: Answer) => number,
+  ): Promise<Answer> {
     if (this.signal?.aborted) return Promise.reject(this.signal.reason);
     const known = cache.get(name);
     if (known !== undefined) return known.wait(this.signal);
     const made = new Shared(make, () => cache.get(name) === made && cache.delete(name));
     cache.set(name, made);
+    if (sizeOf !== undefined)
+      made.settled((answer) => cache.get(name) === made && cache.set(name, made, sizeOf(answer)));
     return made.wait(this.signal);
   }
 
@@ -240,14 +288,19 @@ class Shared<Answer> {
   private readonly stop = new AbortController();
   private readonly answer: Promise<Answer>;
   private waiting = 0;
-  private settled = false;
+  private done = false;
 
   constructor(
     make: Make<Answer>,
     private readonly forget: () => void,
   ) {
     this.answer = make(this.stop.signal);
-    this.answer.then(() => (this.settled = true), forget);
+    this.answer.then(() => (this.done = true), forget);
+  }
+
+  /** Calls back with the answer; an error is told to those who wait. */
+  settled(told: (answer: Answer) => void): void {
+    this.answer.then(told, () => {});
   }
 
   wait(signal?: AbortSignal): Promise<Answer> {
@@ -258,7 +311,7 @@ class Shared<Answer> {
 
   private leave(): void {
     this.waiting--;
-    if (this.waiting > 0 || this.settled) return;
+    if (this.waiting > 0 || this.done) return;
     this.forget();
     this.stop.abort();
   }

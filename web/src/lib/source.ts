@@ -9,18 +9,23 @@ import type {
   Curves,
   Decoded,
   Effects,
+  EmbeddingMap,
   Lens,
   Meta,
+  Neighbours,
+  Neurons,
   Positions,
   Readings,
   Row,
   Run,
+  Sampled,
   Sentence,
   Sequence,
   SideName,
   Spaces,
   StepEdit,
   Stream,
+  TokenizedText,
   WeightingEdit,
 } from "./messages";
 
@@ -46,7 +51,10 @@ export type ViewName =
   | "training"
   | "design"
   | "spaces"
-  | "sequence";
+  | "sequence"
+  | "neurons"
+  | "embeddings"
+  | "tokens";
 
 export interface BoxRequest {
   box: string;
@@ -85,6 +93,8 @@ export interface TileRequest {
   level: number;
   row: number;
   column: number;
+  /** The attention rollout up to the site in the place of a head. */
+  rollout?: 1;
 }
 
 /** Small pictures of all heads of a site, head by head, row by row: 254 × √weight; 255 where all keys are masked. */
@@ -109,6 +119,28 @@ export interface DecodeRequest {
   step?: number | null;
 }
 
+export interface SampleRequest {
+  source: string;
+  mode: "greedy" | "sample";
+  temperature?: number;
+  top_k?: number | null;
+  top_p?: number;
+  seed?: number;
+  candidates?: number;
+  max_new?: number;
+  edits?: EditJson[];
+  step?: number | null;
+}
+
+export interface NeuronsRequest {
+  /** The feed-forward: "decoder.0.feed_forward". */
+  at: string;
+  token: number;
+  most: number;
+  /** A unit that is wanted wherever it ranks. */
+  unit?: number;
+}
+
 export type VectorRequest = { site: string; head: number; role: VectorRole } | { name: string };
 
 /** What went wrong, in words fit for the page. */
@@ -128,6 +160,10 @@ export interface Source {
   readonly views: readonly ViewName[];
   /** What to open on, where the address says nothing. */
   readonly shown?: { site: string; head: HeadChoice };
+  /** True where it can be asked for the weights of every step that the run has kept. */
+  readonly everyStep?: boolean;
+  /** The source of the second run, where `run` says that there is one. */
+  other?(): Source;
   /** The same source, whose requests are aborted with the signal unless somebody else waits for them too. */
   during(signal: AbortSignal): Source;
   /** Whether every step of a site can be asked for; where not, there are only its weights. */
@@ -154,4 +190,11 @@ export interface Source {
   positions(n: number): Promise<Positions>;
   decode(request: DecodeRequest): Promise<Decoded>;
   curves(after: number): Promise<Curves>;
+  sample(request: SampleRequest): Promise<Sampled>;
+  neurons(id: string, request: NeuronsRequest): Promise<Neurons>;
+  /** The map of a table; the first one's where none is named. */
+  embeddings(table: string | null, step: number | null): Promise<EmbeddingMap>;
+  neighbours(table: string, token: number, step: number | null): Promise<Neighbours>;
+  /** A text's tokens, by the tokeniser of a field; of the first where none is named. */
+  tokenize(text: string, field: string | null): Promise<TokenizedText>;
 }

@@ -2,7 +2,7 @@
 
 import { getContext, setContext } from "svelte";
 
-import { read, type State, type Theme, write } from "./address";
+import { lasting, read, type State, type Theme, write } from "./address";
 import { requestWith, sameEdits } from "./edits";
 import { begun, did, type History, redone, undone } from "./history";
 import { type Answer, type Resource, resource } from "./resource.svelte";
@@ -35,7 +35,44 @@ interface Asking {
   push: boolean;
   /** Whether the edits are left out of what is shown. */
   unchanged: boolean;
+  /** The source it is asked of, where the request may be aborted. */
+  source?: Source;
+  /** True where the address is written only when nothing has changed for a while: browsers take few changes a second. */
+  late?: boolean;
 }
+
+/** Where an explorer's state is kept: in the page's address, or, of the second of two, within that of the first. */
+export interface AddressBar {
+  read(): string;
+  /** `moved`: it is a step of the browser's history. */
+  write(address: string, moved: boolean): void;
+  /** Calls back when the reader goes back or forth. */
+  follow(changed: () => void): void;
+}
+
+/** The address that was last written or followed. Where another stands, somebody has gone there and its event is still to
+ * come: an answer that comes first must not write the address of before over it. */
+let settled = "";
+const PAGE_BAR: AddressBar = {
+  read: () => location.hash,
+  write(address, moved) {
+    if (location.hash !== settled) return;
+    if (moved) history.pushState(null, "", address);
+    else history.replaceState(null, "", address);
+    settled = location.hash;
+  },
+  follow(changed) {
+    settled = location.hash;
+    addEventListener("hashchange", () => {
+      settled = location.hash;
+      changed();
+    });
+  },
+};
+
+/** The address says that nothing is to be compared, also where the server has a second run. */
+export const CLOSED = "off";
+const REST = 250;
 
 export class Explorer {
   readonly source: Source;
@@ -58,8 +95,15 @@ export class Explorer {
   /** True while a trace is being made. */
   busy = $state(false);
   own = $state.raw<Record<string, string>>({});
+  /** The state of what it is compared with, as an address; null or CLOSED where nothing is. */
+  beside = $state<string | null>(null);
+  /** Whether a second one can be opened beside it. */
+  comparable = false;
   private machineDark = $state(false);
+  private readonly bar: AddressBar;
   private asked = 0;
+  private stepping = new AbortController();
+  private resting: ReturnType<typeof setTimeout> | undefined;
   private awaited: History | null = null;
 
   readonly edits: EditJson[] = $derived(this.request?.edits ?? []);
@@ -77,8 +121,17 @@ export class Explorer {
   readonly queryTokens: string[] = $derived(this.site === null ? [] : this.tokens(this.site.query_side));
   readonly keyTokens: string[] = $derived(this.site === null ? [] : this.tokens(this.site.key_side));
 
-  constructor(source: Source) {
+  /** The steps whose weights can be looked at: the film's frames, the kept checkpoints, and the run's own. */
+  readonly steps: number[] = $derived(stepsOf(this.run));
+  readonly step: number | null = $derived(this.request?.step ?? this.run?.step ?? null);
+  /** True where another step than the run's own is shown with the output that it writes itself. */
+  readonly ownOutput: boolean = $derived(
+    this.run?.target === "writes" && this.step !== this.run.step && this.request?.target == null,
+  );
+
+  constructor(source: Source, bar: AddressBar = PAGE_BAR) {
     this.source = source;
+    this.bar = bar;
   }
 
   side(name: SideName): SideMeta | null {
@@ -95,12 +148,12 @@ export class Explorer {
 
   /** Reads the address, then the run, then traces what the address or the run's first example says. */
   async start(): Promise<void> {
-    const state = read(location.hash);
+    const state = read(this.bar.read());
     this.apply(state);
     this.request = state.request;
     this.openOn(this.source.shown);
     this.followMachine();
-    addEventListener("hashchange", () => this.followAddress());
+    this.bar.follow(() => this.followAddress());
     try {
       this.run = await this.source.run();
     } catch (error) {
@@ -124,9 +177,30 @@ export class Explorer {
   }
 
   /** Traces a text that somebody typed or chose: another text is a step in the browser's history. */
-  submit(source: string, target: TraceRequest["target"]): Promise<void> {
+  async submit(source: string, target: TraceRequest["target"]): Promise<void> {
+    const kept = target === null && Array.isArray(this.request?.target) && this.step !== this.run?.step;
     const request = { ...this.request, source, target };
-    return this.load(request, { push: true, unchanged: this.keepsUnchanged(request) });
+    await this.load(request, { push: true, unchanged: this.keepsUnchanged(request) });
+    if (kept && this.step !== null) await this.goToStep(this.step, true);
+  }
+
+  /** Shows the same text with the weights of another step. `keepOutput`: what the model writes at its own step stays the
+   * target, as each step would write another text and no two could be compared; it is kept unless the reader has chosen
+   * that each step writes its own. What was asked for last is shown. */
+  async goToStep(step: number, keepOutput = !this.ownOutput): Promise<void> {
+    const [request, run] = [this.request, this.run];
+    if (request === null || run === null || !this.steps.includes(step)) return;
+    this.stepping.abort();
+    const { signal } = (this.stepping = new AbortController());
+    const source = this.source.during(signal);
+    const wanted = { ...request, step: step === run.step ? null : step };
+    const asking = { push: false, unchanged: this.keepsUnchanged(wanted), source, late: true };
+    if (!keepOutput && Array.isArray(wanted.target)) wanted.target = null;
+    if (run.target !== "writes" || !keepOutput || wanted.target != null) return this.load(wanted, asking);
+    const mine = ++this.asked;
+    const own = await source.trace({ edits: [], ...request, target: null, step: null }).catch(() => null);
+    if (mine !== this.asked) return;
+    await this.load({ ...wanted, target: own?.sides.decoder?.ids.slice(1) ?? null }, asking);
   }
 
   /** Shows the model without the edits, or with them again. */
@@ -160,16 +234,16 @@ export class Explorer {
   }
 
   /** What was asked later wins; the page keeps what it shows until the answer is there. */
-  private async load(request: TraceRequest, { push, unchanged }: Asking): Promise<void> {
+  private async load(request: TraceRequest, { source = this.source, ...asking }: Asking): Promise<void> {
     const mine = ++this.asked;
     const whole = { edits: [], step: null, target: null, ...request };
-    const plain = unchanged && whole.edits.length > 0 && !COMPARING.includes(this.view);
+    const plain = asking.unchanged && whole.edits.length > 0 && !COMPARING.includes(this.view);
     this.busy = true;
     this.error = null;
     try {
-      const meta = await this.source.trace(plain ? requestWith(whole, []) : whole);
+      const meta = await source.trace(plain ? requestWith(whole, []) : whole);
       const made = plain ? whole : requestWith(whole, meta.edits);
-      if (mine === this.asked) this.accept(made, meta, { push, unchanged: plain });
+      if (mine === this.asked) this.accept(made, meta, { ...asking, unchanged: plain });
     } catch (error) {
       if (mine === this.asked) this.fail(error);
     } finally {
@@ -180,7 +254,7 @@ export class Explorer {
   /** Goes somewhere: a view, a site, a head, a token; a change of view is a step back in the browser's history. */
   select(selection: Selection): void {
     const moved = selection.view !== undefined && selection.view !== this.view;
-    if (moved) this.own = {};
+    if (moved) this.own = lasting(this.own);
     if (selection.view !== undefined) this.view = selection.view;
     if (selection.site !== undefined) this.siteName = selection.site;
     if (selection.head !== undefined) this.head = selection.head;
@@ -200,6 +274,12 @@ export class Explorer {
 
   kept(name: string): string | null {
     return this.own[name] ?? null;
+  }
+
+  /** Keeps the state of what this is compared with; `moved`: opening and closing it are steps of the history. */
+  setBeside(address: string | null, moved: boolean): void {
+    this.beside = address;
+    this.publish(moved);
   }
 
   choose(theme: Theme | null): void {
@@ -225,7 +305,7 @@ export class Explorer {
     return write(this.state());
   }
 
-  private accept(request: TraceRequest, meta: Meta, { push, unchanged }: Asking): void {
+  private accept(request: TraceRequest, meta: Meta, { push, unchanged, late = false }: Asking): void {
     const edits = request.edits ?? [];
     const other = this.meta !== null && !sameText(this.request, request);
     this.request = request;
@@ -235,7 +315,9 @@ export class Explorer {
       this.history =
         this.awaited !== null && sameEdits(edits, this.awaited.now) ? this.awaited : did(this.history, edits);
     this.settle();
-    this.publish(push && other);
+    clearTimeout(this.resting);
+    if (late) this.resting = setTimeout(() => this.publish(false), REST);
+    else this.publish(push && other);
   }
 
   /** Nothing chosen lies outside of the trace that is shown. */
@@ -257,6 +339,7 @@ export class Explorer {
       query: this.query,
       key: this.key,
       theme: this.chosen,
+      beside: this.beside,
       own: this.own,
     };
   }
@@ -268,6 +351,7 @@ export class Explorer {
     this.query = state.query;
     this.key = state.key;
     this.chosen = state.theme ?? this.chosen;
+    this.beside = state.beside;
     this.own = state.own;
   }
 
@@ -278,13 +362,11 @@ export class Explorer {
 
   private publish(moved: boolean): void {
     const address = write(this.state());
-    if (address === location.hash) return;
-    if (moved) history.pushState(null, "", address);
-    else history.replaceState(null, "", address);
+    if (address !== this.bar.read()) this.bar.write(address, moved);
   }
 
   private followAddress(): void {
-    const state = read(location.hash);
+    const state = read(this.bar.read());
     this.apply(state);
     const wanted = state.request ?? this.request;
     const same = state.unchanged === this.unchanged && JSON.stringify(wanted) === JSON.stringify(this.request);
@@ -296,6 +378,11 @@ export class Explorer {
     this.machineDark = machine.matches;
     machine.addEventListener("change", () => (this.machineDark = machine.matches));
   }
+}
+
+function stepsOf(run: Run | null): number[] {
+  if (run === null) return [];
+  return [...new Set([...(run.film ?? []), ...(run.steps ?? []), run.step])].sort((one, other) => one - other);
 }
 
 function sameText(one: TraceRequest | null, other: TraceRequest): boolean {

@@ -52,6 +52,19 @@ beforeEach(() => {
 });
 afterEach(() => vi.unstubAllGlobals());
 
+describe("an address", () => {
+  it("that is gone to while an answer comes is not lost, and its event finds it", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    expect(pages.hash).toContain("#/model");
+    pages.entries[0] = "#/head?source=first"; // its event comes later
+    await explorer.ask({ source: "second" });
+    expect(pages.hash).toBe("#/head?source=first");
+    pages.go(0);
+    expect(explorer.view).toBe("head");
+  });
+});
+
 describe("texts", () => {
   it("are a step of the history each, and come back with Back and Forward", async () => {
     const explorer = explorerOf();
@@ -145,5 +158,63 @@ describe("edits", () => {
     const explorer = explorerOf({ id: "", source: "first", edits: [OFF], sites: [] } as unknown as Meta);
     await explorer.start();
     expect(explorer.edits).toEqual([OFF]);
+  });
+});
+
+describe("steps of training", () => {
+  const IDS = [1, 7, 8];
+  const run = { examples: [{ source: "first" }], target: "writes", step: 90, steps: [60, 90], film: [0, 1, 64] } as Run;
+
+  function filmed(): Explorer {
+    const trace = async (request: TraceRequest): Promise<Meta> => {
+      asked.push(request);
+      return {
+        id: String(asked.length),
+        source: request.source,
+        edits: [],
+        sites: [],
+        sides: { decoder: { ids: IDS } },
+      } as never;
+    };
+    const source = { views: ["model"], trace, run: async () => run, during: () => source };
+    return new Explorer(source as unknown as Source);
+  }
+
+  it("are those of the film and of the checkpoints together", async () => {
+    const explorer = filmed();
+    await explorer.start();
+    expect(explorer.steps).toEqual([0, 1, 60, 64, 90]);
+    expect(explorer.step).toBe(90);
+  });
+
+  it("keep the output of the run's own step, unless each shall write its own", async () => {
+    const explorer = filmed();
+    await explorer.start();
+    await explorer.goToStep(1);
+    expect(explorer.request).toMatchObject({ source: "first", step: 1, target: [7, 8] });
+    await explorer.goToStep(1, false);
+    expect([explorer.request?.target, explorer.ownOutput]).toEqual([null, true]);
+    await explorer.goToStep(64);
+    expect([explorer.request?.target, explorer.step]).toEqual([null, 64]);
+    await explorer.goToStep(64, true);
+    await explorer.submit("second", null);
+    expect(explorer.request).toMatchObject({ source: "second", step: 64, target: [7, 8] });
+    await explorer.goToStep(90);
+    expect([explorer.request?.step, explorer.step]).toEqual([null, 90]);
+  });
+
+  it("that were not kept are not asked for, and the address is written when the slider rests", async () => {
+    vi.useFakeTimers();
+    const explorer = filmed();
+    await explorer.start();
+    const before = asked.length;
+    await explorer.goToStep(5);
+    expect(asked).toHaveLength(before);
+    await explorer.goToStep(0);
+    expect(pages.hash).not.toContain("step=0");
+    vi.runAllTimers();
+    expect(pages.hash).toContain("step=0");
+    expect(pages.entries).toHaveLength(1);
+    vi.useRealTimers();
   });
 });

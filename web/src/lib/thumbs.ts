@@ -7,11 +7,13 @@ import type { Matrix, Thumbs } from "./source";
 /** Bytes of weight 1, and of a masked place. */
 const WHOLE = 254;
 export const MASKED = 255;
-/** The ground of masked places: grey, which no weight is. */
-const GREY: Record<Shade, [number, number, number, number]> = {
-  light: [214, 211, 205, 255],
-  dark: [62, 66, 72, 255],
-};
+/** The ground of masked places and the lines across it: greys, which no weight is. */
+const GROUND: Record<Shade, number> = { light: 0xffe9edef, dark: 0xff2e2926 };
+const LINE: Record<Shade, number> = { light: 0xff9ca5a9, dark: 0xff746b66 };
+/** Pixels along a side: a cell has as many as go into it, so that hatching is seen where cells are large enough. */
+const SIDE = 144;
+/** Pixels from one line of the hatching to the next. */
+const APART = 6;
 
 /** A weight as a byte of a thumbnail. */
 export function thumbByte(weight: number): number {
@@ -29,20 +31,24 @@ export function thumbWeights({ rows, columns, data }: Thumbs, head: number): Mat
   };
 }
 
-/** Paints one head's weights, a pixel a cell, on a scale of its own: a pattern that is there is seen. */
+/** Paints one head's weights on a scale of its own: a pattern that is there is seen. Masked places are hatched. */
 export function paintThumb(canvas: HTMLCanvasElement, thumbs: Thumbs, head: number, theme: Shade): void {
   const { rows, columns } = thumbs;
   const weights = thumbWeights(thumbs, head);
   const scale = weightScale(weights);
-  const pixels = new ImageData(columns, rows);
-  const colours = table("sequential", theme);
-  for (let cell = 0; cell < rows * columns; cell++) {
-    const step = Math.round(shareOf(weights.data[cell], scale) * 255) * 4;
-    const masked = Number.isNaN(weights.data[cell]);
-    pixels.data.set(masked ? GREY[theme] : colours.subarray(step, step + 4), cell * 4);
-  }
-  canvas.width = columns;
-  canvas.height = rows;
+  const each = Math.max(1, Math.floor(SIDE / Math.max(rows, columns, 1)));
+  const pixels = new ImageData(columns * each, rows * each);
+  const colours = new Uint32Array(table("sequential", theme).buffer);
+  const cells = Uint32Array.from(weights.data, (weight) => colours[Math.round(shareOf(weight, scale) * 255)]);
+  const painted = new Uint32Array(pixels.data.buffer);
+  for (let y = 0; y < pixels.height; y++)
+    for (let x = 0; x < pixels.width; x++) {
+      const cell = Math.floor(y / each) * columns + Math.floor(x / each);
+      const hatched = (x + y) % APART === 0 ? LINE[theme] : GROUND[theme];
+      painted[y * pixels.width + x] = Number.isNaN(weights.data[cell]) ? hatched : cells[cell];
+    }
+  canvas.width = pixels.width;
+  canvas.height = pixels.height;
   canvas.getContext("2d")!.putImageData(pixels, 0, 0);
 }
 

@@ -2,7 +2,7 @@
 
 import { Cache } from "./cache";
 import type { HeadChoice, Matrix, MatrixStep, SiteMeta, Source } from "./source";
-import { TILE, tileName, type TilePlace } from "./tiles";
+import { sizeAt, TILE, tileName, type TilePlace } from "./tiles";
 
 export interface Tile extends Matrix {
   picture: HTMLCanvasElement;
@@ -20,12 +20,45 @@ export function tilesOf(
   site: Pick<SiteMeta, "name" | "arithmetic"> | null,
   head: HeadChoice,
   step: MatrixStep = "weight",
+  rollout = false,
 ): TileLoader {
   const of =
     (step: MatrixStep): Loader =>
     (level, row, column) =>
-      source.tile(id, { site: site?.name ?? "", head, step, level, row, column });
+      source.tile(id, { site: site?.name ?? "", head, step, level, row, column, ...(rollout ? { rollout: 1 } : {}) });
   return Object.assign(of(step), site?.arithmetic.masks ? { allowed: of("allowed") } : {});
+}
+
+/** The highest number of each row of a matrix, at any level; a row of tiles is read once. */
+export class RowMaxima {
+  private readonly bands = new Map<string, Promise<Float32Array>>();
+
+  constructor(
+    private readonly load: Loader,
+    private readonly columns: number,
+  ) {}
+
+  /** Return them for the rows of a tile: they are the highest of all keys, not of the tile's alone. */
+  of({ level, row }: TilePlace): Promise<Float32Array> {
+    const name = `${level}/${row}`;
+    const known = this.bands.get(name) ?? this.read(level, row);
+    this.bands.set(name, known);
+    known.catch(() => this.bands.delete(name));
+    return known;
+  }
+
+  private async read(level: number, row: number): Promise<Float32Array> {
+    let highest = new Float32Array(0);
+    for (let column = 0; column * TILE < sizeAt(level, this.columns); column++) {
+      const { rows, columns, data } = await this.load(level, row, column);
+      if (highest.length === 0) highest = new Float32Array(rows);
+      for (let cell = 0; cell < data.length; cell++) {
+        const at = Math.floor(cell / columns);
+        if (data[cell] > highest[at]) highest[at] = data[cell];
+      }
+    }
+    return highest;
+  }
 }
 
 const BYTES = 64 * 2 ** 20;
@@ -44,6 +77,8 @@ export class TileStore {
     private readonly colour: (value: number) => number,
     private readonly arrived: () => void,
     private readonly failed: (error: unknown) => void,
+    /** Where it is given, colours are those of shares of the row's highest number. */
+    private readonly maxima: RowMaxima | null = null,
   ) {}
 
   get(place: TilePlace): Tile | undefined {
@@ -81,8 +116,9 @@ export class TileStore {
     this.asked.add(name);
     try {
       const matrix = await this.load(place.level, place.row, place.column);
+      const highest = (await this.maxima?.of(place)) ?? null;
       if (this.closed) return;
-      this.kept.set(name, { ...matrix, picture: this.paint(matrix) }, matrix.data.byteLength * 2);
+      this.kept.set(name, { ...matrix, picture: this.paint(matrix, highest) }, matrix.data.byteLength * 2);
       this.arrived();
     } catch (error) {
       if (!this.closed) this.failed(error);
@@ -92,13 +128,16 @@ export class TileStore {
     }
   }
 
-  private paint(matrix: Matrix): HTMLCanvasElement {
+  private paint(matrix: Matrix, highest: Float32Array | null): HTMLCanvasElement {
     const picture = document.createElement("canvas");
     picture.width = matrix.columns;
     picture.height = matrix.rows;
     const pixels = new ImageData(matrix.columns, matrix.rows);
     const whole = new Uint32Array(pixels.data.buffer);
-    for (let index = 0; index < whole.length; index++) whole[index] = this.colour(matrix.data[index]);
+    for (let index = 0; index < whole.length; index++) {
+      const most = highest?.[Math.floor(index / matrix.columns)] ?? 1;
+      whole[index] = this.colour(matrix.data[index] / (most || 1));
+    }
     picture.getContext("2d")!.putImageData(pixels, 0, 0);
     return picture;
   }

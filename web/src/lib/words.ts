@@ -1,75 +1,41 @@
 /** How things are called on the page. */
 
-import type { BoxKind, SiteMeta, ViewName } from "./source";
-
-export const TITLES: Record<ViewName, string> = {
-  model: "Model",
-  heads: "Heads",
-  head: "Head",
-  steps: "Steps",
-  similarity: "Similarity",
-  context: "Context",
-  positions: "Positions",
-  decoding: "Decoding",
-  intervene: "Intervene",
-  training: "Training",
-  design: "Design",
-  spaces: "Spaces",
-  sequence: "Sequence",
-};
-
-/** One line about each view, for its entry in the menu. */
-export const ABOUT: Record<ViewName, string> = {
-  model: "The whole model, from tokens to output",
-  heads: "All heads at a glance: find the one to look into",
-  head: "Where one head looks",
-  steps: "Attention in four steps, with every number",
-  similarity: "How alike two vectors are",
-  context: "One word, a different vector in each sentence",
-  positions: "How the model knows the order of tokens",
-  decoding: "How an output is found, token by token",
-  intervene: "Change something inside and see what comes out",
-  training: "How the run learned",
-  design: "Make a head by hand, and send it into the model",
-  spaces: "The same words as embeddings, as queries and keys, as values",
-  sequence: "Attention as a sequence diagram: who sends what to whom",
-};
+import type { BoxKind, Meta, SiteMeta, ViewName } from "./source";
+import { t } from "../text";
 
 /** Views in which no head is looked at. */
-export const PLACELESS: readonly ViewName[] = ["context", "positions", "decoding"];
+export const PLACELESS: readonly ViewName[] = ["context", "positions", "decoding", "neurons", "embeddings", "tokens"];
 
 /** Views that show the changed model beside the unchanged one. */
 export const COMPARING: readonly ViewName[] = ["intervene", "design"];
 
 /** Views that edits do not reach, and why. */
 export const UNREACHED: Partial<Record<ViewName, string>> = {
-  context: "It compares several texts, and an edit is made for one.",
-  positions: "Position vectors are added before the first layer, so edits do not change them.",
+  context: t.words.contextUnreached,
+  positions: t.words.positionsUnreached,
+  embeddings: t.words.embeddingsUnreached,
+  tokens: t.words.tokensUnreached,
 };
 
 /** What of a view the edits reach, where it is not plain. */
 export const EDITS_REACH: Partial<Record<ViewName, string>> = {
-  training: "The head is shown with the edits at every checkpoint; the curves are those of training, without them.",
-  decoding: "The beam is searched with the changed model.",
-  intervene: "This view shows both: the unchanged model beside the changed one.",
-  design: "The head you design goes into the changed model.",
+  training: t.words.trainingReach,
+  decoding: t.words.decodingReach,
+  intervene: t.words.interveneReach,
+  design: t.words.designReach,
 };
 
-export const BOX_TITLES: Record<BoxKind, string> = {
-  token: "embedding",
-  position: "position",
-  norm: "norm",
-  attention: "self-attention",
-  cross: "cross-attention",
-  add: "add",
-  feed_forward: "feed-forward",
-  output: "output",
-};
+export const BOX_TITLES: Record<BoxKind, string> = t.words.boxes;
+
+/** What the server calls a part ("scaled dot product"), in the page's language where it is one of the usual ones. */
+export function partWords(words: string): string {
+  return (t.parts as Record<string, string>)[words] ?? words;
+}
 
 /** "Decoder 1 · cross-attention" */
 export function siteTitle(site: Pick<SiteMeta, "side" | "layer" | "slot">): string {
   const side = site.side === "encoder" ? "Encoder" : "Decoder";
-  return `${side} ${site.layer} · ${site.slot === "cross" ? "cross-attention" : "self-attention"}`;
+  return `${side} ${site.layer} · ${t.words.boxes[site.slot]}`;
 }
 
 /** A number to read: four digits that matter, no exponents where they can be avoided; null is −∞. */
@@ -86,6 +52,28 @@ export function percent(share: number): string {
   const value = share * 100;
   if (value > 0 && value < 0.1) return "<0.1 %";
   return `${value >= 99.95 ? "100" : value.toFixed(value < 10 ? 1 : 0)} %`;
+}
+
+/** A share with three digits that matter: 0.62314 → "62.3 %", 0.0000132 → "0.00132 %". */
+export function finePercent(share: number): string {
+  const value = Number((share * 100).toPrecision(3));
+  const digits = value === 0 ? 0 : Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value))));
+  return `${digits > 8 ? value.toExponential(1) : value.toFixed(digits)} %`.replace("-", "−");
+}
+
+/** What a decoder writes at each of its tokens: the likeliest next one. Null where the queries are not a decoder's. */
+export function writtenAt(
+  meta: Pick<Meta, "candidates"> | null,
+  site: Pick<SiteMeta, "query_side" | "n_query"> | null,
+): string[] | null {
+  if (meta === null || site?.query_side !== "decoder" || meta.candidates.length !== site.n_query) return null;
+  const written = meta.candidates.map((row) => row[0]?.text);
+  return site.n_query > 0 && written.every((text) => text !== undefined) ? (written as string[]) : null;
+}
+
+/** A token between marks that keep its direction to itself: "⁨ثلاثة⁩ → ⁨ألف⁩" reads from left to right. */
+export function isolated(token: string): string {
+  return `\u2068${token}\u2069`;
 }
 
 /** 1 234 567 → "1.2 M" */

@@ -1,6 +1,7 @@
 /** One word's way through the layers, for each place it stands in: names, lines and places on the page. */
 
 import type { ContextAnswer } from "../../lib/source";
+import { t } from "../../text";
 
 export type Point = [number, number];
 
@@ -84,7 +85,7 @@ export function spread(heights: readonly number[], apart: number, low: number, h
 
 /** "embedding", "layer 0": what a layer of the answer is called. */
 export function layerName(layer: string): string {
-  return /^\d+$/.test(layer) ? `layer ${layer}` : layer;
+  return /^\d+$/.test(layer) ? t.context.layerName(layer) : layer;
 }
 
 function ends(values: readonly number[]): [number, number] {

@@ -1,6 +1,7 @@
 /** A head designed by hand: what each word's key says, what each query asks for, and which places are wanted. */
 
 import { dot } from "../../lib/arithmetic";
+import { t } from "../../text";
 
 export interface KeyRow {
   word: string;
@@ -35,12 +36,7 @@ export interface Scene {
 
 export type Preset = "previous" | "first" | "same" | "looks";
 
-export const PRESETS: Record<Preset, string> = {
-  previous: "Previous token",
-  first: "First token",
-  same: "Same token",
-  looks: "Every X looks at Y",
-};
+export const PRESETS: Record<Preset, string> = t.design.presets;
 
 export const MOST_WORDS = 8;
 export const DIMENSIONS = [2, 3, 4, 5, 6] as const;

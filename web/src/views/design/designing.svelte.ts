@@ -28,6 +28,7 @@ import {
   winners,
 } from "./sharpness";
 import { packed, typed, unpacked } from "./written";
+import { t } from "../../text";
 
 /** More tokens than this are not drawn, nor sent. */
 export const MOST = 64;
@@ -98,10 +99,9 @@ export class Designing {
   readonly right = $derived.by(() => winners(this.cases));
   /** Why it cannot be sent into the model, in words; empty where it can. */
   readonly hindrance = $derived.by(() => {
-    if (this.mine !== null)
-      return "This is designed on words of your own. Take the model’s text to send it into the model.";
+    if (this.mine !== null) return t.design.ownHindrance;
     if (this.long <= MOST) return "";
-    return `The text has ${this.long} tokens; a design of up to ${MOST} can be sent. Shorten the text.`;
+    return t.design.longHindrance(this.long, MOST);
   });
 
   /** To be made while a component is set up. */

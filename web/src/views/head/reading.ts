@@ -2,6 +2,7 @@
 
 import type { Readings, SiteMeta } from "../../lib/source";
 import { percent, shown } from "../../lib/words";
+import { t } from "../../text";
 
 export interface Reading {
   name: string;
@@ -22,42 +23,39 @@ export const ROWS_READ = 512;
 
 const MAKERS: Record<ReadingName, Maker> = {
   entropy: (value, site) => ({
-    text: `${shown(value, 3)} bits`,
+    text: t.reading.bits(shown(value, 3)),
     share: value / Math.max(Math.log2(site.n_key), 1e-9),
-    meaning: `As if spread evenly over ${shown(2 ** value, 2)} of ${site.n_key} keys: ${spread(value, site)}.`,
+    meaning: t.reading.spread(shown(2 ** value, 2), site.n_key, spread(value, site)),
   }),
   distance: (value, site) => ({
-    text: `${shown(value, 3)} tokens`,
+    text: t.reading.tokens(shown(value, 3)),
     share: value / Math.max(1, site.n_key - 1),
-    meaning:
-      site.slot === "cross"
-        ? "How far the key's place is from the query's, each counted in its own text."
-        : `It looks ${value < 1.5 ? "close by" : "further away"}: the mean distance from query to key.`,
+    meaning: site.slot === "cross" ? t.reading.crossDistance : t.reading.looks(value < 1.5),
   }),
   first: (value) => ({
     text: percent(value),
     share: value,
-    meaning: `The weight on the first token: ${value > 0.5 ? "an attention sink" : "not its resting place"}.`,
+    meaning: t.reading.firstMeaning(value > 0.5),
   }),
   itself: (value) => ({
     text: percent(value),
     share: value,
-    meaning: "The weight of a token on its own place: the diagonal of the map.",
+    meaning: t.reading.itselfMeaning,
   }),
   previous: (value) => ({
     text: percent(value),
     share: value,
-    meaning: `The weight on the token just before: ${value > 0.5 ? "a previous-token head" : "not its main habit"}.`,
+    meaning: t.reading.previousMeaning(value > 0.5),
   }),
   same: (value) => ({
     text: percent(value),
     share: value,
-    meaning: "The weight on the same token, wherever else it stands in the text.",
+    meaning: t.reading.sameMeaning,
   }),
   induction: (value) => ({
     text: percent(value),
     share: value,
-    meaning: "The weight on what followed the same token there: how repeated text is gone on with.",
+    meaning: t.reading.inductionMeaning,
   }),
 };
 
@@ -67,7 +65,7 @@ export const READING_NAMES = Object.keys(MAKERS) as ReadingName[];
 export function readingsOf(readings: Readings, site: SiteMeta, head: number | "mean"): Reading[] {
   return READING_NAMES.map((name) => {
     const value = head === "mean" ? mean(readings[name]) : (readings[name][head] ?? null);
-    if (value === null) return { name, value, text: "none", share: 0, meaning: missing(site) };
+    if (value === null) return { name, value, text: t.reading.none, share: 0, meaning: missing(site) };
     const made = MAKERS[name](value, site);
     return { name, value, ...made, share: Math.min(1, Math.max(0, made.share)) };
   });
@@ -79,13 +77,11 @@ function mean(values: (number | null)[]): number | null {
 }
 
 function missing(site: SiteMeta): string {
-  return site.slot === "cross"
-    ? "Query and key are of different texts, so it says nothing here."
-    : "No token of this text repeats, so there is nothing to measure.";
+  return site.slot === "cross" ? t.reading.differentTexts : t.reading.noRepeat;
 }
 
 function spread(entropy: number, site: SiteMeta): string {
   const share = entropy / Math.max(Math.log2(site.n_key), 1e-9);
-  if (share < 0.3) return "it knows where to look";
-  return share > 0.75 ? "it looks nearly everywhere" : "a few share its attention";
+  if (share < 0.3) return t.reading.knows;
+  return share > 0.75 ? t.reading.everywhere : t.reading.few;
 }

@@ -3,6 +3,7 @@
 import { type Group, shortName } from "../../lib/places";
 import type { Readings, SiteMeta } from "../../lib/source";
 import type { ReadingName } from "../head/reading";
+import { t } from "../../text";
 
 export interface Cell {
   site: SiteMeta;
@@ -163,7 +164,7 @@ function place(
     const number = across ? group.sites[column].layer : column;
     labels.push({ text: String(number), x: x0 + column * pitch + size / 2, y: y0 - 6, anchor: "middle" });
   }
-  labels.push({ text: across ? "layer" : "head", x: x0 - 6, y: y0 - 6, anchor: "end" });
+  labels.push({ text: across ? t.heads.axis.layer : t.heads.axis.head, x: x0 - 6, y: y0 - 6, anchor: "end" });
   for (let row = 0; row < rows; row++) {
     const text = across ? `H${row}` : `L${group.sites[row].layer}`;
     labels.push({ text, x: x0 - 6, y: y0 + row * pitch + size / 2 + 4, anchor: "end" });

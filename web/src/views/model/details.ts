@@ -2,6 +2,7 @@
 
 import type { Candidate, Lens, Meta, Run, SideName, Stream } from "../../lib/source";
 import { piece } from "../../lib/words";
+import { t } from "../../text";
 
 export interface DetailRow {
   name: string;
@@ -31,8 +32,8 @@ export function tokenDetails(side: SideName, token: number, known: Known): Detai
   const lens = known.lens?.side === side ? known.lens : null;
   return {
     title: `${piece(meta?.tokens[token] ?? "")}`,
-    words: `Token ${token} of the ${side}: id ${meta?.ids[token]} of ${known.run.vocabulary}. Its one embedding is looked up by that id; every layer then adds to it what its surroundings say.`,
-    of: "place",
+    words: t.model.tokenWords(token, side, meta?.ids[token] ?? 0, known.run.vocabulary),
+    of: t.model.place,
     rows: known.streams[side]?.rows.map((row) => ({
       name: placeName(row.name),
       norm: row.norm[token],
@@ -45,6 +46,6 @@ export function tokenDetails(side: SideName, token: number, known: Known): Detai
 /** "decoder.0.feed_forward.residual" → "layer 0 feed-forward" */
 function placeName(name: string): string {
   const [, where, branch] = name.split(".");
-  if (where === "embedding") return { token: "embedding", position: "position" }[branch] ?? "with position";
-  return /^\d+$/.test(where) ? `layer ${where} ${branch.replace("_", "-")}` : "last norm";
+  if (where === "embedding") return { token: "embedding", position: "position" }[branch] ?? t.model.withPosition;
+  return /^\d+$/.test(where) ? t.model.placeLayer(where, branch.replace("_", "-")) : t.model.lastNorm;
 }

@@ -3,6 +3,7 @@
 import type { BoxNumbers, BoxSpec, BoxValue, SideName, SideSpec } from "../../lib/source";
 import { BOX_TITLES } from "../../lib/words";
 import { figures } from "../steps/working";
+import { t } from "../../text";
 
 /** A row of an open box: a value that is made in it, or one (`made` null) that these follow from. */
 export interface ValueRow {
@@ -17,7 +18,8 @@ export interface ValueRow {
 /** "Encoder 0 · self-attention · norm" */
 export function boxTitle(side: SideName, box: BoxSpec): string {
   const where = side[0].toUpperCase() + side.slice(1);
-  if (box.layer === null) return `${where} · ${box.name.endsWith(`${side}.norm`) ? "last norm" : BOX_TITLES[box.kind]}`;
+  if (box.layer === null)
+    return `${where} · ${box.name.endsWith(`${side}.norm`) ? t.model.lastNormBox : BOX_TITLES[box.kind]}`;
   const branch = box.name.split(".")[2] as "attention" | "cross" | "feed_forward";
   const own = BOX_TITLES[box.kind];
   return [`${where} ${box.layer}`, BOX_TITLES[branch], ...(box.kind === branch ? [] : [own])].join(" · ");
@@ -26,19 +28,19 @@ export function boxTitle(side: SideName, box: BoxSpec): string {
 export function boxWords(box: BoxSpec, side: SideSpec): string {
   switch (box.kind) {
     case "token":
-      return `Every id has one learned vector of ${side.d_model} numbers: a row of the table.`;
+      return t.model.everyId(side.d_model);
     case "position":
-      return "Adds a vector for each position to the token’s vector, so that the model knows the order.";
+      return t.model.position;
     case "norm":
-      return "Normalises each token’s vector, then multiplies each number by a learned factor.";
+      return t.model.norm;
     case "add":
-      return "What the branch made is added to what came into it: the residual connection.";
+      return t.model.add;
     case "feed_forward":
-      return `${side.layers[box.layer!].feed_forward}: every token by itself, with no look at the others.`;
+      return t.model.feedForward(side.layers[box.layer!].feed_forward ?? "");
     case "output":
-      return "From the last vector to a logit for each answer, and by softmax to its probability.";
+      return t.model.output;
     default:
-      return "Each query is compared with the keys; their values, weighted, are its context. W_O joins the heads.";
+      return t.model.attention;
   }
 }
 
@@ -84,7 +86,7 @@ export function workedOut(value: BoxValue, numbers: BoxNumbers, place: number): 
  * in from another box. */
 export function inWords(value: BoxValue, box: BoxSpec): string {
   if (value.map === "") return value.formula.replace(/[{}]/g, "");
-  if (value.rows === "key") return `${value.map} · ${value.of} of the key`;
+  if (value.rows === "key") return t.model.ofKey(`${value.map} · ${value.of}`);
   return `${value.map} · ${box.values.some((one) => one.name === value.of) ? shortName(value.of) : "x"}`;
 }
 

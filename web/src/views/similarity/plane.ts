@@ -1,6 +1,7 @@
 /** Two vectors: what is computed from them, and where they stand in a drawing of the plane. */
 
 import { cosine, dot, length } from "../../lib/arithmetic";
+import { t } from "../../text";
 
 export type Vector2 = readonly [number, number];
 
@@ -62,13 +63,13 @@ export function halfway(a: Vector2, b: Vector2): number {
 
 /** What an angle says, in words. */
 export function fit(angle: number | null): string {
-  if (angle === null) return "A vector of length 0 has no direction: nothing fits it, nothing is far from it.";
-  if (angle < 5) return "They point the same way: as similar as directions can be.";
-  if (angle < 60) return "They point much the same way: similar.";
-  if (angle < 85) return "They share a little of their direction.";
-  if (angle <= 95) return "They are at right angles: nothing in common, the dot product is near 0.";
-  if (angle < 150) return "They point away from each other: the dot product is negative.";
-  return "They point opposite ways: as unlike as directions can be.";
+  if (angle === null) return t.similarity.fitZero;
+  if (angle < 5) return t.similarity.fitSame;
+  if (angle < 60) return t.similarity.fitMuch;
+  if (angle < 85) return t.similarity.fitLittle;
+  if (angle <= 95) return t.similarity.fitRight;
+  if (angle < 150) return t.similarity.fitAway;
+  return t.similarity.fitOpposite;
 }
 
 /** To hundredths, whole where it is whole: 14, 9.90, −0.71. */

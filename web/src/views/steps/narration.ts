@@ -1,10 +1,11 @@
 /** What each step is, in a sentence with the numbers of the row that is shown. */
 
 import type { Role, Row, SiteMeta } from "../../lib/source";
-import { piece, shown } from "../../lib/words";
+import { piece, shown, partWords } from "../../lib/words";
 import { scaleWords } from "./working";
+import { t } from "../../text";
 
-export const NAMES = ["Vectors", "Scores", "Weights", "Weighted sum"] as const;
+export const NAMES = t.steps.names;
 
 /** A token as a word of a sentence: without the mark of the space before it. */
 export function word(token: string): string {
@@ -29,59 +30,40 @@ export function sentences(site: SiteMeta, row: Row, query: number, tokens: strin
 }
 
 function vectors(site: SiteMeta): string {
-  const where =
-    site.slot === "cross"
-      ? "The query comes from the text being written, keys and values from the text being read."
-      : "All three come from the same text.";
-  const turned = site.arithmetic.turns
-    ? " Then each {query} and each {key} is turned by its position, pair by pair, so that their product knows how far apart they stand."
-    : "";
-  return (
-    "Each token’s vector is projected three times: to a {query}, what it looks for; a {key}, what it is found by; " +
-    `a {value}, what it gives. ${where}${turned}`
-  );
+  const where = site.slot === "cross" ? t.steps.crossTexts : t.steps.sameText;
+  const turned = site.arithmetic.turns ? t.steps.turnedWords : "";
+  return `${t.steps.vectorWords} ${where}${turned}`;
 }
 
 function scores(site: SiteMeta, token: string): string {
   const { turns, formula } = site.arithmetic;
-  const turned = turns ? "turned " : "";
-  const pair = `The ${turned}{query} of “${token}” is compared with every ${turned}{key}: `;
-  if (formula !== "query · key") return `${pair}the score is ${formula}.`;
-  return (
-    `${pair}their ${site.d_head} numbers are multiplied pair by pair and added. ` +
-    "The better the two fit, the higher the score."
-  );
+  const pair = t.steps.compared(token, turns);
+  return formula === "query · key" ? pair + t.steps.multiplied(site.d_head) : pair + t.steps.scoreIs(formula);
 }
 
 function weights(site: SiteMeta, row: Row): string {
   const { by } = scaleWords(row.score ? scaleOf(row) : 1, site.d_head, site.arithmetic.scale_reason);
-  const scaled = by ? `Every score ${by}; ` : "The scores stay as they are; ";
+  const scaled = t.steps.scaledWords(by);
   const off = (row.allowed ?? []).filter((may) => !may).length;
-  const keys = off === 1 ? "1 key" : `${off.toLocaleString("en-GB")} keys`;
-  const mask = off ? `${keys} masked, set to ${shown(site.arithmetic.blocked)}; ` : "nothing is masked; ";
+  const mask = t.steps.maskWords(off, off.toLocaleString("en-GB"), shown(site.arithmetic.blocked));
   return scaled + mask + weighed(site);
 }
 
 function weighed(site: SiteMeta): string {
   switch (site.arithmetic.kind) {
     case "kernelized":
-      return "then each key’s share of the row’s sum is its {weight}.";
+      return t.steps.kernelizedWords;
     case "argmax":
-      return "then the highest takes all the {weight}.";
+      return t.steps.argmaxWords;
     case "softmax":
-      return "then softmax makes shares of them, the {weight:weights}, which sum to 1.";
+      return t.steps.softmaxWords;
     case "rows":
-      return `then ${site.words.weighting} makes the {weight:weights}: ${site.arithmetic.rule}.`;
+      return t.steps.ruleWords(partWords(site.words.weighting), site.arithmetic.rule);
   }
 }
 
 function sum(site: SiteMeta, token: string): string {
-  const others =
-    site.n_heads > 1 ? ` It is then joined with the other ${site.n_heads - 1} heads’ and mapped once more.` : "";
-  return (
-    "Each {value} times its {weight}, all added: the {context} of " +
-    `“${token}”, and the output of this head for it.${others}`
-  );
+  return t.steps.sumWords(token) + (site.n_heads > 1 ? t.steps.joined(site.n_heads - 1) : "");
 }
 
 function scaleOf(row: Row): number {

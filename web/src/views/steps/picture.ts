@@ -6,6 +6,7 @@ import type { Layout, Point } from "./geometry";
 import type { Motion } from "./motion";
 import { between } from "./timeline";
 import type { Shown } from "./window";
+import { t } from "../../text";
 
 export interface Picture {
   layout: Layout;
@@ -39,7 +40,8 @@ export function nameOnArrows(
   { formula, scale }: { formula: string; scale: string },
   { scaling, masking }: Motion,
 ): { name: string; made: string } {
-  if (masking > 0) return { name: "masked", made: (row.allowed ?? []).every(Boolean) ? "= scaled" : "= some at −∞" };
+  if (masking > 0)
+    return { name: "masked", made: (row.allowed ?? []).every(Boolean) ? "= scaled" : t.steps.someMasked };
   if (scaling > 0) return { name: "scaled", made: `= score ${scale}` };
   return { name: "score", made: `= ${formula}` };
 }
@@ -47,7 +49,7 @@ export function nameOnArrows(
 /** All numbers of a key, for a reader who does not see the picture. */
 export function rowWords(row: Row, key: number): string {
   const numbers = (["score", "scaled", "masked"] as const).map((name) => `${name} ${shown(row[name]?.[key])}`);
-  return `Key ${key}: ${numbers.join(", ")}, weight ${shown(row.weight[key])}`;
+  return t.steps.rowWords(key, numbers.join(", "), shown(row.weight[key]));
 }
 
 /** A token cut to the room there is for it. */

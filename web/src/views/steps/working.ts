@@ -2,6 +2,7 @@
 
 import type { Arithmetic, Cell, WeightingKind } from "../../lib/source";
 import { shown } from "../../lib/words";
+import { t } from "../../text";
 
 /** Four figures that count, whatever the size: 14.20, 0.01235, 3.403e−4; null is −∞. */
 export function figures(value: number | null | undefined, count = 4): string {
@@ -39,9 +40,9 @@ export interface ScaleWords {
 
 /** `reason` is the server's: why a scale is what it is, where it is not 1/√d_head. */
 export function scaleWords(scale: number, width: number, reason: string): ScaleWords {
-  if (scale === 1) return { by: "", plain: "", why: "this similarity does not scale its scores" };
+  if (scale === 1) return { by: "", plain: "", why: t.steps.noScale };
   if (Math.abs(scale * Math.sqrt(width) - 1) < 1e-5) {
-    return { by: `÷ √${width}`, plain: `÷ ${short(Math.sqrt(width))}`, why: "so that scores do not grow with d_head" };
+    return { by: `÷ √${width}`, plain: `÷ ${short(Math.sqrt(width))}`, why: t.steps.scaleWhy };
   }
   return { by: `× ${short(scale)}`, plain: "", why: reason };
 }

@@ -12,10 +12,10 @@ function logged(answers: [CurveLine[], boolean][]): { source: Pick<Source, "curv
     const [lines, training] = answers.shift()!;
     return { lines, training, last: 0 };
   };
-  return { source: { curves, run: async () => ({ steps: [1, 2] }) as Run }, asked };
+  return { source: { curves, run: async () => ({ steps: [1, 2], film: [0, 1] }) as Run }, asked };
 }
 
-const KNOWN: Log = { lines: [line(5), line(10)], training: true, checkpoints: [1] };
+const KNOWN: Log = { lines: [line(5), line(10)], training: true, checkpoints: [1], film: [0] };
 
 it("adds what is new", async () => {
   const { source, asked } = logged([[[line(10), line(15)], true]]);
@@ -23,6 +23,7 @@ it("adds what is new", async () => {
   expect(asked).toEqual([9]);
   expect(found.lines.map(({ step }) => step)).toEqual([5, 10, 15]);
   expect(found.checkpoints).toBe(KNOWN.checkpoints);
+  expect(found.film).toBe(KNOWN.film);
 });
 
 it("reads all of a log that was cut back", async () => {
@@ -38,6 +39,6 @@ it("asks for the checkpoints after an evaluation and at the end of training, but
   const evaluated: [CurveLine[], boolean][] = [[[line(10), line(10, "evaluation")], true]];
   const ended: [CurveLine[], boolean][] = [[[line(10)], false]];
   expect((await follow(logged(structuredClone(evaluated)).source, KNOWN, false)).checkpoints).toEqual([1, 2]);
-  expect((await follow(logged(ended).source, KNOWN, false)).checkpoints).toEqual([1, 2]);
+  expect(await follow(logged(ended).source, KNOWN, false)).toMatchObject({ checkpoints: [1, 2], film: [0, 1] });
   expect((await follow(logged(evaluated).source, KNOWN, true)).checkpoints).toEqual([1]);
 });

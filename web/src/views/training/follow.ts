@@ -9,6 +9,8 @@ export interface Log {
   training: boolean;
   /** The steps whose checkpoints are kept. */
   checkpoints: number[];
+  /** The steps of the film, which has weights alone. */
+  film: number[];
 }
 
 /** Reads what is new in the log, and all of it where it has been cut back. The run is asked for its checkpoints again
@@ -21,8 +23,9 @@ export async function follow(source: Pick<Source, "curves" | "run">, known: Log,
   const lines = merged(cut ? [] : known.lines, found.lines);
   const ended = known.training && !found.training;
   const others = !first && (ended || evaluations(lines) !== evaluations(known.lines));
-  const checkpoints = others ? (await source.run()).steps : known.checkpoints;
-  return { lines, training: found.training, checkpoints };
+  const run = others ? await source.run() : null;
+  const [checkpoints, film] = run === null ? [known.checkpoints, known.film] : [run.steps, run.film ?? []];
+  return { lines, training: found.training, checkpoints, film };
 }
 
 function evaluations(lines: readonly CurveLine[]): number {

@@ -1,0 +1,48 @@
+"""`clearhead page`: one HTML file with the model in it, which runs in the browser."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearhead.cli.line_io import RunPath
+from clearhead.cli.options import Parts
+from clearhead.cli.screen import show_json, write
+from clearhead.files import write_text
+from clearhead.serve.live import live_page
+from clearhead.training.outputs import check_output
+from clearhead.training.run import load
+
+__all__ = ["EXAMPLES", "page"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead page runs/demo -o demo.html
+  clearhead page runs/de-en --step 4000 -o de-en.html"""
+
+
+def page(
+    run: RunPath,
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.", metavar="FILE")],
+    step: Annotated[
+        int | None, typer.Option(min=0, help="The checkpoint of this step, instead of the best.", metavar="N")
+    ] = None,
+    parts: Parts = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write the explorer and the model as one HTML file that needs no server and no network.
+
+    Whoever opens it types any text and sees every layer, head and number; the model runs in the browser. Up to a
+    million parameters the weights stay float32; beyond, they are rounded to float16; 30 million are the most. A part
+    that the page cannot compute is refused by name.
+    """
+    check_output(output, option="--output")
+    made = live_page(load(run, device="cpu", step=step))
+    write_text(output, made.text)
+    size = output.stat().st_size
+    if as_json:
+        show_json({"output": str(output), "bytes": size, "parameters": made.parameters, "weights": made.dtype})
+        return
+    rounded = ", rounded from float32" if made.dtype == "float16" else ""
+    write(f"{output}: {size / 1e6:.1f} MB, {made.parameters:,} parameters in {made.dtype}{rounded}\n")

@@ -1,0 +1,132 @@
+"""The live page: one HTML file with the model in it, which runs in the browser. It opens from disk, offline.
+
+The page is the explorer with the engine of web/src/live/ in place of the server. Into it go the run's facts, the plan
+of its model (`live_plan`), its tokenisers and task (`live_text`) and its weights: float32 up to a million parameters,
+beyond that float16, rounded to the nearest.
+"""
+
+import base64
+import copy
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.errors import OptionError
+from clearhead.model.int8 import count_weights
+from clearhead.serve.curves import Curves
+from clearhead.serve.facts import run_facts
+from clearhead.serve.live_plan import Planner, known_weightings
+from clearhead.serve.live_text import task_plan, tokenizer_plan
+from clearhead.serve.page import PLACE, read_template, script_json
+from clearhead.serve.waves import positions
+from clearhead.training.run import Run
+
+__all__ = ["MOST", "LivePage", "is_built", "live_page", "round_weights"]
+
+TEMPLATE = Path(__file__).parent / "static" / "live.html"
+"""The page without a model, as `make web` builds it."""
+WEIGHTS = '<script type="text/plain" id="clearhead-weights">'
+"""The tag after which the weights go."""
+EXACT = 1_000_000
+"""Up to so many parameters the weights stay float32; beyond, they are float16."""
+MOST = 30_000_000
+"""The most parameters of a live page: 60 MB of weights, and a few seconds for a text of 64 tokens."""
+LARGEST = 65_504
+"""The largest number in float16: a tensor with a larger one stays float32."""
+VERSION = 1
+
+
+class LivePage(NamedTuple):
+    """What goes into a page: JSON without a "<" in it, and the weights in base64; `text` is the page itself."""
+
+    data: str
+    weights: str
+    parameters: int
+    dtype: str
+
+    @property
+    def text(self) -> str:
+        before, between, after = read_template(TEMPLATE, PLACE, WEIGHTS)
+        return before + self.data + between + self.weights + after
+
+
+def is_built() -> bool:
+    return TEMPLATE.is_file()
+
+
+def live_page(run: Run) -> LivePage:
+    """Return the page of a run. OptionError where it is too large, or has a part that the page cannot compute."""
+    parameters = count_weights(run.model)
+    if parameters > MOST:
+        raise OptionError(
+            f"{run.folder.path}: has {parameters:,} parameters, and a page that runs by itself holds {MOST:,} at most. "
+            "Open the run with `clearhead look`, or save one text with `clearhead trace RUN TEXT --html FILE`"
+        )
+    dtype = page_dtype(parameters)
+    model = copy.deepcopy(run.model)  # the plan is of the rounded weights, and the run keeps its own
+    round_weights(model)
+    planner = Planner(model)
+    listed, block = pack_tensors(planner.tensors, dtype)
+    tokenizers = list({id(one): one for one in run.task.tokenizers.values()}.values())
+    weightings = known_weightings()
+    data = {
+        "version": VERSION,
+        "run": page_facts(run, list(weightings)),
+        "plan": planner.plan,
+        "task": task_plan(run) | {"tokenizer": [tokenizers.index(one) for one in run.task.tokenizers.values()]},
+        "tokenizers": [tokenizer_plan(one) for one in tokenizers],
+        "weightings": weightings,
+        "tensors": listed,
+        "positions": position_words(run),
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    weights = base64.b64encode(zlib.compress(block, 6)).decode()
+    return LivePage(script_json(data), weights, parameters, data["dtype"])
+
+
+def position_words(run: Run) -> dict[str, Any]:
+    """Return what is said of each kind of position; the page makes the tables itself."""
+    found = positions(run, 2)
+    return found | {"kinds": [kind | {"table": None, "similarity": []} for kind in found["kinds"]]}
+
+
+def page_facts(run: Run, weightings: list[str]) -> dict[str, Any]:
+    """Return the facts of a run as they are on a page: without its place on disk, and without checkpoints."""
+    facts = run_facts(run, Curves(run.folder.metrics))
+    own = {"path": run.folder.path.resolve().name, "steps": [run.step], "training": False, "weightings": weightings}
+    return facts | own
+
+
+def page_dtype(parameters: int) -> torch.dtype:
+    return torch.float32 if parameters <= EXACT else torch.float16
+
+
+def round_weights(model: nn.Module) -> None:
+    """Round a model's weights as its page has them, so that a trace of it can be compared with the page."""
+    dtype = page_dtype(count_weights(model))
+    with torch.no_grad():
+        for value in (*model.parameters(), *model.buffers()):
+            if value.is_floating_point() and (not value.numel() or float(value.abs().max()) <= LARGEST):
+                value.copy_(value.to(dtype))
+
+
+def pack_tensors(tensors: dict[str, Tensor], dtype: torch.dtype) -> tuple[dict[str, Any], bytes]:
+    """Return where each tensor lies in one block of bytes, little-endian and aligned to 4, and the block.
+
+    What float16 does not hold exactly, as a product of two rounded matrices, is float32 in any case.
+    """
+    listed: dict[str, Any] = {}
+    parts: list[bytes] = []
+    place = 0
+    for name, value in tensors.items():
+        kept = dtype if torch.equal(value.to(dtype).float(), value) else torch.float32
+        array = value.to(kept).contiguous().numpy()
+        content = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        content += bytes(-len(content) % 4)
+        listed[name] = {"shape": list(value.shape), "dtype": str(kept).removeprefix("torch."), "offset": place}
+        parts.append(content)
+        place += len(content)
+    return listed, b"".join(parts)

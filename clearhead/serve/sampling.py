@@ -1,0 +1,160 @@
+"""Sampling for the page: the tokens that `clearhead generate` draws, and the probabilities that each was drawn from."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clearhead.decoding import Greedy, Sample, Token
+from clearhead.decoding.generating import check_request, decode_on, eval_mode
+from clearhead.decoding.request import Model
+from clearhead.decoding.rules import FORBIDDEN
+from clearhead.decoding.sampling import Chooser
+from clearhead.decoding.session import open_session
+from clearhead.serve.params import Params
+from clearhead.tracing.edited_decoding import EditedSession
+from clearhead.tracing.edits import Change
+from clearhead.tracing.stopping import check_stopped
+from clearhead.training.answers import continued, token_names
+from clearhead.training.run import Run
+from clearhead.training.tasks.base import Decoding
+
+__all__ = ["MOST_NEW", "read_method", "sample"]
+
+MOST_NEW = 200
+"""The most tokens that a text is continued by, as many as `clearhead generate` writes unless asked otherwise."""
+TEMPERATURE = 0.8
+"""As `clearhead generate` has it."""
+
+
+def read_method(asked: Params) -> Greedy | Sample:
+    """Return the method that a request asks for; `Sample` itself says which numbers cannot be."""
+    if "mode" in asked.values and asked.one_of("mode", ("greedy", "sample")) == "greedy":
+        return Greedy()
+    numbers = {name: asked.number(name) for name in ("temperature", "top_p") if asked.values.get(name) is not None}
+    top_k, seed = asked.maybe_whole("top_k"), asked.integer("seed", default=0)
+    return Sample(**{"temperature": TEMPERATURE, **numbers}, top_k=top_k, seeds=seed)
+
+
+def sample(
+    run: Run, request: Decoding, method: Greedy | Sample, *, candidates: int, changes: Sequence[Change] = ()
+) -> dict[str, Any]:
+    """Return the tokens that a model draws one after another, changed as the changes say, and what from."""
+    asked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
+    watched, tokens = Watched(method, candidates), []
+    with eval_mode(run.model):
+        session = (
+            EditedSession(asked, changes)
+            if changes
+            else open_session(asked.model, asked.inputs, asked.prompts, request.rules.max_new)
+        )
+        for token in decode_on(session, asked.prompts, watched, request.rules, candidates):
+            check_stopped()
+            tokens.append(token)
+    ids = [token.token for token in tokens]
+    text = continued(request.writes, request.before, ids)
+    so_far = (continued(request.writes, request.before, ids[: i + 1]) for i in range(len(ids)))
+    return {
+        # The last may have chosen among nothing: then there is no token for it.
+        "steps": [
+            describe(request, token, seen, greedy=isinstance(method, Greedy))
+            for token, seen in zip(tokens, watched.seen, strict=False)
+        ],
+        "text": text,
+        "ends": [certain(begun, text) for begun in so_far],
+        "ids": ids,
+        "ended": bool(tokens) and tokens[-1].ended,
+    }
+
+
+def certain(begun: str, text: str) -> int:
+    """Return how many characters a text has in common with what was decoded of its first tokens.
+
+    >>> certain("so ein Fr\ufffd", "so ein Früchtchen")
+    9
+    """
+    pairs = enumerate(zip(begun, text, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(begun), len(text)))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one token was drawn from: of the likeliest tokens their shares, and what cut those that were cut."""
+
+    after: dict[int, tuple[float, str]]
+    forbidden: frozenset[int]
+    share: float
+    begins: float
+    left: int
+    drawn: float | None
+
+
+@final
+@dataclass(frozen=True)
+class Watched(Chooser):
+    """A method for one row that notes at each step what it chooses from."""
+
+    method: Greedy | Sample
+    candidates: int
+    seen: list[Seen] = field(default_factory=list)
+
+    def draws(self, count: int) -> list[torch.Generator]:
+        return self.method.draws(count)
+
+    def choose(self, logits: Float[Tensor, "row vocabulary"], draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
+        upcoming = [draw.clone_state() for draw in draws]
+        chosen = self.method.choose(logits, draws)
+        drawn = torch.rand((), generator=upcoming[0]).item() if upcoming else None
+        forbidden = frozenset((logits[0] == FORBIDDEN).nonzero().flatten().tolist())
+        note = self.note_greedy if isinstance(self.method, Greedy) else self.note_sample
+        self.seen.append(note(logits, int(chosen[0]), drawn, forbidden))
+        return chosen
+
+    def note_greedy(self, logits: Tensor, chosen: int, drawn: float | None, forbidden: frozenset[int]) -> Seen:
+        return Seen(after={chosen: (1.0, "")}, forbidden=forbidden, share=1.0, begins=0.0, left=1, drawn=drawn)
+
+    def note_sample(self, logits: Tensor, chosen: int, drawn: float | None, forbidden: frozenset[int]) -> Seen:
+        assert isinstance(self.method, Sample)
+        share, tokens = (part[0] for part in self.method.shares(logits))
+        kept = self.method.remaining(logits / self.method.temperature)[0][0] != FORBIDDEN
+        rank = int((tokens == chosen).nonzero()[0])
+        # Forbidden tokens are last here and may be first in the page's list, and equals may stand in another order.
+        places = [*range(min(2 * self.candidates, len(tokens))), rank]
+        ids, after, stays = (part[places].tolist() for part in (tokens, share, kept))
+        return Seen(
+            after={one: (p, "" if there else "top_p") for one, p, there in zip(ids, after, stays, strict=True)},
+            forbidden=forbidden,
+            share=share[rank].item(),
+            begins=share[:rank].sum().item(),
+            left=int(kept.sum()),
+            drawn=drawn,
+        )
+
+
+def describe(request: Decoding, token: Token, seen: Seen, *, greedy: bool) -> dict[str, Any]:
+    """Return a step in the page's form: the likeliest tokens, and the one that came where it is not among them."""
+    likeliest = [(one, math.exp(log_prob)) for one, log_prob in token.candidates]
+    own = math.exp(token.log_prob)
+    if token.token not in dict(likeliest):
+        likeliest = [*likeliest[:-1], (token.token, own)]
+    names = token_names(request.writes, [one for one, _ in likeliest])
+    found = []
+    for (one, p), name in zip(likeliest, names, strict=True):
+        after, cut = seen.after.get(one, (0.0, "" if greedy else "top_k"))
+        cut = "never" if one in seen.forbidden else cut
+        found.append({"id": one, "text": name, "p": p, "after": after, "cut": cut})
+    return {
+        "token": token.token,
+        "text": token_names(request.writes, [token.token])[0],
+        "p": own,
+        "after": seen.share,
+        "drawn": seen.drawn,
+        "begins": seen.begins,
+        "left": seen.left,
+        "candidates": found,
+    }

@@ -1,0 +1,100 @@
+"""The page of `clearhead page`: one file, opened from disk with the network cut off, on which the model runs."""
+
+import re
+import subprocess
+
+import pytest
+from playwright.sync_api import expect
+
+import clearhead as ch
+from clearhead.serve.live import is_built
+from tests.browser.looking import ONE_THREAD, clearhead, missing
+from tests.browser.test_every_view import AXE, faults
+from tests.browser.watching import SITE, SOURCE, Tabs, shown
+
+pytestmark = pytest.mark.slow
+
+OTHER = "dreihundertfünf"
+VIEWS = ("heads", "head", "steps", "similarity", "context", "positions", "decoding", "intervene", "spaces", "model")
+EXACT = 1e-4
+
+
+@pytest.fixture(scope="module")
+def page_file(demo_folder, tmp_path_factory):
+    if not is_built():
+        missing("the live page is not built; run `make web`")
+    file = tmp_path_factory.mktemp("live") / "live page.html"
+    command = clearhead("page", demo_folder, "-o", file)
+    subprocess.run(command, check=True, capture_output=True, env=ONE_THREAD, timeout=600)
+    assert file.stat().st_size < 6_000_000
+    return file
+
+
+@pytest.fixture
+def opened(chromium, page_file):
+    """The file in a window without a network; it may ask for itself and nothing else."""
+    tabs = Tabs(chromium, page_file.as_uri())
+    context = tabs.context()
+    context.set_offline(True)
+    context.route(re.compile("^(http|ws)"), lambda route: route.abort())
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    shown(page, "model")
+    yield page
+    tabs.check()
+    tabs.close()
+
+
+def own_answer(run, source, edits=()):
+    made = ch.trace(run, source, edits=edits)
+    return run.task.tokenizers["target"].decode([row[0].id for row in made.candidates])
+
+
+def test_any_text_in_every_view_without_a_network(opened, demo):
+    page = opened
+    expect(page.get_by_test_id("live-note")).to_contain_text("runs in your browser")
+    for source in (SOURCE, OTHER):
+        page.get_by_test_id("source").fill(source)
+        page.keyboard.press("Enter")
+        expect(page.get_by_test_id("answer")).to_have_text(own_answer(demo, source))
+    for view in VIEWS:
+        page.get_by_test_id("nav").get_by_role("button", name=re.compile(f"^{view}$", re.IGNORECASE)).click()
+        shown(page, view)
+        expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_its_numbers_are_the_traces(opened, demo):
+    page, cell = opened, ch.trace(demo, OTHER).sites[SITE].head[1].cell(2, 1)
+    page.goto(f"{page.url.partition('#')[0]}#/steps?source={OTHER}&site={SITE}&head=1&query=2&key=1")
+    shown(page, "steps")
+    for name, wanted in (("score", cell.score), ("scaled", cell.scaled), ("weight", cell.weight)):
+        shown_number = page.get_by_test_id(f"cell-{name}")
+        expect(shown_number).to_be_visible()
+        found = float(shown_number.get_attribute("data-value"))
+        assert abs(found - wanted) <= EXACT * max(1, abs(wanted)), name
+    site = "decoder.0.cross"
+    edits = f'[{{"at":"{site}","step":"context","times":0}}]'
+    page.goto(f"{page.url.partition('#')[0]}#/model?source={OTHER}&edits={edits}")
+    shown(page, "model")
+    off = ch.Edit(at=site, step="context", times=0.0)
+    expect(page.get_by_test_id("answer")).to_have_text(own_answer(demo, OTHER, [off]))
+
+
+def test_learn_walks_to_its_end_and_anyone_can_use_it(opened):
+    """Every chapter finds its view, its numbers and its task without a server."""
+    page = opened
+    page.keyboard.press("l")
+    expect(page.get_by_test_id("learn-said")).not_to_be_empty()
+    names = [one.get_attribute("data-testid") for one in page.locator("[data-testid^=chapter-]").all()]
+    assert len(names) > 12
+    for at, name in enumerate(names):
+        expect(page.get_by_test_id(name)).to_have_attribute("aria-current", "step")
+        expect(page.get_by_test_id("learn-said")).not_to_be_empty()
+        expect(page.get_by_test_id("learn-task")).to_be_visible()
+        expect(page.get_by_role("alert")).to_have_count(0)
+        if at < len(names) - 1:
+            page.keyboard.press("n")
+    expect(page.get_by_test_id("learn-finished")).to_be_visible()
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    assert [told for one in found["violations"] for told in faults(one)] == []

@@ -1,0 +1,30 @@
+/** The path: every chapter that the run has something for, in the order they are told. */
+
+import { change, feedforward, output, residual, sampling } from "./after";
+import { cross, heads, mask, scale, score, softmax, sum, vectors } from "./attention";
+import type { Chapter, Lesson } from "./lesson";
+import { type ChapterName, CHAPTERS } from "./links";
+import { embedding, position, tokens } from "./reading";
+
+const ALL: Record<ChapterName, Chapter> = {
+  tokens,
+  embedding,
+  position,
+  vectors,
+  score,
+  scale,
+  mask,
+  softmax,
+  sum,
+  heads,
+  cross,
+  residual,
+  feedforward,
+  output,
+  sampling,
+  change,
+};
+
+export function pathOf(lesson: Lesson): Chapter[] {
+  return CHAPTERS.map((name) => ALL[name]).filter((chapter) => chapter.fits(lesson));
+}

@@ -1,0 +1,170 @@
+/** Where the reader stands on the path: the chapter and what is solved are in the address, the rest follows from them. */
+
+import { lasting, read, write } from "../lib/address";
+import { requestWith } from "../lib/edits";
+import type { Resource } from "../lib/resource.svelte";
+import type { Meta, ViewName } from "../lib/source";
+import type { Explorer } from "../lib/state.svelte";
+import { t } from "../text";
+import { pathOf } from "./chapters";
+import type { Chapter, Lesson, Now, Place, Prepared, Verdict } from "./lesson";
+import { type ChapterName, CHAPTERS } from "./links";
+
+export class Learning {
+  private readonly explorer: Explorer;
+  private readonly views: () => readonly ViewName[];
+  /** The chapter that was asked for and is not gone to yet: its numbers are on their way. */
+  private wanted = $state<string | null>(null);
+  /** Whether the address is written and the page has not followed it yet. */
+  private going = $state(false);
+  /** What was chosen when the chapter was come to: until something else is, there is nothing to judge. */
+  private arrival = $state.raw<{ of: Prepared; chosen: string } | null>(null);
+
+  private readonly unchanged: Resource<Meta>;
+  readonly lesson: Lesson | null = $derived.by(() => {
+    const { run, source } = this.explorer;
+    const meta = this.unchanged.value;
+    return run === null || meta === null ? null : { run, meta, source, views: this.views(), text: t.learn };
+  });
+  readonly path: Chapter[] = $derived(this.lesson === null ? [] : pathOf(this.lesson));
+  readonly solved: ReadonlySet<string> = $derived.by(() => new Set((this.explorer.kept("solved") ?? "").split(".")));
+  readonly chapter: Chapter | null = $derived.by(() =>
+    find(this.path, this.wanted ?? this.explorer.kept("learn") ?? "", this.solved),
+  );
+  readonly at: number = $derived(this.chapter === null ? -1 : this.path.indexOf(this.chapter));
+  private readonly preparing: Resource<{ chapter: Chapter; lesson: Lesson; made: Prepared }>;
+  readonly prepared: Prepared | null = $derived.by(() => {
+    const found = this.preparing.value;
+    return found?.chapter === this.chapter && found?.lesson === this.lesson ? found.made : null;
+  });
+  private readonly judging: Resource<{ of: Prepared; chosen: string; verdict: Verdict }>;
+  readonly verdict: Verdict | null = $derived.by(() =>
+    this.judging.value?.of === this.prepared ? (this.judging.value?.verdict ?? null) : null,
+  );
+  /** Whether something was chosen since the chapter was come to. */
+  readonly tried: boolean = $derived.by(
+    () =>
+      this.arrival !== null && this.arrival.of === this.prepared && this.judging.value?.chosen !== this.arrival.chosen,
+  );
+
+  /** Call it while a component is set up: it asks as long as that is there. */
+  constructor(explorer: Explorer, views: () => readonly ViewName[]) {
+    this.explorer = explorer;
+    this.views = views;
+    this.unchanged = explorer.resource((source) => {
+      const { meta, request } = explorer;
+      if (meta === null || request === null) return null;
+      return meta.edits.length === 0 ? Promise.resolve(meta) : source.trace(requestWith(request, []));
+    });
+    this.preparing = explorer.resource(
+      () => {
+        const { chapter, lesson } = this;
+        if (chapter === null || lesson === null) return null;
+        return chapter.prepare(lesson).then((made) => ({ chapter, lesson, made }));
+      },
+      { showsError: true },
+    );
+    this.judging = explorer.resource(
+      () => {
+        const now = this.now();
+        const of = this.prepared;
+        if (of?.task == null || now === null || explorer.busy || this.wanted !== null || this.going) return null;
+        const chosen = chosenOf(now);
+        return of.task.check(now).then((verdict) => ({ of, chosen, verdict }));
+      },
+      { showsError: true },
+    );
+    // A link that says no more than `learn=softmax` leads to where that chapter is told.
+    const bare = explorer.siteName === null && nothingChosen(explorer.own);
+    if (bare || explorer.kept("learn") === "") this.wanted = explorer.kept("learn");
+    $effect(() => this.arrive());
+    $effect(() => this.remember());
+  }
+
+  get error(): string | null {
+    return this.preparing.error;
+  }
+
+  /** Where the chapter is told, as an address. */
+  get link(): string | null {
+    return this.prepared === null || this.chapter === null ? null : this.linkTo(this.chapter.name, this.prepared.place);
+  }
+
+  go(name: ChapterName): void {
+    this.wanted = name;
+  }
+
+  by(step: 1 | -1): void {
+    const next = this.path[this.at + step];
+    if (next !== undefined) this.go(next.name);
+  }
+
+  /** Goes to the chapter that was asked for, as soon as it is known where it is told. */
+  private arrive(): void {
+    const link = this.link;
+    if (link === null) return;
+    if (this.wanted !== null) {
+      this.arrival = null;
+      this.wanted = null;
+      this.follow(link);
+    } else if (this.judging.value?.of === this.prepared && this.arrival?.of !== this.prepared) {
+      this.arrival = { of: this.prepared!, chosen: this.judging.value!.chosen };
+    }
+  }
+
+  private follow(link: string): void {
+    const before = location.hash;
+    location.hash = link;
+    if (location.hash === before) return;
+    this.going = true;
+    addEventListener("hashchange", () => (this.going = false), { once: true });
+  }
+
+  private remember(): void {
+    const name = this.chapter?.name;
+    if (this.verdict?.solved !== true || this.going || name === undefined || this.solved.has(name)) return;
+    const all = CHAPTERS.filter((one) => one === name || this.solved.has(one));
+    this.explorer.keep("solved", all.join("."));
+  }
+
+  private now(): Now | null {
+    const { view, site, head, query, key, own, meta } = this.explorer;
+    return meta === null ? null : { view, site: site?.name ?? null, head, query, key, own, meta };
+  }
+
+  /** A chapter begins with the model as it was trained: edits are left out, and what other views keep for themselves. */
+  private linkTo(name: ChapterName, place: Place): string {
+    const state = read(this.explorer.address);
+    const request = this.explorer.request;
+    const target = place.target ?? (Array.isArray(request?.target) ? null : request?.target);
+    return write({
+      ...state,
+      view: place.view,
+      request: request === null ? null : { ...request, target, edits: [] },
+      unchanged: false,
+      site: place.site ?? state.site,
+      head: place.head ?? state.head,
+      query: place.query === undefined ? state.query : place.query,
+      key: place.key === undefined ? state.key : place.key,
+      own: { ...lasting(this.explorer.own), ...place.own, learn: name },
+    });
+  }
+}
+
+/** The chapter of this name; where the run has no such chapter, the one that would come next; without a name the first
+ * that is not solved. */
+function find(path: readonly Chapter[], name: string, solved: ReadonlySet<string>): Chapter | null {
+  if (name === "") return path.find((chapter) => !solved.has(chapter.name)) ?? path[0] ?? null;
+  const order = CHAPTERS.findIndex((one) => one === name);
+  const later = path.find((chapter) => CHAPTERS.indexOf(chapter.name) >= order);
+  return later ?? path[path.length - 1] ?? null;
+}
+
+function chosenOf(now: Now): string {
+  const own = Object.entries(now.own).filter(([name]) => !["learn", "solved", "projector", "lang"].includes(name));
+  return JSON.stringify([now.view, now.site, now.head, now.query, now.key, own, now.meta.edits]);
+}
+
+function nothingChosen(own: Record<string, string>): boolean {
+  return Object.keys(own).length === Object.keys(lasting(own)).length;
+}

@@ -1,0 +1,199 @@
+/** What a chapter is given, and what it makes of it. Everything comes through `Source`, so a chapter holds for any run. */
+
+import type { HeadChoice, Matrix, Meta, Row, Run, SideName, SiteMeta, Source, ViewName } from "../lib/source";
+import type { LearnText } from "../text/learn.en";
+import type { ChapterName } from "./links";
+
+/** A text as it was traced, without edits, and everything one needs to speak of it. */
+export interface Lesson {
+  run: Run;
+  meta: Meta;
+  source: Source;
+  /** The views this page has for the run. */
+  views: readonly ViewName[];
+  text: LearnText;
+}
+
+/** Where a chapter leads: a deep link into a view. */
+export interface Place {
+  view: ViewName;
+  site?: string;
+  head?: HeadChoice;
+  query?: number | null;
+  key?: number | null;
+  own?: Record<string, string>;
+  /** The output that is read while edits are tried out: without it the changed model would write another. */
+  target?: number[];
+}
+
+/** What the reader has chosen by now, and the trace that is shown. */
+export interface Now {
+  view: ViewName;
+  site: string | null;
+  head: HeadChoice;
+  query: number | null;
+  key: number | null;
+  own: Record<string, string>;
+  meta: Meta;
+}
+
+export interface Verdict {
+  solved: boolean;
+  said: string;
+}
+
+export interface Task {
+  ask: string;
+  /** Tell whether what is chosen solves it, and why, or what to try. */
+  check(now: Now): Promise<Verdict>;
+}
+
+export interface Prepared {
+  place: Place;
+  said: string[];
+  task: Task | null;
+  /** A CSS selector of what the chapter speaks of. */
+  spot: string;
+}
+
+export interface Chapter {
+  name: ChapterName;
+  title(lesson: Lesson): string;
+  /** Whether the run has what the chapter is about. */
+  fits(lesson: Lesson): boolean;
+  prepare(lesson: Lesson): Promise<Prepared>;
+}
+
+/** A query of a head that shows something: it looks at another token than itself. */
+export interface Focus {
+  site: SiteMeta;
+  head: number;
+  query: number;
+  /** Its strongest key. */
+  key: number;
+  row: Row;
+  queries: readonly string[];
+  keys: readonly string[];
+}
+
+/** Heads of a site that are looked through for one that shows something. */
+const HEADS = 8;
+/** Tokens that the model's picture has lanes for. */
+export const LANES = 24;
+
+export function tokensOf(lesson: Lesson, side: SideName): readonly string[] {
+  return lesson.meta.sides[side]?.tokens ?? [];
+}
+
+/** The side that answers: the decoder where there is one. */
+export function answeringSide(run: Run): SideName {
+  return run.sides[run.sides.length - 1].side;
+}
+
+/** Self-attentions of the answering side whose every step is there, or at least their weights. */
+export function selfSites(lesson: Lesson): SiteMeta[] {
+  const side = answeringSide(lesson.run);
+  const own = lesson.meta.sites.filter((site) => site.slot === "attention" && site.side === side);
+  return own.filter((site) => lesson.source.exact(site.name));
+}
+
+export function crossSites(lesson: Lesson): SiteMeta[] {
+  return lesson.meta.sites.filter((site) => site.slot === "cross" && lesson.source.exact(site.name));
+}
+
+export function place(values: ArrayLike<number>, better: (one: number, other: number) => boolean): number {
+  let found = -1;
+  for (let index = 0; index < values.length; index++)
+    if (found < 0 || better(values[index], values[found])) found = index;
+  return found;
+}
+
+export function highest(values: ArrayLike<number>): number {
+  return place(values, (one, other) => one > other);
+}
+
+export function lowest(values: ArrayLike<number>): number {
+  return place(values, (one, other) => one < other);
+}
+
+/** Whether a number is as large as the largest, but for rounding. */
+export function reaches(value: number, most: number): boolean {
+  return value >= most - 1e-6 * Math.max(1, Math.abs(most));
+}
+
+/** The weights of a head: of a long text those of the first tokens, which is what one tile holds. */
+export function weightsOf(lesson: Lesson, site: SiteMeta, head: HeadChoice): Promise<Matrix> {
+  const tile = { site: site.name, head, step: "weight", level: 0, row: 0, column: 0 } as const;
+  return lesson.source.tile(lesson.meta.id, tile);
+}
+
+const known = new WeakMap<Lesson, Map<string, Promise<Focus | null>>>();
+
+/** The query to tell the story with: of the last or the first of some sites, the one with the most telling weight. */
+export function focusOf(lesson: Lesson, sites: SiteMeta[]): Promise<Focus | null> {
+  const name = sites.map((site) => site.name).join();
+  const made = known.get(lesson) ?? new Map<string, Promise<Focus | null>>();
+  known.set(lesson, made);
+  const found = made.get(name) ?? findFocus(lesson, sites);
+  made.set(name, found);
+  return found;
+}
+
+async function findFocus(lesson: Lesson, sites: SiteMeta[]): Promise<Focus | null> {
+  let best: { site: SiteMeta; head: number; query: number; key: number; telling: number } | null = null;
+  for (const { site, heads } of candidates(lesson, sites))
+    for (const head of heads) {
+      const { rows, columns, data } = await weightsOf(lesson, site, head);
+      const [queries, keys] = [tokensOf(lesson, site.query_side), tokensOf(lesson, site.key_side)];
+      for (let query = 0; query < rows; query++) {
+        const weights = data.subarray(query * columns, (query + 1) * columns);
+        const key = highest(weights);
+        const self = site.slot === "attention" && key === query;
+        const worth =
+          weights[key] *
+          (self ? 0.4 : 1) *
+          (isSign(keys[key]) ? 0.5 : 1) *
+          (isSign(queries[query]) ? 0.6 : 1) *
+          (isWord(queries[query]) ? 1 : 0.7) *
+          (isWord(keys[key]) ? 1 : 0.8) *
+          (site.arithmetic.causal && query < 2 ? 0.5 : 1) *
+          (weights[key] > 0.98 ? 0.9 : 1);
+        if (best === null || worth > best.telling) best = { site, head, query, key, telling: worth };
+      }
+    }
+  if (best === null) return null;
+  const { site, head, query, key } = best;
+  return {
+    ...{ site, head, query, key },
+    row: await lesson.source.row(lesson.meta.id, site.name, head, query),
+    queries: tokensOf(lesson, site.query_side),
+    keys: tokensOf(lesson, site.key_side),
+  };
+}
+
+/** The last site and the first, with their first heads; of a compiled program the heads that have a job. */
+function candidates(lesson: Lesson, sites: SiteMeta[]): { site: SiteMeta; heads: number[] }[] {
+  const jobs = lesson.run.program?.layers.flatMap((layer) => layer.heads) ?? [];
+  const working = sites.filter((site) => jobs.some((job) => job.site === site.name));
+  const few = (working.length > 0 ? working : sites).slice();
+  const chosen = [...new Set([few.at(-1), few[0]])].filter((site) => site !== undefined);
+  return chosen.map((site) => {
+    const own = jobs.filter((job) => job.site === site.name).map((job) => job.head);
+    const all = Array.from({ length: Math.min(HEADS, site.n_heads) }, (_, head) => head);
+    return { site, heads: own.length > 0 ? own : all };
+  });
+}
+
+/** Whether a token is a sign of the model's own, such as "<s>", and no text. */
+export function isSign(token: string | undefined): boolean {
+  return token === undefined || /^<[^<>]+>$/.test(token);
+}
+
+function isWord(token: string): boolean {
+  return /[\p{L}\p{N}]/u.test(token);
+}
+
+/** Which keys the query of a row may look at. */
+export function allowedOf(row: Row): boolean[] {
+  return row.allowed ?? row.weight.map(() => true);
+}

@@ -1,0 +1,65 @@
+/** Which view each chapter leads to, and what it points at there: the one table to change when a better view lands. */
+
+import type { ViewName } from "../lib/source";
+
+export const CHAPTERS = [
+  "tokens",
+  "embedding",
+  "position",
+  "vectors",
+  "score",
+  "scale",
+  "mask",
+  "softmax",
+  "sum",
+  "heads",
+  "cross",
+  "residual",
+  "feedforward",
+  "output",
+  "sampling",
+  "change",
+] as const;
+export type ChapterName = (typeof CHAPTERS)[number];
+
+/** A view a chapter can be told in, and the element it is told of. `{…}` is filled in by the chapter. */
+export interface Link {
+  view: ViewName;
+  spot: string;
+}
+
+const id = (name: string): string => `[data-testid="${name}"]`;
+
+/** The first view that the page has is taken; without any the chapter is left out. */
+export const LINKS: Record<ChapterName, readonly Link[]> = {
+  tokens: [{ view: "model", spot: id("tokens-{side}") }],
+  embedding: [
+    { view: "spaces", spot: id("spaces-embedding") },
+    { view: "model", spot: id("detail") },
+  ],
+  position: [
+    { view: "positions", spot: id("positions-position") },
+    { view: "model", spot: id("detail") },
+  ],
+  vectors: [{ view: "steps", spot: `${id("steps-query")}, ${id("view-steps")} svg[data-picture]` }],
+  score: [{ view: "steps", spot: `${id("view-steps")} svg[data-picture]` }],
+  scale: [
+    { view: "intervene", spot: id("temperature") },
+    { view: "steps", spot: `${id("view-steps")} svg[data-picture]` },
+  ],
+  mask: [{ view: "head", spot: id("heat-map") }],
+  softmax: [{ view: "steps", spot: `${id("steps-query")}, ${id("view-steps")} svg[data-picture]` }],
+  sum: [{ view: "steps", spot: `${id("view-steps")} svg[data-picture]` }],
+  heads: [{ view: "head", spot: id("head-picker") }],
+  cross: [{ view: "head", spot: id("heat-map") }],
+  residual: [{ view: "model", spot: id("tokens-{side}") }],
+  feedforward: [{ view: "model", spot: id("detail") }],
+  output: [{ view: "model", spot: `[data-testid^="output-"]` }],
+  sampling: [{ view: "decoding", spot: id("decoding-candidates") }],
+  change: [{ view: "intervene", spot: id("score-input") }],
+};
+
+/** Return where a chapter is told on a page with these views; null where it cannot be. */
+export function linkOf(name: ChapterName, views: readonly ViewName[]): Link | null {
+  return LINKS[name].find((link) => views.includes(link.view)) ?? null;
+}

@@ -1,0 +1,209 @@
+/** One word in several texts, and positions as vectors: clearhead/serve/contexts.py and waves.py. */
+
+import { cosine } from "../lib/arithmetic";
+import { type ContextAnswer, type Matrix, type Positions, type SideName, SourceError } from "../lib/source";
+import { type Model, sinusoid } from "./model";
+import type { PositionPlan } from "./plan";
+import { largest } from "./tensor";
+import type { Tokenizer } from "./tokenizer";
+import type { Trace } from "./trace";
+
+const RESPONSIBLE = 5;
+
+interface Occurrence {
+  text: string;
+  trace: Trace;
+  side: SideName;
+  places: number[];
+}
+
+/** Every occurrence of the word in a text, as a word of its own; else as whole tokens of longer words. */
+export function occurrences(
+  tokenizer: Tokenizer,
+  word: string,
+  text: string,
+  trace: Trace,
+  side: SideName,
+): Occurrence[] {
+  const ids = trace.ids(side);
+  const ends = Array.from({ length: ids.length + 1 }, (_, n) => tokenizer.decode(ids.slice(0, n)).length);
+  const spans = ids.map((_, n): [number, number] => [Math.min(ends[n], ends[n + 1]), ends[n + 1]]);
+  const whole = tokenizer.decode(ids);
+  const wanted = tokenizer.plan.lower ? word.toLowerCase() : word;
+  const all = findAll(whole, wanted);
+  const inWord = (letter: string | undefined): boolean => letter !== undefined && /[\p{L}\p{N}\p{M}_]/u.test(letter);
+  let found = all.filter(([start, stop]) => !inWord(Array.from(whole.slice(0, start)).at(-1)) && !inWord(Array.from(whole.slice(stop))[0])); // prettier-ignore
+  if (found.length === 0)
+    found = all.filter(([start, stop]) => spans.some(([a]) => a === start) && spans.some(([, b]) => b === stop));
+  if (found.length === 0)
+    throw new SourceError(
+      `the word '${word.slice(0, 60)}' does not stand in '${text.slice(0, 60)}'; write it in every text`,
+    );
+  return found.map(([start, stop]) => {
+    const places = spans.flatMap(([a, b], place) => (a < stop && start < b ? [place] : []));
+    return { text, trace, side, places };
+  });
+}
+
+function findAll(text: string, part: string): [number, number][] {
+  const found: [number, number][] = [];
+  for (let at = text.indexOf(part); at >= 0; at = text.indexOf(part, at + part.length))
+    found.push([at, at + part.length]);
+  return found;
+}
+
+export function contextView(word: string, found: Occurrence[]): ContextAnswer {
+  const paths = found.map(pathOf);
+  const layers = paths[0].length;
+  return {
+    word,
+    places: found.map(({ text, trace, side, places }) => ({ text, tokens: trace.inputs.tokens[side]!, places })),
+    layers: ["embedding", ...Array.from({ length: layers - 1 }, (_, layer) => String(layer))],
+    cosine: Array.from({ length: layers }, (_, layer) =>
+      paths.map((one) => paths.map((other) => cosine(one[layer], other[layer]))),
+    ),
+    path: inThePlane(paths),
+    responsible: found.map((one) => [[], ...Array.from({ length: layers - 1 }, (_, layer) => responsible(one, layer))]),
+  };
+}
+
+/** Its vectors: the embedding without a position, then after each layer; of several tokens the mean. */
+function pathOf({ trace, side, places }: Occurrence): Float64Array[] {
+  const names = [...trace.stream.keys()];
+  const layers = trace.model
+    .side(side)
+    .blocks.map((_, layer) => names.findLast((name) => name.startsWith(`${side}.${layer}.`))!);
+  return [`${side}.embedding.token`, ...layers].map((name) => {
+    const { columns, data } = trace.stream.get(name)!;
+    return Float64Array.from({ length: columns }, (_, k) => places.reduce((sum, place) => sum + data[place * columns + k], 0) / places.length); // prettier-ignore
+  });
+}
+
+/** The tokens it attends to most in a layer, in the mean of the heads. */
+function responsible({ trace, side, places }: Occurrence, layer: number): ContextAnswer["responsible"][number][number] {
+  const site = trace.sites.get(`${side}.${layer}.attention`)!;
+  const weight = new Float64Array(site.n_key);
+  for (let head = 0; head < site.n_heads; head++)
+    for (const place of places) {
+      const row = site.weights(head, place);
+      for (let key = 0; key < weight.length; key++) weight[key] += row[key] / site.n_heads / places.length;
+    }
+  const tokens = trace.inputs.tokens[side]!;
+  return largest(weight, RESPONSIBLE).map((index) => ({ index, text: tokens[index], weight: weight[index] }));
+}
+
+/** The points along the two directions in which they differ most (PCA), with a fixed sign. */
+export function inThePlane(paths: Float64Array[][]): [number, number][][] {
+  const points = paths.flat();
+  const width = points[0].length;
+  const mean = Float64Array.from({ length: width }, (_, k) => points.reduce((sum, one) => sum + one[k], 0) / points.length); // prettier-ignore
+  const centred = points.map((point) => point.map((value, k) => value - mean[k]));
+  const directions = principal(centred, width);
+  const project = (point: Float64Array, direction: Float64Array): number =>
+    direction.reduce((sum, value, k) => sum + value * point[k], 0);
+  const layers = paths[0].length;
+  return paths.map((_, path) =>
+    Array.from({ length: layers }, (_, layer): [number, number] => {
+      const point = centred[path * layers + layer];
+      return [project(point, directions[0]), project(point, directions[1])];
+    }),
+  );
+}
+
+/** The two directions of largest variance: eigenvectors of the points' products with each other, or of the columns'. */
+function principal(points: Float64Array[], width: number): Float64Array[] {
+  const few = points.length <= width;
+  const size = few ? points.length : width;
+  const products = Array.from({ length: size }, (_, i) =>
+    Float64Array.from({ length: size }, (_, j) => {
+      let sum = 0;
+      if (few) for (let k = 0; k < width; k++) sum += points[i][k] * points[j][k];
+      else for (const point of points) sum += point[i] * point[j];
+      return sum;
+    }),
+  );
+  const { values, vectors } = eigen(products);
+  const order = largest(values, 2);
+  return [0, 1].map((rank) => {
+    const made = new Float64Array(width);
+    const own = order[rank];
+    if (own === undefined || values[own] <= 1e-12 * Math.max(1e-300, values[order[0]])) return made;
+    if (few) points.forEach((point, i) => point.forEach((value, k) => (made[k] += vectors[i][own] * value)));
+    else made.forEach((_, k) => (made[k] = vectors[k][own]));
+    const long = Math.sqrt(made.reduce((sum, value) => sum + value * value, 0));
+    const most = made.reduce((best, value) => (Math.abs(value) > Math.abs(best) ? value : best), 0);
+    return made.map((value) => (value / long) * Math.sign(most));
+  });
+}
+
+/** Eigenvalues and eigenvectors (columns) of a symmetric matrix, by Jacobi's rotations. */
+function eigen(a: Float64Array[]): { values: Float64Array; vectors: Float64Array[] } {
+  const n = a.length;
+  const vectors = a.map((_, i) => Float64Array.from({ length: n }, (_, j) => (i === j ? 1 : 0)));
+  for (let sweep = 0; sweep < 40; sweep++) {
+    let off = 0;
+    for (let p = 0; p < n; p++) for (let q = p + 1; q < n; q++) off += a[p][q] ** 2;
+    const size = a.reduce((sum, row, p) => sum + row[p] ** 2, 0);
+    if (off <= 1e-22 * size) break;
+    for (let p = 0; p < n; p++) for (let q = p + 1; q < n; q++) rotate(a, vectors, p, q);
+  }
+  return { values: Float64Array.from(a, (row, p) => row[p]), vectors };
+}
+
+function rotate(a: Float64Array[], vectors: Float64Array[], p: number, q: number): void {
+  if (a[p][q] === 0) return;
+  const theta = (a[q][q] - a[p][p]) / (2 * a[p][q]);
+  const t = (Math.sign(theta) || 1) / (Math.abs(theta) + Math.sqrt(theta * theta + 1));
+  const c = 1 / Math.sqrt(t * t + 1);
+  const s = t * c;
+  for (const row of a) [row[p], row[q]] = [c * row[p] - s * row[q], s * row[p] + c * row[q]];
+  for (let k = 0; k < a.length; k++) [a[p][k], a[q][k]] = [c * a[p][k] - s * a[q][k], s * a[p][k] + c * a[q][k]];
+  for (const row of vectors) [row[p], row[q]] = [c * row[p] - s * row[q], s * row[p] + c * row[q]];
+}
+
+/** The kinds of positions, with the run's own numbers for those it has; `kinds` are words, written by Python. */
+export function positionsOf(model: Model, words: Positions, n: number): Positions {
+  const plan = model.side(model.sides[0]);
+  const inside = plan.blocks[0][0].attention!;
+  const kinds = words.kinds.map((kind) => {
+    if (kind.name === "sinusoidal") {
+      const own = plan.embedding.position?.kind === "sinusoidal" ? plan.embedding.position : null;
+      const width = Math.max(2, plan.d_model - (plan.d_model % 2));
+      const table = rows(n, (row) => Array.from(sinusoid(row, width, own ?? { layout: "interleaved", base: 10_000 })));
+      return { ...kind, table, similarity: byDistance(table) };
+    }
+    if (kind.name === "rotary") return { ...kind, ...rotaryTable(inside.position, inside.d_head, n) };
+    const own = plan.embedding.position;
+    if (own?.kind !== "learned") return kind;
+    const { shape, data } = model.tensor(own.table);
+    const whole: Matrix = { rows: shape[0], columns: shape[1], data };
+    const there = Math.min(n, whole.rows - own.first);
+    const table = rows(there, (row) => Array.from(data.subarray((own.first + row) * shape[1], (own.first + row + 1) * shape[1]))); // prettier-ignore
+    const cut = there < n ? ` It has ${there} positions.` : "";
+    return { ...kind, note: kind.note + cut, table, similarity: byDistance(table) };
+  });
+  return { ...words, kinds };
+}
+
+function rotaryTable(position: PositionPlan, d_head: number, n: number): { table: number[][]; similarity: number[] } {
+  const width = Math.max(2, d_head - (d_head % 2));
+  const usual = Array.from({ length: width / 2 }, (_, pair) => 10_000 ** ((-2 * pair) / width));
+  const frequency = position.kind === "rotary" ? position.frequency! : usual;
+  const table = rows(n, (row) => frequency.flatMap((one) => [Math.cos(row * one), Math.sin(row * one)]));
+  const similarity = rows(n, (row) => frequency.reduce((sum, one) => sum + Math.cos(row * one), 0) / frequency.length);
+  return { table, similarity };
+}
+
+function rows<Value>(n: number, make: (row: number) => Value): Value[] {
+  return Array.from({ length: n }, (_, row) => make(row));
+}
+
+/** The mean cosine of two places, for each distance. */
+function byDistance(table: number[][]): number[] {
+  return rows(table.length, (distance) => {
+    const pairs = table.length - distance;
+    let sum = 0;
+    for (let place = 0; place < pairs; place++) sum += cosine(table[place], table[place + distance]);
+    return sum / pairs;
+  });
+}

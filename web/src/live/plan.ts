@@ -1,0 +1,225 @@
+/** What a live page holds: a model as clearhead/serve/live_plan.py writes it, its texts, and where its weights lie. */
+
+import type { Weighting } from "../lib/arithmetic";
+import type { Run, SideName, WeightingKind } from "../lib/source";
+
+export interface Live {
+  version: 1;
+  run: Run;
+  plan: Partial<Record<SideName, SidePlan>>;
+  task: TaskPlan;
+  tokenizers: TokenizerPlan[];
+  /** What can be put in the place of a weighting, by name. */
+  weightings: Record<string, WeightingPlan & { similarity: SimilarityPlan }>;
+  tensors: Record<string, TensorPlace>;
+  dtype: "float32" | "float16";
+}
+
+export interface TensorPlace {
+  shape: number[];
+  dtype: "float32" | "float16";
+  /** In bytes. */
+  offset: number;
+}
+
+/** The name of a tensor. */
+type Held = string;
+
+export interface SidePlan {
+  vocabulary: number;
+  d_model: number;
+  embedding: EmbeddingPlan;
+  blocks: BranchPlan[][];
+  norm: NormPlan | null;
+  output: OutputPlan | null;
+}
+
+export interface EmbeddingPlan {
+  table: Held;
+  factor: number;
+  position: PositionTable | null;
+  segment: Held | null;
+  norm: NormPlan | null;
+}
+
+export type PositionTable =
+  | { kind: "sinusoidal"; layout: "interleaved" | "halves"; base: number }
+  | { kind: "learned"; table: Held; first: number };
+
+export interface NormPlan {
+  kind: "layer" | "rms";
+  epsilon: number;
+  gamma: Held;
+  beta: Held | null;
+}
+
+export interface LinearPlan {
+  weight: Held;
+  bias: Held | null;
+}
+
+export interface HeadMapPlan extends LinearPlan {
+  norm: NormPlan | null;
+}
+
+export interface BranchPlan {
+  branch: "attention" | "cross" | "feed_forward";
+  places: { box: "norm" | "branch" | "add"; out: string; module: string }[];
+  norm: NormPlan | null;
+  attention?: AttentionPlan;
+  network?: NetworkPlan;
+}
+
+export interface NetworkPlan {
+  activation: Activation;
+  gate: LinearPlan | null;
+  up: LinearPlan;
+  down: LinearPlan;
+}
+
+export type Activation = "relu" | "silu" | "gelu exact" | "gelu tanh";
+
+export interface AttentionPlan {
+  n_heads: number;
+  n_kv_heads: number;
+  d_head: number;
+  d_value: number;
+  query: HeadMapPlan;
+  key: HeadMapPlan;
+  value: HeadMapPlan;
+  output: LinearPlan | null;
+  similarity: SimilarityPlan;
+  weighting: WeightingPlan;
+  position: PositionPlan;
+  mask: MaskPlan & { name: string; words: string; masks: boolean; causal: boolean };
+}
+
+export interface WeightingPlan {
+  arithmetic: Weighting;
+  form: string;
+  blocked: number | null;
+  name: string;
+  words: string;
+  kind: WeightingKind;
+  rule: string;
+  temperature: number;
+}
+
+export interface SimilarityPlan {
+  kind: "dot" | "cosine" | "additive" | "features" | "log features";
+  /** Of each head; null in a swap: 1/√d_head. */
+  scale: number[] | null;
+  features?: "elu" | "relu" | "softmax" | "random";
+  projection?: Held;
+  factor?: number;
+  /** The maps of additive similarity. */
+  query?: Held;
+  key?: Held;
+  out?: Held;
+  name: string;
+  words: string;
+  formula: string;
+  prepared: string;
+  scale_reason: string;
+}
+
+export interface PositionPlan {
+  kind: "none" | "alibi" | "t5" | "rotary";
+  table?: Held;
+  buckets?: number;
+  reach?: number;
+  two_sided?: boolean;
+  frequency?: number[];
+  pairs?: [number, number][];
+  name: string;
+  words: string;
+  biased: boolean;
+  turns: boolean;
+}
+
+export interface MaskPlan {
+  kind: "everything" | "causal" | "window" | "both" | "either" | "not";
+  left?: number;
+  right?: number;
+  parts?: MaskPlan[];
+}
+
+export type OutputPlan =
+  | {
+      kind: "vocabulary";
+      table: Held;
+      bias: Held | null;
+      factor: number;
+      transform: (LinearPlan & { norm: NormPlan }) | null;
+    }
+  | {
+      kind: "classes";
+      pool: "first" | "last" | "mean";
+      activation: "tanh" | "relu";
+      hidden: LinearPlan | null;
+      out: LinearPlan;
+      wide: WidePlan | null;
+    };
+
+export interface WidePlan {
+  buckets: number;
+  scale: number;
+  tables: { order: number; table: Held; square: Held }[];
+  bias: Held;
+}
+
+export interface FramePlan {
+  before: number[];
+  after: number[];
+  ends: number[];
+  opening: number[];
+  never: number[];
+}
+
+export interface TaskPlan {
+  /** How a text becomes tokens. */
+  reads: "translate" | "generate" | "fill" | "text" | "embed";
+  name: string;
+  target: Run["target"];
+  context: number;
+  /** The most tokens of a text that are read. */
+  longest: number;
+  labels: string[];
+  fields: string[];
+  /** For each field, the number of its tokeniser. */
+  tokenizer: number[];
+  frames: Record<string, FramePlan>;
+  opener: number[];
+  blank: string;
+  usual: { trace: number; decode: number };
+  program: ProgramPlan | null;
+}
+
+export interface ProgramPlan {
+  answers: string[];
+  answer_ids: number[];
+  numeric: boolean;
+  threshold: number;
+  offset: number;
+  beside: number;
+}
+
+/** A component of a tokenizer.json. */
+export interface Component {
+  type: string;
+  [field: string]: unknown;
+}
+
+export interface TokenizerPlan {
+  normalizer: Component | null;
+  pre_tokenizer: Component | null;
+  model: Component;
+  decoder: Component | null;
+  added: { id: number; content: string; special: boolean; normalized: boolean }[];
+  imported: boolean;
+  special: number[];
+  ids: { pad: number; unknown: number; start: number; end: number; mask: number };
+  kind: string;
+  lower: boolean;
+  vocabulary: number;
+}

@@ -1,0 +1,88 @@
+/** What a head does in a few numbers, and what the model does without it: clearhead/tracing/head_metrics.py. */
+
+import type { Effects, Matrix, Readings } from "../lib/source";
+import type { Site } from "./site";
+import { logSoftmax, rowOf } from "./tensor";
+
+type Name = keyof Readings;
+const NAMES: Name[] = ["entropy", "distance", "first", "itself", "previous", "same", "induction"];
+const SAMPLE = 16;
+
+/** The metrics of every head of a site; of a long text from about `most` of its rows. `ids` null: two sequences. */
+export function readSite(site: Site, ids: number[] | null, most: number | null): Readings {
+  const heads = Array.from({ length: site.n_heads }, (_, head) => readHead(site, head, ids, most));
+  const of = (name: Name): (number | null)[] => heads.map((one) => one[name]);
+  return Object.fromEntries(NAMES.map((name) => [name, of(name)])) as unknown as Readings;
+}
+
+function readHead(site: Site, head: number, ids: number[] | null, most: number | null): Record<Name, number | null> {
+  const sums = Object.fromEntries(NAMES.map((name) => [name, { total: 0, count: 0 }])) as Record<
+    Name,
+    { total: number; count: number }
+  >;
+  for (const row of rowsRead(site.n_query, most)) readRow(site.weights(head, row), row, ids, sums);
+  const mean = (name: Name): number | null => (sums[name].count === 0 ? null : sums[name].total / sums[name].count);
+  const found = Object.fromEntries(NAMES.map((name) => [name, mean(name)])) as Record<Name, number | null>;
+  return { ...found, entropy: found.entropy ?? 0, distance: found.distance ?? 0 };
+}
+
+function rowsRead(n: number, most: number | null): number[] {
+  const all = Array.from({ length: n }, (_, row) => row);
+  if (most === null || n <= Math.max(most, 2 * SAMPLE)) return all;
+  const blocks = Math.max(2, Math.floor(most / SAMPLE));
+  const starts = Array.from({ length: blocks }, (_, place) => Math.floor((place * (n - SAMPLE)) / (blocks - 1)));
+  return starts.flatMap((start) => all.slice(start, start + SAMPLE));
+}
+
+function readRow(
+  weight: ArrayLike<number>,
+  row: number,
+  ids: number[] | null,
+  sums: Record<Name, { total: number; count: number }>,
+): void {
+  const put = (name: Name, total: number): void => {
+    sums[name].total += total;
+    sums[name].count += 1;
+  };
+  let size = 0;
+  for (let key = 0; key < weight.length; key++) size += Math.abs(weight[key]);
+  if (size > 0) {
+    let [entropy, distance] = [0, 0];
+    for (let key = 0; key < weight.length; key++) {
+      const share = Math.abs(weight[key]) / size;
+      if (share > 0) entropy -= share * Math.log2(share);
+      distance += share * Math.abs(row - key);
+    }
+    put("entropy", entropy);
+    put("distance", distance);
+    if (row > 0) put("first", weight[0]);
+  }
+  if (ids === null) return;
+  const same = (key: number): boolean => key !== row && ids[key] === ids[row];
+  const places: Partial<Record<Name, (key: number) => boolean>> = {
+    itself: (key) => key === row,
+    previous: (key) => key === row - 1,
+    same,
+    induction: (key) => key > 0 && same(key - 1) && key <= row,
+  };
+  for (const [name, fits] of Object.entries(places) as [Name, (key: number) => boolean][]) {
+    const keys = ids.flatMap((_, key) => (fits(key) ? [key] : []));
+    if (keys.length > 0)
+      put(
+        name,
+        keys.reduce((total, key) => total + weight[key], 0),
+      );
+  }
+}
+
+/** How the best answers change, and how far all of them move: means over the rows, in nats. */
+export function compareAnswers(head: number, whole: Matrix, without: Matrix): Effects["effects"][number] {
+  let [change, kl] = [0, 0];
+  for (let row = 0; row < whole.rows; row++) {
+    const [before, after] = [logSoftmax(rowOf(whole, row)), logSoftmax(rowOf(without, row))];
+    const best = before.indexOf(before.reduce((most, one) => Math.max(most, one), -Infinity));
+    change += (after[best] - before[best]) / whole.rows;
+    before.forEach((one, place) => (kl += (Math.exp(one) * (one - after[place])) / whole.rows));
+  }
+  return { head, change, kl };
+}

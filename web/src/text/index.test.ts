@@ -1,0 +1,25 @@
+import { describe, expect, it } from "vitest";
+
+import { de } from "./de";
+import { en } from "./en";
+import { chooseLanguage } from "./index";
+
+/** Every path to a sentence, as "views.model.title". */
+function paths(node: unknown, at: string): string[] {
+  if (typeof node !== "object" || node === null) return [at];
+  return Object.entries(node).flatMap(([name, value]) => paths(value, `${at}.${name}`));
+}
+
+describe("the language", () => {
+  it("is the address's, then the browser's, then English", () => {
+    expect(chooseLanguage("#/head?site=a&lang=de", ["en-GB"])).toBe("de");
+    expect(chooseLanguage("#/head", ["fr", "de-AT", "en"])).toBe("de");
+    expect(chooseLanguage("", ["fr"])).toBe("en");
+    expect(chooseLanguage("#/head?lang=xx", ["en-US"])).toBe("en");
+  });
+
+  it("has every sentence in both", () => {
+    expect(paths(de, "")).toEqual(paths(en, ""));
+    for (const path of paths(de, "")) expect(path).not.toBe("");
+  });
+});

@@ -1,0 +1,41 @@
+/** Which feed-forwards a run has, and how long the bars of units are. */
+
+import type { NeuronUnit, Run } from "../../lib/source";
+import { percent } from "../../lib/words";
+
+/** The feed-forwards whose output is a linear map of hidden units, in order. */
+export function boxesOf(run: Run | null): string[] {
+  const boxes = (run?.sides ?? []).flatMap((side) => side.boxes);
+  return boxes
+    .filter(({ kind, name, values }) => {
+      const out = values.find((value) => value.name === `${name}.out`);
+      return kind === "feed_forward" && out?.map !== "" && out?.of === `${name}.hidden`;
+    })
+    .map((box) => box.name);
+}
+
+/** The length of each bar, the longest 1. */
+export function widthsOf(units: readonly NeuronUnit[]): number[] {
+  const most = Math.max(0, ...units.map((one) => one.norm));
+  return units.map((one) => (most === 0 ? 0 : one.norm / most));
+}
+
+/** A share that may be negative: "−3.1 %". */
+export function signedPercent(share: number): string {
+  return share < 0 ? `−${percent(-share)}` : percent(share);
+}
+
+export interface EffectBar {
+  id: number;
+  text: string;
+  change: number;
+  /** From −1 to 1: the longest bar of both directions is 1 long. */
+  length: number;
+}
+
+/** What a unit promotes, the most first, then what it suppresses, the most last. */
+export function effectBars(unit: Pick<NeuronUnit, "promotes" | "suppresses">): EffectBar[] {
+  const all = [...unit.promotes, ...unit.suppresses.toReversed()];
+  const most = Math.max(1e-30, ...all.map((one) => Math.abs(one.change)));
+  return all.map((one) => ({ ...one, length: one.change / most }));
+}
