@@ -33,7 +33,7 @@ SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2]
 help:
 	@echo "make demo       train a translator of number words in about a minute, and look into it"
 	@echo "make web        build the explorer's page (the others do so by themselves)"
-	@echo "make test       the tests of every law: 20 minutes on two cores when last measured"
+	@echo "make test       the tests of every law: 15 minutes on two cores when last measured"
 	@echo "make test-fast  three cases of each that takes no more than half a second: two minutes"
 	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"
 	@echo "make attack     kill, fill, move, flip and ask for real for some seven minutes; prints what survived (SEED=1)"

@@ -136,6 +136,17 @@ def sketched():
     loop.draw_curves = before
 
 
+@pytest.fixture(scope="module")
+def sketched_comparisons():
+    """Comparisons have a sketch for their picture too; tests/experiments/test_comparison.py draws it."""
+    from clearhead.experiments import comparing
+    from clearhead.files import write_text
+
+    before, comparing.draw_comparison = comparing.draw_comparison, lambda data, path: write_text(path, "<svg/>")
+    yield
+    comparing.draw_comparison = before
+
+
 @pytest.fixture
 def drawn(sketched, monkeypatch):
     """For a run whose curves are looked at."""

@@ -47,6 +47,7 @@ def find_cycle(package: Path) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle():
     assert find_cycle(ROOT / "clearhead") == []
 

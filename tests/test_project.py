@@ -83,6 +83,7 @@ def test_no_file_names_a_package_host(files):
     assert lines_with(PACKAGE_HOST, files) == []
 
 
+@pytest.mark.slow
 def test_no_file_names_a_path_of_this_machine(files):
     assert lines_with(machine_path(ROOT, ROOT.parent, Path.home()), files) == []
 
@@ -115,6 +116,7 @@ def test_a_path_of_a_machine_is_told_from_the_end_of_another():
     assert not pattern.search("/srv/peoples/notes.txt")
 
 
+@pytest.mark.slow
 def test_the_package_never_pickles():
     sources = sorted((ROOT / "clearhead").rglob("*.py"))
     assert ROOT / "clearhead/__init__.py" in sources

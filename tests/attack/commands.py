@@ -27,7 +27,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     for task, run in runs.items():
         for args in verbs(task, run, lines, home):
             warm(args)
-    for i in range(8 if short else 400):
+    for i in range(5 if short else 400):
         task, run = draw.choice([*runs.items()])
         kept = Kept(draw.choice(files_of(run)))
         args = draw.choice([*verbs(task, run, lines, home)])

@@ -27,9 +27,9 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     return [
-        in_use(home, seed, 40 if short else 1200),
-        in_scores(home, seed, 4 if short else 100),
-        before_a_resume(home / "resumed", seed, 3 if short else 150),
+        in_use(home, seed, 12 if short else 1200),
+        in_scores(home, seed, 2 if short else 100),
+        before_a_resume(home / "resumed", seed, 2 if short else 150),
     ]
 
 

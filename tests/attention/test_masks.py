@@ -126,6 +126,7 @@ def test_a_mask_says_what_its_rule_says(name: str, scene: Scene):
     assert torch.equal(scene.says(mask(scene)), scene.loop(rule))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(scene=scenes(), left=st.sampled_from(sorted(RULES)), right=st.sampled_from(sorted(RULES)))
 def test_the_operators_are_the_boolean_ones(scene: Scene, left: str, right: str):

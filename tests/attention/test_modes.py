@@ -168,6 +168,7 @@ def test_an_ensemble_of_layers_under_vmap():
     torch.testing.assert_close(made, torch.stack([layer(x) for layer in layers]))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     ("kernel", "weighting"),

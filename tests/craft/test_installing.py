@@ -104,6 +104,7 @@ def test_the_same_token_is_read_off_the_stream(make, at):
     assert found.weight > 0.9
 
 
+@pytest.mark.slow
 def test_a_fit_is_for_other_texts_as_well_and_no_better_than_measured():
     model = gpt2()  # random vectors of positions and of tokens, more of them than the stream is wide
     found = install(model, fit_position(model, texts(), at=AT, offset=-1), at=AT, head=0).measure(texts())
@@ -136,6 +137,7 @@ def test_a_design_for_the_stream_of_a_model_of_designs_replaces_a_head():
     assert model(ids).argmax(-1).tolist() == [[2, 2, 0, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carried", [False, True])
 def test_a_frozen_head_stays_bit_for_bit_while_the_rest_is_trained(carried):
     model = trained(gpt2())
@@ -172,6 +174,7 @@ def test_momentum_from_before_does_not_move_it():
     assert not any(map(torch.equal, own, slices(model, 1)[:2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [True, False])
 def test_another_design_takes_the_place_of_a_frozen_one(frozen):
     model = gpt2()
@@ -227,6 +230,7 @@ def test_what_it_reads_may_move_away_and_measuring_tells():
     assert again.measure(texts()).weight > after.weight + 0.1
 
 
+@pytest.mark.slow
 def test_a_saved_model_has_the_weights_and_nothing_frozen():
     model = gpt2()
     install(model, fit_content(model, texts(), at=AT), at=AT, head=3)
@@ -239,6 +243,7 @@ def test_a_saved_model_has_the_weights_and_nothing_frozen():
     assert not torch.equal(slices(copied, 3)[0], slices(model, 3)[0])
 
 
+@pytest.mark.slow
 def test_a_frozen_head_does_not_keep_its_model():
     model = gpt2()
     install(model, fit_content(model, texts(), at=AT), at=AT, head=3)

@@ -37,6 +37,7 @@ def test_the_norm_is_that_of_softmaxs_jacobian():
     torch.testing.assert_close(figures.jacobian_norm(torch.softmax(scores, -1)), torch.linalg.matrix_norm(jacobian))
 
 
+@pytest.mark.slow
 def test_a_figure_is_the_same_to_the_byte_when_drawn_again(data, tmp_path):
     for name in ("one.svg", "two.svg"):
         figures.save(figures.draw_scale(data), tmp_path / name)

@@ -9,7 +9,7 @@ import pytest
 import clearhead as ch
 from clearhead.cli import load_verb
 from tests.docs.pages import PageError, blocks, run_page, write_outputs
-from tests.docs.strangers import run_as_stranger
+from tests.docs.strangers import run_as_stranger, run_once_as_stranger
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -38,8 +38,10 @@ tests/plain/test_export_graphs.py). Their commands are held to the options there
     ],
     ids=lambda page: f"{page.parent.name}/{page.stem}",
 )
-def test_page(page: Path, tmp_path):
-    if any(block.shell for block in blocks(page)):
+def test_page(page: Path, tmp_path, tmp_path_factory):
+    if page.stem == "induction-heads":  # tests/browser/test_induction.py looks at the model that it trains
+        run_once_as_stranger(page, tmp_path_factory)
+    elif any(block.shell for block in blocks(page)):
         run_as_stranger(page, tmp_path)
     else:
         run_page(page)

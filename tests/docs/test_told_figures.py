@@ -57,6 +57,7 @@ def test_the_models_page_says_how_the_last_maps_of_post_norm_start():
     assert "needs none of that" not in page
 
 
+@pytest.mark.slow
 def test_the_lead_of_the_best_key_is_measured_and_agrees_with_theory():
     found = figures.found_on("why-the-scale.md")
     measured, theory = found["ahead"].mean().item(), found["lead"].item() * 512**0.5

@@ -52,6 +52,7 @@ def test_the_part_is_under_forty_lines():
     assert 10 < len(lines) < 40
 
 
+@pytest.mark.slow
 def test_a_right_one_passes_this_part_of_the_grid(top_k):
     report = part_of_the_grid(Changed(top_k().weigh))
     assert (report.supported, report.failures) == (60, [])
@@ -71,6 +72,7 @@ def leaking(masked: Tensor, allowed: Tensor) -> Tensor:
     return ch.weighting.softmax_rows(masked.clamp(min=-5), allowed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [nan_for_empty_rows, not_row_by_row, leaking])
 def test_a_wrong_one_does_not(wrong):
     assert part_of_the_grid(Changed(wrong)).failures

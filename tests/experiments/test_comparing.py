@@ -19,7 +19,7 @@ from clearhead.training.defaults import decoder
 from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Budget, Checkpointing, Machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "sketched_comparisons")]
 
 AMOUNT = Amount(longest=8, examples=60, held_out=10)
 SIZE = Size(1, 16, 2, 2, 32)

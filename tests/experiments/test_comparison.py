@@ -139,6 +139,7 @@ def test_a_run_folder_says_all_there_is_in_the_table(tmp_path_factory, one_threa
     assert found.evaluations[-1]["step"] == 60
 
 
+@pytest.mark.slow
 def test_bits_per_byte_of_single_bytes_are_bits_per_token(tmp_path_factory, one_thread):
     run = trained(stretch, tmp_path_factory)
     held_out = run.folder.data / run.folder.read_description()["data"] / "dev"

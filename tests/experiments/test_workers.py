@@ -93,6 +93,7 @@ def test_a_workers_log_is_not_written_through_a_link(job, scripts, tmp_path):
     assert (tmp_path / "diary.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_as_many_run_at_a_time_as_were_asked_for(jobs, scripts, tmp_path, parallel):
     script = f"""

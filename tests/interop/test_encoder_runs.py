@@ -190,6 +190,7 @@ def test_pairs_are_classified_as_by_transformers(classifier):
         assert list(one.probabilities.values()) == pytest.approx(shares.tolist(), abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["embedder", "distilbert", "roberta"])
 @torch.no_grad()
 def test_pairs_are_embedded_as_by_transformers(name, tmp_path):

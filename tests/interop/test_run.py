@@ -315,7 +315,7 @@ def test_an_imported_run_is_not_resumed(pair):
 
 
 def test_nothing_is_left_of_an_import_that_fails(llama, tmp_path, monkeypatch):
-    def full(*args):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     place = tmp_path / "new" / "run"

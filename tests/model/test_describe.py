@@ -105,6 +105,7 @@ def test_operations_of_every_similarity_are_those_torch_counts(similarity, posit
 @pytest.mark.parametrize("features", ["elu", "relu", "softmax", "random"])
 @pytest.mark.parametrize("heads", [ch.Heads(4), ch.Heads(4, kv=2, d_value=10)], ids=["equal", "grouped"])
 @pytest.mark.slow
+@pytest.mark.pairs(1)
 def test_kernelized_attention_is_counted_in_its_linear_form(features, heads):
     spec = encoder(AttentionSpec(heads=heads, weighting=ch.weighting.Kernelized(features), kernel="chunked"))
     assert told(spec).operations == ran(spec.build())
@@ -122,6 +123,7 @@ def test_operations_of_a_decoder_are_those_torch_counts_but_for_what_the_mask_bl
     assert ran(model) - told(model).operations == 3 * BATCH * 4 * blocked * 2 * (4 + 6)
 
 
+@pytest.mark.slow
 def test_operations_of_an_encoder_decoder_are_those_torch_counts_but_for_what_the_mask_blocks():
     model = presets.classic(11, size=SMALL, attention=reference(), dropout=0.0).build()
     blocked = N_TARGET * (N_TARGET - 1) // 2
@@ -185,6 +187,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_parameters_are_those_torch_lists(make):
     spec = make()

@@ -17,7 +17,12 @@ from tests.model.test_presets import parameters
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("name", PRESETS)
+HUGE = ("bert-large", "gpt2-medium", "gpt2-large", "gpt2-xl", "llama-1b", "llama-7b")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name not in HUGE else pytest.param(name, marks=pytest.mark.thorough) for name in PRESETS]
+)
 @pytest.mark.slow
 def test_every_preset_has_a_name_and_takes_a_vocabulary(name):
     smaller, usual = parameters(named(name, 1000)), parameters(named(name))

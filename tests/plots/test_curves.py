@@ -31,6 +31,7 @@ def panels(lines, title: str = "") -> dict[str, tuple[list[list[float]], list[st
     }
 
 
+@pytest.mark.slow
 def test_the_same_lines_give_the_same_bytes(tmp_path):
     lines = [*STEPS, *evaluations(TRANSLATION)]
     for name in ("one.svg", "two.svg"):
@@ -90,6 +91,7 @@ def test_what_is_not_finite_is_a_gap(tmp_path):
     assert drawn["score"][1] == []
 
 
+@pytest.mark.slow
 def test_a_title_is_no_formula(tmp_path):
     draw_curves(STEPS, tmp_path / "curves.svg", title="from $5_{ to $6")
     assert figure_of(STEPS, "from $5_{ to $6").axes[0].get_title(loc="left") == "from $5_{ to $6"

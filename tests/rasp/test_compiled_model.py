@@ -222,6 +222,7 @@ def error(name, sharpness):
     return max((logits(soft, [one]) - logits(exact, [one])).abs().max().item() for one in every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shift", "fraction-of-previous", "copy"])
 def test_the_error_of_softmax_shrinks_like_exp_of_the_sharpness(name):
     """Of one layer: what is not chosen lies 1 or more below, so each of n keys has exp(-sharpness) of the weight."""

@@ -405,6 +405,7 @@ def test_sparsemax_is_exact_too():
         assert differences(program, crafted, "ab", 4) == []
 
 
+@pytest.mark.slow
 def test_the_cost_told_is_the_model_built():
     for program in made.PROGRAMS.values():
         plan = program.plan()

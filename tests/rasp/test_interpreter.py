@@ -198,6 +198,7 @@ def test_random_programs_that_read_a_source():
     assert check(range(count), both=True) > count * 7 // 10
 
 
+@pytest.mark.slow
 def test_random_programs_whose_source_ends_with_its_sink():
     layouts = {"target": Layout(), "source": Layout(sink="</s>", offset=0, beside=1)}
     done, count = 0, share_of(50)
@@ -210,6 +211,7 @@ def test_random_programs_whose_source_ends_with_its_sink():
     assert done > count * 7 // 10
 
 
+@pytest.mark.slow
 def test_random_programs_with_a_token_behind_the_text():
     done, count = 0, share_of(70)
     for seed in range(200, 200 + count):

@@ -6,12 +6,12 @@ import random
 import pytest
 
 from clearhead.rasp import PROGRAMS, run
-from tests.covering import few
+from tests.covering import few, share_of
 
 pytestmark = pytest.mark.plain
 
-EXHAUSTIVE, MOST = 6, (1_000, 10_000)
-RANDOM = 300
+EXHAUSTIVE, MOST = 6, (250, 10_000)
+RANDOM = share_of(300)
 NAMES = list(PROGRAMS)
 
 
@@ -73,6 +73,7 @@ def test_the_compiled_model_is_the_interpreter_on_every_short_input(name, most):
         check(program, crafted, inputs(program, length, draw, most=most))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_compiled_model_is_the_interpreter_up_to_its_length(name):
     program, draw = PROGRAMS[name], random.Random(2)
@@ -91,6 +92,7 @@ def check(program, crafted, every):
             assert same(got, wanted), (one, got, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_its_example_is_one_it_is_for(name):
     program = PROGRAMS[name]

@@ -90,6 +90,7 @@ def tune(crafted, parts, rate):
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "rate"),
     [

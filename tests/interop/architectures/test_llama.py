@@ -12,6 +12,7 @@ from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
 from clearhead.interop.architectures import ARCHITECTURES
 from clearhead.model import LayerNorm, PreNorm, presets
+from tests.covering import few
 from tests.interop.peers import NO_TOKENS, decoder_is_read, same_greedy, save
 from tests.peers import late
 
@@ -115,7 +116,7 @@ def draw(kind, seed):
     return model_class(config)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", few(range(4), 2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_read_and_goes_back(kind, seed, tmp_path):
     decoder_is_read(draw(kind, seed), tmp_path)
@@ -129,7 +130,7 @@ def test_each_scaling_is_theirs(scaling, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few(KINDS, 2))
 def test_two_hundred_greedy_tokens_are_theirs(kind, tmp_path):
     same_greedy(draw(kind, 9), tmp_path)
 

@@ -20,6 +20,7 @@ from clearhead.model.presets import Size
 from clearhead.training.defaults import decoder
 from clearhead.training.run import Run
 from clearhead.training.tasks.instruct import Instruct
+from tests.covering import few
 from tests.interop import saved_models
 from tests.interop.export.random_runs import CONTEXT, run_of
 
@@ -38,8 +39,13 @@ SPECS = {
 }
 
 
+OFTEN = ("gpt2", "llama", "bert classes", "marian")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.thorough) for kind in SPECS]
+)
 def test_transformers_computes_what_the_run_computes(kind, tmp_path):
     run = run_of(SPECS[kind], tmp_path)
     figures = export(run, to="hf", path=tmp_path / "out").figures
@@ -110,10 +116,11 @@ def test_what_no_class_expresses_is_refused_by_name(tmp_path):
 
 
 GOING_BACK = ("llama", "roberta", "classifier", "embedder", "distilbert", "marian", "bart", "t5")
+"""tests/interop/architectures has what is particular to each."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GOING_BACK)
+@pytest.mark.parametrize("name", few(GOING_BACK, 3))
 def test_an_imported_model_goes_back_as_it_came(name, tmp_path):
     """The same class with bit-equal tensors, the pooler too; transformers computes and decodes what the run does."""
     peer, _ = saved_models.save(name, tmp_path / "source")
