@@ -38,7 +38,15 @@ VIEWS: dict[str, dict[str, str]] = {
     "design": {"site": "encoder.0.attention", "preset": "same"},
     "spaces": {"site": "decoder.1.cross", "head": "0"},
     "sequence": {"site": "decoder.1.cross", "head": "0", "query": "3"},
+    "neurons": {"box": "decoder.1.feed_forward", "token": "3"},
+    "embeddings": {},
+    "tokens": {},
+    "learn": {"learn": "softmax"},
+    "compare": {"site": "decoder.1.cross", "head": "0", "query": "3", "beside": f"#/head?source={SOURCE}&step=32"},
+    "sampling": {"mode": "sample", "temperature": "1.5", "top_k": "5", "tokens": "4"},
 }
+SHOWN_IN = {"learn": "steps", "compare": "head", "sampling": "decoding"}
+"""The view of a picture that has another name."""
 TWICE = "k 3 z q m 5 t b x 1 f w k 3 z q m 5 t b x 1 f"
 COPYING_OFF = '[{"at": "decoder.1.attention", "step": "context", "head": 0, "times": 0}]'
 OF_OTHER_RUNS: dict[str, tuple[str, dict[str, str]]] = {
@@ -73,12 +81,12 @@ def browser() -> str:
 
 
 def address_of(view: str, theme: str) -> str:
-    view, held = OF_OTHER_RUNS.get(view) or (view, VIEWS[view])
+    view, held = OF_OTHER_RUNS.get(view) or (SHOWN_IN.get(view, view), VIEWS[view])
     return f"#/{view}?{urlencode({'source': SOURCE, 'theme': theme, **held})}"
 
 
 def settled(page: Page, view: str) -> None:
-    page.get_by_test_id(f"view-{OF_OTHER_RUNS.get(view, (view,))[0]}").wait_for()
+    page.get_by_test_id(f"view-{OF_OTHER_RUNS.get(view, (SHOWN_IN.get(view, view),))[0]}").first.wait_for()
     page.wait_for_timeout(2500)
 
 
