@@ -1,0 +1,139 @@
+"""Schedulers: jobs come and go while others are decoded, a token at a time. What a server runs.
+
+A scheduler is driven by one thread: `add` jobs, call `step` while `busy`, and read the events it returns.
+"""
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+from clearhead.decoding.beam import Beam
+from clearhead.decoding.generating import Token, check_request, collect, generate, stream
+from clearhead.decoding.hypotheses import Candidates, Hypothesis
+from clearhead.decoding.request import Model
+from clearhead.decoding.rules import Rules
+from clearhead.decoding.sampling import Chooser, Greedy
+
+__all__ = ["Chosen", "Event", "Finished", "Job", "OneAtATime", "Scheduler"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One sequence to decode: `inputs` of the encoder, or a decoder's prompt. A beam is one job of several rows."""
+
+    inputs: tuple[int, ...]
+    rules: Rules
+    method: Chooser | Beam = Greedy()
+    prefix: tuple[int, ...] | None = None
+    candidates: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Chosen:
+    """A token that a job has chosen. Beams have none: they may change their mind until the end."""
+
+    ticket: int
+    token: int
+    log_prob: float
+    candidates: Candidates = ()
+
+
+@final
+@dataclass(frozen=True)
+class Finished:
+    """The hypotheses of a job, the best first, as `generate` would return them; the last event of its ticket."""
+
+    ticket: int
+    hypotheses: list[Hypothesis]
+
+
+Event = Chosen | Finished
+
+
+class Scheduler(ABC):
+    """Decodes jobs that come and go."""
+
+    @abstractmethod
+    def add(self, job: Job) -> int:
+        """Take a job and return its ticket. Raise OptionError for a job that cannot be done."""
+
+    @abstractmethod
+    def cancel(self, ticket: int) -> None:
+        """Drop a job, wherever it is; no event of it comes any more. A ticket that is done is ignored."""
+
+    @abstractmethod
+    def step(self) -> list[Event]:
+        """Compute the next token of what is running, and return what came of it."""
+
+    @property
+    @abstractmethod
+    def running(self) -> int:
+        """Return how many jobs are being decoded."""
+
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """Return how many jobs wait for a place."""
+
+    @property
+    def busy(self) -> bool:
+        return self.running + self.waiting > 0
+
+
+@final
+class OneAtATime(Scheduler):
+    """Decodes one job after another, as `generate` does: what batching is compared with."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.jobs, self.next_ticket = model, OrderedDict[int, Job](), 0
+        self.tokens: Iterator[Token] | None = None
+        self.written: list[Token] = []
+
+    def add(self, job: Job) -> int:
+        prefix = None if job.prefix is None else [job.prefix]
+        check_request(self.model, [job.inputs], prefix, job.rules, job.candidates)
+        self.next_ticket += 1
+        self.jobs[self.next_ticket] = job
+        return self.next_ticket
+
+    def cancel(self, ticket: int) -> None:
+        if ticket in self.jobs and ticket == next(iter(self.jobs)):
+            self.tokens, self.written = None, []
+        self.jobs.pop(ticket, None)
+
+    def step(self) -> list[Event]:
+        if not self.jobs:
+            return []
+        ticket, job = next(iter(self.jobs.items()))
+        prefix = None if job.prefix is None else [job.prefix]
+        if isinstance(job.method, Beam):
+            found = generate(
+                self.model, [job.inputs], job.method, rules=job.rules, prefix=prefix, candidates=job.candidates
+            )
+            return self.finish(ticket, found[0])
+        if self.tokens is None:
+            self.tokens = stream(
+                self.model, [job.inputs], job.method, rules=job.rules, prefix=prefix, candidates=job.candidates
+            )
+        token = next(self.tokens, None)
+        if token is None:
+            return self.finish(ticket, collect(iter(self.written), 1)[0])
+        self.written.append(token)
+        return [Chosen(ticket, token.token, token.log_prob, token.candidates)]
+
+    def finish(self, ticket: int, hypotheses: list[Hypothesis]) -> list[Event]:
+        del self.jobs[ticket]
+        self.tokens, self.written = None, []
+        return [Finished(ticket, hypotheses)]
+
+    @property
+    def running(self) -> int:
+        return min(1, len(self.jobs))
+
+    @property
+    def waiting(self) -> int:
+        return max(0, len(self.jobs) - 1)
