@@ -160,7 +160,8 @@ def run(args: Sequence[str]) -> int:
     except Exception as error:
         if "--debug" in args:
             traceback.print_exc()
-        else:
+        elif not isinstance(error, typer.TyperException) or os.environ.get("RANK", "0") == "0":
+            # Of the processes that torchrun starts with the same wrong options, one says so.
             print(escape_controls(explain_error(error)), file=sys.stderr)
         return getattr(error, "exit_code", FAILED)
 
