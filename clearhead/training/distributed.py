@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,11 @@ from torch import Tensor, nn
 
 from clearhead.errors import ClearheadError, OptionError, RunError
 
-__all__ = ["EndedElsewhere", "Processes", "current_processes", "is_launched", "joined"]
+if TYPE_CHECKING:  # a build of torch without distributed training has neither
+    from torch.distributed import ProcessGroup
+    from torch.distributed.distributed_c10d import Store
+
+__all__ = ["EndedElsewhere", "Processes", "current_processes", "is_launched", "joined", "new_gloo_group"]
 
 STEP_TIMEOUT = timedelta(minutes=10)
 """How long a collective of a training step may take: a process that hangs ends the job after it."""
@@ -55,8 +59,8 @@ class Processes:
     count: int = 1
     local_rank: int = 0
     local_count: int = 1
-    store: dist.Store | None = None
-    control: dist.ProcessGroup | None = None
+    store: "Store | None" = None
+    control: "ProcessGroup | None" = None
     parent: int = field(default_factory=os.getppid)
 
     @property
@@ -212,6 +216,14 @@ def joined() -> Iterator[Processes]:
         MEMBERSHIP.depth -= 1
 
 
+def new_gloo_group() -> "ProcessGroup":
+    """Return a group of all processes on which they may wait for each other for long."""
+    made = dist.new_group(backend="gloo", timeout=PATIENCE)
+    assert not isinstance(made, int)  # what a process gets that is not in the group
+    assert made is not None
+    return made
+
+
 def join() -> Processes:
     """Meet the other processes: a group for the training's numbers, by device, and one to agree on what to do."""
     if not dist.is_available() or not dist.is_gloo_available():
@@ -224,5 +236,5 @@ def join() -> Processes:
         local_rank=int(os.environ["LOCAL_RANK"]),
         local_count=int(os.environ["LOCAL_WORLD_SIZE"]),
         store=dist.distributed_c10d._get_default_store(),  # pyright: ignore[reportAttributeAccessIssue]
-        control=dist.new_group(backend="gloo", timeout=PATIENCE),
+        control=new_gloo_group(),
     )

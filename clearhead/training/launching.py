@@ -45,7 +45,9 @@ def launch(count: int, args: Sequence[str], *, run: str) -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    # Each of torchrun's loggers has a level of its own, set when it is imported.
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
-import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor
 
@@ -27,7 +26,7 @@ from clearhead.errors import RunError
 from clearhead.files import flush
 from clearhead.training import checkpoints as writing
 from clearhead.training.checkpoints import MODEL, TRAINING, Checkpoint, Checkpoints, copy_into
-from clearhead.training.distributed import PATIENCE, Processes
+from clearhead.training.distributed import Processes, new_gloo_group
 from clearhead.training.parallel import Parallel
 
 __all__ = ["Saver", "ShardedSaver", "WholeSaver", "make_saver", "restore_tensors"]
@@ -91,13 +90,14 @@ class ShardedSaver(Saver):
     def __init__(self, checkpoints: Checkpoints, processes: Processes) -> None:
         super().__init__(checkpoints)
         self.processes = processes
-        self.group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        self.group = new_gloo_group()
         self.pending: Future[Saved] | None = None
 
     def save(
         self, step: int, model: Mapping[str, Tensor], training: Mapping[str, Tensor], state: Mapping[str, Any]
     ) -> None:
-        from torch.distributed.checkpoint import HuggingFaceStorageWriter, async_save
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+        from torch.distributed.checkpoint.state_dict_saver import async_save
 
         self.wait()
         if both := model.keys() & training.keys():
@@ -204,7 +204,8 @@ def restore_tensors(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> No
     if not sharded:
         copy_into(tensors, checkpoint.training(), where)
         return
-    from torch.distributed.checkpoint import HuggingFaceStorageReader, load
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     with safe_open(checkpoint.folder / TRAINING, framework="pt") as file:
         there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -26,14 +26,14 @@ TOGETHER = Processes(count=2, local_count=2, control=types.SimpleNamespace())
 def alone(tmp_path_factory):
     """The runs of every task that one process trains, in float64."""
     home = tmp_path_factory.mktemp("alone")
-    train_all(home, ("ddp",), KINDS, 4, torch.float64)
+    train_all(home, ("ddp",), KINDS, 3, torch.float64)
     return home / "ddp"
 
 
 @pytest.mark.slow
 def test_two_processes_take_the_steps_of_one(alone, tmp_path):
     """Batches of uneven shares, micro-batches, an average, clipping, evaluations; in one launch."""
-    launch(2, tmp_path, "--ways", "ddp,fsdp", "--steps", 4)
+    launch(2, tmp_path, "--ways", "ddp,fsdp", "--steps", 3)
     for way in ("ddp", "fsdp"):
         for kind in KINDS:
             run = tmp_path / way / kind

@@ -70,7 +70,7 @@ def recipe_of(kind, home, way, steps, *, save=None):
         dropout=0.0,
         budget=Budget(steps=steps),
         batching=Batching(tokens=500, micro_batch_tokens=200, context=small_runs.CONTEXT),
-        checkpointing=Checkpointing(log=1, evaluate=max(2, steps // 2), save=save, score_records=2, samples=1),
+        checkpointing=Checkpointing(log=1, evaluate=max(2, steps // 2), save=save, score_records=0, samples=1),
         machine=Machine(device="cpu", threads=1, parallel=way),
         optimizer=Optimizer(lr=1e-2, schedule=Cosine(warmup=2), averaging=Ema(0.9), smoothing=0.1, clip=0.5),
     )
@@ -137,7 +137,7 @@ def worst(ours, theirs) -> float:
 
 def work_slowly(run: Path, home: Path, steps: int) -> int:
     """What a process does that is to be killed: each stage of a save takes a while, and is told in a file."""
-    from torch.distributed.checkpoint import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
     place = run.with_suffix(".place")
     finish = HuggingFaceStorageWriter.finish
