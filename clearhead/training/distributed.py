@@ -119,8 +119,12 @@ class Processes:
 
     def device(self, device: torch.device) -> torch.device:
         """Return this process's own device of a kind; OptionError where there are fewer than processes."""
-        if device.type != "cuda" or not self.together:
+        if device.type == "cpu" or not self.together:
             return device
+        if device.type != "cuda":
+            raise OptionError(
+                f"device: several processes train on cpu or cuda, and not on {device.type}; take --device cpu"
+            )
         if self.local_count > torch.cuda.device_count():
             raise OptionError(
                 f"processes: there are {self.local_count} on this machine, and {torch.cuda.device_count()} GPUs: start "

@@ -38,7 +38,9 @@ def resolve_machine(machine: Machine) -> Machine:
         precision = "bfloat16" if device.type == "cuda" else "float32"
     if precision == "bfloat16" and device.type == "mps":
         raise OptionError("precision: bfloat16 is not offered on mps; take --precision float32, or auto")
-    return replace(machine, device=str(device), precision=precision, threads=machine.threads or torch.get_num_threads())
+    # Of all processes on this machine together, so that a resume with fewer of them has as many.
+    threads = machine.threads or torch.get_num_threads() * current_processes().local_count
+    return replace(machine, device=str(device), precision=precision, threads=threads)
 
 
 def prepare_machine(machine: Machine) -> torch.device:

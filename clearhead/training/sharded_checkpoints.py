@@ -158,9 +158,9 @@ class ShardedSaver(Saver):
         pending, self.pending = self.pending, None
         try:
             self.finished = pending.result()
-        except RunError:
+        except (RunError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # torch's CheckpointException is one
             raise RunError(
                 f"{self.checkpoints.folder}: a checkpoint could not be written ({root_of(error)}). Those before it are "
                 "as they were; go on with --resume"

@@ -68,3 +68,6 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     processes = Processes(count=2, local_count=2, control=types.SimpleNamespace())
     with pytest.raises(OptionError, match="there are 2 on this machine, and 1 GPUs"):
         processes.device(torch.device("cuda"))
+    with pytest.raises(OptionError, match="not on mps; take --device cpu"):
+        processes.device(torch.device("mps"))
+    assert processes.device(torch.device("cpu")).type == "cpu"

@@ -147,9 +147,9 @@ def work_slowly(run: Path, home: Path, steps: int) -> int:
             place.write_text(stage)
             time.sleep(PAUSE)
 
-    def slow_finish(self, *args):
+    def slow_finish(self, metadata, results):
         at("consolidation")
-        finish(self, *args)
+        finish(self, metadata, results)
         at("consolidated")
 
     HuggingFaceStorageWriter.finish = slow_finish
@@ -169,17 +169,17 @@ def work_slowly(run: Path, home: Path, steps: int) -> int:
     return 0
 
 
-def kill_again_and_again(home: Path, kills: int, steps: int, seed: int) -> float:
-    """Kill a random one of two processes after a random while, `kills` times, each time resuming on 1, 2 or 4; return
-    the worst difference of the last checkpoint to that of a run that was left alone.
+def kill_again_and_again(home: Path, kills: int, steps: int, seed: int, counts=(1, 2, 4)) -> float:
+    """Kill a random process after a random while, `kills` times, each time resuming on one of these numbers of them;
+    return the worst difference of the last checkpoint to that of a run that was left alone.
     """
     draw = random.Random(seed)
-    launch(2, home, "--slow", home / "alone", "--steps", steps)
+    launch(counts[-1], home, "--slow", home / "alone", "--steps", steps)
     run, place = home / "killed", home / "killed.place"
     seen: dict[str, int] = {}
     done = 0
     while done < kills:
-        count = draw.choice((1, 2, 4)) if done else 2
+        count = draw.choice(counts)
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m"]
         command += ["tests.training.together", str(home), "--slow", str(run), "--steps", str(steps)]
         place.unlink(missing_ok=True)
@@ -198,12 +198,13 @@ def kill_again_and_again(home: Path, kills: int, steps: int, seed: int) -> float
             seen[stage] = seen.get(stage, 0) + 1
             whole = newest_step(run)
             assert whole >= begun, f"a checkpoint was lost: {begun} before, {whole} now"
-            print(f"kill {done:>2} of {count}: at {stage}; ended in {time.monotonic() - asked:.1f} s; step {whole}")
+            taken = time.monotonic() - asked
+            print(f"kill {done:>2}, of {count}: at {stage}; ended in {taken:.1f} s; step {whole}", flush=True)
         job.wait()
         if newest_step(run) >= steps and done < kills:  # it got to its end: again, in a new folder
             assert worst(tensors(run), tensors(home / "alone")) < 1e-5
             run, place = home / f"killed-{done}", home / f"killed-{done}.place"
-    launch(2, home, "--slow", run, "--steps", steps)
+    launch(counts[0], home, "--slow", run, "--steps", steps)
     found = worst(tensors(run), tensors(home / "alone"))
     print(f"{kills} kills ({', '.join(f'{n} at {stage}' for stage, n in seen.items())}): worst difference {found:.1e}")
     return found
@@ -232,12 +233,14 @@ def main() -> int:
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--slow", type=Path)
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--counts", default="1,2,4")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.slow is not None:
         return work_slowly(args.slow, args.home, args.steps)
     if args.kills:
-        return int(kill_again_and_again(args.home, args.kills, args.steps, args.seed) > 1e-5)
+        counts = tuple(map(int, args.counts.split(",")))
+        return int(kill_again_and_again(args.home, args.kills, args.steps, args.seed, counts) > 1e-5)
     train_all(args.home, args.ways.split(","), args.kinds.split(","), args.steps, getattr(torch, args.dtype))
     return 0
 
