@@ -29,7 +29,6 @@ from clearhead.training.recipe import (
     Machine,
     Open,
     Optimizer,
-    ParallelWay,
     Precision,
     Recipe,
     Select,
@@ -193,13 +192,6 @@ class MachineOptions:
         ),
     ] = None
     threads: Annotated[Count, typer.Option(min=1, metavar="N", help="CPU threads.")] = None
-    parallel: Annotated[
-        Name,
-        typer.Option(
-            metavar="WAY",
-            help="Several processes: ddp (each has the model), fsdp (each has a shard), auto (by size and memory).",
-        ),
-    ] = None
     seed: Annotated[Count, typer.Option(min=0, metavar="N", help="Random seed.  [default: 1]")] = None
 
 
@@ -348,8 +340,7 @@ def as_machine(options: MachineOptions) -> Machine:
 
 def new_machine(options: MachineOptions, old: Machine) -> Machine:
     """Return a machine with what was given in place of its own."""
-    one_of("--parallel", options.parallel or "auto", dict.fromkeys(get_args(ParallelWay)))
-    names = ("device", "precision", "compile", "threads", "activation_checkpointing", "parallel")
+    names = ("device", "precision", "compile", "threads", "activation_checkpointing")
     changed = present({name: getattr(options, name) for name in names})
     adapts = old.adapt_threads and options.threads is None and not options.deterministic
     return replace(old, **changed, adapt_threads=adapts, deterministic=options.deterministic or old.deterministic)

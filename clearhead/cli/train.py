@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any, final, get_args
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.options import Parts, given_flags, wrong
+from clearhead.cli.options import Parts, given_flags, one_of, wrong
 from clearhead.cli.progress import Progress, duration, keep_on_one_line, own_scores, progress, scores_said
 from clearhead.cli.recipe_options import (
     BudgetOptions,
@@ -34,7 +34,7 @@ from clearhead.training.distributed import EndedElsewhere, is_launched, joined
 from clearhead.training.folder import RunFolder
 from clearhead.training.launching import ProcessFailed, launch
 from clearhead.training.loop import Watcher
-from clearhead.training.recipe import CLASSES, Recipe, load_recipe, own_modules
+from clearhead.training.recipe import CLASSES, ParallelWay, Recipe, load_recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.tasks import task_named
 from clearhead.training.tensorboard import TensorBoard
@@ -100,6 +100,14 @@ class Ways:
             help="Train in so many processes on this machine. For several machines: torchrun -m clearhead train …",
         ),
     ] = None
+    parallel: Annotated[
+        str | None,
+        typer.Option(
+            "--parallel",
+            metavar="WAY",
+            help="Several processes: ddp (each has the model), fsdp (each has a shard), auto (by size and memory).",
+        ),
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the final evaluation as one JSON object.")] = False
 
 
@@ -133,7 +141,7 @@ def train(
 
 def train_first(folder: RunFolder, choices: Choices, ways: Ways) -> None:
     """Train, as the process that reads the options and the text, and speaks."""
-    recipe = recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways)
+    recipe = in_parallel(recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways), ways)
     if ways.must_export is not None:
         check_must_export(ways.must_export, recipe)
     if ways.dry_run:
@@ -151,6 +159,14 @@ def train_first(folder: RunFolder, choices: Choices, ways: Ways) -> None:
         else:
             done = begin(folder, recipe, choices, ways, watcher=watcher, shown=shown)
     print_result(done, as_json=ways.as_json)
+
+
+def in_parallel(recipe: Recipe, ways: Ways) -> Recipe:
+    """Return the recipe with the way that several processes train together, if one was given."""
+    if ways.parallel is None:
+        return recipe
+    one_of("--parallel", ways.parallel, dict.fromkeys(get_args(ParallelWay)))
+    return replace(recipe, machine=replace(recipe.machine, parallel=ways.parallel))
 
 
 def without_option(args: Sequence[str], name: str) -> list[str]:
@@ -193,7 +209,8 @@ def print_recipe(recipe: Recipe, choices: Choices, ways: Ways) -> None:
     if not ways.resume:
         with tempfile.TemporaryDirectory() as folder:
             if ways.recipe is None:
-                recipe = as_recipe(replace(choices, text=with_spooled(choices.text, Path(folder))))
+                spooled = replace(choices, text=with_spooled(choices.text, Path(folder)))
+                recipe = in_parallel(as_recipe(spooled), ways)
             recipe = followed_recipe(recipe, log=lambda _: None)
     show_json(to_json(recipe, CLASSES))
 
@@ -243,7 +260,8 @@ def begin(folder: RunFolder, recipe: Recipe, choices: Choices, ways: Ways, *, wa
         if ways.recipe is None:
             with folder.lock():
                 claim(folder)
-                recipe = as_recipe(replace(choices, text=with_spooled(choices.text, folder.data)))
+                spooled = replace(choices, text=with_spooled(choices.text, folder.data))
+                recipe = in_parallel(as_recipe(spooled), ways)
         return training.train(folder.path, recipe, watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
 
 

@@ -59,5 +59,5 @@ def test_the_cause_of_a_failed_save_is_told():
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_killed_processes_lose_nothing(tmp_path):
-    """Float32: the sums of 1, 2 and 4 processes differ in their last bits."""
-    assert kill_again_and_again(tmp_path, 3, steps=14, seed=1) < 1e-5
+    """In float64: in float32 the sums of 1, 2 and 4 processes differ in their last bits, and Adam makes more of it."""
+    assert kill_again_and_again(tmp_path, 3, steps=14, seed=1) < 1e-9
