@@ -83,6 +83,8 @@ class Writing:
         self.written: list[WrittenToken] = []
         self.heard = 0
         """Characters of the tokens so far."""
+        self.late = False
+        """Whether the text is decoded at the end only."""
         self.finish: Finish | None = None
 
     @property
@@ -108,20 +110,21 @@ class Writing:
         return self.stops.add(piece)
 
     def add_all(self, tokens: Sequence[int], log_probs: Sequence[float], candidates: Sequence[Candidates]) -> None:
-        """Take tokens at once. Where nothing depends on their order, their text is decoded once."""
-        if self.details or self.stops.strings or self.ids:
-            for i, (token, value) in enumerate(zip(tokens, log_probs, strict=True)):
-                self.add(token, value, candidates[i] if candidates else ())
-                if self.stopped:
-                    return
+        """Take tokens at once. Where nothing depends on each of them, their text is decoded at the end."""
+        if not self.details and not self.stops.strings:
+            self.ids += tokens
+            self.log_probs += log_probs
+            self.late = True
             return
-        self.ids, self.log_probs = list(tokens), list(log_probs)
-        self.stops.add(continued(self.tokenizer, self.before, self.ids))
-        self.spoken = Spoken(self.tokenizer, [*self.before, *self.ids])
+        for i, (token, value) in enumerate(zip(tokens, log_probs, strict=True)):
+            self.add(token, value, candidates[i] if candidates else ())
+            if self.stopped:
+                return
 
     def close(self, *, ended: bool) -> str:
         """Return what was held back, now that no token follows; `ended`: the model wrote an end token."""
-        last = self.stops.add(self.spoken.rest())
+        rest = continued(self.tokenizer, self.before, self.ids) if self.late else self.spoken.rest()
+        last = self.stops.add(rest)
         last += "" if self.stopped else self.stops.rest()
         self.finish = "stop" if ended or self.stopped else "length"
         if self.stopped:  # tokens of the stop string itself are not part of the output
