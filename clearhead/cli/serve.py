@@ -132,6 +132,7 @@ def serve(
 
     from clearhead.serve.api.limits import ApiLimits
     from clearhead.serve.api.logs import Logs
+    from clearhead.serve.api.served import batched
     from clearhead.serve.api.server import LOOPBACK, ApiServer, Tls
     from clearhead.serve.guard import check_token
 
@@ -154,6 +155,7 @@ def serve(
     server = ApiServer(
         [load(run, device=device) for run in runs],
         names=names or (),
+        scheduler=batched(bounds.slots),
         host=listening.host,
         port=listening.port,
         token=token,

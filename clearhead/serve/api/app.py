@@ -208,7 +208,7 @@ def discarding(receive: Receive, send: Send) -> Send:
 
     async def sending(message: Message) -> None:
         if message["type"] != "http.response.body":
-            await send(message)
+            await send({**message, "headers": [*message["headers"], (b"connection", b"close")]})
             return
         await send({**message, "more_body": True})
         room, until = DISCARDED, time.monotonic() + DISCARDING

@@ -11,6 +11,7 @@ from typing import Any, cast, final
 
 import torch
 
+from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.request import Model
 from clearhead.decoding.scheduler import Job, OneAtATime, Scheduler
 from clearhead.errors import OptionError
@@ -24,12 +25,34 @@ from clearhead.serve.api.worker import Worker
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify, ClassifyPairs, Fill, Generate, Label, Task, Translate
 
-__all__ = ["Models", "SchedulerOf", "Served", "names_of", "one_at_a_time"]
+__all__ = ["SLOTS", "Models", "SchedulerOf", "Served", "batched", "names_of", "one_at_a_time"]
 
-SchedulerOf = Callable[[Model], Scheduler]
+SchedulerOf = Callable[[Model, int], Scheduler]
+"""Makes the scheduler of a model, for sequences of up to so many tokens."""
+SLOTS = 32
+"""Sequences of a run that are decoded together."""
+SPARE = 16
+"""Tokens that a model with any number of positions may have past its context: those that a target begins with."""
 
 
-def one_at_a_time(model: Model) -> Scheduler:
+def batched(slots: int = SLOTS) -> SchedulerOf:
+    """Return what decodes jobs together, each joining and leaving the batch at any token."""
+
+    def scheduler(model: Model, context: int) -> Scheduler:
+        limits = {"columns": model if isinstance(model, Decoder) else model.decoder}
+        limits |= {} if isinstance(model, Decoder) else {"source_columns": model.encoder}
+        # A table of positions sets the limit itself; where there is none, the context does.
+        open_ended = {
+            name: context + SPARE
+            for name, part in limits.items()
+            if part.embedding.position is None or part.embedding.position.length is None
+        }
+        return ContinuousBatch(model, slots=slots, **open_ended)
+
+    return scheduler
+
+
+def one_at_a_time(model: Model, context: int) -> Scheduler:
     """Decode one job after another: what batching is compared with."""
     return OneAtATime(model)
 
@@ -50,7 +73,11 @@ class Served:
         writes = isinstance(run.model, Decoder | EncoderDecoder) and isinstance(run.task, Generate | Translate)
         model = cast(Model, run.model)
         self.worker = Worker(
-            name, (lambda: scheduler(model)) if writes else None, limits=limits, metrics=metrics, logs=logs
+            name,
+            (lambda: scheduler(model, run.task.context)) if writes else None,
+            limits=limits,
+            metrics=metrics,
+            logs=logs,
         )
 
     @property

@@ -18,7 +18,7 @@ from clearhead.serve.api.limits import ApiLimits
 from clearhead.serve.api.logs import Logs
 from clearhead.serve.api.metrics import Metrics
 from clearhead.serve.api.request import Api
-from clearhead.serve.api.served import Models, SchedulerOf, Served, names_of, one_at_a_time
+from clearhead.serve.api.served import Models, SchedulerOf, Served, batched, names_of
 from clearhead.serve.connections import AT_ONCE, Connection, Limits, QuietServer
 from clearhead.serve.guard import Place, check_token
 from clearhead.serve.server import listen
@@ -52,6 +52,7 @@ class ApiServer:
     """Serves runs. It listens from when it is made; port 0 is any that is free, in `address`.
 
     `token` None: no token is asked for. Models answer at the names of their folders, or at `names`.
+    `scheduler` decodes the jobs of a run; by default they share a batch.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ApiServer:
         runs: Sequence[Run],
         *,
         names: Sequence[str] = (),
-        scheduler: SchedulerOf = one_at_a_time,
+        scheduler: SchedulerOf | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
@@ -78,7 +79,7 @@ class ApiServer:
         self.limits, self.logs, self.metrics, self.state = limits, logs or Logs(), Metrics(), State()
         self.models = Models(
             [
-                Served(name, run, scheduler, limits=limits, metrics=self.metrics, logs=self.logs)
+                Served(name, run, scheduler or batched(), limits=limits, metrics=self.metrics, logs=self.logs)
                 for name, run in zip(names_of(runs, names), runs, strict=True)
             ]
         )

@@ -175,7 +175,7 @@ def slow(api_runs):
     with contextlib.ExitStack() as stack:
 
         def start(*, pause=0.01, **options):
-            scheduler = lambda model: Slow(model, pause)  # noqa: E731
+            scheduler = lambda model, context: Slow(model, pause)  # noqa: E731
             return stack.enter_context(serving([api_runs["stretch"]], names=["slow"], scheduler=scheduler, **options))
 
         yield start
