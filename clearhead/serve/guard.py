@@ -230,7 +230,8 @@ def check_content(kinds: list[str], lengths: list[str], most: int = MOST_BYTES) 
 async def whole_body(receive: Receive, most: int = MOST_BYTES) -> bytes:
     """Return the body, which must arrive in time and have no more than `most` bytes."""
     try:
-        return b"".join(await asyncio.wait_for(parts_of(receive, most), PATIENCE))
+        async with asyncio.timeout(PATIENCE):
+            return b"".join(await parts_of(receive, most))
     except TimeoutError:
         raise Refused(408, f"the request did not come within {PATIENCE:.0f} seconds; send it again") from None
 

@@ -32,17 +32,30 @@ class ClientGone(Exception):
 
 async def answer_in_time(receive: Receive, work: Coroutine[Any, Any, Any], seconds: float) -> Any:
     """Return what the work returns. Cancel it where the client hangs up (ClientGone) or time is up (ApiError 504)."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.current_task()
+    assert task is not None
     gone = asyncio.ensure_future(wait_until_gone(receive))
+    hung_up = False
+
+    def give_up(_: object) -> None:
+        nonlocal hung_up
+        if not gone.cancelled():
+            hung_up = True
+            task.cancel()
+
+    gone.add_done_callback(give_up)
     try:
-        await asyncio.wait((task, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone if gone.done() else out_of_time(seconds)
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise out_of_time(seconds) from None
+    except asyncio.CancelledError:
+        if not hung_up or task.uncancel() > 0:  # the server itself is ending
+            raise
+        raise ClientGone from None
     finally:
-        for one in (task, gone):
-            one.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        gone.remove_done_callback(give_up)
+        gone.cancel()
 
 
 def out_of_time(seconds: float) -> ApiError:

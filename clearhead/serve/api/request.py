@@ -90,7 +90,10 @@ class Asked:
 
     async def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of texts in the run's input."""
-        return await self.apart(texts, self.served.run.tokenizer.encode_batch)
+        tokenizer = self.served.run.tokenizer
+        if len(texts) == 1:  # a batch is spread over the cores, which takes longer than a short text does
+            return await self.apart(texts, lambda one: [tokenizer.encode(one[0])])
+        return await self.apart(texts, tokenizer.encode_batch)
 
     async def apart(self, texts: list[str], work: Any) -> Any:
         """Do work on texts, on another thread where they are long."""

@@ -165,6 +165,8 @@ def refuse_unread(param: str, place: int, count: int, unread: int) -> None:
 
 async def together(tasks: Sequence[Any]) -> list[Any]:
     """Await coroutines side by side; where one fails, or the caller is cancelled, all others are cancelled too."""
+    if len(tasks) == 1:
+        return [await tasks[0]]
     try:
         async with asyncio.TaskGroup() as group:
             made = [group.create_task(one) for one in tasks]
