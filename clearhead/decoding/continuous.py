@@ -28,9 +28,9 @@ from clearhead.model.transformers import Decoder, Encoder
 __all__ = ["ContinuousBatch", "Counts", "SlotScheduler", "StaticBatch"]
 
 Shapes = Literal["buckets", "fixed"]
-FEWEST_COLUMNS = 32
-"""Columns of the smallest bucket; each of the next has twice as many."""
-READ_TOGETHER = 8
+FEWEST = 32
+"""Rows and columns of the smallest step that is recorded."""
+READ_TOGETHER = 16
 """Prompts that are read in one pass, ahead of their turn if need be: a pass for each would take as long as a step."""
 
 
@@ -74,8 +74,8 @@ class SlotScheduler(Scheduler):
     are read; a longer prompt of a decoder is read in pieces, a longer input of an encoder by itself.
 
     `shapes`: with `fixed` every step has the same shape, and so has all that is computed for a job, so that its numbers
-    are the same to the last bit whoever its neighbours are; with `buckets` a step has no more rows and columns than
-    it needs, in powers of two, which takes less time while few jobs run.
+    are the same to the last bit whoever its neighbours are; with `buckets` a step has hardly more rows and columns than
+    it needs, and several prompts are read together, which takes less time.
     """
 
     def __init__(
@@ -103,10 +103,12 @@ class SlotScheduler(Scheduler):
         self.queue: OrderedDict[int, Waiting] = OrderedDict()
         self.jobs: OrderedDict[int, Running] = OrderedDict()
         self.free = list(range(slots - 1, -1, -1))
-        self.next_ticket, self.counts = 0, Counts()
+        self.next_ticket, self.counts, self.checked = 0, Counts(), set[int]()
         model.eval()
         with torch.inference_mode():
-            self.session = SlotSession(self.decoder, slots, self.columns)
+            self.session = SlotSession(
+                self.decoder, slots, (self.columns, self.source_columns), same_bits=shapes == "fixed"
+            )
         self.choice = TokenChoice(self.session)
         self.changes: dict[int, tuple[int, int, int]] = {}
         """Slots that were given or taken since the last step: token, position and 1 if it is somebody's."""
@@ -163,10 +165,12 @@ class SlotScheduler(Scheduler):
             raise OptionError(
                 f"the input has {len(job.inputs)} tokens, and there is memory for {self.source_columns}; shorten it"
             )
-        try:
-            check_masks(self.decoder, 1, waiting.n_columns)
-        except ShapeError as error:
-            raise OptionError(str(error)) from None
+        if waiting.n_columns not in self.checked:
+            try:
+                check_masks(self.decoder, 1, waiting.n_columns)
+            except ShapeError as error:
+                raise OptionError(str(error)) from None
+            self.checked.add(waiting.n_columns)
         return waiting
 
     def cancel(self, ticket: int) -> None:
@@ -197,8 +201,11 @@ class SlotScheduler(Scheduler):
             return self.choose()
 
     def threads(self) -> AbstractContextManager[None]:
-        """Compute with one thread for a single row on a busy machine, as `generate` does; ask now and then."""
-        if self.rows_in_use > 1:
+        """Compute a single row with one thread on a busy machine, as `generate` does.
+
+        Not with fixed shapes: with another number of threads sums are taken in another order.
+        """
+        if self.shapes == "fixed" or self.rows_in_use > 1:
             return nullcontext()
         return fewer_threads_if_busy(self.session.device)
 
@@ -296,16 +303,14 @@ class SlotScheduler(Scheduler):
         if self.shapes == "fixed":
             self.session.fit(self.slots, self.columns, self.source_columns)
             return
-        rows = find_bucket(self.rows_in_use, 1, self.slots)
-        if 1 + max(slot for job in self.jobs.values() for slot in job.slots) > rows:
+        find = find_bucket if self.session.recordable else round_up
+        rows = min(find(self.rows_in_use), self.slots)
+        jobs = self.jobs.values()
+        if max(max(job.slots) for job in jobs) >= rows:
             self.pack(rows)
-        longest = max(job.position + 1 for job in self.jobs.values())
-        inputs = 0 if isinstance(self.model, Decoder) else max(len(job.job.inputs) for job in self.jobs.values())
-        self.session.fit(
-            rows,
-            find_bucket(longest, FEWEST_COLUMNS, self.columns),
-            find_bucket(inputs, FEWEST_COLUMNS, self.source_columns),
-        )
+        longest = max(job.position for job in jobs) + 1
+        inputs = max(len(job.job.inputs) for job in jobs) if self.source_columns else 0
+        self.session.fit(rows, min(find(longest), self.columns), min(find(inputs), self.source_columns))
 
     def pack(self, rows: int) -> None:
         """Move the jobs in slots from `rows` on into free slots below."""
@@ -387,9 +392,11 @@ def find_limit(name: str, wanted: int | None, part: Decoder | Encoder) -> int:
     return limit
 
 
-def find_bucket(wanted: int, least: int, most: int) -> int:
-    """Return the least power of two, times `least`, that is enough; no more than `most`."""
-    bucket = least
-    while bucket < wanted:
-        bucket *= 2
-    return min(bucket, most)
+def find_bucket(wanted: int) -> int:
+    """Return the least power of two, of 32 or more, that is enough: each is recorded once."""
+    return max(FEWEST, 1 << (wanted - 1).bit_length())
+
+
+def round_up(wanted: int) -> int:
+    """Return the next multiple of 8; of a few, the next power of two."""
+    return -(-wanted // 8) * 8 if wanted > 4 else (0, 1, 2, 4, 4)[wanted]

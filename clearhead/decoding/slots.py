@@ -4,7 +4,7 @@ The caches are in `clearhead.decoding.slot_caches`; who has which slot is decide
 """
 
 from collections.abc import Sequence
-from typing import cast, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,7 @@ from clearhead.decoding.caches import Caches, Fixed, FixedSum, Growing
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import Replay, records
 from clearhead.decoding.session import Logits, Session
-from clearhead.decoding.slot_caches import NO_SOURCE, Guest, SlotCache, SlotCaches, SlotClock, SlotComplete, columns_of
+from clearhead.decoding.slot_caches import NO_SOURCE, Guest, SlotCaches, SlotClock, SlotComplete, columns_of
 from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.transformers import Decoder
@@ -68,11 +68,13 @@ class SlotSession(Session):
 
     caches: SlotCaches
 
-    def __init__(self, decoder: Decoder, slots: int, columns: int) -> None:
+    def __init__(self, decoder: Decoder, slots: int, limits: tuple[int, int], *, same_bits: bool) -> None:
+        """`limits`: the most columns of a row, and of its source. `same_bits`: the same in every slot."""
         self.decoder, self.device = decoder, decoder.embedding.table.device
         self.kept, self.room = LogProbs(), torch.empty(0)
-        self.clock = SlotClock(slots, self.device, columns)
-        self.caches = SlotCaches(decoder, self.clock)
+        self.clock = SlotClock(slots, self.device, *limits)
+        one_thread = same_bits and self.device.type == "cpu"
+        self.caches = SlotCaches(decoder, self.clock, one_thread=one_thread)
         self.fast_step = self.find_fast_step()
         self.tokens = torch.zeros(slots, dtype=torch.long, device=self.device)
         self.moves = torch.zeros(slots, dtype=torch.long, device=self.device)
@@ -83,10 +85,10 @@ class SlotSession(Session):
     def may_be_recorded(self) -> bool:
         """Check that every layer's step is one call of torch's kernel, the same whatever stands in the slots."""
         return is_built_in(self.decoder) and all(
-            isinstance(reads.own, SlotComplete)
+            isinstance(own, SlotComplete)
             and Growing(self.clock).can_fix(block.attention)
             and (block.cross is None or Fixed(self.clock, NO_SOURCE).can_fix(block.cross))
-            for block, reads in zip(self.decoder.stack.blocks, self.caches.reads, strict=True)
+            for block, own in zip(self.decoder.stack.blocks, self.caches.own, strict=True)
         )
 
     def fit(self, rows: int, columns: int, source_columns: int) -> None:
@@ -95,17 +97,17 @@ class SlotSession(Session):
             return
         self.shape, self.replay = (rows, columns, source_columns), None
         self.clock.rows, self.clock.columns, self.clock.source_columns = self.shape
-        for cache in self.caches.slots():
+        for cache in self.caches:
             cache.fit()
 
     def join(self, prefill: Prefill, guests: Sequence[Guest]) -> None:
-        for cache, other in zip(self.caches.slots(), prefill.caches, strict=True):
+        for cache, other in zip(self.caches, prefill.caches, strict=True):
             cache.join(other, guests)
 
     def copy(self, origins: Sequence[int], slots: Sequence[int]) -> None:
         """Copy some slots over others, which nobody has."""
         before, after = columns_of(list(zip(origins, slots, strict=True)), self.device)
-        for cache in self.caches.slots():
+        for cache in self.caches:
             cache.copy(before, after)
         for one in (self.clock.at, self.moves, self.tokens):
             one.index_copy_(0, after, one[before])
@@ -114,8 +116,8 @@ class SlotSession(Session):
         """Copy what some slots have written over others of the same source, at the same position."""
         if slots:
             before, after = columns_of(list(zip(origins, slots, strict=True)), self.device)
-            for reads in self.caches.reads:
-                cast(SlotCache, reads.own).copy(before, after)
+            for cache in self.caches.own:
+                cache.copy(before, after)
 
     def step_rows(self) -> Logits:
         """Return the logits after the present token of every row in use; valid until the next call."""
