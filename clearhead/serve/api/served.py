@@ -39,15 +39,15 @@ def batched(slots: int = SLOTS) -> SchedulerOf:
     """Return what decodes jobs together, each joining and leaving the batch at any token."""
 
     def scheduler(model: Model, context: int) -> Scheduler:
-        limits = {"columns": model if isinstance(model, Decoder) else model.decoder}
-        limits |= {} if isinstance(model, Decoder) else {"source_columns": model.encoder}
         # A table of positions sets the limit itself; where there is none, the context does.
-        open_ended = {
-            name: context + SPARE
-            for name, part in limits.items()
-            if part.embedding.position is None or part.embedding.position.length is None
-        }
-        return ContinuousBatch(model, slots=slots, **open_ended)
+        def limit(part: Decoder | Encoder) -> int | None:
+            position = part.embedding.position
+            return context + SPARE if position is None or position.length is None else None
+
+        if isinstance(model, Decoder):
+            return ContinuousBatch(model, slots=slots, columns=limit(model))
+        reads, writes = limit(model.encoder), limit(model.decoder)
+        return ContinuousBatch(model, slots=slots, columns=writes, source_columns=reads)
 
     return scheduler
 
