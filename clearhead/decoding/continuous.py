@@ -28,6 +28,8 @@ from clearhead.model.transformers import Decoder, Encoder
 __all__ = ["ContinuousBatch", "Counts", "SlotScheduler", "StaticBatch"]
 
 Shapes = Literal["buckets", "fixed"]
+MANY_COLUMNS = 1024
+"""Columns of a row where the model has no end of positions."""
 FEWEST = 32
 """Rows and columns of the smallest step that is recorded."""
 READ_TOGETHER = 16
@@ -103,11 +105,13 @@ class SlotScheduler(Scheduler):
         self.queue: OrderedDict[int, Waiting] = OrderedDict()
         self.jobs: OrderedDict[int, Running] = OrderedDict()
         self.free = list(range(slots - 1, -1, -1))
+        # With several threads MKL sums in another order in the rows that are left of fours.
+        self.most_rows = -(-slots // 8) * 8 if shapes == "fixed" else slots
         self.next_ticket, self.counts, self.checked = 0, Counts(), set[int]()
         model.eval()
         with torch.inference_mode():
             self.session = SlotSession(
-                self.decoder, slots, (self.columns, self.source_columns), same_bits=shapes == "fixed"
+                self.decoder, self.most_rows, (self.columns, self.source_columns), same_bits=shapes == "fixed"
             )
         self.choice = TokenChoice(self.session)
         self.changes: dict[int, tuple[int, int, int]] = {}
@@ -301,7 +305,7 @@ class SlotScheduler(Scheduler):
     def fit(self) -> None:
         """Compute as many rows and columns as the shapes allow and the jobs need."""
         if self.shapes == "fixed":
-            self.session.fit(self.slots, self.columns, self.source_columns)
+            self.session.fit(self.most_rows, self.columns, self.source_columns)
             return
         find = find_bucket if self.session.recordable else round_up
         rows = min(find(self.rows_in_use), self.slots)
@@ -385,11 +389,13 @@ class StaticBatch(SlotScheduler):
 
 
 def find_limit(name: str, wanted: int | None, part: Decoder | Encoder) -> int:
+    """Return how many columns there may be: no more than the model has positions."""
     there = None if part.embedding.position is None else part.embedding.position.length
-    limit = (1024 if there is None else there) if wanted is None else wanted
-    if limit < 1:
-        raise OptionError(f"{name} must be 1 or more; came {limit}")
-    return limit
+    if wanted is not None and wanted < 1:
+        raise OptionError(f"{name} must be 1 or more; came {wanted}")
+    if there is None:
+        return MANY_COLUMNS if wanted is None else wanted
+    return there if wanted is None else min(wanted, there)
 
 
 def find_bucket(wanted: int) -> int:

@@ -76,6 +76,8 @@ class SlotSession(Session):
         one_thread = same_bits and self.device.type == "cpu"
         self.caches = SlotCaches(decoder, self.clock, one_thread=one_thread)
         self.fast_step = self.find_fast_step()
+        position = decoder.embedding.position
+        self.encoded = None if position is None else position.at(self.clock.every[: self.clock.limit])
         self.tokens = torch.zeros(slots, dtype=torch.long, device=self.device)
         self.moves = torch.zeros(slots, dtype=torch.long, device=self.device)
         """1 for slots whose position advances with every step, 0 for those that nobody has."""
@@ -139,4 +141,4 @@ class SlotSession(Session):
         return logits
 
     def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
-        return self.decoder.embedding(tokens, positions=self.clock.positions)
+        return self.decoder.embedding(tokens, positions=self.clock.positions, encoded=self.encoded)
