@@ -34,6 +34,8 @@ __all__ = ["terminal_picture"]
 OUT = Path(__file__).parent / "figures" / "tour"
 WIDTH, HEIGHT, BAR = 1200, 820, 44
 QUALITY = 55
+LINES = 27
+"""Of the terminal."""
 TYPED = "siebenundvierzig"
 SITE = {"source": TYPED, "site": "decoder.1.cross", "head": "0"}
 OFF = '[{"at": "decoder.1.cross", "step": "context", "head": 0, "times": 0}]'
@@ -48,15 +50,20 @@ LEARNER = (
 RESEARCHER = (
     ("heads", SITE, 150, "Every head of the model at a glance."),
     ("head", SITE, 170, "One of them swaps tens and units."),
-    ("intervene", {**SITE, "edits": OFF}, 200, "Switched off. A bar below each head: how much the answer needs it."),
-    ("intervene", {**SITE, "edits": OFF}, 900, "The answer of the changed model, beside the original."),
+    (
+        "intervene",
+        {**SITE, "edits": OFF},
+        200,
+        "Switched off: the answer before and after. Here the other heads make up for it.",
+    ),
+    ("intervene", {**SITE, "edits": OFF}, 900, "Inside the head, unchanged and changed; any cell can be set by hand."),
     ("spaces", SITE, 150, "The same tokens as embeddings, as queries and keys, and as values."),
 )
 """A film's moments: the view, its state, how far it is scrolled down, and what is said."""
 COMMANDS = (
     (
         "Two text files, and one command.",
-        "clearhead train runs/numbers --task translate --source de.txt --target en.txt --steps STEPS",
+        "clearhead train runs/numbers --task translate --source de.txt --target en.txt --minutes MINUTES",
     ),
     ("Use it.", "echo 'viertausenddreihundertelf' | clearhead translate runs/numbers"),
     ("Score it on text it has not seen.", "clearhead evaluate runs/numbers --source held-out.de --target held-out.en"),
@@ -122,14 +129,14 @@ def write_text(folder: Path) -> None:
         (folder / f"held-out.{name}").write_text("\n".join(words[1000::50]) + "\n")
 
 
-def run_commands(steps: int) -> Iterator[tuple[str, str, str]]:
+def run_commands(minutes: float) -> Iterator[tuple[str, str, str]]:
     """Run the practitioner's commands, and yield what is said, the command, and what it printed."""
     with tempfile.TemporaryDirectory() as folder:
         write_text(Path(folder))
         here = Path(sys.executable).parent
         variables = {**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "96", "NO_COLOR": "1"}
         for said, template in COMMANDS:
-            command = template.replace("STEPS", str(steps))
+            command = template.replace("MINUTES", f"{minutes:g}")
             done = subprocess.run(
                 ["bash", "-c", f"{command} 2>&1"],
                 cwd=folder,
@@ -153,18 +160,17 @@ def terminal_picture(lines: list[str], title: str) -> str:
     return console.export_svg(title=title, code_format=plain)
 
 
-def film_terminal(chromium: Browser, steps: int) -> Iterator[Frame]:
+def film_terminal(chromium: Browser, minutes: float) -> Iterator[Frame]:
     """Yield a frame for each command as it is typed, and one for what it printed."""
     page = chromium.new_page(viewport={"width": WIDTH, "height": HEIGHT})
     shown: list[str] = []
-    for said, command, printed in run_commands(steps):
+    for said, command, printed in run_commands(minutes):
         words = shlex.split(command)
         shown += [f"$ {command}" if len(command) < 96 else f"$ {' '.join(words[:5])} …"]
-        for more, stays in ([], 1200), (printed.rstrip().splitlines()[-14:], 3500):
+        for more, stays in ([], 1200), (printed.rstrip().splitlines()[-13:], 3500):
             shown += more
-            svg = terminal_picture(
-                (shown + [""] * 24)[-24:] if len(shown) > 24 else shown + [""] * (24 - len(shown)), "clearhead"
-            )
+            seen = shown[-LINES:]
+            svg = terminal_picture([*seen, *[""] * (LINES - len(seen))], "clearhead")
             page.set_content(f"<body style='margin:0;background:#fff'><div style='width:{WIDTH}px'>{svg}</div></body>")
             say(page, said)
             yield picture(page), stays
@@ -184,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--films", nargs="*", default=["learner", "researcher", "practitioner"])
-    parser.add_argument("--steps", type=int, default=300, help="of the practitioner's training")
+    parser.add_argument("--minutes", type=float, default=1, help="of the practitioner's training")
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -195,7 +201,7 @@ def main() -> None:
         films = {
             "learner": lambda: film_browser(chromium, live, LEARNER, typing=True),
             "researcher": lambda: film_browser(chromium, live, RESEARCHER, typing=False),
-            "practitioner": lambda: film_terminal(chromium, asked.steps),
+            "practitioner": lambda: film_terminal(chromium, asked.minutes),
         }
         for name in asked.films:
             save(films[name](), asked.out / f"{name}.webp")

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -61,10 +62,9 @@ def write_decisions(docs: Path) -> None:
     text = "# Decisions\n\nChoices that were not obvious, with what was tried and did not work.\n\n" + "\n".join(lines)
     tree = "\n\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
     (docs / "decisions/index.md").write_text(text + tree, encoding="utf-8")
-    guide = docs / "README.md"
-    guide.write_text(
-        guide.read_text(encoding="utf-8").replace("(decisions/)", "(decisions/index.md)"), encoding="utf-8"
-    )
+    for page in docs.glob("*.md"):
+        said = page.read_text(encoding="utf-8")
+        page.write_text(said.replace("(decisions/)", "(decisions/index.md)"), encoding="utf-8")
 
 
 def write_notebooks(folder: Path) -> None:
@@ -109,8 +109,10 @@ def entry(module: ModuleType, name: str, shown: dict[int, str]) -> str:
     value = getattr(module, name)
     if isinstance(value, ModuleType):
         return f"**{name}** is the module `{value.__name__}`."
+    if isinstance(value, Mapping):
+        return f"**{name}** is a table of {len(value)}: {', '.join(f'`{one}`' for one in value)}."
     if not callable(value):
-        return f"**{name}** is a {type(value).__name__} of {len(value)}: {', '.join(f'`{one}`' for one in value)}."
+        return f"**{name}**: {inspect.cleandoc(type(value).__doc__ or '')}"
     if (before := shown.setdefault(id(value), f"{module.__name__}.{name}")) != f"{module.__name__}.{name}":
         return f"**{name}** is `{before}`."
     kind, more = ("autoclass", "\n   :members:") if inspect.isclass(value) else ("autofunction", "")

@@ -34,7 +34,7 @@ def demo(environment):
     """What a short demo says, trained in the environment with what its extra brings; without matplotlib."""
     environment.link("num2words")
     printed = environment.run("clearhead", "demo", "--steps", "2", "--json")
-    return json.loads(printed[printed.index("\n{") :])
+    return json.JSONDecoder().raw_decode(printed)[0]  # the log on stderr comes after it
 
 
 def test_it_has_the_page_and_nothing_that_does_not_belong(wheel):
@@ -105,7 +105,7 @@ def test_look_answers_over_http(environment):
             with urllib.request.urlopen(home) as answer:
                 assert "<title>" in answer.read().decode()
             asked = urllib.request.Request(
-                f"{home}api/trace", b'{"text": "vierundzwanzig"}', {"Content-Type": "application/json"}
+                f"{home}api/trace", b'{"source": "vierundzwanzig"}', {"Content-Type": "application/json"}
             )
             with urllib.request.urlopen(asked) as answer:
                 assert "vierundzwanzig" in answer.read().decode()
