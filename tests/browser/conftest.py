@@ -21,7 +21,8 @@ def browser_program():
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         missing(f"there is no browser on this machine ({', '.join(BROWSERS)}); on Debian: apt-get install chromium")
-    return found
+    yield found
+    close_browser()
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +47,24 @@ def close_idle(*, but):
             page.context.close()
 
 
+def close_browser():
+    if running:
+        close_idle(but=())
+        playwright, *browsers = running
+        running.clear()
+        for browser in browsers:
+            browser.close()
+        playwright.stop()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(nextitem):
     """Close the browser after the last test of this folder: its event loop would be in the way of other tests."""
     try:
         return (yield)
     finally:
-        if running and (nextitem is None or not nextitem.path.is_relative_to(HERE)):
-            close_idle(but=())
-            playwright, *browsers = running
-            running.clear()
-            for browser in browsers:
-                browser.close()
-            playwright.stop()
+        if nextitem is None or not nextitem.path.is_relative_to(HERE):
+            close_browser()
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ class Tabs:
     def watchers(self):
         return {
             **{"console": self.told, "weberror": self.broke, "requestfailed": self.failed, "request": self.asked},
-            "requestfinished": ended,
+            **{"requestfinished": ended, "response": refused},
         }
 
     def told(self, message):
@@ -179,6 +179,12 @@ def is_as_new(page, home, opened_with):
 def ended(request):
     if request.url.startswith("http"):
         under_way.get(request.frame.page, set()).discard(request)
+
+
+def refused(response):
+    """Take an error for an answer as soon as it is there: nobody may want to read more of it."""
+    if not response.ok:
+        ended(response.request)
 
 
 def rests(page):
