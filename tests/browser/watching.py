@@ -240,7 +240,7 @@ def address_of(page):
 
 def state(page):
     """What the address holds, beside the view."""
-    return {name: values[0] for name, values in parse_qs(address_of(page).split("?", 1)[1]).items()}
+    return {name: values[0] for name, values in parse_qs(address_of(page).partition("?")[2]).items()}
 
 
 def comes_to(page, **wanted):
