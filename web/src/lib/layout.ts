@@ -76,10 +76,17 @@ export function windowOf(count: number, chosen: number, most: number): Span {
   return { first, count: most };
 }
 
+/** How many tokens each side of a trace has: all that the layout depends on, so that another step keeps it. */
+export type TokenCounts = Partial<Record<SideName, number>>;
+
+export function countsOf(meta: Pick<Meta, "sides">): TokenCounts {
+  return Object.fromEntries(Object.entries(meta.sides).map(([side, one]) => [side, one.tokens.length]));
+}
+
 /** The picture of a run on a text, as wide as there is room, or wider where the model is deep. */
-export function diagramOf(run: Run, meta: Meta, room: number, chosen = 0, most = 24): Diagram {
-  const sides = run.sides.filter((side) => meta.sides[side.side] !== undefined);
-  const spans = sides.map((side) => windowOf(meta.sides[side.side]!.tokens.length, chosen, most));
+export function diagramOf(run: Pick<Run, "sides">, counts: TokenCounts, room: number, chosen = 0, most = 24): Diagram {
+  const sides = run.sides.filter((side) => counts[side.side] !== undefined);
+  const spans = sides.map((side) => windowOf(counts[side.side]!, chosen, most));
   const line = lineOf(spans);
   const bus = busWidth(spans[0].count);
   const attention = attentionWidth(sides, room, bus);
@@ -124,6 +131,20 @@ export function grid(heads: number, width: number): { columns: number; size: num
   const columns = Math.max(1, heads <= 4 ? Math.min(2, heads) : heads <= 9 ? 3 : 4);
   const size = Math.min(40, (width - (columns - 1) * 3) / columns);
   return { columns, size, rows: Math.ceil(heads / columns) };
+}
+
+/** Where a head's small picture lies: rows of them, away from the lanes. */
+export function thumbAt({ band }: SideLayout, box: Box, head: number): { x: number; y: number; size: number } {
+  const { columns, size, rows } = grid(box.heads, box.width);
+  const left = box.x + (box.width - columns * size - (columns - 1) * 3) / 2;
+  const row = Math.floor(head / columns);
+  const top = band.below ? band.y + 8 : band.y + band.height - 8 - rows * (size + 3) + 3;
+  return { x: left + (head % columns) * (size + 3), y: top + row * (size + 3), size };
+}
+
+/** The tokens of a side that are shown. */
+export function tokensOf(side: SideLayout): number[] {
+  return Array.from({ length: side.shown.count }, (_, index) => side.shown.first + index);
 }
 
 function busWidth(keys: number): number {
