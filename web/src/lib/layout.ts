@@ -46,14 +46,14 @@ export interface Diagram {
   bus: number;
   /** Where the output's bars begin; they end at the right. */
   output: number;
-  /** Where the legend stands: in the corner that two sides leave free, or across, under all. */
+  /** Where the legend stands: in the corner that two sides leave free, or under all, across where there is room. */
   legend: { y: number; across: boolean };
   answering: SideName;
 }
 
 /** Room for the tokens and their ids, for the output's bars, and for the names of keys inside a cross-attention. */
 export const NAMES = 140;
-export const OUTPUT = 164;
+export const OUTPUT = 188;
 export const KEYS = 52;
 const GAP = 4;
 const WIDTHS: Record<Exclude<BoxKind, "attention" | "cross" | "output">, number> = {
@@ -67,6 +67,9 @@ const MIDDLE = 44;
 /** What the legend needs of the free corner. */
 const CORNER = 290;
 const LEGEND = 90;
+/** From which width on its entries stand side by side, and the height of all of them one under another. */
+const ABREAST = 720;
+const STACKED = 190;
 const TITLE = 34;
 
 /** The part of a long text that is shown: at most `most` tokens, the chosen one among them. */
@@ -97,10 +100,11 @@ export function diagramOf(run: Pick<Run, "sides">, counts: TokenCounts, room: nu
   const bottom = Math.max(...shapes.map((side) => Math.max(side.bottom, side.band.y + side.band.height))) + 4;
   const across = shapes.length === 1 || shapes[1].start < CORNER || shapes[1].bottom - shapes[1].top < LEGEND;
   const last = laid.at(-1)!.findLast((box) => box.kind === "cross");
+  const width = end + GAP + OUTPUT;
   return {
-    width: end + GAP + OUTPUT,
-    height: across ? bottom + 56 : bottom,
-    legend: { y: across ? bottom + 20 : shapes[1].top + 14, across },
+    width,
+    height: !across ? bottom : bottom + (width < ABREAST ? STACKED : 56),
+    legend: { y: across ? bottom + 20 : shapes[1].top + 14, across: across && width >= ABREAST },
     line,
     attention,
     sides: shapes,

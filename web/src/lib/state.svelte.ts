@@ -206,6 +206,17 @@ export class Explorer {
     await this.load({ ...wanted, target: own?.sides.decoder?.ids.slice(1) ?? null }, asking);
   }
 
+  /** Asks again which steps there are, while the run trains; the weights that are loaded stay those that are shown. */
+  async followTraining(): Promise<void> {
+    const known = this.run;
+    if (known === null || !known.training) return;
+    const found = await this.source.run().catch(() => null);
+    if (found === null || this.run !== known) return;
+    const { film, steps, training } = found;
+    const same = JSON.stringify([film, steps, training]) === JSON.stringify([known.film, known.steps, known.training]);
+    if (!same) this.run = { ...known, film, steps, training };
+  }
+
   /** Shows the model without the edits, or with them again. */
   async showUnchanged(unchanged: boolean): Promise<void> {
     if (this.request !== null && unchanged !== this.unchanged)

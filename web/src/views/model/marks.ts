@@ -39,8 +39,10 @@ export function laneMarks(
     const y = laneOf(side, token, diagram.line);
     const pale = pointed !== null && (pointed.side !== side.side || pointed.token !== token);
     const opacity = pale && pointed.side === side.side ? PALE : 1;
+    const names = namesIn(diagram, side, y);
     const line = (from: number, to: number, width: number, far: number, share = 1): Stroke => {
-      return { kind: "stroke", d: `M${from} ${y}H${to}`, colour: colour(far), width, opacity: opacity * share };
+      const d = without(names, from, to).map(([start, end]) => `M${start} ${y}H${end}`);
+      return { kind: "stroke", d: d.join(""), colour: colour(far), width, opacity: opacity * share };
     };
     const knots = knotsOf(side, stream, token);
     if (knots.length === 0) return [line(side.start, side.end, 2, 0)];
@@ -55,6 +57,35 @@ export function laneMarks(
       );
     return lane;
   });
+}
+
+/** How far a lane stays away from the middle of a key's name, and how wide the longest name is. */
+const [NEAR, NAME] = [9, 46];
+
+/** From where to where names of keys stand on a lane: inside the cross-attentions that it passes. */
+function namesIn(diagram: Diagram, side: SideLayout, y: number): [number, number][] {
+  const keys = diagram.sides[0];
+  return side.boxes
+    .filter((box) => box.kind === "cross")
+    .filter(() => tokensOf(keys).some((key) => Math.abs(entryOf(side, keys, key) - y) < NEAR))
+    .map((box) => [box.x + KEYS - 5 - NAME, box.x + KEYS - 2]);
+}
+
+/** What is left of a line where some parts are left out. */
+function without(parts: [number, number][], from: number, to: number): [number, number][] {
+  let left: [number, number][] = [[from, to]];
+  for (const [start, end] of parts)
+    left = left.flatMap(([a, b]): [number, number][] =>
+      end <= a || start >= b
+        ? [[a, b]]
+        : (
+            [
+              [a, start],
+              [end, b],
+            ] as [number, number][]
+          ).filter(([c, d]) => d > c),
+    );
+  return left;
 }
 
 /** The encoder's output runs on until it goes down to the last cross-attention. */
