@@ -2,6 +2,7 @@
 
     clearhead demo
     python benchmarks/explorer_frames.py runs/demo
+    python benchmarks/explorer_frames.py runs/long --usable FILE     # how soon every view of a long text can be used
     python benchmarks/explorer_frames.py runs/demo --views model steps --rates 60 --only film
 
 Three kinds of scrubbing: the training film's slider in the top bar, every slider of the view itself, and the pointer
@@ -59,6 +60,30 @@ SLIDE = """([slider, rate, seconds]) => new Promise(done => {
     }, 1000 / rate / 4);
 })"""
 """Move a slider back and forth over all its places; a move that comes late is not made up for."""
+
+
+FROZEN = """() => new Promise(done => {
+    let [last, longest, left] = [performance.now(), 0, 30];
+    const note = now => {
+        longest = Math.max(longest, now - last);
+        last = now;
+        if (--left > 0) requestAnimationFrame(note); else done(longest);
+    };
+    requestAnimationFrame(note);
+})"""
+"""The longest of thirty frames while nothing is done: what a view that is there costs."""
+
+
+def print_usable(page: Page, home: str, args: argparse.Namespace) -> None:
+    text, rows = args.usable.read_text(encoding="utf-8"), list[list[object]]()
+    seconds_until_usable(page, home, "model", text)  # the first trace is the model's time, not the page's
+    for view in args.views:
+        rows.append(seconds_until_usable(page, home, view, text))
+        print("  ".join(map(str, rows[-1])), flush=True)
+        if args.shots is not None:
+            page.screenshot(path=args.shots / f"{view}.png")
+    heads = ["view", "usable after", "all there after", "elements", "longest idle frame"]
+    print(table(f"{len(text):,} characters; load {os.getloadavg()[0]:.1f}", heads, rows))
 
 
 def frames_of(page: Page, scrub: Any) -> tuple[int, float]:
@@ -140,6 +165,25 @@ def measure(page: Page, home: str, view: str, args: argparse.Namespace) -> list[
     return rows
 
 
+def seconds_until_usable(page: Page, home: str, view: str, text: str) -> list[object]:
+    """Open a view on a long text: the seconds until it is shown and not busy, and until it asks for nothing more."""
+    page.goto("about:blank")
+    began = time.monotonic()
+    page.goto(f"{home}#/{view}?{urlencode({'source': text, **STATES.get(view, {})})}")
+    shown = f"[data-testid=view-{view}], [data-testid=view-absent]"
+    page.wait_for_function(
+        "shown => document.querySelector(shown) && document.querySelector('main').ariaBusy === 'false'",
+        arg=shown,
+    )
+    usable = time.monotonic() - began
+    if view != "training":  # which goes on asking
+        page.wait_for_load_state("networkidle")
+    everything = time.monotonic() - began
+    elements = page.evaluate("document.querySelectorAll('*').length")
+    longest = page.evaluate(FROZEN)
+    return [view, f"{usable:.1f} s", f"{everything:.1f} s", f"{elements:,}", f"{longest:.0f} ms"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
@@ -148,11 +192,17 @@ def main() -> None:
     parser.add_argument("--only", choices=("film", "sliders", "pointer"))
     parser.add_argument("--times", type=int, default=1, help="how often; the median is told")
     parser.add_argument("--text", help="another text than the demo's")
+    parser.add_argument("--usable", type=Path, metavar="FILE", help="instead: time every view of the text in a file")
+    parser.add_argument("--shots", type=Path, help="a folder for a picture of each view, with --usable")
     args = parser.parse_args()
     with sync_playwright() as playwright, looking(args.run) as home:
         browser = playwright.chromium.launch(executable_path=program(), args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(120_000)
+        if args.usable is not None:
+            print_usable(page, home, args)
+            browser.close()
+            return
         rows = [row for view in args.views for row in measure(page, home, view, args)]
         browser.close()
     heads = [name for rate in args.rates for name in (f"{rate} moves/s", "longest gap")]

@@ -1,4 +1,4 @@
-"""What is painted many times a second: on a canvas over its drawing, saved with it, and never behind what is asked for."""
+"""What is painted many times a second: on a canvas over its drawing, saved with it; a film that is scrubbed."""
 
 import json
 import re
@@ -20,7 +20,11 @@ PAINTED = """canvas => {
     const { width, height } = canvas;
     const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
     let sum = 0, seen = 0;
-    for (let at = 3; at < data.length; at += 4) if (data[at]) { seen++; sum = (sum * 31 + data[at - 3] + at) % 1000003; }
+    for (let at = 3; at < data.length; at += 4) {
+        if (!data[at]) continue;
+        seen++;
+        sum = (sum * 31 + data[at - 3] + at) % 1000003;
+    }
     return [seen / (width * height), sum];
 }"""
 """The share of a canvas that is painted, and a number that another picture does not have."""
