@@ -16,8 +16,9 @@ BY_TEST = (
     "tests/interop/test_stranger.py",
 )
 """Where a test takes up to a minute, and needs nothing of the others."""
-
-TOGETHER = ("tests/docs/test_pages.py::", "stranger")
+TOGETHER = "tests/browser/"
+"""Files that come one after the other: they share a browser and its windows, which other tests could not bear."""
+STRANGERS = ("tests/docs/test_pages.py::", "stranger")
 """Pages whose commands are forks of one process: it takes seconds to start, so one worker has them all."""
 
 FEW_AND_LONG = ("tests/plain/", "tests/docs/", "tests/test_system.py")
@@ -28,7 +29,7 @@ class FilesInTurn(LoadScopeScheduling):
     """Gives the next file to the worker that has two tests or fewer left to do."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if all(part in nodeid for part in TOGETHER):
+        if all(part in nodeid for part in STRANGERS):
             return "pages of strangers"
         return nodeid if nodeid.startswith(BY_TEST) else nodeid.partition("::")[0]
 
@@ -39,12 +40,14 @@ def longest_first(items: list[pytest.Item]) -> None:
     At the end only quick files are left, so that no worker waits long for the last of the others.
     """
     slow = Counter(file_of(item) for item in items if item.get_closest_marker("slow"))
+    most = max((slow[file] for file in slow if file.startswith(TOGETHER)), default=0)
 
-    def order(item: pytest.Item) -> tuple[bool, bool, int]:
-        count = slow[file_of(item)]
-        return not item.nodeid.startswith(BY_TEST), not (count and item.nodeid.startswith(FEW_AND_LONG)), -count
+    def place(item: pytest.Item) -> tuple[bool, bool, int, int]:
+        own, test = slow[file_of(item)], item.nodeid
+        few_and_long = own > 0 and test.startswith(FEW_AND_LONG)
+        return not test.startswith(BY_TEST), not few_and_long, -(most if test.startswith(TOGETHER) else own), -own
 
-    items.sort(key=order)
+    items.sort(key=place)
 
 
 def file_of(item: pytest.Item) -> str:

@@ -16,6 +16,7 @@ import torch
 
 from clearhead.devices import synchronize
 from clearhead.errors import RunError
+from clearhead.extras import has_package, how_to_install
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import Spec
 from clearhead.plots.curves import draw_curves
@@ -158,6 +159,9 @@ class Trainer:
             with os_errors_as_run_errors(self.folder.metrics):
                 self.metrics_log.close()
         self.held.check()
+        if not has_package("matplotlib"):
+            self.log(f"curves.svg is not drawn: that needs matplotlib ({how_to_install('plots')})")
+            return
         lines = read_metrics(self.folder.metrics)
         with os_errors_as_run_errors(self.folder.curves):
             draw_curves(lines, self.folder.curves, title=self.folder.path.name)
