@@ -13,6 +13,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from torch import nn
 
 from clearhead.devices import synchronize
 from clearhead.errors import RunError
@@ -32,7 +33,7 @@ from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.pacing import Pacing
 from clearhead.training.phases import phase
-from clearhead.training.pretrained import trained_tensors
+from clearhead.training.pretrained import prepare_parameters, trained_tensors
 from clearhead.training.recipe import Recipe
 from clearhead.training.sharded_checkpoints import Saver, make_saver, restore_tensors
 from clearhead.training.stopping import Stopping
@@ -354,9 +355,7 @@ class Trainer:
             bfloat16=self.train_state.bfloat16,
         )
         started = time.perf_counter()
-        model = self.train_state.parallel.evaluation_model(
-            self.train_state.averaged_model(), lambda: self.spec.build().to(self.train_state.device)
-        )
+        model = self.train_state.parallel.evaluation_model(self.train_state.averaged_model(), self.build_model)
         found = None if model is None else assess(model, self.task, held)
         self.train_state.model.train()
         score = float(self.processes.send(None if found is None else self.task.goal(found.scores, found.loss)))
@@ -367,6 +366,13 @@ class Trainer:
         taken = round(time.perf_counter() - started, 3)
         if found is not None:
             self.report({"kind": "evaluation", "step": self.done, **asdict(found), "best": better, "seconds": taken})
+
+    def build_model(self) -> nn.Module:
+        """Return a model like the one in training, of any weights."""
+        model = self.spec.build()
+        if self.recipe.fine_tuning is not None:
+            prepare_parameters(model, self.recipe.fine_tuning)
+        return model.to(self.train_state.device)
 
     def save(self) -> None:
         """Save a checkpoint of this moment, with the size of the log so far. Sharded weights are written while training
