@@ -168,7 +168,10 @@ def mend(html: str) -> str:
     >>> mend('<pre>x</pre><p role="heading">')
     '<pre tabindex="0">x</pre><p role="heading" aria-level="2">'
     """
-    return html.replace("<pre>", '<pre tabindex="0">').replace('role="heading">', 'role="heading" aria-level="2">')
+    html = html.replace("<pre>", '<pre tabindex="0">').replace(
+        '<table class="docutils', '<table tabindex="0" class="docutils'
+    )
+    return html.replace('role="heading">', 'role="heading" aria-level="2">')
 
 
 def main() -> None:
