@@ -50,7 +50,8 @@ class TrainState:
         self.device = next(model.parameters()).device
         self.bfloat16 = machine.precision == "bfloat16"
         # A part of the user's own may make float32 numbers in between: there autocast decides at every operation.
-        self.rounds = self.bfloat16 and is_built_in(model, task)
+        # So it does with activation checkpointing, which computes again when the rounded weights are gone.
+        self.rounds = self.bfloat16 and not machine.activation_checkpointing and is_built_in(model, task)
         self.parameters = [one for one in model.parameters() if one.requires_grad]
         self.optimiser = adamw(self.parameters, optimizer, self.device)
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
