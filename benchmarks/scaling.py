@@ -231,25 +231,28 @@ def quickest_collective(kind: str, flat: Tensor, processes: int) -> float:
     return processor_seconds(calls[kind], 1)
 
 
-def check_cpu(counts: tuple[int, ...] = (1, 2, 4)) -> list[dict[str, Any]]:
+def check_cpu(counts: tuple[int, ...], names: list[str]) -> list[dict[str, Any]]:
     """Return estimates beside measured steps of processes on this machine."""
-    found = []
-    for name, (spec, source, target, sequences) in SMALL.items():
-        work = Workload(spec=spec, source=source, target=target, bfloat16=False, compiled=False)
+    measured = {}
+    for name in names:
         for parallel in ("ddp", "fsdp"):
             for count in counts:
                 with tempfile.TemporaryDirectory() as folder:
-                    # Forked, since importing torch takes longer than the steps.
+                    # Forked, since importing torch takes longer than the steps; so nothing is computed here before.
                     torch.multiprocessing.start_processes(
                         work_of, (count, folder, name, parallel), nprocs=count, start_method="fork"
                     )
-                    ranks = [
+                    measured[name, parallel, count] = [
                         Measured(**json.loads((Path(folder) / f"{rank}.json").read_text(encoding="ascii")))
                         for rank in range(count)
                     ]
-                row = compare(name, work, Form(parallel=parallel), sequences, ranks)
-                print(json.dumps(row), flush=True)
-                found.append(row)
+                print(name, parallel, count, measured[name, parallel, count][0], flush=True)
+    found = []
+    for (name, parallel, _), ranks in measured.items():
+        spec, source, target, sequences = SMALL[name]
+        work = Workload(spec=spec, source=source, target=target, bfloat16=False, compiled=False)
+        found.append(compare(name, work, Form(parallel=parallel), sequences, ranks))
+        print(json.dumps(found[-1]), flush=True)
     return found
 
 
@@ -368,13 +371,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("gpu", "cpu", "figures"))
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--models", nargs="+", choices=tuple(SMALL), default=list(SMALL))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if options.what == "figures":
         draw_figures()
         return
-    found = check_gpu() if options.what == "gpu" else check_cpu(tuple(options.processes))
+    found = check_gpu() if options.what == "gpu" else check_cpu(tuple(options.processes), options.models)
     if options.json:
         options.json.write_text(json.dumps(found, indent=2), encoding="utf-8")
 
