@@ -28,11 +28,13 @@ ENOUGH := const [a, b] = process.versions.node.split("."); process.exit(a < 20 |
 # torch 2.13.0 has wheels for Python 3.11 to 3.14.
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 
-.PHONY: help demo web test test-fast test-all attack check format clean
+.PHONY: help demo web wheel docs test test-fast test-all attack check format clean
 
 help:
 	@echo "make demo       train a translator of number words in about a minute, and look into it"
 	@echo "make web        build the explorer's page (the others do so by themselves)"
+	@echo "make wheel      build dist/clearhead-*.whl, with the page inside; prints its size and its files"
+	@echo "make docs       build the site into build/site"
 	@echo "make test       the tests of every law: 15 minutes on two cores when last measured"
 	@echo "make test-fast  three cases of each that takes no more than half a second: two minutes"
 	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"
@@ -45,6 +47,12 @@ demo: $(PACKAGE) $(WEB)
 	@$(BIN)/clearhead demo
 
 web: $(WEB)
+
+wheel: $(TOOLS) $(WEB)
+	$(BIN)/python release/wheel.py
+
+docs: $(TOOLS) $(WEB)
+	$(BIN)/python site/build.py
 
 # To check the types and shapes of every call takes longer than the tests. So every test runs without, those of
 # tests/plain among them, and with it the first case of each quick test in folders that have shapes to check (marked
@@ -100,7 +108,7 @@ $(TORCH): constraints.txt
 	@touch $@
 
 $(PACKAGE): $(TORCH) pyproject.toml
-	$(INSTALL) --quiet --editable .
+	$(INSTALL) --quiet --editable '.[demo]'
 	@touch $@
 
 $(TOOLS): $(TORCH) pyproject.toml

@@ -54,7 +54,7 @@ FIRST = """() => {
     const seen = {};
     const look = () => {
         const thumbs = document.querySelectorAll("[data-testid^=thumb-]");
-        const drawn = document.querySelectorAll("[data-testid^=thumb-] image");
+        const drawn = document.querySelectorAll("[data-testid^=thumb-][data-drawn]");
         if (thumbs.length > 0) seen.diagram ??= performance.now();
         if (drawn.length > 0) seen.thumbnail ??= performance.now();
         if (drawn.length > 0 && drawn.length === thumbs.length) seen.all ??= performance.now();

@@ -1,10 +1,11 @@
-"""What operating systems do differently, in one place: flags of `open`, folders, locks, processes.
+"""What operating systems do differently, in one place: flags of `open`, folders, locks, processes, out of memory.
 
 Linux is where all of it is tested. macOS has the same calls. Windows has no `fcntl`, opens no folder, and has no flag
 against links: its branches run here only in a simulation (tests/test_system.py), and are untested on Windows itself.
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "check_no_link",
     "count_running",
     "is_alive",
+    "is_out_of_memory",
     "open_folder",
     "open_to_flush",
     "try_lock",
@@ -30,6 +32,7 @@ NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
 """Do not wait for the other end of a pipe."""
 FOLDER: int | None = getattr(os, "O_DIRECTORY", None)
+OUT_OF_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc", re.IGNORECASE)
 LOCKED_BYTE = 1 << 30
 """The byte that stands for the file where locks are of bytes. It lies past the content, which stays readable."""
 
@@ -107,3 +110,10 @@ def is_alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether Python or an allocator of torch ran out of memory; torch has no class for that of its CPU."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY.search(str(error)))

@@ -13,6 +13,8 @@ __all__ = ["FilesInTurn", "longest_first"]
 
 BY_TEST = ("tests/docs/test_pages.py", "tests/attack/", "tests/plain/test_compile", "tests/plain/test_triton.py")
 """Where a test takes up to a minute, and needs nothing of the others."""
+TOGETHER = "tests/browser/"
+"""Files that come one after the other: they share a browser and its windows, which other tests could not bear."""
 
 
 class FilesInTurn(LoadScopeScheduling):
@@ -28,7 +30,13 @@ def longest_first(items: list[pytest.Item]) -> None:
     At the end only quick files are left, so that no worker waits long for the last of the others.
     """
     slow = Counter(file_of(item) for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: (not item.nodeid.startswith(BY_TEST), -slow[file_of(item)]))
+    most = max((slow[file] for file in slow if file.startswith(TOGETHER)), default=0)
+
+    def place(item: pytest.Item) -> tuple[bool, int, int]:
+        own = slow[file_of(item)]
+        return not item.nodeid.startswith(BY_TEST), -(most if item.nodeid.startswith(TOGETHER) else own), -own
+
+    items.sort(key=place)
 
 
 def file_of(item: pytest.Item) -> str:

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +14,12 @@ from typer.core import TyperGroup
 from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import escape_controls
 from clearhead.errors import ClearheadError
+from clearhead.system import is_out_of_memory
 
 __all__ = ["main"]
 
 CONTEXT = {"help_option_names": ["--help", "-h"]}
 FAILED, ASKED_WRONGLY, INTERRUPTED = 1, 2, 130
-OUT_OF_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc", re.IGNORECASE)
 
 VERBS = {
     "demo": "Train a small translator in a minute, and show where it looks.",
@@ -41,13 +40,14 @@ VERBS = {
     "embed": "Turn lines of text into vectors.",
     "answer": "Answer lines of text with a run of any task.",
     "evaluate": "Score a trained model on your files.",
+    "serve": "Serve runs over HTTP, as OpenAI's API does.",
     "export": "Write a run for other programs, checked by them.",
     "page": "Write a run as one HTML page that runs in the browser.",
 }
 """Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""
 ELSEWHERE = {"import": ("import_model", "import_run")}
 """Module and function of a verb whose name Python keeps for itself."""
-SECTIONED = ("train", "compare", "generate", "evaluate", "describe")
+SECTIONED = ("train", "compare", "generate", "evaluate", "describe", "serve")
 """Verbs with so many options that their help has sections."""
 
 
@@ -160,7 +160,8 @@ def run(args: Sequence[str]) -> int:
     except Exception as error:
         if "--debug" in args:
             traceback.print_exc()
-        else:
+        elif not isinstance(error, typer.TyperException) or os.environ.get("RANK", "0") == "0":
+            # Of the processes that torchrun starts with the same wrong options, one says so.
             print(escape_controls(explain_error(error)), file=sys.stderr)
         return getattr(error, "exit_code", FAILED)
 
@@ -184,10 +185,3 @@ def explain_error(error: Exception) -> str:
         case _:
             kind = type(error).__name__
             return f"clearhead: this should not happen: {kind}: {error}\nThe same command with --debug shows where."
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether Python or an allocator of torch ran out of memory; torch has no class for that of its CPU."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY.search(str(error)))

@@ -22,6 +22,7 @@ from clearhead.experiments.comparing import BASE, grid, one_by_one
 from clearhead.experiments.comparing import compare as comparison_of
 from clearhead.experiments.comparison import Comparison
 from clearhead.experiments.probes import PROBES, probe_recipe
+from clearhead.extras import has_package, how_to_install
 from clearhead.model.sizes import parse_count
 from clearhead.training.defaults import ABSENT, KINDS, choose
 from clearhead.training.recipe import Recipe
@@ -238,7 +239,10 @@ def page(found: Comparison) -> Iterator[RenderableType]:
     for note in found.notes():
         yield prose(escape(note), style="quiet")
     yield Text()
-    yield Group(*(row(name.rpartition(".")[2], str(Path(found.folder) / name)) for name in WRITTEN))
+    there = [name for name in WRITTEN if (Path(found.folder) / name).exists()]
+    yield Group(*(row(name.rpartition(".")[2], str(Path(found.folder) / name)) for name in there))
+    if not has_package("matplotlib"):
+        yield prose(escape(f"No picture: that needs matplotlib ({how_to_install('plots')})."), style="quiet")
     yield Text()
 
 

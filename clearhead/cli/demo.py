@@ -4,6 +4,7 @@ It goes the way of `clearhead train`: text files in, a run folder out, which eve
 """
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from clearhead.cli.options import wrong
 from clearhead.cli.progress import progress
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import RunError
+from clearhead.extras import check_extra
 from clearhead.files import PARTIAL, os_errors_as_run_errors, write_text
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
@@ -38,17 +40,20 @@ EXAMPLES = """\b
 Examples:
   clearhead demo
   clearhead demo --again --seed 2
+  clearhead demo --steps 20 --folder runs/quick
   clearhead demo --folder runs/numbers --json"""
 
 TRAIN, HELD_OUT = 20_000, 1_000
 """How many numbers it learns from, and how many it is asked about."""
+SEEN_IN_A_STEP = 300
+"""More pairs than the 4,096 tokens of a step hold."""
 ASKED = (24, 42, 67, 313, 1_024, 2_048, 5_086, 48_067, 67_000, 90_210, 271_828, 999_999)
 """Numbers to show, which are kept out of the training too."""
 MAPPED = (24, 48_067)
 """Those whose attention is drawn."""
 MARKER = "demo.json"
 """A file in each run folder that the demo has made: no other is ever removed."""
-USUAL_SEED = 1
+USUAL_SEED, USUAL_STEPS = 1, 200
 MOST_THREADS = 4
 """A model this small gains nothing from more."""
 
@@ -62,7 +67,7 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
         model=presets.classic(64, size=Size(2, 128, 4, 4, 256), dropout=0.0, arrangement=PreNorm()),
         optimizer=Optimizer(lr=3e-3, schedule=Cosine(warmup=30, floor=0.02), weight_decay=0.0),
         batching=Batching(tokens=4096, context=64),
-        budget=Budget(steps=200),
+        budget=Budget(steps=USUAL_STEPS),
         checkpointing=Checkpointing(log=10, evaluate=50, checkpoints=4, select="last", score_records=50, samples=3),
         machine=Machine(device="cpu", threads=min(MOST_THREADS, torch.get_num_threads())),
         seed=seed,
@@ -73,6 +78,10 @@ def demo(
     folder: Annotated[str, typer.Option(help="Where to write the run folder.", metavar="RUN")] = "runs/demo",
     again: Annotated[bool, typer.Option("--again", help="Delete the demo that is there, and train again.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help=f"Random seed.  [default: {USUAL_SEED}]", metavar="N")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Training steps; fewer than usual see less.  [default: {USUAL_STEPS}]", metavar="N"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
     """Train a small Transformer to translate number words, German to English.
@@ -81,12 +90,15 @@ def demo(
     attention that swaps tens and units: "vierundzwanzig" is "four-and-twenty". The trained model is an ordinary run
     folder: translate with it, or look into it.
     """
+    check_extra("num2words", extra="demo", what="The demo")
     home = RunFolder(Path(folder))
     if again:
         remove(home)
     used = claim(home, seed)
     before = finished(home)
-    run = load(home.path, device="cpu") if before else train_demo(home, used)
+    if home.exists() and steps not in (None, trained := home.recipe().budget.steps):
+        raise wrong("--steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
+    run = load(home.path, device="cpu") if before else train_demo(home, used, steps)
     shown = look(run, evaluation(home), asked=ASKED, mapped=MAPPED)
     files = browser_pages(shown)
     if as_json:
@@ -155,20 +167,26 @@ def finished(folder: RunFolder) -> bool:
     return bool(saved and saved[0].state["finished"])
 
 
-def train_demo(folder: RunFolder, seed: int) -> Run:
+def train_demo(folder: RunFolder, seed: int, steps: int | None) -> Run:
     """Train the demo, or resume it, and show it as it happens."""
     with progress() as shown:
         if folder.exists():
             return training.resume(folder.path, watcher=shown, log=shown.log)
-        drawn = draw_numbers(seed)
+        drawn = draw_numbers(seed, steps)
         shown.log(f"{len(drawn.train):,} numbers in German and English words; {len(drawn.held_out):,} more held out")
         recipe = demo_recipe(corpus(drawn, folder.path / "data-files"), seed)
+        if steps is not None:
+            recipe = replace(recipe, budget=Budget(steps=steps))
         return training.train(folder.path, recipe, watcher=shown, log=shown.log)
 
 
-def draw_numbers(seed: int) -> Numbers:
-    """Return the numbers of the demo, without those that are asked for or shown in the end."""
-    return draw(seed, train=TRAIN, held_out=HELD_OUT, apart={*ASKED, *MAPPED})
+def draw_numbers(seed: int, steps: int | None = None) -> Numbers:
+    """Return the numbers of the demo, without those that are asked for or shown in the end.
+
+    A short demo draws no more to train on than its steps can see.
+    """
+    train = TRAIN if steps is None else min(TRAIN, SEEN_IN_A_STEP * steps)
+    return draw(seed, train=train, held_out=HELD_OUT, apart={*ASKED, *MAPPED})
 
 
 def corpus(drawn: Numbers, folder: Path) -> Corpus:

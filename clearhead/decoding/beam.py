@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -104,13 +104,27 @@ class BeamOnDevice(OnDevice):
         self.notes.select(sentences)
 
 
+@runtime_checkable
+class BeamRows(Protocol):
+    """The rows of a search: a session, or some rows of a larger batch."""
+
+    logits: Tensor
+    device: torch.device
+
+    def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Tensor: ...
+
+    def select(self, rows: Tensor, sentences: Tensor | None = None) -> None: ...
+
+    def extend(self, tokens: Tensor) -> Tensor: ...
+
+
 @final
 class Search:
     """A beam search that looks at every step on the CPU. A sentence that is done leaves the session at once."""
 
     def __init__(
         self,
-        session: Session,
+        session: BeamRows,
         state: BeamState,
         history: History,
         prompts: Sequence[Sequence[int]],

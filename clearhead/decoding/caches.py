@@ -73,21 +73,22 @@ class Cache(KVSource):
         return query, zero_padding(key, self.clock.padding), zero_padding(value, self.clock.padding)
 
 
-@final
-class Growing(Cache):
-    """Every key and value, in memory allocated ahead."""
+class Complete(Cache):
+    """Every key and value: `keys` and `values` are `(row, head, column, d)`, and `clock.total` columns are read."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.keys = self.values = torch.empty(0)
-        self.spare: tuple[Tensor, Tensor] | None = None
+
+    @abstractmethod
+    def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
+        """Write the keys and values of the new columns."""
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query, key, value = self.project_new(layer, x)
         self.write(key, value)
-        filled = slice(self.clock.total)
-        seen = self.keys[:, :, filled], self.values[:, :, filled]
-        return layer.finish(attend_cached(layer, self.call(layer, query, *seen)))
+        keys, values = (kept[:, :, : self.clock.total] for kept in (self.keys, self.values))
+        return layer.finish(attend_cached(layer, self.call(layer, query, keys, values)))
 
     def fast_step(self, layer: Attention) -> FastStep:
         """Return one product for query, key and value and one call of torch's kernel, where that is all there is."""
@@ -111,13 +112,29 @@ class Growing(Cache):
             self.write(key, value)
             if clock.place is None:
                 keys, values = self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
-                mask = None if clock.real is None else clock.real.table
+                mask = clock.sdpa_mask(query.dtype)
             else:
                 query, keys, values, mask = clock.by_sentence(query), self.keys, self.values, clock.bias(query.dtype)
             context = F.scaled_dot_product_attention(query, keys, values, mask, scale=scale, enable_gqa=grouped)
             return output(context.transpose(1, 2).reshape(rows, -1))
 
         return step
+
+    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
+        """Return the inputs of the kernel. Keys are in order in the cache, so positions are given only where needed."""
+        clock, mask, positions = self.clock, layer.mask, None
+        if clock.real is not None:
+            plain = clock.new == 1 and mask.kinds == {"causal"} and layer.position.bias_kind == "none"
+            mask = clock.real if plain else mask & clock.real
+            positions = None if plain else Positions(clock.positions, clock.keys)
+        return call_of(layer, (query, key, value), mask, positions)
+
+
+@final
+class Growing(Complete):
+    """Every key and value, in memory allocated ahead."""
+
+    spare: tuple[Tensor, Tensor] | None = None
 
     def can_fix(self, layer: Attention) -> bool:
         return layer.sdpa_scale() is not None and layer.mask.kinds == {"causal"}
@@ -132,16 +149,6 @@ class Growing(Cache):
     def move(self, which: Tensor) -> None:
         for kept in (self.keys, self.values):
             kept.copy_(kept.index_select(0, which))
-
-    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
-        """Return the inputs of the kernel. Keys are in order in the cache, so positions are given only where needed."""
-        clock, mask = self.clock, layer.mask
-        positions = None
-        if clock.real is not None:
-            plain = clock.new == 1 and mask.kinds == {"causal"} and layer.position.bias_kind == "none"
-            mask = clock.real if plain else mask & clock.real
-            positions = None if plain else Positions(clock.positions, clock.keys)
-        return call_of(layer, (query, key, value), mask, positions)
 
     def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
         if self.clock.place is not None:

@@ -122,6 +122,10 @@ class Clock:
         """Mask of columns that are not padding; None if there is no padding."""
         return None if self.pads is None else self.once("real", lambda: Table((self.keys >= 0)[:, None, None, :]))
 
+    def sdpa_mask(self, dtype: torch.dtype) -> Tensor | None:
+        """Return the mask of columns that are not padding as torch's kernel takes it."""
+        return None if self.real is None else self.real.table
+
     @property
     def padding(self) -> Bool[Tensor, "row n"] | None:
         """True at new columns that are padding; None after the first step, since padding comes before the tokens."""

@@ -73,9 +73,12 @@ class Session:
 
     def read(self, tokens: Int[Tensor, "row new"]) -> Logits:
         """Return the logits after new tokens, by the model's forward."""
+        return self.decoder.output(self.cache(tokens)[:, -1:])[:, 0]
+
+    def cache(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
+        """Read new tokens into the caches, by the model's forward, and return the last vectors."""
         self.caches.clock.advance(tokens.shape[1])
-        states = self.decoder.stack(self.embed(tokens), self.caches.reads)
-        return self.decoder.output(states[:, -1:])[:, 0]
+        return self.decoder.stack(self.embed(tokens), self.caches.reads)
 
     def find_fast_step(self) -> FastStep | None:
         """Return the stack's fast step; None for a model that is watched, hooked or autocast: its forward must run."""

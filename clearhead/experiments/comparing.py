@@ -18,6 +18,7 @@ from clearhead.errors import ClearheadError, OptionError, RunError
 from clearhead.experiments.comparison import Comparison, Failure, Impossible, Outcome, outcome_of
 from clearhead.experiments.comparison_plot import draw_comparison
 from clearhead.experiments.workers import JOB, RECALL, Job, begin, prepare_text, read_job, run_all
+from clearhead.extras import has_package
 from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.model.shapes import build_for_shapes
 from clearhead.training.recipe import Recipe, changes
@@ -177,10 +178,10 @@ def outcome(job: Job, problem: str | None) -> Outcome | Failure:
 
 
 def write_comparison(comparison: Comparison, home: Path) -> None:
-    """Write comparison.json, comparison.md and, where there is something to draw, comparison.svg."""
+    """Write comparison.json and comparison.md; comparison.svg where there is something to draw, and matplotlib."""
     told = json.dumps(comparison.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
     with os_errors_as_run_errors(home):
         write_text(home / "comparison.json", told + "\n")
         write_text(home / "comparison.md", comparison.markdown())
-    if comparison.outcomes:
+    if comparison.outcomes and has_package("matplotlib"):
         draw_comparison(comparison, home / "comparison.svg")

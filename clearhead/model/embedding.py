@@ -79,11 +79,18 @@ class TokenEmbedding(Tapped):
         self.dropout = spec.dropout
 
     def forward(
-        self, tokens: Tokens, *, positions: Tensor | None = None, start: int = 0, segments: Tensor | None = None
+        self,
+        tokens: Tokens,
+        *,
+        positions: Tensor | None = None,
+        start: int = 0,
+        segments: Tensor | None = None,
+        encoded: Tensor | None = None,
     ) -> Vectors:
         """Return vectors of tokens at these positions, `(n,)` or `(batch, n)`; by default from `start` on.
 
-        `segments` has the number of each token's segment; by default all are of the first.
+        `segments` has the number of each token's segment; by default all are of the first. `encoded` has the vectors
+        of positions 0, 1, … where they were made before, for sines take longer than reading them.
         """
         x = F.embedding(tokens, self.table)
         x = self.tap("token", x if self.factor == 1 else x * self.factor)
@@ -91,12 +98,17 @@ class TokenEmbedding(Tapped):
             x = x + self.tap("segment", F.embedding(check_segments(segments, tokens, self.segment), self.segment))
         elif segments is not None:
             raise OptionError("this model has no segments: leave them out, or give its Embedding(segments=...)")
-        return self.with_position(x, positions=positions, start=start)
+        return self.with_position(x, positions=positions, start=start, encoded=encoded)
 
-    def with_position(self, x: Vectors, *, positions: Tensor | None = None, start: int = 0) -> Vectors:
+    def with_position(
+        self, x: Vectors, *, positions: Tensor | None = None, start: int = 0, encoded: Tensor | None = None
+    ) -> Vectors:
         """Add the vectors of the positions to those of the tokens, and normalise the sum where there is a norm."""
         if self.position is not None:
-            added = self.position(x.shape[1], start) if positions is None else self.position.at(positions)
+            if positions is None:
+                added = self.position(x.shape[1], start)
+            else:
+                added = self.position.at(positions) if encoded is None else F.embedding(positions, encoded)
             # A table of sines is float32 whatever the weights are: their sum is rounded to what the weights are.
             x = (x + self.tap("position", added)).to(x.dtype)
         if self.norm is not None:

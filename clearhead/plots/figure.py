@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clearhead.errors import RunError
+from clearhead.extras import check_extra
 from clearhead.files import replacing
 
 # It takes a while to import, and most who import this file do not draw.
@@ -21,8 +22,11 @@ QUIET, GRID, DARK = "#555555", "#E6E6E6", "#222222"
 def save_svg(draw: "Callable[[], matplotlib.figure.Figure]", path: Path, *, what: str) -> None:
     """Draw a figure and write it as an SVG; the same figure gives the same bytes. RunError where it cannot be written.
 
+    Without matplotlib (the extra `plots`) it raises OptionError.
+
     `what` is how the error calls the picture: "the curves".
     """
+    check_extra("matplotlib", extra="plots", what="A plot")
     import matplotlib
 
     try:

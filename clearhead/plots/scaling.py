@@ -51,7 +51,9 @@ def draw_panel(axes: "matplotlib.axes.Axes", panel: Panel) -> None:
     if panel.limit is not None:
         height, name = panel.limit
         axes.axhline(height, color=DARK, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(name, (0.02, height), ("axes fraction", "data"), va="bottom", color=QUIET, fontsize=8)
+        axes.text(
+            0.98, height, name, transform=axes.get_yaxis_transform(), ha="right", va="top", color=QUIET, fontsize=8
+        )
     axes.set_xscale("log", base=2)
     numbers = sorted({x for points in panel.curves.values() for x in points})
     axes.set_xticks(numbers, [f"{number:,}" for number in numbers], rotation=45, fontsize=8)

@@ -8,7 +8,9 @@ import asyncio
 import errno
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, final
 
 import h11
@@ -141,11 +143,27 @@ class Connection(H11Protocol):
 
 @final
 class QuietServer(uvicorn.Server):
-    """uvicorn's server, accepting a few connections at a time, with one line on stderr if it cannot."""
+    """uvicorn's server, accepting a few connections at a time, with one line on stderr if it cannot.
 
-    def __init__(self, config: Config) -> None:
+    `drained`, where there is one, is asked every tenth of a second once a signal has come: the server ends when it says
+    so, or at a second signal.
+    """
+
+    def __init__(self, config: Config, drained: Callable[[], bool] | None = None) -> None:
         super().__init__(config)
-        self.told = False
+        self.told, self.drained, self.signalled = False, drained, False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.drained is None:
+            super().handle_exit(sig, frame)
+        elif self.signalled:
+            self.should_exit = self.force_exit = True
+        else:
+            self.signalled = True
+
+    async def on_tick(self, counter: int) -> bool:
+        over = await super().on_tick(counter)
+        return over or (self.signalled and self.drained is not None and self.drained())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self.tell)

@@ -19,7 +19,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clearhead.errors import OptionError
 
-__all__ = ["MOST_BYTES", "Guard", "Place", "check_token", "tell_failure"]
+__all__ = [
+    "MOST_BYTES",
+    "Guard",
+    "Place",
+    "Refused",
+    "check_content",
+    "check_token",
+    "replay_body",
+    "tell_failure",
+    "whole_body",
+]
 
 MOST_BYTES = 1_000_000
 """The most bytes of a request's body."""
@@ -83,12 +93,12 @@ def check_token(token: str) -> str:
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]*", token):
         raise OptionError(
-            "token: it stands in the page's address, so it may have only the letters A to Z and a to z, digits, "
+            "token: it stands in addresses and headers, so it may have only the letters A to Z and a to z, digits, "
             "- and _; this one has something else"
         )
     if len(token) < LEAST_TOKEN:
         raise OptionError(
-            f"token: whoever guesses it can open the page, so it needs {LEAST_TOKEN} characters at least; this one has "
+            f"token: whoever guesses it gets in, so it needs {LEAST_TOKEN} characters at least; this one has "
             f"{len(token)}. `python -c 'import secrets; print(secrets.token_urlsafe(24))'` makes a good one"
         )
     return token
@@ -209,26 +219,27 @@ def refusal(error: Refused) -> Response:
     return JSONResponse({"error": text}, error.status) if text else Response(status_code=error.status)
 
 
-def check_content(kinds: list[str], lengths: list[str]) -> None:
+def check_content(kinds: list[str], lengths: list[str], most: int = MOST_BYTES) -> None:
     if len(kinds) != 1 or kinds[0].split(";")[0].strip().lower() != "application/json":
         raise Refused(415, "expected a body of JSON, with Content-Type: application/json")
     for length in lengths:
-        if not length.isascii() or not length.isdigit() or int(length) > MOST_BYTES:
-            raise Refused(413, f"a request has {MOST_BYTES:,} bytes at most; send less text")
+        if not length.isascii() or not length.isdigit() or int(length) > most:
+            raise Refused(413, f"a request has {most:,} bytes at most; send less text")
 
 
-async def whole_body(receive: Receive) -> bytes:
-    """Return the body, which must arrive in time."""
+async def whole_body(receive: Receive, most: int = MOST_BYTES) -> bytes:
+    """Return the body, which must arrive in time and have no more than `most` bytes."""
     try:
-        return b"".join(await asyncio.wait_for(parts_of(receive), PATIENCE))
+        async with asyncio.timeout(PATIENCE):
+            return b"".join(await parts_of(receive, most))
     except TimeoutError:
         raise Refused(408, f"the request did not come within {PATIENCE:.0f} seconds; send it again") from None
 
 
-async def parts_of(receive: Receive) -> list[bytes]:
+async def parts_of(receive: Receive, most: int) -> list[bytes]:
     """Return the parts of a body, counted as they come: a length that was announced proves nothing."""
     parts: list[bytes] = []
-    room = MOST_BYTES
+    room = most
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -236,7 +247,7 @@ async def parts_of(receive: Receive) -> list[bytes]:
         parts.append(message.get("body", b""))
         room -= len(parts[-1])
         if room < 0:
-            raise Refused(413, f"a request has {MOST_BYTES:,} bytes at most; send less text")
+            raise Refused(413, f"a request has {most:,} bytes at most; send less text")
         if not message.get("more_body", False):
             return parts
 

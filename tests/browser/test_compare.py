@@ -10,7 +10,7 @@ import clearhead as ch
 from clearhead.training.run import load
 from tests.browser.looking import looking, missing
 from tests.browser.test_every_view import AXE, LEAST, RUNS_OFF, SIZES, TOO_SMALL
-from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, number_in, says, shown, state
+from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, number_in, rests, says, shown
 from tests.training import small_runs
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def test_the_slider_shows_every_step_that_was_kept(tabs, demo, demo_folder):
         expect(page.get_by_test_id("run")).to_contain_text(f"step {STEPS[place]} ")
     page.get_by_test_id("nav-steps").click()
     shown(page, "steps")
-    assert state(page)["step"] == "32"
+    comes_to(page, step=32)
     page.locator("body").press(".")
     comes_to(page, step=60)
     page.locator("body").press(",")
@@ -82,6 +82,7 @@ def test_two_steps_side_by_side_and_their_difference(tabs, demo, demo_folder):
     slide(page, STEPS.index(16), nth=1)
     page.get_by_test_id("pane-difference").click()
     expect(page.get_by_test_id("step-shown").nth(1)).to_have_text("step 16")
+    rests(page)
     check_difference(page, demo, demo_folder, step=16, head=3)
     # The link restores all of it.
     again = tabs.reopen(page)
@@ -89,7 +90,7 @@ def test_two_steps_side_by_side_and_their_difference(tabs, demo, demo_folder):
     expect(again.get_by_test_id("step-shown").nth(1)).to_have_text("step 16")
     again.get_by_test_id("compare-close").click()
     shown(again, "head")
-    assert "beside" not in state(again)
+    again.wait_for_function("() => !location.hash.includes('beside')")
 
 
 def check_difference(page, demo, folder, *, step, head):
@@ -104,6 +105,7 @@ def check_difference(page, demo, folder, *, step, head):
     words = [one.sides["decoder"].tokens[query], one.sides["encoder"].tokens[key]]
     expect(first).to_contain_text(re.sub("^[ ▁]", "·", words[0]))
     expect(first).to_contain_text(words[1])
+    rests(page)
     shares = (first.locator(".numbers").text_content() or "").split("→")
     assert says(shares[0], float(before[query, key]))
     assert says(shares[1], float(after[query, key]))
@@ -128,16 +130,6 @@ def test_other_texts_are_said_to_have_no_cells_in_common(tabs):
     expect(page.get_by_test_id("answer-b")).not_to_have_text(page.get_by_test_id("answer-a").text_content() or "")
 
 
-def settled(page, wrong, *given):
-    """What is wrong on the page, once it has had time to be drawn again in another size."""
-    for _ in range(40):
-        found = page.evaluate(wrong, *given)
-        if not found:
-            break
-        page.wait_for_timeout(250)
-    return found
-
-
 def test_it_can_be_read_and_used_by_anyone(tabs):
     if not AXE.is_file():
         missing("axe-core is not there; run `make web`")
@@ -146,11 +138,11 @@ def test_it_can_be_read_and_used_by_anyone(tabs):
     expect(page.get_by_test_id("column-b").get_by_test_id("view-head")).to_be_visible()
     for pane in ("difference", "both"):
         page.get_by_test_id(f"pane-{pane}").click()
-        page.wait_for_load_state("networkidle")
         for size in SIZES.values():
             page.set_viewport_size(size)
-            assert settled(page, TOO_SMALL, LEAST) == [], (pane, size)
-            assert settled(page, RUNS_OFF) == [], (pane, size)
+            rests(page)
+            assert page.evaluate(TOO_SMALL, LEAST) == [], (pane, size)
+            assert page.evaluate(RUNS_OFF) == [], (pane, size)
         page.evaluate(AXE.read_text(encoding="utf-8"))
         found = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa']})")
         assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]] == [], pane

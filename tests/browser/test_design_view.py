@@ -5,7 +5,7 @@ import math
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.watching import comes_to, number_in, says, state
+from tests.browser.watching import comes_to, number_in, rests, says, state
 
 pytestmark = pytest.mark.slow
 
@@ -53,11 +53,13 @@ def test_the_model_looks_where_it_was_designed_to(tabs, site, more):
     page.get_by_test_id("design-send").click()
     told = page.get_by_test_id("design-told")
     expect(told).to_contain_text("looks where you designed it to")
+    rests(page)
     assert number_in(told.locator(".number").inner_text())[0] < 1e-5
     expect(page.get_by_test_id("design-why")).to_contain_text("ran the reference")
     assert "edits" in state(page)
     page.get_by_test_id("design-remove").click()
     expect(told).to_contain_text("take the place of the head’s own")
+    rests(page)
     assert not {"edits", "target_ids"} & set(state(page))
 
 

@@ -16,7 +16,7 @@ from clearhead.serve.trace_request import TraceRequest
 from clearhead.tracing.names import Names
 from clearhead.tracing.survey import View, survey
 from tests.browser.looking import missing
-from tests.browser.watching import SITE, SOURCE, VIEWS, Tabs, comes_to, says, shown, state
+from tests.browser.watching import SITE, SOURCE, VIEWS, Tabs, comes_to, rests, says, shown, state
 
 pytestmark = pytest.mark.slow
 
@@ -105,6 +105,7 @@ def test_decoding_is_that_of_the_changed_model(tabs, demo):
         [found] = demo.task.search(one, [reads.encode(SOURCE)], method)
         scores[name] = found[0].score
         expect(rows.first.locator(".number")).to_have_text(re.compile(re.escape(f"{-found[0].score:.4f}"[:5])))
+        rests(page)
         for row, hypothesis in zip(rows.all(), found, strict=True):
             assert row.locator(".words").inner_text() == writes.decode(hypothesis.tokens)
             assert says(row.locator(".number").inner_text(), hypothesis.score)

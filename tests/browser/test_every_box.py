@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.browser.looking import serving
-from tests.browser.watching import Tabs, number_in, says, shown
+from tests.browser.watching import Tabs, comes_to, number_in, rests, says, shown
 from tests.covering import share_of
 from tests.tracing.observing import observed
 from tests.training import small_runs
@@ -86,6 +86,7 @@ def open_box(page, name, **wanted):
         page.get_by_test_id(f"output-{wanted.pop('place')}").first.click()
     else:
         page.get_by_test_id(f"box-{name}").locator("rect").first.click()
+    rests(page)
     for what, value in wanted.items():
         choice = page.get_by_test_id(f"box-{what}")
         if choice.count():
@@ -207,6 +208,7 @@ class TestTheArithmetic:
         products = page.get_by_test_id("products")
         assert says(number, made.value(name)[1, place].item())
         products.get_by_role("button").click()
+        rests(page)
         amounts = [number_in(text)[0] for text in products.locator("td.amount").all_inner_texts()]
         weight, bias = (getattr(run_network(case), part)[place] for part in ("weight", "bias"))
         assert len(amounts) == len(weight)
@@ -227,6 +229,7 @@ class TestTheArithmetic:
         name = "encoder.0.feed_forward.hidden"
         read(page, name)
         page.locator(f"[data-name='{name}'] .largest [data-place]").nth(3).click()
+        rests(page)
         place = int(page.locator(f"[data-name='{name}']").get_attribute("data-place"))
         fresh = page.context.new_page()
         fresh.goto(page.evaluate("location.href"))
@@ -240,8 +243,7 @@ class TestTheArithmetic:
         open_box(page, "decoder.0.cross", token=1, key=2, head=1)
         page.get_by_role("button", name="The steps of this query and key").click()
         shown(page, "steps")
-        assert "site=decoder.0.cross" in page.evaluate("location.hash")
-        assert "head=1" in page.evaluate("location.hash")
+        comes_to(page, site="decoder.0.cross", head=1)
 
 
 def numbers(equation):
@@ -262,6 +264,7 @@ def test_nothing_hangs_over_on_a_phone_and_small_text_can_be_read(case, chromium
     for box in ("encoder.0.attention.norm", "decoder.0.cross", "decoder.0.feed_forward"):
         open_box(page, box)
         page.locator("[data-testid=box-values] button.row").last.click()
+        rests(page)
         panel = page.get_by_test_id("detail")
         assert panel.evaluate("one => one.scrollWidth <= one.clientWidth")
         sizes = panel.evaluate(

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.tracing.head_metrics import readings
 from tests.browser.looking import serving
-from tests.browser.watching import SITE, Tabs, comes_to, shown, state, steady, tab_to
+from tests.browser.watching import SITE, Tabs, comes_to, eventually, rests, shown, state, steady, tab_to
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +109,7 @@ def test_sorted_heads_stand_in_the_order_of_their_readings(deep, traced, by):
     expected = [name for _, name in sorted(found, key=lambda pair: -pair[0])]
     expect(page.locator("[data-testid^=cell-]")).to_have_count(LAYERS * HEADS)
     cells = page.locator("[data-testid^=cell-]")
+    rests(page)
     assert cells.evaluate_all("all => all.map(one => one.dataset.testid)") == expected
     page.get_by_test_id("order").select_option("lowest")
     expect(cells.last).to_have_attribute("data-testid", expected[0])
@@ -136,6 +137,7 @@ def test_go_to_a_head_by_its_name(deep):
     expect(page.get_by_test_id("go-problem")).to_have_text("There is no layer 12: there are 12, counted from 0.")
     assert state(page)["site"] == "decoder.3.attention"
     page.get_by_role("button", name="The next layer").click()
+    comes_to(page, site="decoder.4.attention")
     page.get_by_role("button", name="The head before").click()
     comes_to(page, site="decoder.4.attention", head=0)
 
@@ -143,10 +145,11 @@ def test_go_to_a_head_by_its_name(deep):
 def test_a_layer_that_is_gone_to_comes_into_sight(deep):
     page = deep.open("model", source=TEXT, site="decoder.0.attention")
     steady(page, "model")
-    for _ in range(LAYERS - 2):
+    for layer in range(1, LAYERS - 1):
         page.get_by_role("button", name="The next layer").click()
-    box = page.get_by_test_id(f"box-decoder.{LAYERS - 2}.attention").locator("rect").bounding_box()
-    assert 160 < box["x"] < 1280
+        comes_to(page, site=f"decoder.{layer}.attention")
+    box = page.get_by_test_id(f"box-decoder.{LAYERS - 2}.attention").locator("rect")
+    eventually(page, lambda: 160 < box.bounding_box()["x"] < 1280)
 
 
 def test_on_a_phone_layers_go_down_and_all_heads_fit(deep):

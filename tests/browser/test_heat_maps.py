@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from tests.browser.watching import SOURCE, comes_to, number_in, steady
+from tests.browser.watching import SOURCE, comes_to, number_in, rests, steady
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +44,7 @@ def point(page, n, query, key):
     for arrow, times in (("ArrowDown", query), ("ArrowRight", key)):
         for _ in range(times):
             page.keyboard.press(arrow)
+    rests(page)
 
 
 def reads_like(page, head, n):
@@ -63,6 +64,7 @@ def reads_like(page, head, n):
     canvas = page.get_by_test_id("heat-map").locator("canvas")
     page.locator("h1").hover()
     page.get_by_test_id("to-steps").focus()
+    rests(page)
     before = canvas.evaluate("each => each.toDataURL()")
     page.locator("[data-end=query][data-token='2']").hover()
     page.wait_for_function("([each, before]) => each.toDataURL() !== before", arg=[canvas.element_handle(), before])

@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import expect
 
 import clearhead as ch
-from tests.browser.watching import SITE, SOURCE, comes_to, number_in, says, shown, tab_to
+from tests.browser.watching import SITE, SOURCE, comes_to, eventually, number_in, rests, says, shown, state, tab_to
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +28,7 @@ class TestSimilarity:
         page.mouse.move(middle[0] - 80, middle[1] + 40, steps=5)
         page.mouse.up()
         expect(handle).not_to_have_attribute("aria-label", re.compile(r"^a: 2, 3\."))
+        rests(page)
         a, b = placed(page, "a"), placed(page, "b")
         assert (a[0] < 2, a[1] < 3, b) == (True, True, (1, 4))
         held_to_be(page, a, b)
@@ -45,7 +46,7 @@ class TestSimilarity:
         page = tabs.open("similarity")
         page.get_by_role("button", name="Right angle").click()
         expect(page.get_by_test_id("similarity-angle")).to_have_text("90.0°")
-        assert page.get_by_test_id("similarity-dot").inner_text() == "0"
+        expect(page.get_by_test_id("similarity-dot")).to_have_text("0")
 
     def test_two_tokens_have_the_traces_score(self, tabs, demo):
         page = tabs.open("similarity", site=SITE, head=2, query=4, key=1)
@@ -69,6 +70,7 @@ class TestSimilarity:
         assert says(bits.text_content(), entropy(score / 32**0.5))
         page.get_by_test_id("similarity-scale").fill("1")
         expect(figure.locator("label b")).to_have_text("÷ 1")
+        rests(page)
         assert says(bits.text_content(), entropy(score))
 
 
@@ -112,7 +114,7 @@ class TestContext:
         for index, text in enumerate(texts):
             page.get_by_test_id(f"context-text-{index}").fill(text)
         page.get_by_role("button", name="Compare", exact=True).click()
-        page.wait_for_load_state("networkidle")  # until then the pair is of the sentences before
+        comes_to(page, word=word, texts=json.dumps(texts, separators=(",", ":"), ensure_ascii=False))
         pair = page.locator("[data-pair='A–B']")
         expect(page.locator("[data-pair]")).to_have_count(1)
         expect(page.locator("figure svg[role=img]").first).to_be_visible()
@@ -127,6 +129,7 @@ class TestContext:
         page = tabs.open("context", word=word, texts=json.dumps(texts), layer=2)
         rows = page.locator("li", has=page.locator(".letter"))
         expect(rows).to_have_count(2)
+        rests(page)
         for row, text, place in zip(rows.all(), texts, places, strict=True):
             made = ch.trace(demo, text, [])
             heads = made["encoder.1.attention"].head
@@ -166,10 +169,12 @@ class TestContext:
 
 
 def drop_others(page, kept):
-    """Takes sentences away until so many are left."""
-    extra = page.get_by_role("button", name=re.compile("^Remove sentence")).nth(kept)
-    while extra.count():
-        extra.click()
+    """Take sentences away until so many are left."""
+    fields = page.get_by_role("button", name=re.compile("^Remove sentence"))
+    for left in range(fields.count() - 1, kept - 1, -1):
+        fields.nth(kept).click()
+        expect(fields).to_have_count(left)
+        rests(page)
 
 
 def cosines(demo, texts, places):
@@ -203,9 +208,13 @@ class TestPositions:
     def test_a_number_of_the_table_is_pointed_at(self, tabs):
         page = tabs.open("positions")
         picture = page.get_by_role("img", name=re.compile("^Sinusoidal: numbers"))
-        picture.hover(position={"x": 120, "y": 100})
-        told = picture.locator(".tell").text_content()
-        place, dimension, value = re.search(r"position (\d+), dimension (\d+): (\S+)", told).groups()
+
+        def told():
+            picture.hover(position={"x": 120, "y": 100})
+            rests(page)
+            return re.search(r"position (\d+), dimension (\d+): (\S+)", picture.locator(".tell").text_content())
+
+        place, dimension, value = eventually(page, told).groups()
         angle = int(place) / 10_000 ** (2 * (int(dimension) // 2) / 128)
         assert says(value, math.cos(angle) if int(dimension) % 2 else math.sin(angle))
         picture.click(position={"x": 120, "y": 100})
@@ -224,5 +233,5 @@ class TestPositions:
     def test_the_positions_play(self, tabs):
         page = tabs.open("positions", position=5)
         page.get_by_role("button", name="Play the positions").click()
-        comes_to(page, position=7)
+        eventually(page, lambda: int(state(page)["position"]) > 6)
         page.get_by_role("button", name="Pause").click()

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 import clearhead as ch
 from tests.browser.looking import serving
-from tests.browser.watching import Tabs, number_in
+from tests.browser.watching import Tabs, number_in, rests
 from tests.docs.strangers import run_once_as_stranger
 
 pytestmark = pytest.mark.slow
@@ -57,6 +57,7 @@ def share_of(run, *layers):
 def drawn_share(page, name):
     """Return the probability of the copied symbol in full, as the bar of a run says it."""
     expect(page.locator("main")).to_have_attribute("aria-busy", "false")
+    rests(page)
     title = page.get_by_test_id(f"run-{name}").locator("[data-candidate] title").filter(has_text=f"{COPIED}: ")
     return float(re.search(r"\(([^()]+)\)$", title.text_content()).group(1))
 

@@ -9,7 +9,7 @@ import clearhead as ch
 from clearhead.tracing.sequence_diagram import weight_text
 from clearhead.tracing.spaces import compare_spaces
 from tests.browser.looking import serving
-from tests.browser.watching import SOURCE, Tabs, comes_to, says, shown
+from tests.browser.watching import SOURCE, Tabs, comes_to, eventually, rests, says, shown
 from tests.training import small_runs
 
 pytestmark = pytest.mark.slow
@@ -53,6 +53,7 @@ class TestSequence:
         head = ch.trace(demo, SOURCE)[OWN].head[1]
         arrows = page.get_by_test_id("sequence-drawing").locator("[data-arrow^='weight ']")
         expect(arrows.first).to_be_visible()
+        rests(page)
         for arrow in arrows.all():
             key = arrow.get_attribute("data-arrow").split()[-1]
             if key != "rest":
@@ -79,9 +80,13 @@ def test_learned_positions_are_shown_on_a_run_that_has_them(chromium, tmp_path_f
         page = tabs.open("positions", source="the cat eats")
         expect(page.get_by_role("button", name="Learned", exact=True)).to_have_attribute("aria-pressed", "true")
         picture = page.get_by_role("img", name=re.compile("^Learned: numbers"))
-        picture.hover(position={"x": 60, "y": 40})
-        told = picture.locator(".tell").text_content()
-        place, dimension, value = re.search(r"position (\d+), dimension (\d+): (\S+)", told).groups()
+
+        def told():
+            picture.hover(position={"x": 60, "y": 40})
+            rests(page)
+            return re.search(r"position (\d+), dimension (\d+): (\S+)", picture.locator(".tell").text_content())
+
+        place, dimension, value = eventually(page, told).groups()
         assert says(value, table[int(place), int(dimension)].item())
         shown(page, "positions")
         tabs.check()

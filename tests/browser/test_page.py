@@ -12,7 +12,7 @@ import clearhead as ch
 from clearhead.cli import run
 from clearhead.serve.page import is_built
 from tests.browser.looking import missing
-from tests.browser.watching import GO, SITE, SOURCE, Tabs, address_of, says, shown, steady
+from tests.browser.watching import GO, SITE, SOURCE, Tabs, address_of, rests, says, shown, steady
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +84,7 @@ def test_a_heads_weights_to_one_part_in_255(offline, traced):
     weight = traced[SITE].head[1].weight
     for keys, place in (("ArrowDown", (1, 0)), ("ArrowRight", (1, 1)), ("ArrowDown", (2, 1))):
         page.keyboard.press(keys)
+        rests(page)
         told = float(page.get_by_test_id("reading-value").inner_text())
         assert told == pytest.approx(weight[place].item(), abs=0.51 / 255)
 

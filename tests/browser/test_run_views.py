@@ -13,7 +13,7 @@ import clearhead as ch
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 from tests.browser.looking import looking
-from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, says, state, tab_to
+from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, eventually, point_at, rests, says, state, tab_to
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +42,7 @@ class TestDecoding:
             expect(page.get_by_test_id("decoding-slider")).to_have_attribute(
                 "aria-valuetext", re.compile(f"Step {step} ")
             )
+            rests(page)
             found = bars(page.get_by_test_id("decoding-candidates"))
             assert [token for token, _ in found] == [one.id for one in row[:8]]
             assert [p for _, p in found] == pytest.approx([math.exp(one.log_prob) for one in row[:8]], abs=1e-5)
@@ -52,6 +53,7 @@ class TestDecoding:
         path = page.get_by_test_id("decoding-tree").locator("[data-state=best]")
         expect(path).to_have_count(len(traced.candidates) + 1)
         page.get_by_test_id("decoding-slider").press("End")
+        rests(page)
         total = 0.0
         for row, node in zip(traced.candidates, path.all()[1:], strict=True):
             total += row[0].log_prob
@@ -69,10 +71,12 @@ class TestDecoding:
         [found] = demo.task.search(demo.model, [reads.encode(SOURCE)], method)
         rows = page.get_by_role("list", name="Outputs, the best first").get_by_role("listitem")
         expect(rows).to_have_count(3)
+        rests(page)
         for row, one in zip(rows.all(), found, strict=True):
             assert row.locator(".words").inner_text() == writes.decode(one.tokens)
             assert says(row.locator(".number").inner_text(), one.score)
         tree = page.get_by_test_id("decoding-tree")
+        rests(page)
         assert tree.locator("[data-state=pruned]").count() > 0
         first = [node.get_attribute("aria-label") for node in tree.locator("[data-node]").all()[1:]]
         expected = ch.trace(demo, SOURCE, []).candidates[0]
@@ -111,13 +115,14 @@ class TestDecoding:
     def test_it_plays(self, tabs):
         page = tabs.open("decoding", beam=1, at=1)
         page.get_by_test_id("decoding-play").click()
-        comes_to(page, at=2)
+        eventually(page, lambda: int(state(page)["at"]) > 1)
 
 
 def source_weights(page):
     """What is said of every token of the source: its weight, in full."""
     titles = page.get_by_role("img", name=re.compile("^Source token")).locator("title")
     titles.first.wait_for(state="attached")
+    rests(page)
     return [float(told.rsplit(" ", 1)[1]) for told in titles.all_text_contents()]
 
 
@@ -148,6 +153,7 @@ class TestIntervene:
         page.get_by_test_id("score-input").fill("40")
         page.get_by_test_id("score-set").click()
         expect(page.get_by_test_id("after-score")).to_have_text("40.00")
+        rests(page)
         made = ch.trace(demo, SOURCE, edits=[ch.Edit(at=SITE, step="score", head=2, query=1, key=3, to=40.0)])
         for name in ("scaled", "weight"):
             assert says(page.get_by_test_id(f"after-{name}").inner_text(), getattr(made[SITE].head[2].cell(1, 3), name))
@@ -171,17 +177,21 @@ class TestIntervene:
         page = tabs.open("intervene", site=SITE, head=2, query=1, key=3)
         page.get_by_test_id("temperature").fill("0.6")
         expect(page.get_by_test_id("edit-list")).to_contain_text("temperature")
+        rests(page)
         [edit] = json.loads(state(page)["edits"])
         made = ch.trace(demo, SOURCE, edits=[ch.Edit(**edit)])
         expect(page.get_by_test_id("after-weight")).not_to_have_text(page.get_by_test_id("before-weight").inner_text())
         assert edit["times"] == pytest.approx(1 / 4)
         assert says(page.get_by_test_id("after-weight").inner_text(), made[SITE].head[2].weight[1, 3].item())
         page.get_by_test_id("clear-edits").click()
+        expect(page.get_by_test_id("edit-list")).to_contain_text("Nothing is changed yet")
+        rests(page)
         page.get_by_test_id("weighting").select_option("argmax")
         expect(page.get_by_test_id("edit-list")).to_contain_text("weighting argmax")
         made = ch.trace(demo, SOURCE, edits=[ch.Swap(at=SITE, weighting=ch.weighting.Argmax())])
         held_to(page, demo, made)
         expect(page.get_by_test_id("after-weight")).to_have_text(re.compile(r"^[01]"))
+        rests(page)
         assert says(page.get_by_test_id("after-weight").inner_text(), made[SITE].head[2].weight[1, 3].item())
 
     def test_both_read_the_same_target(self, tabs, demo, traced):
@@ -226,6 +236,7 @@ def held_to(page, demo, made):
     """The changed run says what the changed trace says: its answer, and the candidates at the place that is shown."""
     expect(page.get_by_test_id("answer-changed")).to_have_text(answer(demo, made))
     expect(page.locator("main")).to_have_attribute("aria-busy", "false")
+    rests(page)
     changed = page.get_by_test_id("run-changed")
     place = int(re.search(r"\d+", changed.locator("h4").inner_text()).group())
     expected = {one.id: math.exp(one.log_prob) for one in made.candidates[place]}
@@ -245,6 +256,7 @@ class TestTraining:
         tab_to(page, curves)
         page.keyboard.press("Home")
         for _ in range(8):
+            rests(page)
             told = curves.get_attribute("aria-valuetext")
             step = int(curves.get_attribute("aria-valuenow"))
             at = {line["kind"]: line for line in log_of(demo) if line["step"] == step}
@@ -258,9 +270,9 @@ class TestTraining:
 
     def test_a_step_pointed_at_is_read(self, tabs, demo):
         page = tabs.open("training")
-        box = page.get_by_test_id("training-curves").bounding_box()
-        page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 60)
-        expect(page.get_by_test_id("training-curves").locator("text.at")).to_have_text(re.compile(r"step \d+"))
+        curves = page.get_by_test_id("training-curves")
+        point_at(page, curves, 0.4, 0.3, until=curves.locator("text.at"))
+        expect(curves.locator("text.at")).to_have_text(re.compile(r"step \d+"))
         step = int(page.get_by_test_id("training-curves").locator("text.at").text_content().split()[1])
         line = next(one for one in log_of(demo) if one["step"] == step)
         assert says(page.get_by_test_id("training-curves").locator("tspan.value").first.text_content(), line["loss"])
@@ -276,6 +288,7 @@ class TestTraining:
         page.get_by_test_id("heat-map").locator("canvas").focus()
         page.keyboard.press("ArrowDown")
         expect(page.get_by_test_id("reading-value")).to_have_text(re.compile(r"\d"))
+        rests(page)
         assert says(page.get_by_test_id("reading-value").inner_text(), weight[1, 0].item())
 
     def test_the_checkpoints_play(self, tabs):

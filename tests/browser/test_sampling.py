@@ -11,8 +11,8 @@ from clearhead.decoding import Sample, generate
 from clearhead.serve.embeddings import principal_plane
 from clearhead.serve.tree import request_of
 from clearhead.tracing.edits import Edit
-from tests.browser.looking import looking
-from tests.browser.watching import SOURCE, Tabs, comes_to, says, state, steady
+from tests.browser.looking import serving
+from tests.browser.watching import SOURCE, Tabs, comes_to, rests, says, state, steady
 
 pytestmark = pytest.mark.slow
 
@@ -48,10 +48,13 @@ def test_a_translator_is_sampled_token_by_token_as_the_library_does(shared, demo
         expect(page.get_by_test_id("written")).to_have_text(written(demo, wanted[:n]))
     page.get_by_test_id("sample-top-k").fill("2")
     page.get_by_test_id("sample-top-k").press("Enter")
+    comes_to(page, top_k=2)
     page.get_by_test_id("sample-temperature").press("End")
+    page.wait_for_function("() => location.hash.includes('temperature=')")
     page.get_by_test_id("other-seed").click()
     comes_to(page, seed=1, top_k=2)
     page.get_by_test_id("add-all").click()
+    rests(page)
     hot = float(state(page)["temperature"])
     wanted = drawn(demo, SOURCE, temperature=hot, top_k=2, seeds=1)
     expect(page.get_by_test_id("written")).to_have_text(written(demo, wanted))
@@ -81,14 +84,17 @@ def test_the_units_of_a_feed_forward_and_one_switched_off(shared, demo):
     rows = page.get_by_test_id("neurons-units").locator("button")
     for place, unit in enumerate(found.units):
         expect(rows.nth(place)).to_have_attribute("data-unit", str(unit.unit))
+        rests(page)
         assert says(rows.nth(place).locator(".bar").inner_text(), unit.norm)
     best = found.units[0]
     bars = page.get_by_test_id("unit-effects").locator("g")
     expect(bars.first).to_have_attribute("data-candidate", str(best.promotes[0].id))
+    rests(page)
     assert says(bars.first.locator("text").last.text_content().replace("+", ""), best.promotes[0].change)
     page.get_by_test_id("unit-off").click()
     off = {"at": at, "step": "hidden", "unit": best.unit, "times": 0}
     expect(page.get_by_test_id("edit-list")).to_contain_text(f"unit {best.unit} off")
+    rests(page)
     assert json.loads(state(page)["edits"]) == [off]
     page.get_by_test_id("unit-compare").click()
     changed = ch.trace(demo, SOURCE, edits=[Edit(at=at, step="hidden", unit=best.unit, times=0.0)])
@@ -114,11 +120,12 @@ def test_the_map_of_embeddings_and_a_tokens_neighbours(shared, demo):
     cosine[token] = -2
     rows = page.get_by_test_id("neighbours").locator("button")
     expect(rows.first).to_have_attribute("data-neighbour", str(int(cosine.argmax())))
+    rests(page)
     assert says(rows.first.locator(".number").inner_text(), cosine.max().item())
-    box = page.get_by_test_id("embedding-map").bounding_box()
     page.get_by_test_id("closer").click()  # the chosen token is then in the middle
     rows.first.click()
     comes_to(page, token=int(cosine.argmax()))
+    box = page.get_by_test_id("embedding-map").bounding_box()
     page.get_by_test_id("embedding-map").click(position={"x": box["width"] / 2, "y": box["height"] / 2})
     comes_to(page, token=int(cosine.argmax()))
     page.close()
@@ -132,6 +139,7 @@ def test_the_tokeniser_shows_how_each_token_was_made(shared, demo):
     line = page.get_by_test_id("tokens-line").locator("button")
     ids = demo.tokenizer.encode("siebenhundert drei Ω")
     expect(line).to_have_count(len(ids))
+    rests(page)
     assert [text.split()[-1] for text in line.all_inner_texts()] == list(map(str, ids))
     line.first.click()
     tree = page.get_by_test_id("merge-tree").first
@@ -140,7 +148,7 @@ def test_the_tokeniser_shows_how_each_token_was_made(shared, demo):
     expect(tree).to_have_attribute(
         "aria-label", re.compile(rf"{nodes[last.left].text} \+ {nodes[last.right].text} \({last.rank}\)$")
     )
-    assert state(page)["text"] == "siebenhundert drei Ω"
+    comes_to(page, text="siebenhundert drei Ω")
     line.first.press("ArrowRight")
     comes_to(page, at=1)
     page.close()
@@ -156,6 +164,7 @@ def test_rollout_stands_beside_the_mean(shared, demo):
     expect(figure.locator("h2")).to_contain_text("rollout")
     caption = figure.locator("figcaption")
     expect(caption).to_contain_text("%")
+    rests(page)
     assert says(re.search(r"([\d.]+ %)", caption.text_content())[1], row.max().item())
     page.get_by_test_id("head-picker").get_by_role("button", name="Head 1").click()
     expect(figure.locator("h2")).not_to_contain_text("rollout")
@@ -167,7 +176,7 @@ def test_a_decoder_opens_on_sampling_and_its_headline_is_what_generate_writes(ch
 
     run = small_runs.trained(small_runs.documents, tmp_path_factory)
     [text] = run.generate(["the cat"], max_new=24, method=Sample(temperature=0.8))
-    with looking(run.folder.path) as home:
+    with serving(run) as home:
         tabs = Tabs(chromium, home)
         page = tabs.open("model", source="the cat")
         expect(page.get_by_test_id("continuation")).to_contain_text(" ".join(text.split())[:30])

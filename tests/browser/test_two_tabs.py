@@ -8,14 +8,14 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.cli.number_words import german
 from clearhead.serve.explorer import TRACES
-from tests.browser.watching import SITE, ask, says, shown
+from tests.browser.watching import SITE, ask, comes_to, rests, says, shown
 
 pytestmark = pytest.mark.slow
 
 POST = """async texts => {
     const post = source => fetch("api/trace", { method: "POST", body: JSON.stringify({ source }),
                                                 headers: { "Content-Type": "application/json" } });
-    return (await Promise.all(texts.map(post))).map(answer => answer.status);
+    return Promise.all(texts.map(text => post(text).then(answer => answer.text().then(() => answer.status))));
 }"""
 
 
@@ -46,9 +46,11 @@ def test_a_trace_that_was_let_go_is_made_again(tabs, demo):
     assert other.evaluate(POST, texts) == [200] * len(texts)
     tabs.provoked.append("status of 410")
     one.get_by_role("button", name="Head 3").click()
+    comes_to(one, head=3)
     one.get_by_test_id("heat-map").locator("canvas").focus()
     one.keyboard.press("ArrowDown")
     expect(one.get_by_test_id("reading-value")).to_have_text(re.compile(r"\d"))
+    rests(one)
     weight = ch.trace(demo, "achtundvierzigtausendsiebenundsechzig")[SITE].head[3].weight[1, 0].item()
     assert says(one.get_by_test_id("reading-value").inner_text(), weight)
     ask(other, texts[0])
@@ -59,7 +61,7 @@ def test_a_hundred_requests_from_one_tab_leave_the_other_answering(tabs, demo):
     one, other = tabs.open("model"), tabs.open("model", source="vierundzwanzig")
     one.evaluate(
         """() => { window.answers = Promise.all(Array.from({ length: 100 }, (_, n) => fetch(`api/positions?n=${n + 2}`)
-                       .then(answer => answer.status))); }"""
+                       .then(answer => answer.text().then(() => answer.status)))); }"""
     )
     ask(other, "neunhunderttausendsieben")
     expect(other.get_by_test_id("answer")).to_have_text(answer(demo, "neunhunderttausendsieben"))

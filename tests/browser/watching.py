@@ -1,6 +1,7 @@
 """Pages under watch: what they ask for and what they complain of, and the few moves that every test makes."""
 
 import re
+import time
 from urllib.parse import parse_qs, urlencode
 
 from playwright.sync_api import expect
@@ -26,12 +27,22 @@ STICKY = ("theme", "edits", "unchanged", "lang", "projector", "beside")
 So a window is used again only for an address with the same ones.
 """
 GO = """async hash => {
+    if (new URL(hash, location.href).href === location.href) return;
     const gone = new Promise(resolve => addEventListener("hashchange", resolve, { once: true }));
     location.replace(hash);
     await gone;
     await new Promise(resolve => setTimeout(resolve));
 }"""
 """Go to another address of the page that is there: at the end, whatever that asks for is asked."""
+TURN = """() => new Promise(done => {
+    requestAnimationFrame(() => setTimeout(() => setTimeout(done)));
+    setTimeout(done, 5000);
+})"""
+"""Wait until the page has drawn a frame and done what was to be done by then. (A tab behind another one draws none, and
+`requestIdleCallback` does not come while the pointer moves.)
+"""
+under_way = {}
+"""What each page has asked for and is not answered yet."""
 idle = {}
 """Windows that a test is done with, by the browser, the explorer and the options and state they were opened with."""
 
@@ -66,7 +77,10 @@ class Tabs:
             context.on(event, follow)
 
     def watchers(self):
-        return {"console": self.told, "weberror": self.broke, "requestfailed": self.failed, "request": self.asked}
+        return {
+            **{"console": self.told, "weberror": self.broke, "requestfailed": self.failed, "request": self.asked},
+            **{"requestfinished": ended, "response": refused},
+        }
 
     def told(self, message):
         if message.type == "error":
@@ -77,6 +91,7 @@ class Tabs:
 
     def failed(self, request):
         """Complain of a request without an answer, unless the page itself aborted it as it asks for something else."""
+        ended(request)
         if request.failure != "net::ERR_ABORTED":
             self.complain(f"{request.url}: {request.failure}")
 
@@ -85,6 +100,11 @@ class Tabs:
             self.complaints.append(told)
 
     def asked(self, request):
+        if request.url.startswith("http"):
+            page = request.frame.page
+            if request.is_navigation_request():
+                under_way[page] = set()
+            under_way.setdefault(page, set()).add(request)
         if not request.url.startswith((self.home, "data:", "blob:")):
             self.strangers.append(request.url)
 
@@ -126,6 +146,7 @@ class Tabs:
         for key, page in left:
             for event, follow in self.watchers().items():
                 page.context.remove_listener(event, follow)
+            under_way.pop(page, None)
             idle.setdefault(key, []).append(page)
 
 
@@ -148,9 +169,68 @@ def is_as_new(page, home, opened_with):
         """() => {
             document.activeElement?.blur();
             scrollTo(0, 0);
-            return !document.querySelector("dialog[open], [role=alert]");
+            const typed = document.querySelector("[data-testid=source]")?.value;
+            const asked = new URLSearchParams(location.hash.split(/\\?(.*)/s)[1]).get("source");
+            return !document.querySelector("dialog[open], [role=alert]") && (typed === undefined || typed === asked);
         }"""
     )
+
+
+def ended(request):
+    if request.url.startswith("http"):
+        under_way.get(request.frame.page, set()).discard(request)
+
+
+def refused(response):
+    """Take an error for an answer as soon as it is there: nobody may want to read more of it."""
+    if not response.ok:
+        ended(response.request)
+
+
+def rests(page):
+    """Wait until all that the page has asked for is answered and drawn.
+
+    What is read or pointed at then is what was asked for last, and stays where it is. (Playwright's "networkidle" is no
+    help: it holds for ever once it has been so.)
+    """
+    end = time.monotonic() + PATIENCE / 1000
+    calm = 0
+    while calm < 2:
+        page.evaluate(TURN)
+        calm = 0 if under_way.get(page) else calm + 1
+        assert time.monotonic() < end, f"still asked for: {[one.url for one in under_way[page]]}"
+
+
+def eventually(page, check, *given):
+    """Wait until a check of what the page shows holds; return what it says. It is asked again where it fails."""
+    end = time.monotonic() + PATIENCE / 1000
+    while True:
+        try:
+            found = check(*given)
+        except AssertionError:
+            if time.monotonic() > end:
+                raise
+        else:
+            if found or time.monotonic() > end:
+                assert found, f"{check} does not come true"
+                return found
+        page.wait_for_timeout(50)
+
+
+def point_at(page, element, across, down, *, until):
+    """Move the pointer to a place of an element, in shares of its size, until a locator is there for it.
+
+    The element is looked for again before each move: it may have been drawn anew, elsewhere or in another size.
+    """
+
+    def move():
+        box = element.bounding_box()
+        page.mouse.move(0, 0)
+        page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+        rests(page)
+        return until.count() > 0
+
+    eventually(page, move)
 
 
 def address_of(page):
@@ -160,11 +240,11 @@ def address_of(page):
 
 def state(page):
     """What the address holds, beside the view."""
-    return {name: values[0] for name, values in parse_qs(address_of(page).split("?", 1)[1]).items()}
+    return {name: values[0] for name, values in parse_qs(address_of(page).partition("?")[2]).items()}
 
 
 def comes_to(page, **wanted):
-    """Waits until the address holds these; a slider writes there only when it rests."""
+    """Wait until the address holds these, and the page shows it; a slider writes there only when it rests."""
     page.wait_for_function(
         """wanted => {
             const held = new URLSearchParams(location.hash.split(/\\?(.*)/s)[1]);
@@ -172,12 +252,14 @@ def comes_to(page, **wanted):
         }""",
         arg={name: str(value) for name, value in wanted.items()},
     )
+    rests(page)
 
 
 def shown(page, view):
-    """Waits for a view, and for the trace that it shows."""
+    """Wait for a view, and for all that it shows."""
     page.get_by_test_id(f"view-{view}").wait_for()
     expect(page.locator("main")).to_have_attribute("aria-busy", "false")
+    rests(page)
 
 
 def ask(page, text, target=""):
@@ -223,10 +305,8 @@ def steady(page, view):
     part = page.get_by_test_id(f"view-{view}")
     if view == "training":  # it asks again and again; the head at a checkpoint comes last, once its weights are loaded
         part.locator("figure").nth(1).wait_for()
-    else:
-        page.wait_for_load_state("networkidle")
-    seen = [part.text_content()]
-    while len(seen) < 3 or len(set(seen[-3:])) > 1:
-        page.wait_for_timeout(150)
-        seen.append(part.text_content())
-    return seen[-1]
+    before, now = None, part.text_content()
+    while now != before:
+        rests(page)
+        before, now = now, part.text_content()
+    return now

@@ -239,6 +239,17 @@ def test_again_trains_anew_and_another_seed_asks_for_it(command, there):
     assert command("demo", "--folder", str(there))[0] == 0
 
 
+def test_a_short_demo_trains_few_steps_on_few_numbers(command, tmp_path, there):
+    code, out, err = command("demo", "--folder", str(there), "--steps", "3")
+    assert (code, out) == (2, "")
+    assert "--steps: " in err
+    assert "has 4 steps; --again trains a new one, with 3" in err
+    assert command("demo", "--folder", str(there), "--steps", "4")[0] == 0
+    assert command("demo", "--folder", str(tmp_path / "short"), "--steps", "2")[0] == 0
+    assert RunFolder(tmp_path / "short").recipe().budget.steps == 2
+    assert len(demo.draw_numbers(1, 1).train) == min(demo.TRAIN, demo.SEEN_IN_A_STEP)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

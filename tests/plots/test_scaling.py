@@ -15,6 +15,7 @@ def test_curves_and_the_limit_are_drawn():
     assert [line.get_label() for line in axes.lines[:2]] == ["ddp", "fsdp"]
     assert [list(line.get_ydata()) for line in axes.lines[:2]] == [[100.0, 100.0], [20.0, 4.0]]
     assert list(axes.lines[2].get_ydata()) == [135.0, 135.0]
+    assert [text.get_text() for text in axes.texts] == ["H200"]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert len({style for style, _ in STYLES}) == len({role for _, role in STYLES}) == len(STYLES)
 

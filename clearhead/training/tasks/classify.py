@@ -52,7 +52,7 @@ __all__ = [
 MOST_SHOWN = 20
 """Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""
 LITTLE = 200_000
-"""Bytes of text below which a corpus is little: a few hundred records, and one in twenty of them to evaluate on."""
+"""Bytes of text below which a corpus is little: a few hundred records."""
 LEAST_SCALE, MUCH = 1 / 16, 3_000_000
 """The Transformer's logits count fully beside the wide part's with so many bytes of text, with less of it less, down to
 this factor: in trials 1/8 or less was best up to 270 kB, 1/2 at 2.4 MB and 1 at 3.4 MB."""
@@ -104,8 +104,9 @@ class Classify(Task):
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         """Return the recipe for this much text. Little text has one layer and small batches, so that there are steps
-        enough; its dev records are too few to choose a checkpoint by. docs/decisions/0016-classification-by-default.md
-        has the trials.
+        enough. The last weights are used: the wide part is nearly as good from the first step on, so a validation
+        score of the sum says little about the Transformer. docs/decisions/0016-classification-by-default.md has the
+        trials.
         """
         little = n_bytes < LITTLE
         ngrams = NgramLogits(transformer_scale=min(1.0, max(LEAST_SCALE, round(n_bytes / MUCH, 3))))
@@ -125,8 +126,8 @@ class Classify(Task):
                 averaging=Ema(0.999),
             ),
             batching=Batching(tokens=tokens, context=256),
-            budget=Budget(steps=steps, patience=None if little else 10),
-            checkpointing=Checkpointing(evaluate=max(50, steps // 20), select="last" if little else "best"),
+            budget=Budget(steps=steps),
+            checkpointing=Checkpointing(evaluate=max(50, steps // 20), select="last"),
         )
 
     def fitted(self, spec: Spec) -> Spec:
@@ -191,9 +192,18 @@ class Classify(Task):
 
 
 def recipe_without_ngrams(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
-    """Return the recipe to classify without its wide part, which is fitted to one text with one class."""
+    """Return the recipe to classify without its wide part, which is fitted to one text with one class.
+
+    Its validation score is the Transformer's own, so it chooses the weights, unless the records are too few to.
+    """
     recipe = Classify.default_recipe(corpus, n_bytes, on_gpu)
     model = cast(EncoderSpec, recipe.model)
+    if n_bytes >= LITTLE:
+        recipe = replace(
+            recipe,
+            budget=replace(recipe.budget, patience=10),
+            checkpointing=replace(recipe.checkpointing, select="best"),
+        )
     return replace(recipe, model=replace(model, output=replace(cast(Classes, model.output), ngrams=None)))
 
 

@@ -1,5 +1,6 @@
 /** The chapters after attention: residual and norm, feed-forward, output, choosing a token, and a change of one's own. */
 
+import { countText } from "../lib/local";
 import { isSwap } from "../lib/edits";
 import type { BoxSpec, Candidate, HeadEffect, SiteMeta, StepEdit } from "../lib/source";
 import { percent, shown, siteTitle } from "../lib/words";
@@ -165,7 +166,7 @@ export const output: Chapter = {
     const [best, second] = rows[at];
     const facts = {
       kind: answerKind(lesson),
-      answers: (run.labels?.length ?? run.vocabulary).toLocaleString("en-GB"),
+      answers: countText(run.labels?.length ?? run.vocabulary),
       best: token(best.text),
       p: percent(best.p),
       second: second === undefined || second.p < 0.0005 ? null : `${token(second.text)} (${percent(second.p)})`,

@@ -1,5 +1,6 @@
 /** The chapters of attention: query, key and value, score, scale, mask, softmax, weighted sum, heads, cross-attention. */
 
+import { countText } from "../lib/local";
 import { length, softmax as softmaxOf } from "../lib/arithmetic";
 import type { HeadChoice, SiteMeta } from "../lib/source";
 import { percent, shown } from "../lib/words";
@@ -282,7 +283,7 @@ export const mask: Chapter = {
     const facts = {
       causal: site.arithmetic.causal,
       writes: lesson.run.target === "writes",
-      hidden: (rows * columns - counts.reduce((sum, one) => sum + one, 0)).toLocaleString("en-GB"),
+      hidden: countText(rows * columns - counts.reduce((sum, one) => sum + one, 0)),
       total: rows * columns,
       first: token(focus.queries[0], "query"),
       blocked: shown(site.arithmetic.blocked),

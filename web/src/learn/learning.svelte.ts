@@ -42,10 +42,12 @@ export class Learning {
     this.judging.value?.of === this.prepared ? (this.judging.value?.verdict ?? null) : null,
   );
   /** Whether something was chosen since the chapter was come to. */
-  readonly tried: boolean = $derived.by(
-    () =>
-      this.arrival !== null && this.arrival.of === this.prepared && this.judging.value?.chosen !== this.arrival.chosen,
-  );
+  readonly tried: boolean = $derived.by(() => {
+    const [arrival, judged] = [this.arrival, this.judging.value];
+    return (
+      arrival !== null && arrival.of === judged?.of && judged.of === this.prepared && judged.chosen !== arrival.chosen
+    );
+  });
 
   /** Call it while a component is set up: it asks as long as that is there. */
   constructor(explorer: Explorer, views: () => readonly ViewName[]) {
@@ -107,8 +109,9 @@ export class Learning {
       this.arrival = null;
       this.wanted = null;
       this.follow(link);
-    } else if (this.judging.value?.of === this.prepared && this.arrival?.of !== this.prepared) {
-      this.arrival = { of: this.prepared!, chosen: this.judging.value!.chosen };
+    } else if (this.arrival?.of !== this.prepared && !this.going && !this.explorer.busy) {
+      // Not when the first verdict comes: on a slow machine the reader has made a move by then, and it counts.
+      this.arrival = { of: this.prepared!, chosen: chosenOf(this.now()!) };
     }
   }
 

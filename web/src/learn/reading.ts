@@ -1,5 +1,6 @@
 /** The chapters before attention: tokens, embedding, position. */
 
+import { countText, local } from "../lib/local";
 import { chosenPlaces, pairOf } from "../views/spaces/pairs";
 import { shown } from "../lib/words";
 import type { SideName, SiteMeta, Spaces } from "../lib/source";
@@ -47,7 +48,7 @@ export const tokens: Chapter = {
     const facts = {
       list: listed.join(", ") + (list.length > LISTED ? ", …" : ""),
       count: list.length,
-      vocabulary: run.vocabulary.toLocaleString("en-GB"),
+      vocabulary: countText(run.vocabulary),
       starts: isSign(list[0]) && list.length > 1 ? token(list[0]) : null,
     };
     const link = linkOf("tokens", lesson.views)!;
@@ -236,5 +237,5 @@ function goToPosition(lesson: Lesson, link: Link, wanted: number, list: readonly
 }
 
 function cosine(value: number): string {
-  return Math.abs(value) < 0.005 ? "0.00" : shown(Number(value.toFixed(2)), 2);
+  return Math.abs(value) < 0.005 ? local("0.00") : shown(Number(value.toFixed(2)), 2);
 }

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { ALONE, boxesOfSide, POST } from "../../dev/boxes";
 import { FakeSource } from "../../dev/fake";
-import { cableOf, diagramOf, entryOf, grid, laneOf, windowOf } from "./layout";
+import { cableOf, countsOf, diagramOf, entryOf, grid, laneOf, windowOf } from "./layout";
 import type { Meta, Run } from "./source";
 
 const source = new FakeSource();
@@ -36,7 +36,7 @@ describe("the window of a long text", () => {
 });
 
 describe("the picture of a model", () => {
-  const diagram = diagramOf(run, meta, 1040);
+  const diagram = diagramOf(run, countsOf(meta), 1040);
   const [encoder, decoder] = diagram.sides;
 
   it("has every attention once, in order", () => {
@@ -68,13 +68,14 @@ describe("the picture of a model", () => {
   });
 
   it("takes the room there is", () => {
-    const wide = diagramOf(run, meta, 1500);
+    const wide = diagramOf(run, countsOf(meta), 1500);
     expect(wide.width).toBeGreaterThan(diagram.width);
     expect(wide.width).toBeLessThanOrEqual(1500);
   });
 
   it("of a deep decoder is as wide as it needs to be", () => {
-    const deep = diagramOf(...decoderOnly(12), 1040);
+    const [whole, part] = decoderOnly(12);
+    const deep = diagramOf(whole, countsOf(part), 1040);
     expect(deep.memory).toBeNull();
     expect(deep.answering).toBe("decoder");
     expect(deep.legend.across).toBe(true);
@@ -92,7 +93,7 @@ describe("a block", () => {
     ];
     const [whole, part] = decoderOnly(1);
     const side = { ...whole.sides[0], boxes: boxesOfSide("decoder", 1, branches, false) };
-    const [drawn] = diagramOf({ ...whole, sides: [side] }, part, 1040).sides;
+    const [drawn] = diagramOf({ ...whole, sides: [side] }, countsOf(part), 1040).sides;
     expect(drawn.boxes.map((box) => box.kind)).toEqual([
       "token",
       "position",

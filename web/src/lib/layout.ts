@@ -46,14 +46,14 @@ export interface Diagram {
   bus: number;
   /** Where the output's bars begin; they end at the right. */
   output: number;
-  /** Where the legend stands: in the corner that two sides leave free, or across, under all. */
+  /** Where the legend stands: in the corner that two sides leave free, or under all, across where there is room. */
   legend: { y: number; across: boolean };
   answering: SideName;
 }
 
 /** Room for the tokens and their ids, for the output's bars, and for the names of keys inside a cross-attention. */
 export const NAMES = 140;
-export const OUTPUT = 164;
+export const OUTPUT = 188;
 export const KEYS = 52;
 const GAP = 4;
 const WIDTHS: Record<Exclude<BoxKind, "attention" | "cross" | "output">, number> = {
@@ -65,8 +65,11 @@ const WIDTHS: Record<Exclude<BoxKind, "attention" | "cross" | "output">, number>
 };
 const MIDDLE = 44;
 /** What the legend needs of the free corner. */
-const CORNER = 290;
+const CORNER = 300;
 const LEGEND = 90;
+/** From which width on its entries stand side by side, and the height of all of them one under another. */
+const ABREAST = 720;
+const STACKED = 190;
 const TITLE = 34;
 
 /** The part of a long text that is shown: at most `most` tokens, the chosen one among them. */
@@ -76,10 +79,17 @@ export function windowOf(count: number, chosen: number, most: number): Span {
   return { first, count: most };
 }
 
+/** How many tokens each side of a trace has: all that the layout depends on, so that another step keeps it. */
+export type TokenCounts = Partial<Record<SideName, number>>;
+
+export function countsOf(meta: Pick<Meta, "sides">): TokenCounts {
+  return Object.fromEntries(Object.entries(meta.sides).map(([side, one]) => [side, one.tokens.length]));
+}
+
 /** The picture of a run on a text, as wide as there is room, or wider where the model is deep. */
-export function diagramOf(run: Run, meta: Meta, room: number, chosen = 0, most = 24): Diagram {
-  const sides = run.sides.filter((side) => meta.sides[side.side] !== undefined);
-  const spans = sides.map((side) => windowOf(meta.sides[side.side]!.tokens.length, chosen, most));
+export function diagramOf(run: Pick<Run, "sides">, counts: TokenCounts, room: number, chosen = 0, most = 24): Diagram {
+  const sides = run.sides.filter((side) => counts[side.side] !== undefined);
+  const spans = sides.map((side) => windowOf(counts[side.side]!, chosen, most));
   const line = lineOf(spans);
   const bus = busWidth(spans[0].count);
   const attention = attentionWidth(sides, room, bus);
@@ -90,10 +100,11 @@ export function diagramOf(run: Run, meta: Meta, room: number, chosen = 0, most =
   const bottom = Math.max(...shapes.map((side) => Math.max(side.bottom, side.band.y + side.band.height))) + 4;
   const across = shapes.length === 1 || shapes[1].start < CORNER || shapes[1].bottom - shapes[1].top < LEGEND;
   const last = laid.at(-1)!.findLast((box) => box.kind === "cross");
+  const width = end + GAP + OUTPUT;
   return {
-    width: end + GAP + OUTPUT,
-    height: across ? bottom + 56 : bottom,
-    legend: { y: across ? bottom + 20 : shapes[1].top + 14, across },
+    width,
+    height: !across ? bottom : bottom + (width < ABREAST ? STACKED : 56),
+    legend: { y: across ? bottom + 20 : shapes[1].top + 14, across: across && width >= ABREAST },
     line,
     attention,
     sides: shapes,
@@ -124,6 +135,20 @@ export function grid(heads: number, width: number): { columns: number; size: num
   const columns = Math.max(1, heads <= 4 ? Math.min(2, heads) : heads <= 9 ? 3 : 4);
   const size = Math.min(40, (width - (columns - 1) * 3) / columns);
   return { columns, size, rows: Math.ceil(heads / columns) };
+}
+
+/** Where a head's small picture lies: rows of them, away from the lanes. */
+export function thumbAt({ band }: SideLayout, box: Box, head: number): { x: number; y: number; size: number } {
+  const { columns, size, rows } = grid(box.heads, box.width);
+  const left = box.x + (box.width - columns * size - (columns - 1) * 3) / 2;
+  const row = Math.floor(head / columns);
+  const top = band.below ? band.y + 8 : band.y + band.height - 8 - rows * (size + 3) + 3;
+  return { x: left + (head % columns) * (size + 3), y: top + row * (size + 3), size };
+}
+
+/** The tokens of a side that are shown. */
+export function tokensOf(side: SideLayout): number[] {
+  return Array.from({ length: side.shown.count }, (_, index) => side.shown.first + index);
 }
 
 function busWidth(keys: number): number {

@@ -3,6 +3,7 @@
  * It is written as SVG text, without a page; its PNG is the same drawing, painted twice as fine (lib/saving.ts).
  */
 
+import { local } from "./local";
 import { t } from "../text";
 import { type ScaleName, shadeOf, type Shade, table } from "./colours";
 import { clip, evenly, type Inks, LEAST } from "./heat";
@@ -76,9 +77,9 @@ export function tickText(value: number, scale: ColourScale, what = "weight"): st
   const few = Number(value.toPrecision(2));
   const text = isShare(scale, what)
     ? finePercent(few)
-        .replace(/(\.\d*?)0+ /, "$1 ")
-        .replace(". ", " ")
-    : String(few);
+        .replace(/([.,]\d*?)0+ /, "$1 ")
+        .replace(/[.,] /, " ")
+    : local(String(few));
   const sign = scale.clipped && value === scale.high ? "≥ " : scale.kind === "log" && value === scale.low ? "≤ " : "";
   return sign + text.replace("-", "−");
 }
@@ -318,7 +319,7 @@ function imageOf(figure: HeatFigure): string {
 
 function toldAt(figure: HeatFigure, row: number, column: number): string {
   const value = figure.cells.data[row * figure.cells.columns + column];
-  const number = isShare(figure.scale, figure.what) ? finePercent(value) : String(Number(value.toPrecision(4)));
+  const number = isShare(figure.scale, figure.what) ? finePercent(value) : local(String(Number(value.toPrecision(4))));
   return t.heat.told(figure.queries[row], figure.keys[column], number);
 }
 

@@ -41,6 +41,14 @@ export function download(blob: Blob, name: string): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+const SVG = "http://www.w3.org/2000/svg";
+const over = new WeakMap<SVGSVGElement, () => string>();
+
+/** Names what lies over a drawing, on a canvas: it is saved with it, as elements of the drawing. */
+export function drawnOver(svg: SVGSVGElement, elements: () => string): void {
+  over.set(svg, elements);
+}
+
 /** The drawing alone: styles computed by the page become its own, and the page's ground lies behind it. */
 export function svgText(svg: SVGSVGElement): string {
   const copy = svg.cloneNode(true) as SVGSVGElement;
@@ -50,10 +58,15 @@ export function svgText(svg: SVGSVGElement): string {
   // What a style sheet in the drawing said is in each element by now.
   for (const sheet of copy.querySelectorAll("style")) sheet.remove();
   const box = svg.getBoundingClientRect();
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("xmlns", SVG);
   copy.setAttribute("width", String(Math.round(box.width)));
   copy.setAttribute("height", String(Math.round(box.height)));
   copy.style.background = ground();
+  const more = over.get(svg);
+  if (more !== undefined) {
+    const drawn = new DOMParser().parseFromString(`<g xmlns="${SVG}" data-marks="">${more()}</g>`, "image/svg+xml");
+    copy.append(drawn.documentElement);
+  }
   return new XMLSerializer().serializeToString(copy);
 }
 

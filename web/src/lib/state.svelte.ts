@@ -73,6 +73,8 @@ const PAGE_BAR: AddressBar = {
 /** The address says that nothing is to be compared, also where the server has a second run. */
 export const CLOSED = "off";
 const REST = 250;
+/** Milliseconds after which a film goes on though not all of a step has come. */
+const PATIENCE = 1000;
 
 export class Explorer {
   readonly source: Source;
@@ -105,6 +107,7 @@ export class Explorer {
   private stepping = new AbortController();
   private resting: ReturnType<typeof setTimeout> | undefined;
   private awaited: History | null = null;
+  private readonly resources = new Set<Resource<unknown>>();
 
   readonly edits: EditJson[] = $derived(this.request?.edits ?? []);
   /** What `meta` is the trace of: the request, without its edits while the unchanged model is shown. */
@@ -203,6 +206,17 @@ export class Explorer {
     await this.load({ ...wanted, target: own?.sides.decoder?.ids.slice(1) ?? null }, asking);
   }
 
+  /** Asks again which steps there are, while the run trains; the weights that are loaded stay those that are shown. */
+  async followTraining(): Promise<void> {
+    const known = this.run;
+    if (known === null || !known.training) return;
+    const found = await this.source.run().catch(() => null);
+    if (found === null || this.run !== known) return;
+    const { film, steps, training } = found;
+    const same = JSON.stringify([film, steps, training]) === JSON.stringify([known.film, known.steps, known.training]);
+    if (!same) this.run = { ...known, film, steps, training };
+  }
+
   /** Shows the model without the edits, or with them again. */
   async showUnchanged(unchanged: boolean): Promise<void> {
     if (this.request !== null && unchanged !== this.unchanged)
@@ -297,7 +311,19 @@ export class Explorer {
     { reset, showsError = false }: { reset?: boolean; showsError?: boolean } = {},
   ): Resource<Value> {
     const onerror = showsError ? undefined : (error: unknown): void => this.fail(error);
-    return resource((signal) => ask(this.source.during(signal)), { reset, onerror });
+    const made = resource((signal) => ask(this.source.during(signal)), { reset, onerror });
+    $effect(() => {
+      this.resources.add(made);
+      return () => this.resources.delete(made);
+    });
+    return made;
+  }
+
+  /** Resolves when what is asked for is there, or after PATIENCE; at the next frame where nothing is under way. */
+  async arrived(): Promise<void> {
+    const began = performance.now();
+    do await new Promise(requestAnimationFrame);
+    while ([...this.resources].some((one) => one.loading) && performance.now() - began < PATIENCE);
   }
 
   /** The address of the page as it stands, for a link that restores it. */

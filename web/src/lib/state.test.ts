@@ -217,4 +217,27 @@ describe("steps of training", () => {
     expect(pages.entries).toHaveLength(1);
     vi.useRealTimers();
   });
+
+  it("that are new while the run trains are found, and the weights that are shown stay", async () => {
+    const first = { examples: [{ source: "first" }], step: 8, steps: [8], film: [0, 8], training: true };
+    const answers = [first, first, { ...first, step: 32, steps: [8, 32], film: [0, 8, 16, 32] }];
+    const explorer = explorerOf();
+    (explorer.source as { run: Source["run"] }).run = async () => (answers.shift() ?? first) as Run;
+    await explorer.start();
+    const run = explorer.run;
+    await explorer.followTraining();
+    expect(explorer.run).toBe(run);
+    await explorer.followTraining();
+    expect(explorer.steps).toEqual([0, 8, 16, 32]);
+    expect(explorer.step).toBe(8);
+  });
+
+  it("of a run that does not train are not asked for again", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    const run = vi.fn();
+    (explorer.source as { run: Source["run"] }).run = run;
+    await explorer.followTraining();
+    expect(run).not.toHaveBeenCalled();
+  });
 });

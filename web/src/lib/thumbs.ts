@@ -52,19 +52,28 @@ export function paintThumb(canvas: HTMLCanvasElement, thumbs: Thumbs, head: numb
   canvas.getContext("2d")!.putImageData(pixels, 0, 0);
 }
 
-/** Addresses that were made: of a deep model hundreds are asked for again whenever another layer arrives. */
-const made = new WeakMap<Thumbs, Map<string, string>>();
+/** Pictures that were painted: of a deep model hundreds are asked for again whenever another layer arrives. */
+const painted = new WeakMap<Thumbs, Map<string, HTMLCanvasElement>>();
+const addresses = new WeakMap<HTMLCanvasElement, string>();
+
+/** One head's weights, painted once. */
+export function thumbPicture(thumbs: Thumbs, head: number, theme: Shade): HTMLCanvasElement {
+  const known = painted.get(thumbs) ?? new Map<string, HTMLCanvasElement>();
+  painted.set(thumbs, known);
+  const name = `${theme} ${head}`;
+  let canvas = known.get(name);
+  if (canvas === undefined) {
+    canvas = document.createElement("canvas");
+    paintThumb(canvas, thumbs, head, theme);
+    known.set(name, canvas);
+  }
+  return canvas;
+}
 
 /** The same as an address that an image can show. */
 export function thumbAddress(thumbs: Thumbs, head: number, theme: Shade): string {
-  const known = made.get(thumbs) ?? new Map<string, string>();
-  made.set(thumbs, known);
-  const name = `${theme} ${head}`;
-  let address = known.get(name);
-  if (address === undefined) {
-    const canvas = document.createElement("canvas");
-    paintThumb(canvas, thumbs, head, theme);
-    known.set(name, (address = canvas.toDataURL()));
-  }
+  const canvas = thumbPicture(thumbs, head, theme);
+  let address = addresses.get(canvas);
+  if (address === undefined) addresses.set(canvas, (address = canvas.toDataURL()));
   return address;
 }

@@ -1,6 +1,7 @@
 /** How things are called on the page. */
 
 import type { BoxKind, Meta, SiteMeta, ViewName } from "./source";
+import { local } from "./local";
 import { t } from "../text";
 
 /** Views in which no head is looked at. */
@@ -44,21 +45,21 @@ export function shown(value: number | null | undefined, digits = 4): string {
   if (value === 0) return "0";
   const size = Math.abs(value);
   const text = size >= 1e-4 && size < 1e6 ? fixed(value, size, digits) : value.toExponential(digits - 1);
-  return text.replace(/^-/, "−").replace("e-", "e−");
+  return local(text.replace(/^-/, "−").replace("e-", "e−"));
 }
 
 /** 0.042 → "4.2 %" */
 export function percent(share: number): string {
   const value = share * 100;
-  if (value > 0 && value < 0.1) return "<0.1 %";
-  return `${value >= 99.95 ? "100" : value.toFixed(value < 10 ? 1 : 0)} %`;
+  if (value > 0 && value < 0.1) return local("<0.1 %");
+  return local(`${value >= 99.95 ? "100" : value.toFixed(value < 10 ? 1 : 0)} %`);
 }
 
 /** A share with three digits that matter: 0.62314 → "62.3 %", 0.0000132 → "0.00132 %". */
 export function finePercent(share: number): string {
   const value = Number((share * 100).toPrecision(3));
   const digits = value === 0 ? 0 : Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value))));
-  return `${digits > 8 ? value.toExponential(1) : value.toFixed(digits)} %`.replace("-", "−");
+  return local(`${digits > 8 ? value.toExponential(1) : value.toFixed(digits)} %`.replace("-", "−"));
 }
 
 /** What a decoder writes at each of its tokens: the likeliest next one. Null where the queries are not a decoder's. */
@@ -78,8 +79,8 @@ export function isolated(token: string): string {
 
 /** 1 234 567 → "1.2 M" */
 export function size(count: number): string {
-  if (count >= 1e9) return `${(count / 1e9).toFixed(1)} B`;
-  if (count >= 1e6) return `${(count / 1e6).toFixed(1)} M`;
+  if (count >= 1e9) return local(`${(count / 1e9).toFixed(1)} B`);
+  if (count >= 1e6) return local(`${(count / 1e6).toFixed(1)} M`);
   return count >= 1e4 ? `${Math.round(count / 1e3)} k` : String(count);
 }
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import { FakeSource } from "../../../dev/fake";
-import { diagramOf } from "../../lib/layout";
+import { countsOf, diagramOf } from "../../lib/layout";
 import { tokenDetails } from "./details";
 import { curvePath, curvesOf, knotsOf, normRange, thickness } from "./numbers";
 
@@ -10,7 +10,7 @@ const run = await source.run();
 const meta = await source.trace({ source: "vier" });
 const streams = { encoder: await source.stream(meta.id, "encoder"), decoder: await source.stream(meta.id, "decoder") };
 const lens = await source.lens(meta.id);
-const diagram = diagramOf(run, meta, 1040);
+const diagram = diagramOf(run, countsOf(meta), 1040);
 const known = { run, meta, streams, lens };
 
 describe("curves", () => {

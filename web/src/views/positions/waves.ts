@@ -1,5 +1,7 @@
 /** Tables of positions read as waves: which columns are one pair, how fast a pair turns, what to show first. */
 
+import { countText, local } from "../../lib/local";
+
 export type Table = number[][];
 
 export interface Pair {
@@ -93,5 +95,5 @@ export function byDistance(table: Table): number[] {
 /** "6.3", "628", "62,832" */
 export function roughly(value: number): string {
   if (!Number.isFinite(value)) return "∞";
-  return value < 100 ? value.toFixed(1) : Math.round(value).toLocaleString("en-GB");
+  return value < 100 ? local(value.toFixed(1)) : countText(Math.round(value));
 }

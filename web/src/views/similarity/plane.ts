@@ -1,5 +1,6 @@
 /** Two vectors: what is computed from them, and where they stand in a drawing of the plane. */
 
+import { local } from "../../lib/local";
 import { cosine, dot, length } from "../../lib/arithmetic";
 import { t } from "../../text";
 
@@ -76,7 +77,7 @@ export function fit(angle: number | null): string {
 export function neat(value: number): string {
   const rounded = Math.round(value * 100) / 100;
   const text = Number.isInteger(rounded) ? String(Math.abs(rounded)) : Math.abs(rounded).toFixed(2);
-  return rounded < 0 ? `−${text}` : text;
+  return local(rounded < 0 ? `−${text}` : text);
 }
 
 /** As a factor of a product: negative numbers between brackets. */

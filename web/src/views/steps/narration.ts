@@ -1,5 +1,6 @@
 /** What each step is, in a sentence with the numbers of the row that is shown. */
 
+import { countText } from "../../lib/local";
 import type { Role, Row, SiteMeta } from "../../lib/source";
 import { piece, shown, partWords } from "../../lib/words";
 import { scaleWords } from "./working";
@@ -45,7 +46,7 @@ function weights(site: SiteMeta, row: Row): string {
   const { by } = scaleWords(row.score ? scaleOf(row) : 1, site.d_head, site.arithmetic.scale_reason);
   const scaled = t.steps.scaledWords(by);
   const off = (row.allowed ?? []).filter((may) => !may).length;
-  const mask = t.steps.maskWords(off, off.toLocaleString("en-GB"), shown(site.arithmetic.blocked));
+  const mask = t.steps.maskWords(off, countText(off), shown(site.arithmetic.blocked));
   return scaled + mask + weighed(site);
 }
 

@@ -1,17 +1,18 @@
 import { describe, expect, it } from "vitest";
 
-import { bands, largest, rowOf } from "./strip";
+import { shadeOf } from "../../lib/colours";
+import { cellColours, largest, rowOf } from "./strip";
 
-describe("bands", () => {
-  it("gathers equal numbers into one path and puts zero in the middle", () => {
-    const made = bands([1, 0, 1, -1], 40, 10, 1);
-    expect(made.map((band) => band.share).sort()).toEqual([0, 0.5, 1]);
-    expect(made.find((band) => band.share === 1)?.path).toBe("M0 0h10v10h-10zM20 0h10v10h-10z");
+describe("cellColours", () => {
+  it("puts zero in the middle of the scale, and equal numbers in one colour", () => {
+    const [high, zero, again, low] = cellColours([1, 0, 1, -1], 1, "light");
+    expect(again).toBe(high);
+    expect([low, zero, high]).toEqual([0, 0.5, 1].map((share) => shadeOf(share, "diverging", "light")));
   });
 
   it("keeps numbers past the ends at the ends, and draws zeros where all is zero", () => {
-    expect(bands([9], 10, 10, 2)[0].share).toBe(1);
-    expect(bands([0, 0], 10, 10, 0).map((band) => band.share)).toEqual([0.5]);
+    expect(cellColours([9], 2, "dark")).toEqual([shadeOf(1, "diverging", "dark")]);
+    expect(cellColours([0, 0], 0, "dark")).toEqual(Array(2).fill(shadeOf(0.5, "diverging", "dark")));
   });
 });
 

@@ -1,32 +1,25 @@
-/** A vector as a strip of coloured cells: one path a colour, so that a strip of 512 numbers stays a light drawing. */
+/** A vector as a strip of coloured cells. */
+
+import { type Shade, shadeOf } from "../../lib/colours";
 
 const LEVELS = 41;
+const shades = new Map<Shade, string[]>();
 
-export interface Band {
-  /** Where the colour lies on the diverging scale, from 0 to 1; 0.5 is zero. */
-  share: number;
-  path: string;
-}
-
-/** The cells of a vector within a box at the origin, gathered by colour; `most` is the number at the scale's ends. */
-export function bands(vector: ArrayLike<number>, width: number, height: number, most: number): Band[] {
-  const cell = width / vector.length;
-  const paths = new Map<number, string>();
-  for (let index = 0; index < vector.length; index++) {
-    const level = levelOf(vector[index], most);
-    const path = `M${rounded(index * cell)} 0h${rounded(cell)}v${rounded(height)}h${rounded(-cell)}z`;
-    paths.set(level, (paths.get(level) ?? "") + path);
+/** The colour of every number of a vector; `most` is the number at the scale's ends. */
+export function cellColours(vector: ArrayLike<number>, most: number, theme: Shade): string[] {
+  let known = shades.get(theme);
+  if (known === undefined) {
+    known = Array.from({ length: LEVELS }, (_, level) => shadeOf(level / (LEVELS - 1), "diverging", theme));
+    shades.set(theme, known);
   }
-  return [...paths].map(([level, path]) => ({ share: level / (LEVELS - 1), path }));
+  const colours = new Array<string>(vector.length);
+  for (let index = 0; index < vector.length; index++) colours[index] = known[levelOf(vector[index], most)];
+  return colours;
 }
 
 function levelOf(value: number, most: number): number {
   const share = most > 0 ? Math.min(1, Math.max(-1, value / most)) : 0;
   return Math.round(((share + 1) / 2) * (LEVELS - 1));
-}
-
-function rounded(value: number): number {
-  return Math.round(value * 100) / 100;
 }
 
 /** The largest size among numbers, to share one scale between strips. */

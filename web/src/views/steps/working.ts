@@ -1,5 +1,6 @@
 /** The arithmetic of one cell, as it is written out: what each number was made of, for every kind of weighting. */
 
+import { local } from "../../lib/local";
 import type { Arithmetic, Cell, WeightingKind } from "../../lib/source";
 import { shown } from "../../lib/words";
 import { t } from "../../text";
@@ -10,7 +11,7 @@ export function figures(value: number | null | undefined, count = 4): string {
   if (value === 0) return "0";
   const size = Math.abs(value);
   const text = size >= 1e-3 && size < 1e6 ? plainly(value, size, count) : value.toExponential(count - 1);
-  return text.replaceAll("-", "−").replace("e+", "e");
+  return local(text.replaceAll("-", "−").replace("e+", "e"));
 }
 
 /** Of a vector whose numbers have names, those that are not 0, most of them being so: `tokens:a 1`, `indices:3 1`. */

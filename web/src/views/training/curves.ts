@@ -1,5 +1,6 @@
 /** A run's log as curves: which numbers it has, what they are called, and where they lie. */
 
+import { local } from "../../lib/local";
 import type { CurveLine, Role } from "../../lib/source";
 
 export interface Point {
@@ -122,7 +123,7 @@ function sampleOf(value: unknown): Sample[] {
 
 function lossPanel(lines: readonly CurveLine[], log: boolean): Panel | null {
   const [training, dev] = ["training", "evaluation"].map((kind) => pointsOf(lines, kind, "loss"));
-  const digits = (value: number): string => (value < 0.1 ? value.toPrecision(2) : value.toFixed(3));
+  const digits = (value: number): string => local(value < 0.1 ? value.toPrecision(2) : value.toFixed(3));
   const series: Series[] = [
     { name: "training", role: "query", points: training, smooth: smoothed(training), dots: false, shown: digits },
     { name: "dev", role: "weight", points: dev, smooth: null, dots: true, shown: digits },
@@ -134,7 +135,7 @@ function scorePanel(lines: readonly CurveLine[]): Panel | null {
   for (const [title, family] of Object.entries(FAMILIES)) {
     const series = family.map(({ key, name, role, factor, digits }): Series => {
       const points = pointsOf(lines, "evaluation", key, factor);
-      return { name, role, points, smooth: null, dots: true, shown: (value) => value.toFixed(digits ?? 1) };
+      return { name, role, points, smooth: null, dots: true, shown: (value) => local(value.toFixed(digits ?? 1)) };
     });
     const found = panel(title, 150, false, true, series);
     if (found !== null) return found;
@@ -144,7 +145,7 @@ function scorePanel(lines: readonly CurveLine[]): Panel | null {
 
 function ratePanel(lines: readonly CurveLine[]): Panel | null {
   const points = pointsOf(lines, "training", "lr");
-  const shown = (value: number): string => value.toPrecision(2);
+  const shown = (value: number): string => local(value.toPrecision(2));
   return panel("learning rate", 90, false, true, [
     { name: "learning rate", role: "plain", points, smooth: null, dots: false, shown },
   ]);

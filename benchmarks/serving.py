@@ -1,0 +1,260 @@
+"""The server under load: 200 clients against `clearhead serve`, every answer held to the offline one.
+
+    clearhead demo
+    python benchmarks/serving.py runs/demo                          # 200 clients for 5 minutes
+    python benchmarks/serving.py runs/demo --minutes 1 --peer       # and CTranslate2 behind the same front
+    python benchmarks/serving.py runs/de-en --source test.de
+    python benchmarks/serving.py runs/demo --chaos --minutes 1      # slow readers, hang-ups, 1 GB bodies, floods, …
+
+The load comes from a process of its own (benchmarks/serving_load.py) on the same machine; its processor time is told,
+since it takes cores from the server. Of the requests some are beams, some are streams, and some have no token. Offline
+means `clearhead.generate` on batches of as many texts as the server has slots, in the order of the texts.
+
+An answer may differ from the offline one only from a token on whose two best choices were within 1e-4 (greedy), or by a
+score that is within 1e-4 (beams): matrices of other shapes round otherwise. Such answers are counted.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from measure import table
+
+import clearhead as ch
+from clearhead.cli.number_words import draw, german
+from clearhead.decoding import Beam, Greedy, Rules, generate
+from clearhead.serve.api.sequences import translation
+
+CLOSE = 1e-4
+"""How near the two best choices must be where an answer differs."""
+WARM_UP = 10.0
+"""Seconds of load before memory and time are measured."""
+
+
+class Offline:
+    """What a run answers without a server, and how fast."""
+
+    def __init__(self, run, texts, beam):
+        self.run, self.texts, self.beam = run, texts, beam
+        self.best = dict(enumerate(run.scored_translations(texts, beam=1)))
+        self.searched = dict(enumerate(run.scored_translations(texts, beam=beam)))
+
+    def compare(self, place, beam, text, score):
+        """ "same", "close" or "wrong"."""
+        [written] = (self.searched if beam > 1 else self.best)[place]
+        if text == written.text:
+            return "same"
+        if beam > 1:
+            return "close" if abs(score - written.score) <= CLOSE else "wrong"
+        return "close" if text in self.close_ones(place) else "wrong"
+
+    def close_ones(self, place):
+        """The texts that differ from the greedy one from a token on whose two best choices were within `CLOSE`."""
+        job = self.jobs([place], Greedy())[0]
+        found, prefixes = set(), [()]
+        while prefixes:
+            forced = prefixes.pop()
+            rules = replace(job.rules, max_new=max(1, job.rules.max_new - len(forced)))
+            start = [[*job.prefix, *forced]]
+            [[one]] = generate(self.run.model, [job.inputs], Greedy(), rules=rules, prefix=start, candidates=2)
+            found.add(self.run.task.tokenizers["target"].decode([*forced, *one.tokens]))
+            for at, candidates in enumerate(one.candidates):
+                (_, first), (second, other) = candidates[:2]
+                if first - other <= CLOSE:
+                    prefixes.append((*forced, *one.tokens[:at], second))
+        return found
+
+    def jobs(self, places, method):
+        rows = self.run.tokenizer.encode_batch([self.texts[place] for place in places])
+        return [translation(self.run.task, row, method).first for row in rows]
+
+    def seconds(self, answers, slots):
+        """Seconds of processor and wall time for as many texts as were answered, in batches of as many as slots."""
+        took = [0.0, 0.0]
+        for beam in (1, self.beam):
+            places = [place for place, width, *_ in answers if width == beam]
+            if not places:
+                continue
+            some = places[: 20 * slots]
+            jobs = self.jobs(some, Greedy() if beam == 1 else Beam(width=beam))
+            self.decode(jobs[:slots], slots // beam)
+            began = time.process_time(), time.perf_counter()
+            self.decode(jobs, max(1, slots // beam))
+            for i, now in enumerate((time.process_time(), time.perf_counter())):
+                took[i] += (now - began[i]) * len(places) / len(some)
+        return took
+
+    def decode(self, jobs, size):
+        for start in range(0, len(jobs), size):
+            batch = jobs[start : start + size]
+            longest = max(job.rules.max_new for job in batch)
+            rules = Rules(max_new=longest, end=batch[0].rules.end, never=batch[0].rules.never)
+            prefix = [list(batch[0].prefix)]
+            generate(self.run.model, [job.inputs for job in batch], batch[0].method, rules=rules, prefix=prefix)
+
+
+class Served:
+    """A server in a process of its own."""
+
+    def __init__(self, command, token, log):
+        environment = {**os.environ, "CLEARHEAD_TOKEN": token}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+        self.address, self.token = self.process.stdout.readline().strip(), token
+        if not self.address:
+            raise SystemExit(f"the server did not start: {' '.join(command)}")
+        self.port = int(self.address.rsplit(":", 1)[1])
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{self.address}/readyz", timeout=60)
+                return
+            except OSError:
+                time.sleep(0.1)
+
+    def metrics(self):
+        asked = urllib.request.Request(f"{self.address}/metrics", headers={"Authorization": f"Bearer {self.token}"})
+        lines = urllib.request.urlopen(asked, timeout=60).read().decode().splitlines()
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
+
+    @property
+    def memory(self):
+        return self.metrics()["process_resident_memory_bytes"] / 1e6
+
+    @property
+    def processor(self):
+        return self.metrics()["process_cpu_seconds_total"]
+
+
+@contextmanager
+def serving(command, folder):
+    with open(folder / "server.log", "w", encoding="utf-8") as log:
+        made = Served(command, secrets.token_urlsafe(24), log)
+        try:
+            yield made
+        finally:
+            made.process.terminate()
+            made.process.wait(60)
+
+
+def loaded(served, texts, asked, seconds, folder):
+    """What the clients got within so many seconds."""
+    plan = {"port": served.port, "token": served.token, "texts": texts, "clients": asked.clients, "seconds": seconds}
+    plan |= {"beam": asked.beam, "beams": asked.beams, "streams": asked.streams}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    script = Path(__file__).with_name("serving_load.py")
+    subprocess.run([sys.executable, script, folder / "plan.json", folder / "answers.json"], check=True)
+    return json.loads((folder / "answers.json").read_text())
+
+
+def measure(name, command, offline, asked, folder):
+    """A row of the table: one server under the load."""
+    with serving(command, folder) as served:
+        loaded(served, offline.texts, asked, WARM_UP, folder)
+        memory, processor = served.memory, served.processor
+        found = loaded(served, offline.texts, asked, asked.minutes * 60, folder)
+        memory, processor = (memory, served.memory), served.processor - processor
+        rows = served.metrics()
+    answers = found["answers"]
+    kinds = [offline.compare(place, beam, text, score) for place, beam, _, text, score in answers]
+    cpu, wall = offline.seconds(answers, asked.slots)
+    times = sorted(seconds for _, _, seconds, *_ in answers)
+    steps = sum(value for key, value in rows.items() if key.startswith("clearhead_batch_rows_sum"))
+    count = sum(value for key, value in rows.items() if key.startswith("clearhead_batch_rows_count"))
+    return {
+        "server": name,
+        "answers": len(answers),
+        "same": kinds.count("same"),
+        "close": kinds.count("close"),
+        "wrong": kinds.count("wrong"),
+        "failed": len(found["failed"]),
+        "without a token": f"{found['without'].count(401)} of {len(found['without'])} refused",
+        "answers/s": len(answers) / found["wall"],
+        "of offline (wall)": wall / found["wall"],
+        "of offline (processor)": cpu / processor,
+        "p50 s": statistics.median(times),
+        "p99 s": times[int(len(times) * 0.99)],
+        "memory MB": f"{memory[0]:.0f} → {memory[1]:.0f} ({100 * (memory[1] / memory[0] - 1):+.1f} %)",
+        "rows a step": steps / max(count, 1),
+        "server's processor s": processor,
+        "load's processor s": found["processor"],
+        "first failures": found["failed"][:3],
+    }
+
+
+def read_texts(asked, run):
+    if asked.source:
+        return [line for line in Path(asked.source).read_text(encoding="utf-8").splitlines() if line.strip()][
+            : asked.texts
+        ]
+    if not (run.folder.path / "demo.json").exists():
+        raise SystemExit("give --source FILE: a text to translate on each line")
+    return [german(number) for number in draw(1, train=100, held_out=asked.texts).held_out]
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("run", help="a run that translates")
+    options.add_argument("--minutes", type=float, default=5.0)
+    options.add_argument("--clients", type=int, default=200)
+    options.add_argument("--slots", type=int, default=32)
+    options.add_argument("--beam", type=int, default=4)
+    options.add_argument("--beams", type=float, default=0.05, help="share of requests that are beams")
+    options.add_argument("--streams", type=float, default=0.05, help="share of requests that stream")
+    options.add_argument("--texts", type=int, default=2000)
+    options.add_argument("--source", help="a file with a text on each line; the demo has its own")
+    options.add_argument("--peer", action="store_true", help="CTranslate2 behind the same front, too")
+    options.add_argument("--chaos", action="store_true", help="attack the server instead, and see whether it is right")
+    options.add_argument("--json", action="store_true")
+    asked = options.parse_args()
+    if asked.chaos:
+        from serving_chaos import attack
+
+        attack(asked)
+        return
+    run = ch.load(asked.run, device="cpu")
+    offline = Offline(run, read_texts(asked, run), asked.beam)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        slots = ["--slots", str(asked.slots)]
+        command = [sys.executable, "-m", "clearhead", "serve", asked.run, "--port", "0", "--log-format", "json", *slots]
+        rows = [measure("clearhead serve", command, offline, asked, folder)]
+        if asked.peer:
+            export = [
+                sys.executable,
+                "-m",
+                "clearhead",
+                "export",
+                asked.run,
+                "--to",
+                "ctranslate2",
+                "-o",
+                folder / "ct2",
+            ]
+            subprocess.run(export, check=True, stdout=subprocess.DEVNULL)
+            command = [sys.executable, str(Path(__file__).with_name("serving_peer.py")), asked.run, str(folder / "ct2")]
+            rows.append(measure("CTranslate2, same front", [*command, *slots], offline, asked, folder))
+            rows[0]["of CTranslate2"] = rows[0]["answers/s"] / rows[1]["answers/s"]
+    if asked.json:
+        print(json.dumps(rows))
+        return
+    title = f"{asked.clients} clients for {asked.minutes:g} minutes, {asked.slots} slots, {os.cpu_count()} cores"
+    print(
+        table(
+            title,
+            ["", *(row["server"] for row in rows)],
+            [[key, *(row.get(key, "") for row in rows)] for key in list(rows[0])[1:]],
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""`clearhead serve`: runs over HTTP, in OpenAI's form where it has one."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, final
+
+import typer
+
+from clearhead.cli.line_io import Device
+from clearhead.cli.options import Host, Parts, above_zero, wrong
+from clearhead.cli.screen import write
+from clearhead.errors import ClearheadError, OptionError
+from clearhead.files import read_bytes
+from clearhead.training.run import load
+
+__all__ = ["EXAMPLES", "serve"]
+
+EXAMPLES = """\b
+Examples:
+  clearhead serve runs/demo
+  clearhead serve runs/de-en runs/shakespeare --port 8000
+  clearhead serve runs/demo --host 0.0.0.0 --token-file token.txt --log-format json"""
+
+Runs = Annotated[list[str], typer.Argument(help="Run folders; each is a model of its own.", metavar="RUN...")]
+Names = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--name", help="What a run is called, instead of its folder's name; once for each run.", metavar="NAME"
+    ),
+]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where it listens, and whom it answers."""
+
+    title: ClassVar[str] = "Network"
+
+    host: Host = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")] = (
+        8000
+    )
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="Token that clients must send (`Authorization: Bearer TOKEN`). Other users of this machine can read a "
+            "command line; CLEARHEAD_TOKEN in the environment they cannot.",
+            envvar="CLEARHEAD_TOKEN",
+            show_envvar=False,
+            metavar="TOKEN",
+        ),
+    ] = None
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token, instead of --token.", metavar="FILE")
+    ] = None
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(help="Let pages of this origin ask from a browser: https://example.org.", metavar="ORIGIN"),
+    ] = None
+    ssl_certfile: Annotated[Path | None, typer.Option(help="Certificate, to serve HTTPS.", metavar="FILE")] = None
+    ssl_keyfile: Annotated[Path | None, typer.Option(help="Key of the certificate.", metavar="FILE")] = None
+
+    def read_token(self) -> str | None:
+        """Return the token; OptionError where its file cannot be read or holds none."""
+        if self.token_file is None:
+            return self.token or None
+        if self.token is not None:
+            raise wrong("--token-file", "there is a --token (or CLEARHEAD_TOKEN) too: leave one of them out")
+        try:
+            found = read_bytes(self.token_file).decode().strip()
+        except (OSError, UnicodeDecodeError, ClearheadError) as error:
+            raise OptionError(f"--token-file: {self.token_file} cannot be read ({error})") from None
+        if not found:
+            raise OptionError(f"--token-file: {self.token_file} is empty")
+        return found
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What may be asked of it."""
+
+    title: ClassVar[str] = "Limits"
+
+    slots: Annotated[
+        int, typer.Option(min=1, max=1024, help="Sequences of a run that are decoded together.", metavar="N")
+    ] = 32
+    queue: Annotated[
+        int, typer.Option(min=1, help="Texts of a run that may wait or run; more get status 429.", metavar="N")
+    ] = 512
+    seconds: Annotated[
+        float, typer.Option(callback=above_zero, help="Time for one answer; longer gets status 504.", metavar="S")
+    ] = 120.0
+    max_text: Annotated[int, typer.Option(min=1, help="Characters of a text; more get status 413.", metavar="N")] = (
+        100_000
+    )
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request; more get status 413.", metavar="N")] = (
+        4_000_000
+    )
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request; more get status 413.", metavar="N")] = 256
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of an output.", metavar="N")] = 4096
+    memory: Annotated[
+        int | None,
+        typer.Option(min=1, help="MB of KV caches of a run; more get status 503. [default: 1/4 of all]", metavar="MB"),
+    ] = None
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="Time for requests under way once it is told to stop.", metavar="S")
+    ] = 30.0
+
+
+def serve(
+    runs: Runs,
+    *,
+    names: Names = None,
+    device: Device = "auto",
+    parts: Parts = None,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="Form of the log on stderr. It never has the users' text.")
+    ] = "text",
+    listening: Listening,
+    bounds: Bounds,
+) -> None:
+    """Serve trained models over HTTP: translation, text, chat, classes, blanks and vectors.
+
+    Addresses are those of OpenAI's API where it has one: /v1/completions, /v1/chat/completions, /v1/embeddings,
+    /v1/models. /v1/translate, /v1/classify, /v1/fill and /v1/answer are ours. `"attention": true` in a request
+    returns the attention weights too. Ctrl-C stops it once the requests under way are answered.
+    """
+    from dataclasses import replace
+
+    from clearhead.serve.api.limits import ApiLimits
+    from clearhead.serve.api.logs import Logs
+    from clearhead.serve.api.served import batched
+    from clearhead.serve.api.server import LOOPBACK, ApiServer, Tls
+    from clearhead.serve.guard import check_token
+
+    token = listening.read_token()
+    if token is not None:
+        check_token(token)
+    if listening.ssl_keyfile is not None and listening.ssl_certfile is None:
+        raise wrong("--ssl-keyfile", "needs its certificate: add --ssl-certfile")
+    limits = ApiLimits(
+        body=bounds.max_body,
+        text=bounds.max_text,
+        texts=bounds.max_texts,
+        tokens=bounds.max_tokens,
+        queue=bounds.queue,
+        seconds=bounds.seconds,
+        drain=bounds.drain_seconds,
+    )
+    limits = limits if bounds.memory is None else replace(limits, memory=bounds.memory * 1_000_000)
+    certificate = listening.ssl_certfile
+    server = ApiServer(
+        [load(run, device=device) for run in runs],
+        names=names or (),
+        scheduler=batched(bounds.slots),
+        host=listening.host,
+        port=listening.port,
+        token=token,
+        cors=tuple(listening.cors or ()),
+        tls=None if certificate is None else Tls(certificate=certificate, key=listening.ssl_keyfile),
+        limits=limits,
+        logs=Logs(log_format),
+    )
+    if listening.host not in LOOPBACK and token is None:
+        print(
+            f"WARNING: listening on {listening.host} WITHOUT A TOKEN: anyone who reaches this machine can use these "
+            "models. Add --token or --token-file.",
+            file=sys.stderr,
+        )
+    write(f"{server.address}\n")
+    server.run()

@@ -1,0 +1,408 @@
+"""Continuous batching: jobs join and leave the running batch at any token, whatever their methods and rules.
+
+`ContinuousBatch` gives a place to the next job as soon as there is one; `StaticBatch` takes the next jobs when all
+before them are done. Both decode on the same slots (`clearhead.decoding.slots`).
+"""
+
+from abc import abstractmethod
+from collections import OrderedDict
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+import torch
+
+from clearhead.decoding.beam import Beam
+from clearhead.decoding.generating import check_request
+from clearhead.decoding.request import Model, check_model
+from clearhead.decoding.running import Chooses, Running, Searches, TokenChoice
+from clearhead.decoding.sampling import Chooser
+from clearhead.decoding.scheduler import Event, Job, Scheduler
+from clearhead.decoding.session import check_masks, pad_right
+from clearhead.decoding.slots import Guest, Prefill, SlotSession
+from clearhead.decoding.source import Source
+from clearhead.devices import fewer_threads_if_busy
+from clearhead.errors import OptionError, ShapeError
+from clearhead.model.transformers import Decoder, Encoder
+
+__all__ = ["ContinuousBatch", "Counts", "SlotScheduler", "StaticBatch"]
+
+Shapes = Literal["buckets", "fixed"]
+MANY_COLUMNS = 1024
+"""Columns of a row where the model has no end of positions."""
+FEWEST = 32
+"""Rows and columns of the smallest step that is recorded."""
+READ_TOGETHER = 16
+"""Prompts that are read in one pass, ahead of their turn if need be: a pass for each would take as long as a step."""
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """What a scheduler has done so far, for metrics. `row_steps` are rows computed, `used_row_steps` those of a job."""
+
+    steps: int = 0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    row_steps: int = 0
+    used_row_steps: int = 0
+    finished: int = 0
+    cancelled: int = 0
+
+
+@dataclass
+class Waiting:
+    """A job that waits for a place; its prompt may have been read already, as one row of a `Prefill`."""
+
+    job: Job
+    prompt: tuple[int, ...]
+    prefill: Prefill | None = None
+    row: int = 0
+
+    @property
+    def n_slots(self) -> int:
+        return self.job.method.width if isinstance(self.job.method, Beam) else 1
+
+    @property
+    def n_columns(self) -> int:
+        """Return how many columns its keys will take; the last new token is never read."""
+        return len(self.prompt) + self.job.rules.max_new - 1
+
+
+class SlotScheduler(Scheduler):
+    """Decodes jobs in the rows of one batch, of `slots` rows. The model is switched to eval mode, and stays in it.
+
+    A job may have `columns` tokens in all (prompt and output), and an encoder-decoder's input `source_columns`: by
+    default as many as the model has positions, else 1,024. Between two steps at most `prompt_tokens` tokens of prompts
+    are read; a longer prompt of a decoder is read in pieces, a longer input of an encoder by itself.
+
+    `shapes`: with `fixed` every step has the same shape, and so has all that is computed for a job, so that its numbers
+    are the same to the last bit whoever its neighbours are; with `buckets` a step has hardly more rows and columns than
+    it needs, and several prompts are read together, which takes less time.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        slots: int = 32,
+        columns: int | None = None,
+        source_columns: int | None = None,
+        prompt_tokens: int = 512,
+        shapes: Shapes = "buckets",
+    ) -> None:
+        check_model(model)
+        for name, value in (("slots", slots), ("prompt_tokens", prompt_tokens)):
+            if value < 1:
+                raise OptionError(f"{name} must be 1 or more; came {value}")
+        if shapes not in get_args(Shapes):
+            raise OptionError(f"shapes must be one of {', '.join(get_args(Shapes))}; came {shapes!r}")
+        self.model, self.decoder = model, model if isinstance(model, Decoder) else model.decoder
+        self.slots, self.prompt_tokens, self.shapes = slots, prompt_tokens, shapes
+        self.columns = find_limit("columns", columns, self.decoder)
+        self.source_columns = (
+            0 if isinstance(model, Decoder) else find_limit("source_columns", source_columns, model.encoder)
+        )
+        self.queue: OrderedDict[int, Waiting] = OrderedDict()
+        self.jobs: OrderedDict[int, Running] = OrderedDict()
+        self.free = list(range(slots - 1, -1, -1))
+        # With several threads MKL sums in another order in the rows that are left of fours.
+        self.most_rows = -(-slots // 8) * 8 if shapes == "fixed" else slots
+        self.next_ticket, self.counts, self.checked = 0, Counts(), set[int]()
+        model.eval()
+        with torch.inference_mode():
+            self.session = SlotSession(
+                self.decoder, self.most_rows, (self.columns, self.source_columns), same_bits=shapes == "fixed"
+            )
+        self.choice = TokenChoice(self.session)
+        self.changes: dict[int, tuple[int, int, int]] = {}
+        """Slots that were given or taken since the last step: token, position and 1 if it is somebody's."""
+
+    @abstractmethod
+    def may_join(self) -> bool:
+        """Check whether waiting jobs may take the free slots now."""
+
+    @property
+    def running(self) -> int:
+        return len(self.jobs)
+
+    @property
+    def waiting(self) -> int:
+        return len(self.queue)
+
+    @property
+    def rows_in_use(self) -> int:
+        return self.slots - len(self.free)
+
+    def bytes(self) -> int:
+        """Return the memory of all slots, allocated so far."""
+        return self.session.caches.bytes()
+
+    def add(self, job: Job) -> int:
+        waiting = self.check(job)
+        self.next_ticket += 1
+        self.queue[self.next_ticket] = waiting
+        return self.next_ticket
+
+    def check(self, job: Job) -> Waiting:
+        """Return the job as one that waits; OptionError if it can never be done here."""
+        if not isinstance(job.method, Chooser | Beam):
+            raise OptionError(
+                f"method: expected Greedy(), Sample() or Beam(), made and not the class; came {job.method!r}"
+            )
+        prefix = None if job.prefix is None else [job.prefix]
+        request = check_request(self.model, [job.inputs], prefix, job.rules, job.candidates)
+        waiting = Waiting(job, tuple(request.prompts[0]))
+        if isinstance(job.method, Chooser):
+            job.method.draws(1)  # raises for more seeds than one
+        else:
+            job.method.norms(job.rules.max_new)
+        if waiting.n_slots > self.slots:
+            raise OptionError(
+                f"a beam of {waiting.n_slots} rows does not fit into {self.slots} slots; ask for a narrower beam"
+            )
+        if waiting.n_columns > self.columns:
+            raise OptionError(
+                f"a prompt of {len(waiting.prompt)} tokens and max_new = {job.rules.max_new} take {waiting.n_columns} "
+                f"columns of the cache, and it has {self.columns}; shorten the prompt or ask for fewer tokens"
+            )
+        if self.source_columns and len(job.inputs) > self.source_columns:
+            raise OptionError(
+                f"the input has {len(job.inputs)} tokens, and there is memory for {self.source_columns}; shorten it"
+            )
+        if waiting.n_columns not in self.checked:
+            try:
+                check_masks(self.decoder, 1, waiting.n_columns)
+            except ShapeError as error:
+                raise OptionError(str(error)) from None
+            self.checked.add(waiting.n_columns)
+        return waiting
+
+    def cancel(self, ticket: int) -> None:
+        if self.queue.pop(ticket, None) is not None:
+            self.counts.cancelled += 1
+        elif ticket in self.jobs:
+            self.counts.cancelled += 1
+            self.leave(ticket)
+
+    def leave(self, ticket: int) -> None:
+        """Take a job's slots back."""
+        for slot in self.jobs.pop(ticket).slots:
+            self.free.append(slot)
+            self.changes[slot] = 0, 0, 0
+
+    def step(self) -> list[Event]:
+        if not self.busy:
+            return []
+        if self.model.training:
+            self.model.eval()
+        with self.threads(), torch.inference_mode():
+            self.admit()
+            if not self.jobs:
+                return []  # a long prompt is still being read
+            self.fit()
+            self.write_changes()
+            self.session.step_rows()
+            return self.choose()
+
+    def threads(self) -> AbstractContextManager[None]:
+        """Compute a single row with one thread on a busy machine, as `generate` does.
+
+        Not with fixed shapes: with another number of threads sums are taken in another order.
+        """
+        if self.shapes == "fixed" or self.rows_in_use > 1:
+            return nullcontext()
+        return fewer_threads_if_busy(self.session.device)
+
+    def admit(self) -> None:
+        """Read prompts, as many tokens as may be between two steps, and give slots to the jobs whose turn it is."""
+        left = self.prompt_tokens
+        if not self.may_join():
+            return
+        while self.queue:
+            first = next(iter(self.queue.values()))
+            if first.n_slots > len(self.free):
+                return
+            while first.prefill is None or not first.prefill.done:
+                if left <= 0:
+                    return
+                left -= self.read_prompts(first, left)
+            self.join()
+
+    def read_prompts(self, first: Waiting, left: int) -> int:
+        """Read on in the first job's prompt, or begin those of the next jobs; return how many tokens were read."""
+        read = 0
+        if first.prefill is None:
+            group = self.take_group(left)
+            read = self.open_prefill(group)
+        assert first.prefill is not None
+        if not first.prefill.done:
+            read += first.prefill.read_next()
+        self.counts.prompt_tokens += read
+        return read
+
+    def take_group(self, left: int) -> list[Waiting]:
+        """Return the jobs whose prompts are read together: the first in the queue, within the tokens that are left."""
+        group: list[Waiting] = []
+        longest = 0
+        for waiting in self.queue.values():
+            cost = max(longest, self.cost(waiting))
+            alone = self.shapes == "fixed" or len(waiting.prompt) - 1 > self.prompt_tokens
+            if group and (
+                alone
+                or len(group) == READ_TOGETHER
+                or cost * (len(group) + 1) > left
+                or (len(waiting.prompt) > 1) != (len(group[0].prompt) > 1)
+            ):
+                break
+            group.append(waiting)
+            longest = cost
+            if alone:
+                break
+        return group
+
+    def cost(self, waiting: Waiting) -> int:
+        return len(waiting.prompt) - 1 + (0 if isinstance(self.model, Decoder) else len(waiting.job.inputs))
+
+    def open_prefill(self, group: list[Waiting]) -> int:
+        """Begin to read the prompts of a group, all but their last tokens; return how many source tokens were read.
+
+        The last token of a prompt is the first that is computed in the running batch.
+        """
+        source, read = None, 0
+        if not isinstance(self.model, Decoder):
+            tokens, lengths = pad_right([waiting.job.inputs for waiting in group], self.session.device)
+            ragged = lengths if len({len(waiting.job.inputs) for waiting in group}) > 1 else None
+            source, read = Source(self.model.encoder(tokens, lengths=ragged), ragged), tokens.numel()
+        prefill = Prefill(self.decoder, [waiting.prompt[:-1] for waiting in group], source, self.prompt_tokens)
+        for row, waiting in enumerate(group):
+            waiting.prefill, waiting.row = prefill, row
+        return read
+
+    def join(self) -> None:
+        """Give slots to the first jobs in the queue that were read together, as many as there is room for."""
+        prefill, guests = next(iter(self.queue.values())).prefill, []
+        assert prefill is not None
+        for ticket, waiting in list(self.queue.items()):
+            if waiting.prefill is not prefill or waiting.n_slots > len(self.free):
+                break
+            del self.queue[ticket]
+            slots = self.take_slots(waiting.n_slots)
+            for slot in slots:
+                self.changes[slot] = waiting.prompt[-1], len(waiting.prompt) - 1, 1
+            guests.append(Guest(waiting.row, len(waiting.prompt) - 1, slots))
+            if isinstance(waiting.job.method, Beam):
+                self.jobs[ticket] = Searches(ticket, waiting.job, waiting.prompt, slots, self.session)
+            else:
+                self.jobs[ticket] = Chooses(ticket, waiting.job, waiting.prompt, slots[0])
+        self.fit()
+        self.session.join(prefill, guests)
+
+    def take_slots(self, count: int) -> list[int]:
+        """Return free slots, the lowest: the rows above the last one in use are not computed."""
+        self.free.sort(reverse=True)
+        return [self.free.pop() for _ in range(count)]
+
+    def fit(self) -> None:
+        """Compute as many rows and columns as the shapes allow and the jobs need."""
+        if self.shapes == "fixed":
+            self.session.fit(self.most_rows, self.columns, self.source_columns)
+            return
+        find = find_bucket if self.session.recordable else round_up
+        rows = min(find(self.rows_in_use), self.slots)
+        jobs = self.jobs.values()
+        if max(max(job.slots) for job in jobs) >= rows:
+            self.pack(rows)
+        longest = max(job.position for job in jobs) + 1
+        inputs = max(len(job.job.inputs) for job in jobs) if self.source_columns else 0
+        self.session.fit(rows, min(find(longest), self.columns), min(find(inputs), self.source_columns))
+
+    def pack(self, rows: int) -> None:
+        """Move the jobs in slots from `rows` on into free slots below."""
+        self.write_changes()
+        self.free.sort(reverse=True)
+        origins, targets = [], []
+        for job in self.jobs.values():
+            for place, slot in enumerate(job.slots):
+                if slot >= rows:
+                    job.slots[place] = self.free.pop()
+                    origins.append(slot)
+                    targets.append(job.slots[place])
+        self.session.copy(origins, targets)
+        self.free += origins
+        self.changes.update(dict.fromkeys(origins, (0, 0, 0)))
+
+    def write_changes(self) -> None:
+        """Tell the device which slots were given to somebody, or taken."""
+        if not self.changes:
+            return
+        told = torch.tensor([(slot, *change) for slot, change in self.changes.items()], device=self.session.device)
+        slots, tokens, positions, moves = told.T
+        self.session.tokens.index_copy_(0, slots, tokens)
+        self.session.clock.at.index_copy_(0, slots, positions)
+        self.session.moves.index_copy_(0, slots, moves)
+        self.changes = {}
+
+    def choose(self) -> list[Event]:
+        """Let every job choose its next token, and those that are done leave."""
+        rows, counts = self.session.clock.rows, self.counts
+        counts.steps, counts.row_steps = counts.steps + 1, counts.row_steps + rows
+        counts.used_row_steps += self.rows_in_use
+        events: list[Event] = []
+        for job, found, done in self.choice.step(self.jobs.values()):
+            events += found
+            counts.tokens += 1
+            if done:
+                counts.finished += 1
+                self.leave(job.ticket)
+        return events
+
+
+@final
+class ContinuousBatch(SlotScheduler):
+    """Continuous batching: a job joins as soon as there is a free slot, and leaves at its last token.
+
+    >>> import torch
+    >>> from clearhead.decoding import Rules
+    >>> from clearhead.decoding.continuous import ContinuousBatch
+    >>> from clearhead.decoding.scheduler import Finished, Job
+    >>> from clearhead.model import presets
+    >>> _ = torch.manual_seed(0)
+    >>> engine = ContinuousBatch(presets.gpt2("tiny", vocabulary=20).build(), slots=4)
+    >>> tickets = [engine.add(Job(inputs=(1, 2, 3), rules=Rules(max_new=n))) for n in (2, 5)]
+    >>> done = []
+    >>> while engine.busy:
+    ...     done += [event for event in engine.step() if isinstance(event, Finished)]
+    >>> [(event.ticket, len(event.hypotheses[0].tokens)) for event in done]
+    [(1, 2), (2, 5)]
+    """
+
+    def may_join(self) -> bool:
+        return True
+
+
+@final
+class StaticBatch(SlotScheduler):
+    """Static batching: the next jobs, up to as many as fit into `slots`, begin when all before them are done."""
+
+    def may_join(self) -> bool:
+        return not self.jobs
+
+
+def find_limit(name: str, wanted: int | None, part: Decoder | Encoder) -> int:
+    """Return how many columns there may be: no more than the model has positions."""
+    there = None if part.embedding.position is None else part.embedding.position.length
+    if wanted is not None and wanted < 1:
+        raise OptionError(f"{name} must be 1 or more; came {wanted}")
+    if there is None:
+        return MANY_COLUMNS if wanted is None else wanted
+    return there if wanted is None else min(wanted, there)
+
+
+def find_bucket(wanted: int) -> int:
+    """Return the least power of two, of 32 or more, that is enough: each is recorded once."""
+    return max(FEWEST, 1 << (wanted - 1).bit_length())
+
+
+def round_up(wanted: int) -> int:
+    """Return the next multiple of 8; of a few, the next power of two."""
+    return -(-wanted // 8) * 8 if wanted > 4 else (0, 1, 2, 4, 4)[wanted]

@@ -1,0 +1,475 @@
+"""Caches of slots: the rows of a batch that sequences join and leave at any step, each at a position of its own.
+
+A sequence in a slot has the key of its position p in column p, whenever it joined and whoever its neighbours are: so
+its numbers depend on the shape of the batch alone (docs/decisions/0019-continuous-batching.md says what else was
+tried). A prompt is read in ordinary caches, and what they hold is then copied into the slots.
+
+Memory is allocated for all slots; a step computes the first `clock.rows` of them, and reads `clock.columns` columns of
+what they have written and `clock.source_columns` of what they translate.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, cast, final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from clearhead.attention.inputs import AttentionInputs
+from clearhead.attention.kernels.linear import State
+from clearhead.attention.layer import Attention
+from clearhead.attention.masks import Table
+from clearhead.attention.score_index import Positions
+from clearhead.decoding.caches import (
+    Cache,
+    Caches,
+    Complete,
+    Fixed,
+    FixedSum,
+    Growing,
+    Sliding,
+    Summed,
+    attend_cached,
+    call_of,
+    cross_cache,
+    own_cache,
+)
+from clearhead.decoding.clock import Clock
+from clearhead.decoding.source import Source
+from clearhead.model.fast_step import FastStep
+from clearhead.model.kv_source import KVSource, KVSources
+from clearhead.model.transformers import Decoder
+
+__all__ = ["Guest", "SlotCache", "SlotCaches", "SlotClock", "SlotComplete"]
+
+ALIGNED = 16
+NO_SOURCE = Source(torch.zeros(1, 1, 1), None)
+
+
+@final
+class SlotClock(Clock):
+    """Where every slot stands: `at[slot]` is the position of its next token. `rows` slots are in use."""
+
+    def __init__(self, slots: int, device: torch.device, limit: int, source_limit: int) -> None:
+        super().__init__(None, device, limit)
+        self.source_limit, self.slots_there, self.rows, self.new = source_limit, slots, slots, 1
+        self.columns = self.source_columns = 1
+        self.at = torch.zeros(slots, dtype=torch.long, device=device)
+        self.every = torch.arange(max(slots, limit), device=device)
+
+    def advance(self, new: int) -> None:
+        """Begin a step; the positions were set already."""
+        self.known = {}
+
+    @property
+    def total(self) -> int:
+        return self.columns
+
+    @property
+    def positions(self) -> Int[Tensor, "row 1"]:
+        return self.at[: self.rows].unsqueeze(1)
+
+    @property
+    def keys(self) -> Int[Tensor, "row column"]:
+        """Return the positions of all columns; those not yet written stand at the last one, and `real` hides them."""
+        return self.once("keys", lambda: torch.minimum(self.every[: self.columns], self.positions))
+
+    @property
+    def real(self) -> Table:
+        return self.once(
+            "real", lambda: Table((self.every[: self.columns] <= self.positions)[:, None, None, :].contiguous())
+        )
+
+    def sdpa_mask(self, dtype: torch.dtype) -> Tensor:
+        """Return what is added to scores; it is made once for all layers."""
+        return self.once(("added", dtype), lambda: self.real.table.to(dtype).log_())
+
+    def places(self, columns: int) -> Int[Tensor, "row"]:
+        """Return where each row writes, in memory of so many columns a slot."""
+        return self.once(
+            ("places", columns), lambda: torch.add(self.at[: self.rows], self.every[: self.rows], alpha=columns)
+        )
+
+
+class Guest(NamedTuple):
+    """A sequence that joins: row `row` of the caches that it was read in, with `length` tokens there, for `slots`.
+
+    A beam has several slots. All take the source; what was written goes to the first, which the others will continue.
+    """
+
+    row: int
+    length: int
+    slots: list[int]
+
+
+class SlotCache(Cache):
+    """A cache whose rows are slots."""
+
+    clock: SlotClock
+
+    @abstractmethod
+    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+        """Take over what other caches hold of these sequences, and nothing of whoever had the slots before."""
+
+    @abstractmethod
+    def copy(self, origins: Int[Tensor, "moved"], slots: Int[Tensor, "moved"]) -> None:
+        """Copy some slots over others."""
+
+    @abstractmethod
+    def fit(self) -> None:
+        """Follow the clock to another number of rows or columns."""
+
+    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
+        raise NotImplementedError("slots are copied, and never selected")
+
+
+@final
+class SlotComplete(Complete, SlotCache):
+    """Every key and value, at the column of its position; memory is `(slot, column, head, d)`."""
+
+    def __init__(self, clock: SlotClock) -> None:
+        super().__init__(clock)
+        self.memory: list[Tensor] = []
+
+    def room(self, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Return the memory of keys and values, for vectors such as these, with as many columns as the clock's."""
+        there = self.memory[0].shape[1] if self.memory else 0
+        wanted = allot(there, self.clock.columns, self.clock.limit)
+        if there < wanted:
+            grown = [one.new_zeros(self.clock.slots_there, wanted, one.shape[1], one.shape[3]) for one in (key, value)]
+            for old, new in zip(self.memory, grown, strict=False):
+                new[:, :there] = old
+            self.memory = grown
+            self.show()
+        return self.memory
+
+    def show(self) -> None:
+        """Make `keys` and `values` the rows and columns in use."""
+        self.keys, self.values = (one[: self.clock.rows, : self.clock.columns].transpose(1, 2) for one in self.memory)
+
+    def fit(self) -> None:
+        if self.memory:
+            self.room(self.keys, self.values)
+            self.show()
+
+    def write(self, key: Tensor, value: Tensor) -> None:
+        memory = self.room(key, value)
+        places = self.clock.places(memory[0].shape[1])
+        for kept, new in zip(memory, (key, value), strict=True):
+            kept.flatten(0, 1).index_copy_(0, places, new.squeeze(2))
+
+    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+        held = last_columns(caches)
+        if held:
+            self.room(*held)
+        slots = torch.tensor([slot for guest in guests for slot in guest.slots], device=self.clock.device)
+        for place, kept in enumerate(self.memory):
+            kept.index_fill_(0, slots, 0)
+            for guest in guests:
+                if guest.length:
+                    read = held[place][guest.row, :, -guest.length :]
+                    kept[guest.slots[0], : guest.length] = read.transpose(0, 1)
+
+    def copy(self, origins: Tensor, slots: Tensor) -> None:
+        for kept in self.memory:
+            used = kept[:, : self.clock.columns]
+            used.index_copy_(0, slots, used[origins])
+
+    def tensors(self) -> list[Tensor]:
+        return self.memory
+
+
+def last_columns(caches: Cache) -> tuple[Tensor, ...]:
+    """Return the keys and values that caches of prompts hold: the newest in the last column. Empty: none were read."""
+    if isinstance(caches, Sliding):
+        return caches.kept or ()
+    there = cast(Growing, caches)
+    return tuple(one[:, :, : there.clock.total] for one in (there.keys, there.values)) if there.clock.total else ()
+
+
+@final
+class SlotSliding(SlotCache):
+    """The keys and values of the last `left` positions, the newest in the last column."""
+
+    def __init__(self, clock: SlotClock, left: int) -> None:
+        super().__init__(clock)
+        self.left, self.memory = left, list[Tensor]()
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        query, *new = self.project_new(layer, x)
+        key, value = (
+            torch.cat([kept[: self.clock.rows], one], 2) for kept, one in zip(self.room(new), new, strict=True)
+        )
+        for kept, seen in zip(self.memory, (key, value), strict=True):
+            kept[: self.clock.rows].copy_(seen[:, :, 1:])
+        return layer.finish(attend_cached(layer, self.call(layer, query, key, value)))
+
+    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
+        clock = self.clock
+        keys = clock.once(("window", self.left), lambda: clock.positions - clock.every[: self.left + 1].flip(0))
+        real = Table((keys >= 0)[:, None, None, :])
+        if layer.mask.kinds <= {"causal", "window"} and layer.position.bias_kind == "none":
+            return call_of(layer, (query, key, value), real)
+        return call_of(layer, (query, key, value), layer.mask & real, Positions(clock.positions, keys.clamp(min=0)))
+
+    def room(self, like: Sequence[Tensor]) -> list[Tensor]:
+        if not self.memory:
+            self.memory = [one.new_zeros(self.clock.slots_there, one.shape[1], self.left, one.shape[3]) for one in like]
+        return self.memory
+
+    def fit(self) -> None:
+        """Do nothing: rows are taken as the clock says in every step, and there are always as many columns."""
+
+    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+        held = last_columns(caches)
+        if held:
+            self.room(held)
+        slots = torch.tensor([slot for guest in guests for slot in guest.slots], device=self.clock.device)
+        for place, kept in enumerate(self.memory):
+            kept.index_fill_(0, slots, 0)
+            for guest in guests:
+                n = min(guest.length, self.left)
+                if n:
+                    kept[guest.slots[0], :, -n:] = held[place][guest.row, :, -n:]
+
+    def copy(self, origins: Tensor, slots: Tensor) -> None:
+        for kept in self.memory:
+            kept.index_copy_(0, slots, kept[origins])
+
+    def tensors(self) -> list[Tensor]:
+        return self.memory
+
+
+class SlotState(SlotCache):
+    """The sums of kernelized attention, by another cache on the rows in use."""
+
+    inner: Summed | FixedSum
+
+    def __init__(self, clock: SlotClock) -> None:
+        super().__init__(clock)
+        self.memory: list[Tensor] = []
+
+    def room(self, like: State) -> list[Tensor]:
+        if not self.memory:
+            self.memory = [one.new_zeros(self.clock.slots_there, *one.shape[1:]) for one in like.tensors()]
+            self.clear(torch.arange(self.clock.slots_there, device=self.clock.device))
+        return self.memory
+
+    def clear(self, slots: Tensor) -> None:
+        """Make slots hold the state before any key."""
+        for kept, empty in zip(self.memory, (0.0, 0.0, -torch.inf), strict=False):
+            kept.index_fill_(0, slots, empty)
+
+    def show(self) -> None:
+        if self.memory:
+            self.inner.state = State(*(one[: self.clock.rows] for one in self.memory))
+
+    def fit(self) -> None:
+        self.show()
+
+    def copy(self, origins: Tensor, slots: Tensor) -> None:
+        for kept in self.memory:
+            kept.index_copy_(0, slots, kept[origins])
+
+    def tensors(self) -> list[Tensor]:
+        return self.memory
+
+
+@final
+class SlotSummed(SlotState):
+    """Kernelized self-attention: the sum over all keys so far."""
+
+    def __init__(self, clock: SlotClock) -> None:
+        super().__init__(clock)
+        self.inner = Summed(clock)
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        self.show()
+        made = self.inner(layer, x)
+        assert self.inner.state is not None
+        for kept, new in zip(self.room(self.inner.state), self.inner.state.tensors(), strict=True):
+            kept[: self.clock.rows] = new
+        return made
+
+    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+        state = cast(Summed, caches).state
+        if state is not None:
+            self.room(state)
+        self.clear(torch.tensor([slot for guest in guests for slot in guest.slots], device=self.clock.device))
+        read = [guest for guest in guests if guest.length]
+        if state is not None and read:
+            rows, slots = columns_of([(guest.row, guest.slots[0]) for guest in read], self.clock.device)
+            for kept, new in zip(self.memory, state.tensors(), strict=True):
+                kept.index_copy_(0, slots, new[rows])
+
+
+@final
+class SlotFixedSum(SlotState):
+    """Kernelized cross-attention: the sum over each row's source."""
+
+    def __init__(self, clock: SlotClock) -> None:
+        super().__init__(clock)
+        self.inner = FixedSum(clock, NO_SOURCE)
+        self.inner.source = None
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        return self.inner(layer, x)
+
+    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+        state = cast(FixedSum, caches).state
+        assert state is not None
+        rows, slots = source_places(guests, self.clock.device)
+        for kept, new in zip(self.room(state), state.tensors(), strict=True):
+            kept.index_copy_(0, slots, new[rows])
+        self.show()
+
+
+@final
+class SlotFixed(SlotCache):
+    """The keys and values of each row's source; memory is `(slot, head, column, d)`."""
+
+    def __init__(self, clock: SlotClock) -> None:
+        super().__init__(clock)
+        self.inner = Fixed(clock, NO_SOURCE)
+        self.inner.source = None
+        self.memory: list[Tensor] = []
+        self.real = torch.zeros(0, 1, 1, 0, dtype=torch.bool)
+        self.added = torch.empty(0)
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        return self.inner(layer, x)
+
+    def fast_step(self, layer: Attention) -> FastStep:
+        return self.inner.fast_step(layer)
+
+    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+        donor = cast(Fixed, caches)
+        self.room(donor.keys, donor.values)
+        rows, slots = source_places(guests, self.clock.device)
+        n = donor.keys.shape[2]
+        for kept, new in zip(self.memory, (donor.keys, donor.values), strict=True):
+            kept.index_fill_(0, slots, 0)
+            kept[:, :, :n].index_copy_(0, slots, new[rows])
+        self.real.index_fill_(0, slots, value=False)
+        real = self.real.new_ones(len(donor.keys), 1, 1, n) if donor.real is None else donor.real.table
+        self.real[..., :n].index_copy_(0, slots, real[rows])
+        self.added.index_copy_(0, slots, self.real[slots].to(self.added.dtype).log_())
+
+    def room(self, key: Tensor, value: Tensor) -> None:
+        there = self.memory[0].shape[2] if self.memory else 0
+        wanted = allot(there, self.clock.source_columns, self.clock.source_limit)
+        if there >= wanted:
+            return
+        slots = self.clock.slots_there
+        grown = [one.new_zeros(slots, one.shape[1], wanted, one.shape[3]) for one in (key, value)]
+        for old, new in zip(self.memory, grown, strict=False):
+            new[:, :, :there] = old
+        real = torch.zeros(slots, 1, 1, wanted, dtype=torch.bool, device=key.device)
+        if there:
+            real[..., :there] = self.real
+        else:
+            real[..., :1] = True  # a slot without a source attends to zeros: nothing to attend to would be NaN
+        self.memory, self.real, self.added = grown, real, real.to(key.dtype).log_()
+        self.fit()
+
+    def fit(self) -> None:
+        if not self.memory:
+            return
+        if self.memory[0].shape[2] < self.clock.source_columns:
+            self.room(*self.memory)
+        rows, n = self.clock.rows, self.clock.source_columns
+        self.inner.keys, self.inner.values = (one[:rows, :, :n] for one in self.memory)
+        self.inner.real, self.inner.bias = Table(self.real[:rows, ..., :n]), self.added[:rows, ..., :n]
+
+    def copy(self, origins: Tensor, slots: Tensor) -> None:
+        for kept in (*self.memory, self.real, self.added):
+            kept.index_copy_(0, slots, kept[origins])
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.memory, self.real, self.added]
+
+
+def allot(there: int, wanted: int, most: int) -> int:
+    """Return how many columns to allocate: twice as many as there are, if `wanted` are more and `most` allows it.
+
+    It is a multiple of 16, so that every slot begins at a multiple of 64 bytes, and is like any other to MKL.
+    """
+    return there if wanted <= there else -(-max(wanted, min(2 * there, most)) // ALIGNED) * ALIGNED
+
+
+def columns_of(pairs: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    first, second = torch.tensor(pairs, device=device).T
+    return first, second
+
+
+def source_places(guests: Sequence[Guest], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return for every slot that takes a source: the row that has it, and the slot."""
+    return columns_of([(guest.row, slot) for guest in guests for slot in guest.slots], device)
+
+
+def slot_cache(layer: Attention, clock: SlotClock) -> SlotCache:
+    """Return the slots' form of the cache that prompts are read in."""
+    usual = own_cache(layer, clock)
+    if isinstance(usual, Summed):
+        return SlotSummed(clock)
+    if isinstance(usual, Sliding) and usual.left + 1 < clock.limit:
+        return SlotSliding(clock, usual.left)
+    return SlotComplete(clock)
+
+
+def slot_cross_cache(layer: Attention, clock: SlotClock) -> SlotCache:
+    usual = cross_cache(layer, clock, NO_SOURCE)
+    return SlotFixedSum(clock) if isinstance(usual, FixedSum) else SlotFixed(clock)
+
+
+@final
+class SlotCaches(Caches):
+    """The caches of all slots."""
+
+    clock: SlotClock
+
+    def __init__(self, decoder: Decoder, clock: SlotClock, *, one_thread: bool) -> None:
+        self.clock = clock
+        self.own = [slot_cache(block.attention, clock) for block in decoder.stack.blocks]
+        self.cross = [
+            None if block.cross is None else slot_cross_cache(block.cross, clock) for block in decoder.stack.blocks
+        ]
+        pairs = zip(self.own, self.cross, strict=True)
+        if one_thread:
+            self.reads = [
+                KVSources(OneThread(own), None if cross is None else OneThread(cross)) for own, cross in pairs
+            ]
+        else:
+            self.reads = [KVSources(own, cross) for own, cross in pairs]
+
+    def __iter__(self) -> Iterator[SlotCache]:
+        """Yield the caches in the order in which those of prompts come."""
+        return (cache for pair in zip(self.own, self.cross, strict=True) for cache in pair if cache is not None)
+
+
+@final
+class OneThread(KVSource):
+    """Attention by one thread, where the bits must not depend on the slot.
+
+    Torch's kernel gives each thread a buffer of its own, not all alike aligned, and MKL sums in another order where
+    the alignment is another: a row would have other bits in a slot that another thread computes.
+    """
+
+    def __init__(self, cache: SlotCache) -> None:
+        self.cache = cache
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        return self.alone(lambda: self.cache(layer, x))
+
+    def fast_step(self, layer: Attention) -> FastStep:
+        step = self.cache.fast_step(layer)
+        return lambda x: self.alone(lambda: step(x))
+
+    def alone(self, work: Callable[[], Tensor]) -> Tensor:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # a tenth of a microsecond
+        try:
+            return work()
+        finally:
+            torch.set_num_threads(threads)

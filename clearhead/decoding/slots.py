@@ -1,0 +1,144 @@
+"""Slots: a batch whose rows sequences join and leave, one step for all of them at a time; and prompts read before.
+
+The caches are in `clearhead.decoding.slot_caches`; who has which slot is decided in `clearhead.decoding.continuous`.
+"""
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clearhead.decoding.caches import Caches, Fixed, FixedSum, Growing
+from clearhead.decoding.clock import Clock
+from clearhead.decoding.recorded import Replay, records
+from clearhead.decoding.session import Logits, Session
+from clearhead.decoding.slot_caches import NO_SOURCE, Guest, SlotCaches, SlotClock, SlotComplete, columns_of
+from clearhead.decoding.source import Source
+from clearhead.decoding.topk import LogProbs
+from clearhead.model.transformers import Decoder
+from clearhead.registry import is_built_in
+
+__all__ = ["Guest", "Prefill", "SlotSession"]
+
+
+@final
+class Prefill(Session):
+    """Prompts read into caches of their own, before their sequences join. `read_next` reads a piece of them."""
+
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None, at_once: int) -> None:
+        self.decoder, self.device, self.at_once = decoder, decoder.embedding.table.device, at_once
+        longest = max(len(prompt) for prompt in prompts)
+        pads = [longest - len(prompt) for prompt in prompts]
+        assert longest <= at_once or not any(pads), "padding is known to the caches in the first piece alone"
+        padding = torch.tensor(pads, device=self.device) if any(pads) else None
+        self.tokens = torch.tensor(
+            [[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)],
+            dtype=torch.long,
+            device=self.device,
+        )
+        self.caches = Caches(decoder.stack, source, Clock(padding, self.device, longest))
+        if not longest:
+            self.read_source()
+
+    def read_source(self) -> None:
+        """Make the keys and values of the source, where no token is read that would do it."""
+        for block, reads in zip(self.decoder.stack.blocks, self.caches.reads, strict=True):
+            if block.cross is not None and isinstance(reads.cross, Fixed):
+                reads.cross.keys, reads.cross.values = reads.cross.first(block.cross)
+            elif block.cross is not None and isinstance(reads.cross, FixedSum):
+                reads.cross.state = reads.cross.sum_source(block.cross)
+
+    @property
+    def done(self) -> bool:
+        return self.caches.clock.total == self.tokens.shape[1]
+
+    def read_next(self) -> int:
+        """Read at most `at_once` more columns; return how many tokens those are, padding included."""
+        first = self.caches.clock.total
+        piece = self.tokens[:, first : first + self.at_once]
+        self.cache(piece)
+        return piece.numel()
+
+
+@final
+class SlotSession(Session):
+    """The running batch: `step_rows` computes one more token of every row in use."""
+
+    caches: SlotCaches
+
+    def __init__(self, decoder: Decoder, slots: int, limits: tuple[int, int], *, same_bits: bool) -> None:
+        """`limits`: the most columns of a row, and of its source. `same_bits`: the same in every slot."""
+        self.decoder, self.device = decoder, decoder.embedding.table.device
+        self.kept, self.room = LogProbs(), torch.empty(0)
+        self.clock = SlotClock(slots, self.device, *limits)
+        one_thread = same_bits and self.device.type == "cpu"
+        self.caches = SlotCaches(decoder, self.clock, one_thread=one_thread)
+        self.fast_step = self.find_fast_step()
+        position = decoder.embedding.position
+        self.encoded = None if position is None else position.at(self.clock.every[: self.clock.limit])
+        self.tokens = torch.zeros(slots, dtype=torch.long, device=self.device)
+        self.moves = torch.zeros(slots, dtype=torch.long, device=self.device)
+        """1 for slots whose position advances with every step, 0 for those that nobody has."""
+        self.logits, self.replay, self.shape = torch.empty(0), None, (0, 0, 0)
+        self.recordable = self.fast_step is not None and records(self.device) and self.may_be_recorded()
+
+    def may_be_recorded(self) -> bool:
+        """Check that every layer's step is one call of torch's kernel, the same whatever stands in the slots."""
+        return is_built_in(self.decoder) and all(
+            isinstance(own, SlotComplete)
+            and Growing(self.clock).can_fix(block.attention)
+            and (block.cross is None or Fixed(self.clock, NO_SOURCE).can_fix(block.cross))
+            for block, own in zip(self.decoder.stack.blocks, self.caches.own, strict=True)
+        )
+
+    def fit(self, rows: int, columns: int, source_columns: int) -> None:
+        """Compute so many rows from now on, and read so many columns."""
+        if self.shape == (rows, columns, source_columns):
+            return
+        self.shape, self.replay = (rows, columns, source_columns), None
+        self.clock.rows, self.clock.columns, self.clock.source_columns = self.shape
+        for cache in self.caches:
+            cache.fit()
+
+    def join(self, prefill: Prefill, guests: Sequence[Guest]) -> None:
+        for cache, other in zip(self.caches, prefill.caches, strict=True):
+            cache.join(other, guests)
+
+    def copy(self, origins: Sequence[int], slots: Sequence[int]) -> None:
+        """Copy some slots over others, which nobody has."""
+        before, after = columns_of(list(zip(origins, slots, strict=True)), self.device)
+        for cache in self.caches:
+            cache.copy(before, after)
+        for one in (self.clock.at, self.moves, self.tokens):
+            one.index_copy_(0, after, one[before])
+
+    def copy_written(self, origins: Sequence[int], slots: Sequence[int]) -> None:
+        """Copy what some slots have written over others of the same source, at the same position."""
+        if slots:
+            before, after = columns_of(list(zip(origins, slots, strict=True)), self.device)
+            for cache in self.caches.own:
+                cache.copy(before, after)
+
+    def step_rows(self) -> Logits:
+        """Return the logits after the present token of every row in use; valid until the next call."""
+        if not self.recordable:
+            self.logits = self.work_once()
+        else:
+            if self.replay is None:
+                self.replay = Replay(self.work, self.kinds_seen(), ("slots", *self.shape))
+            self.replay()
+        return self.logits
+
+    def work(self) -> None:
+        self.logits = self.work_once()
+
+    def work_once(self) -> Logits:
+        tokens = self.tokens[: self.clock.rows].unsqueeze(1)
+        logits = self.read(tokens) if self.fast_step is None else self.step(tokens)
+        self.clock.at += self.moves
+        return logits
+
+    def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
+        return self.decoder.embedding(tokens, positions=self.clock.positions, encoded=self.encoded)

@@ -1,0 +1,117 @@
+"""Attention weights in an answer: of the prompt and what was written, at the sites and heads that were asked for.
+
+They are a trace's: the fused kernels run once over the whole text, and the weights are rebuilt from what they were
+given, and checked against what they gave.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.serve.api.errors import ApiError
+from clearhead.serve.api.options import Options
+from clearhead.serve.costs import key_side, side_of
+from clearhead.serve.params import Params
+from clearhead.tracing.names import Names
+from clearhead.tracing.trace import trace_model
+from clearhead.training.run import Run
+from clearhead.training.tasks.base import TraceInputs
+
+__all__ = ["AttentionWanted", "attention_of", "read_attention"]
+
+DIGITS = 7
+"""Decimal places of weights as numbers; in base64 they are exact."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AttentionWanted:
+    """The sites and heads whose weights are returned, and their form: lists of numbers, or base64 of float32."""
+
+    sites: tuple[str, ...]
+    heads: Mapping[str, tuple[int, ...]]
+    base64: bool
+
+    def count(self, lengths: Mapping[str, int]) -> int:
+        """Return how many weights these are for texts of these lengths, by side."""
+        return sum(len(self.heads[name]) * lengths[side_of(name)] * lengths[key_side(name)] for name in self.sites)
+
+    def check(self, lengths: Mapping[str, int], most: int) -> None:
+        """Raise ApiError 413 where there are too many."""
+        if (count := self.count(lengths)) > most:
+            message = (
+                f"attention: {count:,} weights were asked for, and {most:,} are the most in one answer; name fewer "
+                'sites or heads: {"sites": ["…"], "heads": [0]}'
+            )
+            raise ApiError(413, message, param="attention", code="attention_too_large")
+
+
+def read_attention(options: Options, run: Run) -> AttentionWanted | None:
+    """Return what the option `attention` asks for: nothing, everything (true), or the sites and heads that it names."""
+    value = options.values.get("attention", False)
+    if value is False:
+        return None
+    if value is not True and not isinstance(value, dict):
+        raise options.error("attention", "expected true, or an object with sites and heads", value)
+    there = {name: layer.shape.n_heads for name, layer in Names(run.model).sites.items()}
+    inner = Options(Params(value if isinstance(value, dict) else {}))
+    inner.only("sites", "heads", "encoding_format")
+    sites = inner.values.get("sites", list(there))
+    if not isinstance(sites, list) or not sites or not all(name in there for name in sites if isinstance(name, str)):
+        raise options.error("attention", f"sites must be some of {', '.join(there)}", sites)
+    if not all(isinstance(name, str) for name in sites) or len(set(sites)) < len(sites):
+        raise options.error("attention", "sites must be names, each once", sites)
+    heads = inner.values.get("heads")
+    most = min(there[name] for name in sites)
+    if heads is not None and (not isinstance(heads, list) or not heads or not all(is_head(one, most) for one in heads)):
+        raise options.error("attention", f"heads must be a list of numbers from 0 to {most - 1}", heads)
+    form = inner.one_of("encoding_format", "float", ("float", "base64"))
+    chosen = {name: tuple(range(there[name])) if heads is None else tuple(heads) for name in sites}
+    return AttentionWanted(sites=tuple(sites), heads=chosen, base64=form == "base64")
+
+
+def is_head(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
+
+
+def attention_of(run: Run, asked: TraceInputs, wanted: AttentionWanted, most: int) -> dict[str, Any]:
+    """Return the tokens of each side, and the weights of each site: `[head][query][key]`."""
+    sides = list(asked.ids)
+    wanted.check({side: len(ids) for side, ids in asked.ids.items()}, most)
+    device = next(run.model.parameters()).device
+    tokens = [torch.tensor([row], device=device) for row in asked.ids.values()]
+    segments = None if asked.segments is None else torch.tensor([asked.segments], device=device)
+    trace = trace_model(run.model, *tokens, segments=segments, pieces=asked.pieces)
+    found = []
+    for name in wanted.sites:
+        heads = wanted.heads[name]
+        weight = torch.stack([trace[name].head[head].weight for head in heads])
+        found.append(
+            {
+                "site": name,
+                "query": side_of(name),
+                "key": key_side(name),
+                "heads": list(heads),
+                "shape": list(weight.shape),
+                "weight": encode_base64(weight) if wanted.base64 else as_numbers(weight),
+            }
+        )
+    return {"tokens": {side: list(asked.pieces[side]) for side in sides}, "sites": found}
+
+
+def as_numbers(values: Float[Tensor, "..."]) -> list[Any]:
+    return values.double().round(decimals=DIGITS).tolist()
+
+
+def encode_base64(values: Float[Tensor, "..."]) -> str:
+    """Return numbers as base64 of little-endian float32, in order.
+
+    >>> encode_base64(torch.tensor([1.0, -2.0]))
+    'AACAPwAAAMA='
+    """
+    return base64.b64encode(values.float().cpu().contiguous().numpy().astype("<f4", copy=False).tobytes()).decode()

@@ -1,0 +1,389 @@
+"""/v1/completions and /v1/chat/completions: a decoder continues prompts, or replies in a conversation, as at OpenAI."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final
+
+from starlette.responses import Response
+
+from clearhead.decoding.sampling import Greedy, Sample
+from clearhead.errors import ClearheadError
+from clearhead.serve.api.attention import AttentionWanted, read_attention
+from clearhead.serve.api.errors import ApiError
+from clearhead.serve.api.events import Outgoing
+from clearhead.serve.api.options import Options, check_count, check_length
+from clearhead.serve.api.request import Asked
+from clearhead.serve.api.sequences import (
+    Cuts,
+    Text,
+    check_unread,
+    choose_method,
+    continuation,
+    follow,
+    together,
+    with_seed,
+)
+from clearhead.serve.api.writing import Writing, WrittenToken
+from clearhead.training.answers import token_names
+from clearhead.training.tasks import Generate
+from clearhead.training.tasks.base import TraceInputs
+from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.generate import MAX_NEW
+
+__all__ = ["chat", "complete"]
+
+USUAL_TOKENS = 16
+"""New tokens of a completion, unless asked otherwise: OpenAI's."""
+MOST_STOPS, MOST_LOGPROBS = 16, 20
+SHARED = (
+    *("model", "stream", "stream_options", "n", "seed", "stop", "temperature", "top_p", "top_k", "min_p"),
+    *("min_tokens", "repetition_penalty", "no_repeat_ngram_size", "truncate", "attention", "user"),
+    *("frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "max_tokens"),
+)
+COMPLETION = (*SHARED, "prompt", "best_of", "echo", "suffix")
+CHAT = (
+    *SHARED,
+    *("messages", "max_completion_tokens", "top_logprobs", "response_format", "tools", "tool_choice", "functions"),
+    *("modalities", "store", "parallel_tool_calls", "service_tier"),
+)
+NOT_HERE: dict[str, Any] = {"logit_bias": {}, "suffix": "", "tools": [], "functions": [], "tool_choice": "none"}
+NOT_HERE |= {"response_format": {"type": "text"}, "modalities": ["text"], "store": False, "service_tier": "auto"}
+NOT_HERE |= {"parallel_tool_calls": False}
+"""Options of OpenAI's that cannot be followed, and the value with which each asks for nothing."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What both addresses ask for, once checked."""
+
+    form: Literal["text_completion", "chat.completion"]
+    id: str
+    created: int
+    n: int
+    best_of: int
+    method: Greedy | Sample
+    seed: int
+    stops: tuple[str, ...]
+    logprobs: int | None
+    """Likeliest tokens to tell at each place; None: no log-probabilities at all."""
+    cuts: Cuts
+    truncate: bool
+    stream: bool
+    with_usage: bool
+    attention: AttentionWanted | None
+    echo: bool = False
+
+    @property
+    def is_chat(self) -> bool:
+        return self.form == "chat.completion"
+
+
+async def complete(asked: Asked) -> Response:
+    """Answer /v1/completions."""
+    options, task = asked.options, asked.served.task
+    assert isinstance(task, Generate)
+    options.only(*COMPLETION)
+    rows, prompts = await read_prompts(asked)
+    logprobs = options.whole("logprobs", 0, least=0, most=MOST_LOGPROBS) if "logprobs" in options else None
+    n = options.whole("n", 1, least=1, most=asked.limits.texts)
+    best_of = options.whole("best_of", n, least=n, most=asked.limits.texts)
+    wanted = read_wanted(asked, "text_completion", n=n, best_of=best_of, logprobs=logprobs)
+    wanted = replace(wanted, echo=options.flag("echo"))
+    if wanted.stream and best_of > n:
+        raise ApiError(
+            400, "best_of: the best are known at the end only; leave out stream, or best_of", param="best_of"
+        )
+    if wanted.echo and logprobs is not None:
+        raise ApiError(400, "echo: the prompt's own log-probabilities are not told; leave out logprobs", param="echo")
+    max_new = options.whole("max_tokens", USUAL_TOKENS, least=1, most=asked.limits.tokens)
+    check_count("prompt", len(rows) * best_of, asked.limits.texts)
+    texts = make_texts(asked, rows, wanted, max_new, task.frame())
+    check_unread(texts, "prompt", truncate=wanted.truncate)
+    return await answer(asked, wanted, texts, [prompt for prompt in prompts for _ in range(best_of)])
+
+
+async def chat(asked: Asked) -> Response:
+    """Answer /v1/chat/completions."""
+    options, task, template = asked.options, asked.served.task, asked.served.template
+    assert isinstance(task, Generate)
+    assert template is not None
+    options.only(*CHAT)
+    messages = read_messages(options, asked.limits.text)
+    try:
+        prompt = template.render(messages)
+    except ClearheadError as error:
+        raise ApiError(400, str(error), param="messages", code="invalid_value") from None
+    [row] = await asked.encode([prompt])
+    n = options.whole("n", 1, least=1, most=asked.limits.texts)
+    told = options.flag("logprobs")
+    top = options.whole("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
+    if top and not told:
+        raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
+    wanted = read_wanted(asked, "chat.completion", n=n, best_of=n, logprobs=top if told else None)
+    # A template brings its own special tokens. Without a number, as much is written as there is room for.
+    framing = replace(task.frame(), before=())
+    room = max(1, min(MAX_NEW, task.context - len(row)))
+    name = "max_completion_tokens" if "max_completion_tokens" in options else "max_tokens"
+    max_new = options.whole(name, room, least=1, most=asked.limits.tokens)
+    texts = make_texts(asked, [row], wanted, max_new, framing)
+    check_unread(texts, "messages", truncate=wanted.truncate)
+    return await answer(asked, wanted, texts, [""] * n)
+
+
+def read_wanted(
+    asked: Asked, form: Literal["text_completion", "chat.completion"], *, n: int, best_of: int, logprobs: int | None
+) -> Wanted:
+    """Read the options that both addresses have."""
+    options = asked.options
+    options.refuse({"frequency_penalty": 0, "presence_penalty": 0}, "is not there; repetition_penalty is")
+    options.refuse(NOT_HERE, "cannot be followed here")
+    stream = options.flag("stream")
+    seed = options.whole("seed", secrets.randbits(31), least=-(2**63), most=2**63 - 1)
+    with options.naming("top_p"):
+        method = choose_method(
+            options.number("temperature", 1.0, least=0, most=100),
+            seed=seed % 2**62,
+            top_p=options.number("top_p", 1.0, least=1e-6, most=1),
+            top_k=options.whole("top_k", 1, least=1, most=2**31) if "top_k" in options else None,
+            min_p=options.number("min_p", 0.0, least=0, most=1),
+        )
+    attention = read_attention(options, asked.served.run)
+    if attention is not None and stream:
+        raise ApiError(400, "attention: the weights are of the whole text; leave out stream", param="attention")
+    return Wanted(
+        form=form,
+        id=("chatcmpl-" if form == "chat.completion" else "cmpl-") + asked.noted.id,
+        created=int(time.time()),
+        n=n,
+        best_of=best_of,
+        method=method,
+        seed=seed % 2**62,
+        stops=read_stops(options),
+        logprobs=logprobs,
+        cuts=Cuts(
+            min_new=options.whole("min_tokens", 0, least=0, most=asked.limits.tokens),
+            repetition_penalty=options.number("repetition_penalty", 1.0, least=0.01, most=100),
+            no_repeat=options.whole("no_repeat_ngram_size", 0, least=0, most=1000),
+            candidates=logprobs or 0,
+        ),
+        truncate=options.flag("truncate"),
+        stream=stream,
+        with_usage=read_stream_options(options, stream=stream),
+        attention=attention,
+    )
+
+
+async def read_prompts(asked: Asked) -> tuple[list[list[int]], list[str]]:
+    """Return the ids and the texts of the prompts: a text, a list of texts, ids, or lists of ids."""
+    options, limits = asked.options, asked.limits
+    given = options.values.get("prompt")
+    if given is None:
+        raise ApiError(400, "prompt: expected a text, or a list of texts", param="prompt", code="invalid_value")
+    if isinstance(given, list) and given and all(isinstance(one, int) for one in given):
+        given = [given]
+    if not isinstance(given, list) or not given or not all(isinstance(one, list) for one in given):
+        texts = options.texts("prompt", most=limits.texts, longest=limits.text)
+        return await asked.encode(texts), texts
+    check_count("prompt", len(given), limits.texts)
+    vocabulary = asked.served.run.tokenizer.vocabulary
+    for row in given:
+        if not row or not all(isinstance(one, int) and not isinstance(one, bool) for one in row):
+            raise options.error("prompt", "expected texts, or lists of token ids", row)
+        if not all(0 <= one < vocabulary for one in row):
+            raise options.error("prompt", f"token ids go from 0 to {vocabulary - 1}", row)
+        if len(row) > limits.text:
+            raise ApiError(413, f"prompt: {len(row):,} ids; {limits.text:,} at most will do", param="prompt")
+    return given, [asked.served.run.tokenizer.decode(row) for row in given]
+
+
+def read_messages(options: Options, longest: int) -> list[dict[str, Any]]:
+    """Return the messages; content in parts is joined, where all of them are text."""
+    given = options.values.get("messages")
+    if not isinstance(given, list) or not given:
+        raise options.error("messages", "expected a list of messages", given)
+    found, size = [], 0
+    for place, one in enumerate(given):
+        if not isinstance(one, dict) or not isinstance(one.get("role"), str):
+            raise options.error("messages", f"the {place + 1}. has no role and content", one)
+        content = one.get("content")
+        if isinstance(content, list):
+            if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+                raise options.error("messages", "content may have parts of the type text only", content)
+            content = "".join(str(part.get("text", "")) for part in content)
+        text = options.item("messages", place, content, longest)
+        size += len(text)
+        found.append({**one, "content": text})
+    check_length("messages", " " * size, longest)
+    return found
+
+
+def read_stops(options: Options) -> tuple[str, ...]:
+    value = options.values.get("stop", [])
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(one, str) and one for one in listed):
+        raise options.error("stop", "expected a text that is not empty, or a list of them", value)
+    if len(listed) > MOST_STOPS:
+        raise options.error("stop", f"{MOST_STOPS} at most will do", len(listed))
+    return tuple(listed)
+
+
+def read_stream_options(options: Options, *, stream: bool) -> bool:
+    """Return whether a stream ends with its usage."""
+    value = options.values.get("stream_options")
+    if value is None:
+        return False
+    if not stream or not isinstance(value, dict) or not set(value) <= {"include_usage", "include_obfuscation"}:
+        raise options.error("stream_options", 'with stream, expected {"include_usage": true}', value)
+    return bool(value.get("include_usage", False))
+
+
+def make_texts(
+    asked: Asked, rows: Sequence[Sequence[int]], wanted: Wanted, max_new: int, framing: Framing
+) -> list[Text]:
+    """Return `best_of` texts for each row; the i-th of all draws from the seed + i."""
+    task = asked.served.task
+    assert isinstance(task, Generate)
+    made = []
+    for place, row in enumerate(row for row in rows for _ in range(wanted.best_of)):
+        method = with_seed(wanted.method, wanted.seed + place)
+        with asked.options.naming("max_tokens"):
+            made.append(continuation(task, row, method, max_new=max_new, framing=framing, cuts=wanted.cuts))
+    return made
+
+
+async def answer(asked: Asked, wanted: Wanted, texts: list[Text], prompts: list[str]) -> Response:
+    """Decode the texts, and return the reply or the stream of it."""
+    memory = sum(asked.served.cache_bytes(text.first, 1) for text in texts)
+    asked.served.worker.check_room(len(texts), memory)
+    if wanted.stream:
+
+        async def produce(out: Outgoing) -> None:
+            with asked.served.worker.taking(len(texts), memory):
+                await stream_choices(asked, wanted, texts, prompts, out)
+
+        return asked.stream(produce)
+
+    async def work() -> dict[str, Any]:
+        with asked.served.worker.taking(len(texts), memory):
+            return await whole_choices(asked, wanted, texts, prompts)
+
+    return await asked.reply(work())
+
+
+async def whole_choices(asked: Asked, wanted: Wanted, texts: list[Text], prompts: list[str]) -> dict[str, Any]:
+    """Return the whole answer."""
+
+    async def write(text: Text) -> Writing:
+        writing = new_writing(text, wanted)
+        async for _ in follow(asked.served, text, writing, each_token=False):
+            pass
+        return writing
+
+    written = await together([write(text) for text in texts])
+    read = sum(text.prompt_tokens for text in texts[:: wanted.best_of])
+    usage = asked.usage(read, sum(len(one.ids) for one in written))
+    choices = []
+    for start in range(0, len(texts), wanted.best_of):
+        group = range(start, start + wanted.best_of)
+        ranked = sorted(group, key=lambda i: -mean(written[i].log_probs)) if wanted.best_of > wanted.n else group
+        for i in ranked[: wanted.n]:
+            choice = make_choice(wanted, len(choices), written[i], prompts[i])
+            if wanted.attention is not None:
+                inputs = trace_inputs(asked, texts[i], written[i])
+                choice["attention"] = await asked.attention(inputs, wanted.attention)
+            choices.append(choice)
+    return {**head(asked, wanted, wanted.form), "choices": choices, "usage": usage, "seed": wanted.seed}
+
+
+def new_writing(text: Text, wanted: Wanted) -> Writing:
+    return Writing(text.tokenizer, text.before, stops=wanted.stops, details=wanted.logprobs is not None)
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / max(1, len(values))
+
+
+def head(asked: Asked, wanted: Wanted, form: str) -> dict[str, Any]:
+    return {
+        "id": wanted.id,
+        "object": form,
+        "created": wanted.created,
+        "model": asked.served.name,
+        "system_fingerprint": asked.served.fingerprint,
+    }
+
+
+def make_choice(wanted: Wanted, index: int, writing: Writing, prompt: str) -> dict[str, Any]:
+    text = prompt + writing.text if wanted.echo else writing.text
+    said: dict[str, Any] = {"text": text}
+    if wanted.is_chat:
+        said = {"message": {"role": "assistant", "content": text, "refusal": None}}
+    logprobs = None if wanted.logprobs is None else tell_logprobs(wanted, writing.written)
+    return {"index": index, **said, "logprobs": logprobs, "finish_reason": writing.finish}
+
+
+def tell_logprobs(wanted: Wanted, tokens: Sequence[WrittenToken]) -> dict[str, Any]:
+    """Return log-probabilities in the form of the address."""
+    if not wanted.is_chat:
+        return {
+            "tokens": [one.text for one in tokens],
+            "token_logprobs": [one.log_prob for one in tokens],
+            "top_logprobs": [dict(one.candidates) for one in tokens] if wanted.logprobs else None,
+            "text_offset": [one.offset for one in tokens],
+        }
+    told = []
+    for one in tokens:
+        top = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in one.candidates]
+        own = {"token": one.text, "logprob": one.log_prob, "bytes": list(one.text.encode())}
+        told.append({**own, "top_logprobs": top})
+    return {"content": told, "refusal": None}
+
+
+def trace_inputs(asked: Asked, text: Text, writing: Writing) -> TraceInputs:
+    """Return the prompt and what was written after it as one text, without the end token."""
+    if len(writing.ids) > text.first.rules.max_new:
+        message = "attention: the text goes past the model's context, so no one pass has all of it; ask for less"
+        raise ApiError(413, message, param="attention", code="attention_too_large")
+    ids = [*text.first.inputs, *(one for one in writing.ids if one not in text.first.rules.end)]
+    return TraceInputs({"decoder": ids}, {"decoder": token_names(text.tokenizer, ids)})
+
+
+async def stream_choices(asked: Asked, wanted: Wanted, texts: list[Text], prompts: list[str], out: Outgoing) -> None:
+    """Put the pieces of every choice as they come, and the usage at the end where it was asked for."""
+    form = "chat.completion.chunk" if wanted.is_chat else wanted.form
+    top = head(asked, wanted, form)
+    seen = []
+
+    def put(index: int, piece: str, writing: Writing, told: int, *, role: bool = False) -> int:
+        """Put a piece with the tokens that it has begun since the last one; return how many have been told."""
+        said: dict[str, Any] = {"text": piece}
+        if wanted.is_chat:
+            first = {"role": "assistant"} if role else {}
+            said = {"delta": {**first, **({"content": piece} if piece or role else {})}}
+        tokens = [one for one in writing.written[told:] if writing.finish or one.offset < writing.stops.sent]
+        logprobs = tell_logprobs(wanted, tokens) if wanted.logprobs is not None and tokens else None
+        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": writing.finish}
+        out.put({**top, "choices": [choice], **({"usage": None} if wanted.with_usage else {})})
+        return told + len(tokens)
+
+    async def write(index: int, text: Text) -> Writing:
+        writing, told, last = new_writing(text, wanted), 0, ""
+        if wanted.is_chat or wanted.echo:
+            put(index, prompts[index] if wanted.echo else "", writing, 0, role=True)
+        async for piece in follow(asked.served, text, writing, each_token=True):
+            if not seen:
+                seen.append(asked.first_token())
+            if writing.finish is None:
+                told = put(index, piece, writing, told)
+            else:
+                last = piece
+        put(index, last, writing, told)
+        return writing
+
+    written = await together([write(i, text) for i, text in enumerate(texts)])
+    usage = asked.usage(sum(text.prompt_tokens for text in texts[:: wanted.best_of]), sum(len(w.ids) for w in written))
+    if wanted.with_usage:
+        out.put({**top, "choices": [], "usage": usage})

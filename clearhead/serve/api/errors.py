@@ -1,0 +1,50 @@
+"""Errors of the API, in OpenAI's form: `{"error": {"message", "type", "param", "code"}}` and a status."""
+
+from typing import final
+
+from starlette.responses import Response
+
+from clearhead.serve.replies import as_json
+
+__all__ = ["ApiError", "error_object", "error_reply"]
+
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+@final
+class ApiError(Exception):
+    """A request that is refused: its status, a message for the client, and the option that is to blame.
+
+    `retry_after` is in seconds; with it the client may send the same request again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code, self.retry_after = status, param, code, retry_after
+
+
+def error_object(error: ApiError) -> dict[str, object]:
+    """Return the body of the reply.
+
+    >>> error_object(ApiError(400, "n: 1 or more", param="n"))["error"]["type"]
+    'invalid_request_error'
+    """
+    kind = TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
+    return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
+
+
+def error_reply(error: ApiError) -> Response:
+    reply = as_json(error_object(error), error.status)
+    if error.retry_after is not None:
+        reply.headers["Retry-After"] = str(error.retry_after)
+    if error.status == 401:
+        reply.headers["WWW-Authenticate"] = "Bearer"
+    return reply

@@ -1,0 +1,130 @@
+"""A request as every address takes it: the run it names, its options, and how its answer is sent."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from clearhead.serve.api.attention import AttentionWanted, attention_of
+from clearhead.serve.api.errors import ApiError
+from clearhead.serve.api.events import EventStream, Producer, answer_in_time
+from clearhead.serve.api.limits import ApiLimits
+from clearhead.serve.api.logs import Logs
+from clearhead.serve.api.metrics import Metrics
+from clearhead.serve.api.options import Options
+from clearhead.serve.api.served import Models, Served
+from clearhead.serve.params import read_json
+from clearhead.serve.replies import as_json
+from clearhead.training.tasks.base import TraceInputs
+
+__all__ = ["Api", "Asked", "Noted"]
+
+LONG = 20_000
+"""Characters from which on a text is tokenised on another thread, so that the event loop goes on."""
+
+
+@final
+@dataclass(kw_only=True)
+class Noted:
+    """What is learned of a request while it is answered, for its line in the log."""
+
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    began: float = field(default_factory=time.perf_counter)
+    model: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Api:
+    """What all addresses share."""
+
+    models: Models
+    limits: ApiLimits
+    metrics: Metrics
+    logs: Logs
+
+    async def ask(self, request: Request, route: str) -> "Asked":
+        """Read a request; ApiError where it is not JSON, or names no run that this address serves."""
+        params = read_json(await request.body())
+        options = Options(params)
+        name = options.values.get("model")
+        if name is not None and not isinstance(name, str):
+            raise options.error("model", "expected the name of a model", name)
+        served = self.models.find(name, route)
+        noted: Noted = request.scope["noted"]
+        noted.model = served.name
+        return Asked(api=self, request=request, options=options, served=served, noted=noted)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request for one run."""
+
+    api: Api
+    request: Request
+    options: Options
+    served: Served
+    noted: Noted
+
+    @property
+    def limits(self) -> ApiLimits:
+        return self.api.limits
+
+    def usage(self, read: int, written: int | None = None) -> dict[str, int]:
+        """Return the tokens that were read and written, and count them."""
+        first = self.noted.prompt_tokens is None
+        self.noted.prompt_tokens, self.noted.completion_tokens = read, written
+        if first:
+            self.api.metrics.count("prompt_tokens_total", read, model=self.served.name)
+            self.api.metrics.count("generated_tokens_total", written or 0, model=self.served.name)
+        found = {"prompt_tokens": read, "total_tokens": read + (written or 0)}
+        return found if written is None else {**found, "completion_tokens": written}
+
+    async def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of texts in the run's input."""
+        tokenizer = self.served.run.tokenizer
+        if len(texts) == 1:  # a batch is spread over the cores, which takes longer than a short text does
+            return await self.apart(texts, lambda one: [tokenizer.encode(one[0])])
+        return await self.apart(texts, tokenizer.encode_batch)
+
+    async def apart(self, texts: list[str], work: Any) -> Any:
+        """Do work on texts, on another thread where they are long."""
+        if sum(map(len, texts)) > LONG:
+            return await asyncio.to_thread(work, texts)
+        return work(texts)
+
+    async def reply(self, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+        """Return the answer as JSON, once it is there."""
+        found = await answer_in_time(self.request.receive, work, self.limits.seconds)
+        return as_json(found)
+
+    def stream(self, produce: Producer) -> Response:
+        """Return the answer as server-sent events."""
+        limits = self.limits
+        return EventStream(produce, seconds=limits.seconds, unread=limits.unread, logs=self.api.logs)
+
+    def first_token(self) -> None:
+        """Note that the first token of a stream has come."""
+        seconds = time.perf_counter() - self.noted.began
+        self.api.metrics.observe("first_token_seconds", seconds, model=self.served.name)
+
+    async def attention(self, asked: TraceInputs, wanted: AttentionWanted) -> dict[str, Any]:
+        """Return the weights of a text, computed by the run's worker."""
+        run, most = self.served.run, self.limits.attention
+        if any(len(ids) > self.served.task.context for ids in asked.ids.values()):
+            message = f"attention: the text is longer than the model's context of {self.served.task.context} tokens"
+            raise ApiError(413, message, param="attention", code="attention_too_large")
+
+        def compute(items: list[TraceInputs]) -> list[dict[str, Any]]:
+            return [attention_of(run, one, wanted, most) for one in items]
+
+        [found] = await self.served.worker.compute(object(), compute, [asked])
+        return found

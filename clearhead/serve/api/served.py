@@ -1,0 +1,178 @@
+"""A run that is served: what was loaded of it, and which addresses it answers at.
+
+Everything is read when the server starts. A run folder that is replaced, or removed, later changes nothing: weights are
+copied out of their file, and the chat template and the names of classes are kept.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast, final
+
+import torch
+
+from clearhead.decoding.continuous import ContinuousBatch
+from clearhead.decoding.request import Model
+from clearhead.decoding.scheduler import Job, OneAtATime, Scheduler
+from clearhead.errors import OptionError
+from clearhead.model.describe import describe
+from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.serve.api.errors import ApiError
+from clearhead.serve.api.limits import ApiLimits
+from clearhead.serve.api.logs import Logs
+from clearhead.serve.api.metrics import Metrics
+from clearhead.serve.api.worker import Worker
+from clearhead.training.run import Run
+from clearhead.training.tasks import Classify, ClassifyPairs, Fill, Generate, Label, Task, Translate
+
+__all__ = ["SLOTS", "Models", "SchedulerOf", "Served", "batched", "names_of", "one_at_a_time"]
+
+SchedulerOf = Callable[[Model, int], Scheduler]
+"""Makes the scheduler of a model, for sequences of up to so many tokens."""
+SLOTS = 32
+"""Sequences of a run that are decoded together."""
+SPARE = 16
+"""Tokens that a model with any number of positions may have past its context: those that a target begins with."""
+
+
+def batched(slots: int = SLOTS) -> SchedulerOf:
+    """Return what decodes jobs together, each joining and leaving the batch at any token."""
+
+    def scheduler(model: Model, context: int) -> Scheduler:
+        # A table of positions sets the limit itself; where there is none, the context does.
+        def limit(part: Decoder | Encoder) -> int | None:
+            position = part.embedding.position
+            return context + SPARE if position is None or position.length is None else None
+
+        if isinstance(model, Decoder):
+            return ContinuousBatch(model, slots=slots, columns=limit(model))
+        reads, writes = limit(model.encoder), limit(model.decoder)
+        return ContinuousBatch(model, slots=slots, columns=writes, source_columns=reads)
+
+    return scheduler
+
+
+def one_at_a_time(model: Model, context: int) -> Scheduler:
+    """Decode one job after another: what batching is compared with."""
+    return OneAtATime(model)
+
+
+@final
+class Served:
+    """A run with its worker, under the name that requests call it by."""
+
+    def __init__(
+        self, name: str, run: Run, scheduler: SchedulerOf, *, limits: ApiLimits, metrics: Metrics, logs: Logs
+    ) -> None:
+        self.name, self.run, self.task = name, run, run.task
+        self.template = run.folder.chat() if isinstance(run.task, Generate) else None
+        self.loaded, self.step = int(time.time()), run.step
+        self.id = run.folder.id()
+        described = describe(cast(Any, run.model), source=1, target=1)
+        self.parameters, self.memory = described.parameters, described.memory(self.dtype)
+        writes = isinstance(run.model, Decoder | EncoderDecoder) and isinstance(run.task, Generate | Translate)
+        model = cast(Model, run.model)
+        self.worker = Worker(
+            name,
+            (lambda: scheduler(model, run.task.context)) if writes else None,
+            limits=limits,
+            metrics=metrics,
+            logs=logs,
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.run.model.parameters()).dtype
+
+    @property
+    def fingerprint(self) -> str:
+        """Return which weights these are: the run's id and the step."""
+        return f"fp_{(self.id or 'none')[:12]}_{self.step}"
+
+    @property
+    def routes(self) -> list[str]:
+        """Return the addresses that it answers at."""
+        return [route for route, serves in SERVES.items() if serves(self)]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what /v1/models says of it."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.loaded,
+            "owned_by": "clearhead",
+            "task": self.task.name,
+            "step": self.step,
+            "fingerprint": self.fingerprint,
+            "parameters": self.parameters,
+            "context": self.task.context,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(next(self.run.model.parameters()).device),
+            "routes": self.routes,
+        }
+
+    def cache_bytes(self, job: Job, width: int) -> int:
+        """Return about how much memory a job's caches take at most, of so many beams."""
+        read = len(job.inputs)
+        held = job.rules.max_new + (read if job.prefix is None else len(job.prefix))
+        source = 0 if job.prefix is None else read
+        return width * (self.memory.fixed + self.memory.token * held) + self.memory.source_token * source
+
+
+def is_of(*tasks: type[Task]) -> Callable[[Served], bool]:
+    return lambda served: isinstance(served.task, tasks)
+
+
+SERVES: dict[str, Callable[[Served], bool]] = {
+    "/v1/translate": is_of(Translate),
+    "/v1/completions": is_of(Generate),
+    "/v1/chat/completions": lambda served: isinstance(served.task, Generate) and served.template is not None,
+    "/v1/classify": is_of(Classify, ClassifyPairs, Label),
+    "/v1/fill": is_of(Fill),
+    "/v1/embeddings": lambda served: isinstance(served.run.model, Encoder),
+    "/v1/answer": lambda served: True,
+}
+"""Which runs an address serves. `/v1/answer` takes a run of any task, one of your own too."""
+
+
+@final
+class Models:
+    """The runs that are served, by name."""
+
+    def __init__(self, models: Sequence[Served]) -> None:
+        self.by_name = {one.name: one for one in models}
+
+    def find(self, name: str | None, route: str) -> Served:
+        """Return the run that a request names; without a name, the only one that this address serves."""
+        if name is None:
+            there = [one for one in self.by_name.values() if route in one.routes]
+            if len(there) == 1:
+                return there[0]
+            message = f"model: several runs are served here, so a request must name one: {', '.join(self.by_name)}"
+            if not there:
+                message = f"no run that is served answers at {route}"
+            raise ApiError(400, message, param="model", code="model_required")
+        found = self.named(name)
+        if route not in found.routes:
+            message = f"{name} was trained to {found.task.name}, and answers at {', '.join(found.routes)}"
+            if route == "/v1/chat/completions" and "/v1/completions" in found.routes:
+                message = f"{name} has no chat template: its model was not trained to talk; use /v1/completions"
+            raise ApiError(400, message, param="model", code="wrong_task")
+        return found
+
+    def named(self, name: str) -> Served:
+        if name not in self.by_name:
+            message = f"there is no model {name[:100]!r}; there are {', '.join(self.by_name)}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return self.by_name[name]
+
+
+def names_of(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """Return what runs are called: by the names that were given, else by their folders."""
+    if names and len(names) != len(runs):
+        raise OptionError(f"name: there are {len(runs)} runs and {len(names)} names; give one for each, or none")
+    found = list(names) or [Path(run.folder.path).resolve().name for run in runs]
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise OptionError(f"two runs are called {twice!r}: give each a --name of its own")
+    return found

@@ -1,0 +1,165 @@
+"""The server of the API: runs and their workers, the app before them, and uvicorn around it."""
+
+import asyncio
+import contextlib
+import functools
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import uvicorn
+
+from clearhead.errors import OptionError
+from clearhead.serve.api.app import State, make_app
+from clearhead.serve.api.limits import ApiLimits
+from clearhead.serve.api.logs import Logs
+from clearhead.serve.api.metrics import Metrics
+from clearhead.serve.api.request import Api
+from clearhead.serve.api.served import Models, SchedulerOf, Served, batched, names_of
+from clearhead.serve.connections import AT_ONCE, Connection, Limits, QuietServer
+from clearhead.serve.guard import Place, check_token
+from clearhead.serve.server import listen
+from clearhead.training.run import Run
+
+__all__ = ["LOOPBACK", "ApiServer", "Tls"]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+KEPT_ALIVE = 30
+"""Seconds for which a connection may be silent between two requests."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Tls:
+    """The files of a certificate, as uvicorn takes them."""
+
+    certificate: Path
+    key: Path | None = None
+
+    def check(self) -> None:
+        """Raise OptionError where they cannot be used, before anything is served."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise OptionError(f"ssl-certfile: {self.certificate} and its key cannot be used ({error})") from None
+
+
+@final
+class ApiServer:
+    """Serves runs. It listens from when it is made; port 0 is any that is free, in `address`.
+
+    `token` None: no token is asked for. Models answer at the names of their folders, or at `names`.
+    `scheduler` decodes the jobs of a run; by default they share a batch.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        *,
+        names: Sequence[str] = (),
+        scheduler: SchedulerOf | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        cors: Sequence[str] = (),
+        tls: Tls | None = None,
+        limits: ApiLimits = ApiLimits(),
+        logs: Logs | None = None,
+        connections: Limits = Limits(connections=1024),
+    ) -> None:
+        if not runs:
+            raise OptionError("there is nothing to serve: give at least one run")
+        if token is not None:
+            check_token(token)
+        if tls is not None:
+            tls.check()
+        self.limits, self.logs, self.metrics, self.state = limits, logs or Logs(), Metrics(), State()
+        self.models = Models(
+            [
+                Served(name, run, scheduler or batched(), limits=limits, metrics=self.metrics, logs=self.logs)
+                for name, run in zip(names_of(runs, names), runs, strict=True)
+            ]
+        )
+        self.socket = listen(host, port)
+        self.place = Place(host=host, port=self.socket.getsockname()[1], token=token or "")
+        self.scheme = "http" if tls is None else "https"
+        api = Api(models=self.models, limits=limits, metrics=self.metrics, logs=self.logs)
+        # Without a token a page of another site must not get here by a name of its own that points to this machine.
+        app = make_app(api, self.state, place=self.place if token is None else None, token=token, cors=tuple(cors))
+        files: dict[str, Any] = {} if tls is None else {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
+        self.draining_since: float | None = None
+        self.uvicorn = QuietServer(
+            uvicorn.Config(
+                self.with_workers(app),
+                loop="asyncio",
+                http=functools.partial(Connection, connections),  # pyright: ignore[reportArgumentType]
+                backlog=AT_ONCE,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=KEPT_ALIVE,
+                timeout_graceful_shutdown=2,
+                **files,
+            ),
+            drained=self.is_drained,
+        )
+
+    @property
+    def address(self) -> str:
+        """Return where it is reached, without a slash at the end."""
+        host = "127.0.0.1" if self.place.everywhere else self.place.host
+        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{self.place.port}"
+
+    def run(self) -> None:
+        """Serve until told to stop, by SIGTERM, Ctrl-C or `stop`."""
+        with contextlib.suppress(KeyboardInterrupt), self.socket:
+            self.uvicorn.run(sockets=[self.socket])
+
+    def stop(self) -> None:
+        """Stop taking requests, from another thread; those under way may end within the time of the drain."""
+        self.uvicorn.signalled = True
+
+    def is_drained(self) -> bool:
+        """Return whether the server may end: nothing is under way any more, or the time for it is over."""
+        if self.draining_since is None:
+            self.draining_since, self.state.draining = time.monotonic(), True
+            self.logs.event("draining", running=self.state.running, seconds=self.limits.drain)
+        over = time.monotonic() - self.draining_since > self.limits.drain
+        if over and self.state.running:
+            self.logs.event("drain_over", running=self.state.running)
+        return over or not self.state.running
+
+    def with_workers(self, app: Any) -> Any:
+        """Return the app with the workers started before its first request, and closed after its last."""
+
+        async def whole(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "lifespan":
+                await app(scope, receive, send)
+                return
+            await receive()
+            for one in self.models.by_name.values():
+                one.worker.start()
+            await send({"type": "lifespan.startup.complete"})
+            warming = asyncio.ensure_future(self.warm_up())
+            await receive()
+            warming.cancel()
+            for one in self.models.by_name.values():
+                one.worker.close()
+            self.logs.event("stopped")
+            await send({"type": "lifespan.shutdown.complete"})
+
+        return whole
+
+    async def warm_up(self) -> None:
+        """Have every worker say that it runs; then requests are taken."""
+        for one in self.models.by_name.values():
+            await one.worker.compute(object(), lambda items: items, [None])
+        self.state.ready = True
+        self.logs.event("ready", models=list(self.models.by_name), address=self.address)

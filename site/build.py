@@ -1,0 +1,172 @@
+"""Builds the site of the guide, the API reference, the decisions, and the demo's model on the front page.
+
+    python site/build.py                       # trains the demo first, unless runs/demo is there
+    python site/build.py --run RUN --out FOLDER
+
+The pages are those of the repository, in the same tree, so that their links hold on the site as they do there. Around
+them come a front page, an API reference made from docstrings, the notebooks as pages, and the menu, which follows
+docs/README.md. Sphinx makes the site, with warnings as errors: a link that leads nowhere is one.
+"""
+
+import argparse
+import inspect
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import clearhead as ch
+
+__all__ = ["assemble", "build", "notebook_page"]
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+FOLDERS = ("docs/decisions", "docs/releases", "docs/figures")
+PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "benchmarks/README.md")
+SECTION = re.compile(r"^\*\*(\w[\w ]*)\*\*$(.*?)(?=^\*\*|\Z)", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"^- \[[^\]]+\]\(([\w/.-]+)\)", re.MULTILINE)
+MODULES = {"similarity", "weighting", "masks", "positions", "presets", "craft", "model", "rasp", "training"}
+"""Public names that are modules: each has a page of its own."""
+
+
+def assemble(folder: Path, live: Path) -> None:
+    """Put together what Sphinx reads: pages of the repository, generated pages, and the live page as it is."""
+    shutil.copytree(HERE / "_static", folder / "_static")
+    shutil.copy(HERE / "conf.py", folder / "conf.py")
+    (folder / "live").mkdir()
+    shutil.copy(live, folder / "live/live.html")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name)
+    for path in [*(ROOT / name for name in PAGES), *(ROOT / "docs").glob("*.md")]:
+        target = folder / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    write_decisions(folder / "docs")
+    write_notebooks(folder / "notebooks")
+    write_api(folder / "api")
+    write_front(folder)
+
+
+def write_decisions(docs: Path) -> None:
+    """Write a page that lists the decisions, to which the guide's link to their folder leads."""
+    listed = [
+        (path, re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE))
+        for path in sorted((docs / "decisions").glob("0*.md"))
+    ]
+    lines = [f"- [{title[1] if title else path.stem}]({path.name})" for path, title in listed]
+    text = "# Decisions\n\nChoices that were not obvious, with what was tried and did not work.\n\n" + "\n".join(lines)
+    tree = "\n\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+    (docs / "decisions/index.md").write_text(text + tree, encoding="utf-8")
+    for page in docs.glob("*.md"):
+        said = page.read_text(encoding="utf-8")
+        page.write_text(said.replace("(decisions/)", "(decisions/index.md)"), encoding="utf-8")
+
+
+def write_notebooks(folder: Path) -> None:
+    """Write each notebook as a page, with the file itself to download."""
+    folder.mkdir()
+    index = (ROOT / "notebooks/README.md").read_text(encoding="utf-8").replace(".ipynb)", ".md)")
+    tree = "\n```{toctree}\n:hidden:\n:glob:\n\n[a-z]*\n```\n"
+    (folder / "README.md").write_text(index + tree, encoding="utf-8")
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        shutil.copy(path, folder / path.name)
+        (folder / f"{path.stem}.md").write_text(notebook_page(path), encoding="utf-8")
+
+
+def notebook_page(path: Path) -> str:
+    """Return a notebook as Markdown, under its heading a link to the file."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    heading, _, rest = parts[0].partition("\n")
+    return "\n\n".join([heading, f"{{download}}`The notebook <{path.name}>`", rest.strip(), *parts[1:]]) + "\n"
+
+
+def write_api(folder: Path) -> None:
+    """Write a page for the names of `clearhead`, and one for each of its public modules, all from docstrings."""
+    folder.mkdir()
+    shown: dict[int, str] = {}
+    for name in ("clearhead", *sorted(MODULES)):
+        module = ch if name == "clearhead" else getattr(ch, name)
+        parts = [f"# {'clearhead' if module is ch else f'clearhead.{name}'}", inspect.cleandoc(module.__doc__ or "")]
+        parts += [entry(module, one, shown) for one in sorted(set(module.__all__) - MODULES)]
+        (folder / f"{name}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    tree = "\n".join(["clearhead", *sorted(MODULES)])
+    text = (
+        "# API\n\nThe public names, from their docstrings. What they promise: [what is stable](../docs/stability.md).\n"
+    )
+    (folder / "index.md").write_text(f"{text}\n```{{toctree}}\n\n{tree}\n```\n", encoding="utf-8")
+
+
+def entry(module: ModuleType, name: str, shown: dict[int, str]) -> str:
+    """Return how a page shows a name: by autodoc, or by a line where it is a table, or has its place elsewhere."""
+    value = getattr(module, name)
+    if isinstance(value, ModuleType):
+        return f"**{name}** is the module `{value.__name__}`."
+    if isinstance(value, Mapping):
+        return f"**{name}** is a table of {len(value)}: {', '.join(f'`{one}`' for one in value)}."
+    if not callable(value):
+        return f"**{name}**: {inspect.cleandoc(type(value).__doc__ or '')}"
+    if (before := shown.setdefault(id(value), f"{module.__name__}.{name}")) != f"{module.__name__}.{name}":
+        return f"**{name}** is `{before}`."
+    kind, more = ("autoclass", "\n   :members:") if inspect.isclass(value) else ("autofunction", "")
+    return f"```{{eval-rst}}\n.. {kind}:: {module.__name__}.{name}{more}\n```"
+
+
+def write_front(folder: Path) -> None:
+    """Write the front page, with the menu: the sections of docs/README.md, then what is beside the guide."""
+    guide = (folder / "docs/README.md").read_text(encoding="utf-8")
+    trees = [toctree(title, [f"docs/{page}" for page in LINK.findall(text)]) for title, text in SECTION.findall(guide)]
+    rest = [
+        "api/index",
+        "notebooks/README",
+        "benchmarks/README",
+        "docs/releases/0.2.0",
+        *(name[:-3] for name in PAGES[:4]),
+    ]
+    trees.append(toctree("Reference", ["docs/README", *rest]))
+    text = (HERE / "index.md").read_text(encoding="utf-8")
+    (folder / "index.md").write_text("\n".join([text, *trees]), encoding="utf-8")
+
+
+def toctree(caption: str, pages: list[str]) -> str:
+    listed = "\n".join(page.removesuffix(".md") for page in pages)
+    return f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+
+
+def build(run: Path, out: Path) -> None:
+    """Build the site into a folder, which is emptied; SystemExit where Sphinx has something to complain of."""
+    with tempfile.TemporaryDirectory() as temporary:
+        live, source = Path(temporary) / "live.html", Path(temporary) / "source"
+        source.mkdir()
+        subprocess.run([sys.executable, "-m", "clearhead", "page", str(run), "-o", str(live)], check=True)
+        assemble(source, live)
+        shutil.rmtree(out, ignore_errors=True)
+        sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--builder", "html", "--fail-on-warning", "--keep-going"]
+        done = subprocess.run([*sphinx, str(source), str(out)], check=False)
+        if done.returncode:
+            raise SystemExit("the site has faults: they are above")
+    for left in (out / ".doctrees", out / ".buildinfo"):
+        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+
+
+def main() -> None:
+    """Train the demo if there is none, build, and print where the site is."""
+    parser = argparse.ArgumentParser(description="Build the site.")
+    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="run of the live page (runs/demo)")
+    parser.add_argument("--out", type=Path, default=Path("build/site"), help="folder of the site (build/site)")
+    asked = parser.parse_args()
+    if not (asked.run / "evaluation.json").exists():
+        subprocess.run([sys.executable, "-m", "clearhead", "demo", "--folder", str(asked.run)], check=True)
+    build(asked.run, asked.out)
+    print(f"{asked.out}/index.html: {len(list(asked.out.rglob('*.html')))} pages")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""`clearhead serve`: an address, a server behind it, and an end by SIGTERM once what is under way is answered."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from clearhead.cli import run
+from clearhead.serve.api import server
+
+ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)\n")
+TOKEN = "kepler-school-lesson-7"
+
+
+@pytest.mark.slow
+def test_it_serves_until_sigterm_and_answers_what_is_under_way(stretch):
+    """In a process of its own, as under systemd."""
+    script = f"from clearhead.cli import main; main(['serve', {str(stretch.folder.path)!r}, '--port', '0', "
+    script += "'--name', 'text', '--log-format', 'json'])"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CLEARHEAD_TOKEN": TOKEN}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        found = ADDRESS.fullmatch(process.stdout.readline())
+        assert found, process.stderr.read()
+        assert json.loads(process.stderr.readline())["event"] == "ready"
+        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=300)
+        body = json.dumps({"prompt": "the", "max_tokens": 600, "temperature": 0, "stream": True})
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+        connection.request("POST", "/v1/completions", body, headers)
+        reply = connection.getresponse()
+        assert (reply.status, reply.readline()[:6]) == (200, b"data: ")
+        process.send_signal(signal.SIGTERM)
+        rest = reply.read()
+        assert rest.endswith(b"data: [DONE]\n\n")
+        connection.close()
+        out, err = process.communicate(timeout=300)
+    events = [json.loads(line)["event"] for line in err.splitlines()]
+    assert (process.returncode, out) == (0, "")
+    assert events == ["draining", "request", "stopped"]
+
+
+@pytest.fixture
+def unserved(monkeypatch):
+    """Servers that end at once, and how they were made."""
+    made = []
+    monkeypatch.setattr(server.ApiServer, "run", lambda self: (made.append(self), self.socket.close()))
+    return made
+
+
+@pytest.fixture
+def command(capsys, plain_terminal, unserved):
+    def ran(*args):
+        code = run(["serve", *map(str, args)])
+        return code, *capsys.readouterr()
+
+    return ran
+
+
+def test_elsewhere_than_loopback_a_token_is_missed_loudly(command, classifier, unserved, tmp_path):
+    path = classifier.folder.path
+    code, out, err = command(path, "--host", "0.0.0.0", "--port", 0)
+    assert (code, out.startswith("http://127.0.0.1:")) == (0, True)
+    assert "WITHOUT A TOKEN" in err
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    for given in (("--token", TOKEN), ("--token-file", token)):
+        assert command(path, "--host", "0.0.0.0", "--port", 0, *given)[2] == ""
+    assert [one.place.token for one in unserved] == ["", TOKEN, TOKEN]
+
+
+def test_limits_and_names_reach_the_server(command, classifier, translator, unserved):
+    paths = classifier.folder.path, translator.folder.path
+    names = ("--name", "classes", "--name", "words")
+    assert command(*paths, *names, "--port", 0, "--queue", 7, "--memory", 9, "--slots", 3, "--drain-seconds", 1)[0] == 0
+    [made] = unserved
+    assert list(made.models.by_name) == ["classes", "words"]
+    assert (made.limits.queue, made.limits.memory, made.limits.drain) == (7, 9_000_000, 1.0)
+    assert made.models.by_name["words"].worker.scheduler.slots == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--token", "short"), 1, "it needs 16 characters at least"),
+        (("--token-file", "nowhere"), 1, "--token-file: nowhere cannot be read"),
+        (("--token", TOKEN, "--token-file", "x"), 2, "leave one of them out"),
+        (("--ssl-keyfile", "x"), 2, "add --ssl-certfile"),
+        (("--name", "a", "--name", "b"), 1, "1 runs and 2 names"),
+        (("--queue", "0"), 2, "--queue"),
+        (("--log-format", "xml"), 2, "--log-format"),
+    ],
+)
+def test_wrong_options_are_told_in_a_line(command, classifier, options, code, said):
+    found, _, err = command(classifier.folder.path, "--port", 0, *options)
+    assert (found, said in err) == (code, True), err
+    assert len(err.splitlines()) <= 3
+
+
+def test_a_folder_that_is_no_run_is_told(command, tmp_path):
+    code, _, err = command(tmp_path, "--port", 0)
+    assert code == 1
+    assert str(tmp_path) in err

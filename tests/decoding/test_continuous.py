@@ -1,0 +1,209 @@
+"""Continuous and static batches: every job gets what it gets alone, whoever else is there and whenever it comes."""
+
+import random
+
+import pytest
+import torch
+
+from clearhead.decoding import Beam, Greedy, Rules, Sample
+from clearhead.decoding.continuous import ContinuousBatch, StaticBatch
+from clearhead.decoding.scheduler import Chosen, Finished, Job
+from clearhead.errors import OptionError
+from clearhead.model import presets
+from tests.covering import few
+from tests.decoding.models import VOCABULARY, build, models
+from tests.decoding.serving import decode, draw_job, unlike_alone
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+RULES = Rules(max_new=4)
+
+
+@pytest.fixture
+def decoder():
+    torch.manual_seed(3)
+    return presets.gpt2("tiny", vocabulary=20).build().eval()
+
+
+@pytest.fixture
+def translator():
+    torch.manual_seed(3)
+    return presets.tiny(vocabulary=20).build().eval()
+
+
+def check_model(choices, seed: int) -> list[str]:
+    model, draw = build(choices), random.Random(seed)
+    encoder = hasattr(model, "encoder")
+    scheduler = ContinuousBatch(
+        model,
+        slots=5,
+        columns=40,
+        source_columns=40 if encoder else None,
+        prompt_tokens=draw.choice((3, 8, 64)),
+        shapes=draw.choice(("fixed", "buckets")),
+    )
+    jobs = [draw_job(draw, VOCABULARY, encoder=encoder) for _ in range(7)]
+    found = decode(scheduler, jobs, draw, cancelled=(1, 4))
+    pairs = [(job, hypotheses) for job, hypotheses in zip(jobs, found, strict=True) if hypotheses is not None]
+    return [told for job, hypotheses in pairs for told in unlike_alone(model, job, hypotheses)]
+
+
+@pytest.mark.parametrize("place", few(list(range(24)), 8))
+def test_every_kind_of_model_gives_what_generate_gives(place):
+    assert check_model(models()[place], place) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", range(len(models())))
+def test_every_pair_of_parts_gives_what_generate_gives(place):
+    assert check_model(models()[place], place + 1000) == []
+
+
+@pytest.mark.parametrize("kind", [ContinuousBatch, StaticBatch])
+@pytest.mark.parametrize("shapes", ["buckets", "fixed"])
+def test_mixed_jobs_get_what_generate_gives(kind, shapes, translator):
+    model, draw = translator.double(), random.Random(5)
+    jobs = [draw_job(draw, 20, encoder=True) for _ in range(12)]
+    scheduler = kind(model, slots=6, columns=16, source_columns=16, shapes=shapes)
+    found = decode(scheduler, jobs, draw)
+    assert [told for job, one in zip(jobs, found, strict=True) for told in unlike_alone(model, job, one)] == []
+    assert scheduler.rows_in_use == 0
+    assert scheduler.counts.finished == 12
+
+
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", ["decoder", "translator"])
+def test_with_fixed_shapes_bits_do_not_depend_on_neighbours_slots_or_times(name, threads, request):
+    model, draw = request.getfixturevalue(name), random.Random(1)
+    jobs = [draw_job(draw, 20, encoder=name == "translator") for _ in range(5)]
+    torch.set_num_threads(threads)
+
+    def engine():
+        return ContinuousBatch(
+            model, slots=7, columns=21, source_columns=13 if name == "translator" else None, shapes="fixed"
+        )
+
+    alone = {job: decode(engine(), [job])[0] for job in jobs}
+    for seed in range(2):
+        shuffled = jobs + [draw_job(draw, 20, encoder=name == "translator") for _ in range(5)]
+        draw.shuffle(shuffled)
+        found = decode(engine(), shuffled, random.Random(seed))
+        for job, hypotheses in zip(shuffled, found, strict=True):
+            assert job not in alone or hypotheses == alone[job]
+
+
+def test_jobs_join_in_the_order_they_came(decoder):
+    scheduler = ContinuousBatch(decoder, slots=3)
+    jobs = [
+        Job(inputs=(1,), rules=Rules(max_new=3)),
+        Job(inputs=(2,), rules=RULES, method=Beam(width=3)),  # waits for three slots, and the next wait for it
+        Job(inputs=(3,), rules=Rules(max_new=1)),
+        Job(inputs=(4,), rules=Rules(max_new=1)),
+    ]
+    tickets = [scheduler.add(job) for job in jobs]
+    order = [event.ticket for _ in range(20) for event in scheduler.step() if isinstance(event, Finished)]
+    assert order == tickets
+    assert not scheduler.busy
+
+
+def test_a_job_joins_while_others_run_and_a_static_batch_lets_it_wait(decoder):
+    last = {}
+    for kind in (ContinuousBatch, StaticBatch):
+        scheduler = kind(decoder, slots=2)
+        for n in (6, 2, 1):
+            scheduler.add(Job(inputs=(1, 2), rules=Rules(max_new=n)))
+        events = [(step, event) for step in range(9) for event in scheduler.step()]
+        last[kind] = max(step for step, event in events if isinstance(event, Finished) and event.ticket == 3)
+    assert last == {ContinuousBatch: 2, StaticBatch: 6}
+
+
+def test_a_long_prompt_is_read_between_the_steps_of_others(decoder):
+    scheduler = ContinuousBatch(decoder.double(), slots=2, prompt_tokens=4)
+    scheduler.add(Job(inputs=(1,), rules=Rules(max_new=12)))
+    scheduler.step()
+    job = Job(inputs=tuple(range(19)), rules=RULES)
+    ticket = scheduler.add(job)
+    steps, read = [], scheduler.counts.prompt_tokens
+    for _ in range(12):
+        events = scheduler.step()
+        assert scheduler.counts.prompt_tokens - read <= 4
+        read = scheduler.counts.prompt_tokens
+        steps.append({event.ticket for event in events})
+    assert all(1 in step for step in steps[:11]), "nobody waits for the whole prompt"
+    assert min(place for place, step in enumerate(steps) if ticket in step) == 4  # 18 tokens before the last, in pieces
+    assert unlike_alone(decoder, job, decode(ContinuousBatch(decoder, slots=2, prompt_tokens=4), [job])[0]) == []
+
+
+@pytest.mark.parametrize("state", ["waiting", "being read", "running", "a beam", "done"])
+def test_a_cancelled_job_frees_its_rows_at_once(state, decoder):
+    scheduler = ContinuousBatch(decoder, slots=4, prompt_tokens=4)
+    other = scheduler.add(Job(inputs=(5,), rules=Rules(max_new=6)))
+    method = Beam(width=3) if state == "a beam" else Greedy()
+    prompt = tuple(range(14)) if state == "being read" else (7, 8)
+    ticket = scheduler.add(Job(inputs=prompt, rules=Rules(max_new=1 if state == "done" else 5), method=method))
+    events = [event for _ in range(0 if state == "waiting" else 2) for event in scheduler.step()]
+    scheduler.cancel(ticket)
+    scheduler.cancel(ticket)
+    assert scheduler.waiting == (1 if state == "waiting" else 0)
+    assert scheduler.rows_in_use == (0 if state == "waiting" else 1)
+    while scheduler.busy:
+        after = scheduler.step()
+        assert ticket not in {event.ticket for event in after}
+        events += after
+    assert sum(isinstance(event, Chosen) and event.ticket == other for event in events) == 6
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        (
+            Job(inputs=(1,), prefix=(1,), rules=RULES, method=Beam(width=5)),
+            "a beam of 5 rows does not fit into 4 slots",
+        ),
+        (Job(inputs=(1,), prefix=(1, 2, 3), rules=Rules(max_new=7)), "take 9 columns of the cache, and it has 8"),
+        (Job(inputs=(1,) * 7, prefix=(1,), rules=RULES), "the input has 7 tokens, and there is memory for 6"),
+        (Job(inputs=(), prefix=(1,), rules=RULES), "is empty"),
+        (Job(inputs=(1,), rules=RULES), "give prefix"),
+        (Job(inputs=(99,), prefix=(1,), rules=RULES), "there is 99"),
+        (Job(inputs=(1,), prefix=(1,), rules=RULES, method=Sample(seeds=(1, 2))), "2 seeds"),
+        (Job(inputs=(1,), prefix=(1,), rules=RULES, candidates=-1), "0 or more"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_job_that_can_never_fit_is_refused_when_it_comes(job, why, translator):
+    scheduler = ContinuousBatch(translator, slots=4, columns=8, source_columns=6)
+    with pytest.raises(OptionError, match=why):
+        scheduler.add(job)
+    assert not scheduler.busy
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"slots": 0}, "slots must be 1 or more"),
+        ({"columns": 0}, "columns must be 1 or more"),
+        ({"prompt_tokens": 0}, "prompt_tokens must be 1 or more"),
+        ({"shapes": "some"}, "shapes must be one of buckets, fixed"),
+    ],
+)
+def test_wrong_options_are_refused(options, why, decoder):
+    with pytest.raises(OptionError, match=why):
+        ContinuousBatch(decoder, **options)
+
+
+def test_rows_are_packed_when_few_are_left(decoder):
+    model = decoder.double()
+    scheduler = ContinuousBatch(model, slots=16)
+    jobs = [Job(inputs=(token, 3), rules=Rules(max_new=2 if token < 15 else 12)) for token in range(16)]
+    found = decode(scheduler, jobs)
+    assert scheduler.counts.row_steps == 2 * 16 + 10 * 1
+    assert [told for job, one in zip(jobs, found, strict=True) for told in unlike_alone(model, job, one)] == []
+
+
+def test_a_model_in_training_is_switched_to_eval_mode(decoder):
+    decoder.train()
+    scheduler = ContinuousBatch(decoder, slots=2)
+    assert not decoder.training
+    decoder.train()
+    decode(scheduler, [Job(inputs=(1,), rules=RULES)])
+    assert not any(module.training for module in decoder.modules())

@@ -1,0 +1,67 @@
+"""Every notebook runs from top to bottom and shows its pages; what is committed is clean, and starts with Colab's."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.notebooks.running import NotebookError, cells, run_notebook
+from tests.registering import registry_restored
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+PAGES = {"look-into-a-model": 2, "your-own-attention": 2, "text-to-translator": 1, "a-head-by-hand": 1}
+"""How many pages of weights each of them shows."""
+each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+@pytest.fixture
+def registry():
+    """A notebook may register a part; the next test does not see it."""
+    import clearhead.training  # noqa: F401  # Clearhead's own parts are registered before, not meanwhile
+
+    with registry_restored():
+        yield
+
+
+@each
+@pytest.mark.slow
+@pytest.mark.plain
+@pytest.mark.usefixtures("registry", "one_thread")
+@pytest.mark.parametrize("length", ["short", pytest.param("whole", marks=pytest.mark.thorough)])
+def test_every_cell_runs_and_the_pages_appear(path, length, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.delenv("CLEARHEAD_SHORT", raising=False)
+    if length == "short":
+        monkeypatch.setenv("CLEARHEAD_SHORT", "1")
+    shown = run_notebook(path)
+    assert len(shown.pages) == PAGES[path.stem]
+    assert all("<iframe" in page for page in shown.pages)
+    assert shown.printed
+
+
+def test_there_are_four():
+    assert {path.stem for path in NOTEBOOKS} == set(PAGES)
+    index = (NOTEBOOKS[0].parent / "README.md").read_text(encoding="utf-8")
+    assert [path.name for path in NOTEBOOKS if f"({path.name})" not in index] == []
+
+
+@each
+def test_what_is_committed_has_no_outputs_and_installs_itself_on_colab(path):
+    found = json.loads(path.read_text(encoding="utf-8"))
+    code = [cell for cell in found["cells"] if cell["cell_type"] == "code"]
+    assert [cell for cell in code if cell["outputs"] or cell["execution_count"] is not None] == []
+    assert found["cells"][0]["source"][0].startswith("# ")
+    assert '"google.colab" in sys.modules' in cells(path)[0]
+    assert '"clearhead[demo]"' in cells(path)[0]
+    assert path.stat().st_size < 50_000
+
+
+def test_a_cell_that_fails_is_named(tmp_path):
+    path = tmp_path / "broken.ipynb"
+    sources = (["x = 1\n", "x"], ["print(x)\n", "x / 0"])
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": source} for source in sources]}))
+    with pytest.raises(NotebookError, match=r"broken\.ipynb, cell 2: ZeroDivisionError"):
+        run_notebook(path)

@@ -1,0 +1,124 @@
+"""The wheel, installed into an empty environment away from the source: what is in it, and that it works there."""
+
+import json
+import re
+import signal
+import subprocess
+import urllib.request
+from importlib.metadata import Distribution
+from zipfile import ZipFile
+
+import pytest
+
+from release.wheel import build_wheel, stray_files, table_of_files
+from tests.once import made_once
+from tests.packaging.environment import Environment, create_environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.plain]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = made_once(tmp_path_factory, "wheel", build_wheel)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory, wheel):
+    folder = made_once(tmp_path_factory, "installed", lambda home: create_environment(home, wheel))
+    return Environment(folder)
+
+
+@pytest.fixture(scope="module")
+def demo(environment):
+    """What a short demo says, trained in the environment with what its extra brings; without matplotlib."""
+    environment.link("num2words")
+    printed = environment.run("clearhead", "demo", "--steps", "2", "--json")
+    return json.JSONDecoder().raw_decode(printed)[0]  # the log on stderr comes after it
+
+
+def test_it_has_the_page_and_nothing_that_does_not_belong(wheel):
+    assert stray_files(wheel) == []
+    with ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert [name for name in names if re.search(r"test|node_modules|\.(ts|svelte|map)$", name)] == []
+    assert {"clearhead/serve/static/live.html", "clearhead/py.typed"} <= set(names)
+    assert table_of_files(wheel).startswith(f"{wheel.name}: ")
+
+
+def test_a_file_that_does_not_belong_is_found(tmp_path):
+    strays = {"clearhead/notes.md", "tests/test_a.py", "web/src/App.svelte", "clearhead/serve/static/assets/a.js.map"}
+    with ZipFile(tmp_path / "bad.whl", "w") as archive:
+        for name in ("clearhead/serve/static/index.html", *strays):
+            archive.writestr(name, "")
+    missing = {"clearhead/serve/static/live.html", "clearhead/serve/static/page.html"}
+    assert set(stray_files(tmp_path / "bad.whl")) == strays | missing
+
+
+def test_its_metadata_says_what_a_registry_shows(environment):
+    (info,) = environment.packages.glob("clearhead-*.dist-info")
+    said = Distribution.at(info).metadata
+    assert {"demo", "plots", "export", "parquet", "tensorboard"} <= set(said.get_all("Provides-Extra") or ())
+    found = said.get_all("Classifier") or []
+    assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)} <= set(found)
+    assert {"Operating System :: MacOS", "Operating System :: Microsoft :: Windows"} <= set(found)
+    assert {one.partition(",")[0] for one in said.get_all("Project-URL") or ()} >= {"Documentation", "Changelog"}
+
+
+# Before any test that asks for `demo`, which brings num2words.
+def test_the_demo_says_which_extra_is_missing(environment):
+    said = environment.run("clearhead", "demo", code=1)
+    assert "pip install 'clearhead[demo]'" in " ".join(said.split())
+    assert "Traceback" not in said
+    assert not (environment.work / "runs").exists()
+
+
+def test_the_demo_trains_and_writes_its_pages(environment, demo):
+    assert demo["evaluation"]["steps"] == 2
+    for page in ("page", "live_page"):
+        assert "<title>" in (environment.work / demo[page]).read_text(encoding="utf-8")[:3000]
+    assert not (environment.work / "runs/demo/curves.svg").exists()  # there is no matplotlib
+
+
+@pytest.mark.usefixtures("demo")
+def test_a_trace_is_the_wheels(environment):
+    code = (
+        "import clearhead as ch; run = ch.load('runs/demo'); trace = ch.trace(run, 'zweiundvierzig');"
+        "print(tuple(trace.decoder[1].cross.head[0].weight.shape)); print(ch.__file__);"
+        "print('<iframe' in trace.show()._repr_html_())"
+    )
+    shape, file, shown = environment.run("python", "-c", code).splitlines()
+    assert re.fullmatch(r"\(\d+, \d+\)", shape)
+    assert file.startswith(str(environment.packages))
+    assert shown == "True"
+
+
+@pytest.mark.usefixtures("demo")
+def test_look_answers_over_http(environment):
+    command = environment.command("clearhead", "look", "runs/demo", "--no-open", "--device", "cpu")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, cwd=environment.work, env=environment.variables()) as server:
+        assert server.stdout is not None
+        try:
+            home = server.stdout.readline().strip()
+            assert home.startswith("http://127.0.0.1:")
+            with urllib.request.urlopen(home) as answer:
+                assert "<title>" in answer.read().decode()
+            asked = urllib.request.Request(
+                f"{home}api/trace", b'{"source": "vierundzwanzig"}', {"Content-Type": "application/json"}
+            )
+            with urllib.request.urlopen(asked) as answer:
+                assert "vierundzwanzig" in answer.read().decode()
+        finally:
+            server.send_signal(signal.SIGINT)
+            _, complaints = server.communicate()
+    assert (server.returncode, complaints) == (0, "")
+
+
+def test_a_small_training_works_without_the_extras_and_says_so(environment):
+    (environment.work / "lines.txt").write_text("one two three four five\n" * 60, encoding="utf-8")
+    options = ("--task", "generate", "--text", "lines.txt", "--steps", "2", "--size", "100k", "--context", "16")
+    said = environment.run("clearhead", "train", "runs/small", *options, "--device", "cpu")
+    assert "curves.svg is not drawn" in said
+    assert "pip install 'clearhead[plots]'" in said
+    assert {path.name for path in (environment.work / "runs/small").iterdir()} >= {"model.json", "evaluation.json"}
