@@ -47,7 +47,7 @@ VERBS = {
 """Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""
 ELSEWHERE = {"import": ("import_model", "import_run")}
 """Module and function of a verb whose name Python keeps for itself."""
-SECTIONED = ("train", "compare", "generate", "evaluate", "serve")
+SECTIONED = ("train", "compare", "generate", "evaluate", "describe", "serve")
 """Verbs with so many options that their help has sections."""
 
 

@@ -62,7 +62,10 @@ class TrainState:
         self.parallel = Alone(Processes()) if parallel is None else parallel
         self.bfloat16 = machine.precision == "bfloat16"
         # A part of the user's own may make float32 numbers in between: there autocast decides at every operation.
-        self.rounds = self.bfloat16 and is_built_in(model, task)
+        # So it does with activation checkpointing, which computes again when copies of the weights are gone; what FSDP
+        # gathers comes back.
+        kept = self.parallel.shards or not machine.activation_checkpointing
+        self.rounds = self.bfloat16 and kept and is_built_in(model, task)
         dtype = torch.bfloat16 if self.rounds else None
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
         self.loss_module = BatchLoss(model, task, optimizer)

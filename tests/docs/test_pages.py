@@ -22,9 +22,9 @@ def write(folder: Path, text: str) -> Path:
     return page
 
 
-LONG = ("export",)
-"""Pages that take more than a minute, and whose every step has tests of its own (here tests/interop/export and
-tests/plain/test_export_graphs.py). Their commands are held to the options there are, below.
+LONG = ("export", "scaling")
+"""Pages that take more than a minute, and whose every step has tests of its own (here tests/interop/export,
+tests/plain/test_export_graphs.py and tests/cli/test_scaling_page.py). Their commands are held to the options there are.
 """
 
 
