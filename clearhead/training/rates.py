@@ -72,7 +72,7 @@ def quickest(run: Callable[[], object], device: torch.device) -> float:
 def measure_link(processes: int = 2) -> tuple[float, float]:
     """Return the GB/s that each of some processes sends in a gloo all-reduce, and the microseconds of a small one."""
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(time_sums, (processes, folder), nprocs=processes)
+        torch.multiprocessing.spawn(time_sums, (processes, folder), nprocs=processes)  # pyright: ignore[reportPrivateImportUsage]
         large, small = map(float, (Path(folder) / "seconds").read_text(encoding="ascii").split())
     sent = 2 * (processes - 1) / processes * SENT
     return sent / max(large - small, 1e-9) / 1e9, 1e6 * small / (2 * (processes - 1))
@@ -81,7 +81,7 @@ def measure_link(processes: int = 2) -> tuple[float, float]:
 def time_sums(rank: int, processes: int, folder: str) -> None:
     """Time a large and a small all-reduce; rank 0 writes both."""
     torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", processes)
+    store = dist.FileStore(f"{folder}/store", processes)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=processes, timeout=timedelta(minutes=2))
     sums = [torch.ones(SENT // 4), torch.ones(1)]
     seconds = [quickest(lambda one=one: dist.all_reduce(one.zero_()), torch.device("cpu")) for one in sums]

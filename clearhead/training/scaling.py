@@ -160,11 +160,11 @@ class Workload:
 
     @functools.cached_property
     def parameters(self) -> int:
-        return sum(unit.count for unit in self.units)
+        return sum(unit.size for unit in self.units)
 
     @functools.cached_property
     def trained(self) -> int:
-        return sum(one.count for unit in self.units for one in unit.shapes if one.trained)
+        return sum(one.size for unit in self.units for one in unit.shapes if one.trained)
 
     @functools.cached_property
     def forward_flops(self) -> tuple[int, int]:
@@ -332,9 +332,9 @@ class Job:
         """
         item = 2 if self.workload.bfloat16 else 4
         root, *blocks = self.workload.units
-        largest = max(blocks or [Unit("none", ())], key=lambda one: one.count)
+        largest = max(blocks or [Unit("none", ())], key=lambda one: one.size)
         flat = largest.gathered(self.gpus)
-        return item * (root.count + 2 * largest.count), item * (flat + largest.count) + 4 * flat
+        return item * (root.size + 2 * largest.size), item * (flat + largest.size) + 4 * flat
 
     def communication(self, form: Form, passes: int) -> Communication:
         """Return the bytes that each GPU sends, padding included; a few scalars (loss, gradient norm) are not."""

@@ -31,7 +31,7 @@ class Shape(NamedTuple):
     trained: bool
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return math.prod(self.sizes)
 
     def padded(self, gpus: int) -> int:
@@ -53,8 +53,8 @@ class Unit(NamedTuple):
     shapes: tuple[Shape, ...]
 
     @property
-    def count(self) -> int:
-        return sum(one.count for one in self.shapes)
+    def size(self) -> int:
+        return sum(one.size for one in self.shapes)
 
     def gathered(self, gpus: int, *, trained: bool = False) -> int:
         """Return how many numbers an all-gather makes, or of the trained ones a reduce-scatter takes, with padding."""
@@ -76,7 +76,7 @@ def units_of(model: Spec | nn.Module) -> list[Unit]:
     Blocks that share parameters with anything outside belong to the root: FSDP2 cannot split a shared one.
 
     >>> from clearhead.model import presets
-    >>> [(unit.name, unit.count) for unit in units_of(presets.gpt2("tiny", vocabulary=50, length=8))]
+    >>> [(unit.name, unit.size) for unit in units_of(presets.gpt2("tiny", vocabulary=50, length=8))]
     [('root', 3840), ('stack.blocks.0', 49984), ('stack.blocks.1', 49984)]
     """
     built = model if isinstance(model, nn.Module) else build_for_shapes(model)

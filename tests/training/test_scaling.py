@@ -69,10 +69,10 @@ def test_ddp_sends_each_gradient_twice_around_the_ring_whatever_the_passes(work)
 def test_fsdp_gathers_twice_but_the_root_and_scatters_once_in_every_pass(work):
     # 2 divides every first axis but the vocabulary's: 301 rows become 302.
     root, *blocks = work.units
-    padded = root.count + 32
+    padded = root.size + 32
     once = Job(workload=work, gpus=2, sequences=4, micro=2).estimate(FSDP).communication
-    assert once.gather == 2 * (padded + 2 * sum(unit.count for unit in blocks)) // 2
-    assert once.scatter == 4 * (padded + sum(unit.count for unit in blocks)) // 2
+    assert once.gather == 2 * (padded + 2 * sum(unit.size for unit in blocks)) // 2
+    assert once.scatter == 4 * (padded + sum(unit.size for unit in blocks)) // 2
     assert Job(workload=work, gpus=2, sequences=4, micro=1).estimate(FSDP).communication.total == 2 * once.total
 
 
@@ -91,9 +91,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(work, form):
 
 
 def test_what_does_not_fit_is_said_and_sharding_may_help():
-    large = Workload(
-        spec=presets.gpt2(Size(2, 64, 4, 4, 256), vocabulary=50, length=8, dropout=0.0), source=1, target=8
-    )
+    large = counted(presets.gpt2(Size(2, 64, 4, 4, 256), vocabulary=50, length=16, dropout=0.0))
     rates = replace(SMALL, memory_gib=0.0015)
     job = Job(workload=large, gpus=64, rates=rates)
     assert job.largest(DDP) == 0

@@ -82,7 +82,7 @@ def test_units_are_blocks_and_a_root_and_shared_parts_belong_to_the_root():
         "root",
         *(f"{side}.stack.blocks.{n}" for side in ("encoder", "decoder") for n in range(4)),
     ]
-    assert sum(unit.count for unit in units_of(presets.tiny(50))) == sum(
+    assert sum(unit.size for unit in units_of(presets.tiny(50))) == sum(
         one.numel() for one in presets.tiny(50).build().parameters()
     )
     attention = AttentionSpec(heads=4, position=ch.positions.T5Bias())
