@@ -31,6 +31,9 @@ shapes in every test.
 
 matplotlib.use("Agg")
 
+# What is compiled is compiled here: a pool of processes that each import torch takes longer than these few kernels.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 # `too_slow` is a timing, and two busy cores would trip it. `make test-all` asks for the second one.
 for name, examples in (("ci", 20), ("thorough", 60)):
     hypothesis.settings.register_profile(

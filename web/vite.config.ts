@@ -23,5 +23,6 @@ export default defineConfig(({ mode }) => ({
     },
   },
   resolve: mode === "test" ? { conditions: ["browser"] } : {},
-  test: { environment: "./vitest.client.ts", include: ["src/**/*.test.ts"] },
+  // One process for many files: to start another for each took two thirds of the time. A test leaves nothing behind.
+  test: { environment: "./vitest.client.ts", include: ["src/**/*.test.ts"], isolate: false },
 }));

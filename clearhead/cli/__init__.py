@@ -47,7 +47,7 @@ VERBS = {
 """Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""
 ELSEWHERE = {"import": ("import_model", "import_run")}
 """Module and function of a verb whose name Python keeps for itself."""
-SECTIONED = ("train", "compare", "generate", "evaluate", "serve")
+SECTIONED = ("train", "compare", "generate", "evaluate", "describe", "serve")
 """Verbs with so many options that their help has sections."""
 
 
@@ -160,7 +160,8 @@ def run(args: Sequence[str]) -> int:
     except Exception as error:
         if "--debug" in args:
             traceback.print_exc()
-        else:
+        elif not isinstance(error, typer.TyperException) or os.environ.get("RANK", "0") == "0":
+            # Of the processes that torchrun starts with the same wrong options, one says so.
             print(escape_controls(explain_error(error)), file=sys.stderr)
         return getattr(error, "exit_code", FAILED)
 

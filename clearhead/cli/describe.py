@@ -15,6 +15,8 @@ from rich.text import Text
 from clearhead.cli.model_facts import LENGTH, VOCABULARY, ModelFacts, Purpose, gather_facts
 from clearhead.cli.options import Parts
 from clearhead.cli.progress import scores_said
+from clearhead.cli.scaling_options import RateOptions, ScalingOptions, plan_training
+from clearhead.cli.scaling_page import training_object, training_page
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.describe import Description, Part, Section, block_name
@@ -32,6 +34,7 @@ Examples:
   clearhead describe runs/demo/recipe.json
   clearhead describe gpt2-medium --target 1024
   clearhead describe decoder --size 10M --vocabulary 8000
+  clearhead describe llama-7b --gpus 64 --target 4096 --train-tokens 1T
   clearhead describe bert --json"""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -74,16 +77,22 @@ def describe(
     target: Annotated[int | None, length_option("decoder's output")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Batch size, in sequences.", metavar="N")] = 1,
     parts: Parts = None,
+    scaling: ScalingOptions,
+    rates: RateOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Count the parameters, FLOPs and memory of a model, by part.
 
     The model is not built, so a large one takes no longer than a small one. Of a run it also shows what the run was
-    trained to do.
+    trained to do. With --gpus it estimates training on so many: memory by part, communication, and time.
     """
     facts = gather_facts(model, size=size, vocabulary=vocabulary, batch=batch, source=source, target=target)
+    made = facts.costs
+    plan = plan_training(facts.spec, (made.source or 1, made.target or 1), scaling, rates, facts.recipe)
     if as_json:
-        show_json(as_object(facts))
+        show_json(as_object(facts) | ({} if plan is None else {"training": training_object(plan)}))
+    elif plan is not None:
+        show(*training_page(facts.name, plan))
     else:
         show(*page(facts), *export_rows(facts.exports or {}))
 

@@ -19,7 +19,7 @@ from clearhead.model.spec_json import spec_from_json
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.serialization import CLASS, check_fields, check_type
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import read_recipe
+from clearhead.training.recipe import Recipe, read_origin, read_recipe
 
 __all__ = ["LENGTH", "VOCABULARY", "ModelFacts", "Purpose", "gather_facts"]
 
@@ -56,6 +56,8 @@ class ModelFacts:
     purpose: Purpose | None = None
     exports: Mapping[str, list[str]] | None = None
     """Of a run, for each format of export: what of the model it cannot express."""
+    recipe: Recipe | None = None
+    """How it was trained, or shall be; None for a preset, a spec, or an imported run."""
 
 
 def gather_facts(
@@ -89,7 +91,17 @@ def gather_facts(
         # torch raises errors of its own for sizes that no tensor can have.
         raise RunError(f"{model}: the model cannot be built ({str(error).splitlines()[0]})") from None
     exports = list_blocks(RunFolder(Path(model)), spec) if purpose is not None and Path(model).is_dir() else None
-    return ModelFacts(name=model, spec=spec, costs=costs, purpose=purpose, exports=exports)
+    recipe = None if purpose is None else find_recipe(Path(model))
+    return ModelFacts(name=model, spec=spec, costs=costs, purpose=purpose, exports=exports, recipe=recipe)
+
+
+def find_recipe(path: Path) -> Recipe | None:
+    """Return the recipe in a file, or of a run that was trained here."""
+    file = path / "recipe.json" if path.is_dir() else path
+    if not file.exists() or read_sealed(file).get(CLASS) not in ("Recipe", "Origin"):
+        return None
+    found = read_origin(file)
+    return found if isinstance(found, Recipe) else None
 
 
 def list_blocks(folder: RunFolder, spec: Spec) -> dict[str, list[str]]:

@@ -2,19 +2,20 @@
 
 import importlib.util
 import shlex
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any, final, get_args
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.options import Parts, given_flags, wrong
+from clearhead.cli.options import Parts, given_flags, one_of, wrong
 from clearhead.cli.progress import Progress, duration, keep_on_one_line, own_scores, progress, scores_said
 from clearhead.cli.recipe_options import (
     BudgetOptions,
@@ -29,13 +30,15 @@ from clearhead.cli.texts import with_spooled
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim, leave_nothing
+from clearhead.training.distributed import EndedElsewhere, is_launched, joined
 from clearhead.training.folder import RunFolder
+from clearhead.training.launching import ProcessFailed, launch
 from clearhead.training.loop import Watcher
-from clearhead.training.recipe import CLASSES, Recipe, load_recipe, own_modules
+from clearhead.training.recipe import CLASSES, ParallelWay, Recipe, load_recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.tasks import task_named
 from clearhead.training.tensorboard import TensorBoard
-from clearhead.training.train import followed_recipe
+from clearhead.training.train import followed_recipe, take_part
 
 __all__ = ["EXAMPLES", "train"]
 
@@ -51,7 +54,8 @@ Examples:
   zcat big.gz | clearhead train runs/big --task generate --text -
   clearhead train runs/mood --from runs/blanks --task classify \\
       --table reviews.csv --columns sentence,label --lora 8
-  clearhead train runs/de-en --resume"""
+  clearhead train runs/de-en --resume
+  clearhead train runs/poems --task generate --text poems/ --processes 4"""
 
 COLUMN = 14
 
@@ -87,6 +91,23 @@ class Ways:
         bool,
         typer.Option("--dry-run", help="Print the recipe as it would be followed, as JSON, and exit without training."),
     ] = False
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            min=1,
+            metavar="N",
+            help="Train in so many processes on this machine. For several machines: torchrun -m clearhead train …",
+        ),
+    ] = None
+    parallel: Annotated[
+        str | None,
+        typer.Option(
+            "--parallel",
+            metavar="WAY",
+            help="Several processes: ddp (each has the model), fsdp (each has a shard), auto (by size and memory).",
+        ),
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the final evaluation as one JSON object.")] = False
 
 
@@ -108,11 +129,26 @@ def train(
     folder = RunFolder(Path(run))
     if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
-    recipe = recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways)
+    try:
+        with joined() as processes:
+            if processes.is_first:
+                train_first(folder, choices, ways)
+            else:
+                take_part(processes)
+    except (EndedElsewhere, ProcessFailed) as error:  # the process that failed has said why
+        raise typer.Exit(error.exit_code) from None
+
+
+def train_first(folder: RunFolder, choices: Choices, ways: Ways) -> None:
+    """Train, as the process that reads the options and the text, and speaks."""
+    recipe = in_parallel(recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways), ways)
     if ways.must_export is not None:
         check_must_export(ways.must_export, recipe)
     if ways.dry_run:
         print_recipe(recipe, choices, ways)
+        return
+    if ways.processes is not None and not is_launched():
+        launch(ways.processes, without_option(sys.argv[1:], "--processes"), run=str(folder.path))
         return
     with ExitStack() as stack:
         shown = stack.enter_context(progress())
@@ -123,6 +159,30 @@ def train(
         else:
             done = begin(folder, recipe, choices, ways, watcher=watcher, shown=shown)
     print_result(done, as_json=ways.as_json)
+
+
+def in_parallel(recipe: Recipe, ways: Ways) -> Recipe:
+    """Return the recipe with the way that several processes train together, if one was given."""
+    if ways.parallel is None:
+        return recipe
+    one_of("--parallel", ways.parallel, dict.fromkeys(get_args(ParallelWay)))
+    return replace(recipe, machine=replace(recipe.machine, parallel=ways.parallel))
+
+
+def without_option(args: Sequence[str], name: str) -> list[str]:
+    """Return the words of a command without an option and its value.
+
+    >>> without_option(["train", "runs/x", "--processes", "2", "--steps=9"], "--processes")
+    ['train', 'runs/x', '--steps=9']
+    """
+    kept: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word == name:
+            next(words, None)
+        elif not word.startswith(f"{name}="):
+            kept.append(word)
+    return kept
 
 
 def new_recipe(choices: Choices, ways: Ways) -> Recipe:
@@ -149,7 +209,8 @@ def print_recipe(recipe: Recipe, choices: Choices, ways: Ways) -> None:
     if not ways.resume:
         with tempfile.TemporaryDirectory() as folder:
             if ways.recipe is None:
-                recipe = as_recipe(replace(choices, text=with_spooled(choices.text, Path(folder))))
+                spooled = replace(choices, text=with_spooled(choices.text, Path(folder)))
+                recipe = in_parallel(as_recipe(spooled), ways)
             recipe = followed_recipe(recipe, log=lambda _: None)
     show_json(to_json(recipe, CLASSES))
 
@@ -199,7 +260,8 @@ def begin(folder: RunFolder, recipe: Recipe, choices: Choices, ways: Ways, *, wa
         if ways.recipe is None:
             with folder.lock():
                 claim(folder)
-                recipe = as_recipe(replace(choices, text=with_spooled(choices.text, folder.data)))
+                spooled = replace(choices, text=with_spooled(choices.text, folder.data))
+                recipe = in_parallel(as_recipe(spooled), ways)
         return training.train(folder.path, recipe, watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
 
 

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import final
 
 import torch
 
@@ -27,7 +27,7 @@ from clearhead.model.transformers import Decoder, Encoder
 
 __all__ = ["ContinuousBatch", "Counts", "SlotScheduler", "StaticBatch"]
 
-Shapes = Literal["buckets", "fixed"]
+SHAPES = ("buckets", "fixed")
 MANY_COLUMNS = 1024
 """Columns of a row where the model has no end of positions."""
 FEWEST = 32
@@ -88,14 +88,14 @@ class SlotScheduler(Scheduler):
         columns: int | None = None,
         source_columns: int | None = None,
         prompt_tokens: int = 512,
-        shapes: Shapes = "buckets",
+        shapes: str = "buckets",
     ) -> None:
         check_model(model)
         for name, value in (("slots", slots), ("prompt_tokens", prompt_tokens)):
             if value < 1:
                 raise OptionError(f"{name} must be 1 or more; came {value}")
-        if shapes not in get_args(Shapes):
-            raise OptionError(f"shapes must be one of {', '.join(get_args(Shapes))}; came {shapes!r}")
+        if shapes not in SHAPES:
+            raise OptionError(f"shapes must be one of {', '.join(SHAPES)}; came {shapes!r}")
         self.model, self.decoder = model, model if isinstance(model, Decoder) else model.decoder
         self.slots, self.prompt_tokens, self.shapes = slots, prompt_tokens, shapes
         self.columns = find_limit("columns", columns, self.decoder)

@@ -205,7 +205,8 @@ class TokenChoice:
             self.session.tokens.index_copy_(0, slots, torch.cat([job.tokens for job in live]))
 
 
-Key, Value = TypeVar("Key", bound=Hashable), TypeVar("Value")
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 def group_by(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:

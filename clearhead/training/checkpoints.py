@@ -5,6 +5,7 @@ What a crash leaves half-written has the temporary name, and the next save remov
 marker with the run's id, and so has every checkpoint: what belongs to another run is neither used nor removed.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -186,28 +187,43 @@ class Checkpoints:
         self, step: int, model: Mapping[str, Tensor], training: Mapping[str, Tensor], state: Mapping[str, Any]
     ) -> None:
         """Write a checkpoint. Where that fails, the checkpoints before it are as they were."""
-        final = self.folder / f"step-{step:08d}"
-        partial = self.folder / f".{final.name}.partial"
-        self.marker()
+        with self.writing(step) as partial:
+            for name, tensors in ((MODEL, model), (TRAINING, training)):
+                between_writes(name)
+                write_tensors(partial / name, tensors)
+            self.finish(step, state)
+
+    def partial(self, step: int) -> Path:
+        """Return the folder that a checkpoint is written into until it is whole."""
+        return self.folder / f".step-{step:08d}.partial"
+
+    @contextlib.contextmanager
+    def writing(self, step: int, *, begun: bool = False) -> Iterator[Path]:
+        """Make the partial folder of a checkpoint, unless it was begun before; remove it where writing fails."""
+        partial = self.partial(step)
         try:
-            with os_errors_as_run_errors(final):
-                self.clean()
-                partial.mkdir()
-                for name, tensors in ((MODEL, model), (TRAINING, training)):
-                    between_writes(name)
-                    write_tensors(partial / name, tensors)
-                between_writes(STATE)
-                sums = {name: sha256_of_file(partial / name) for name in (MODEL, TRAINING)}
-                bound = {"run": self.run, "model": self.model, "step": step, "files": sums}
-                write_sealed(partial / STATE, {**state, **bound})
-                flush(partial)
-                between_writes("rename")
-                self.make_room(final)
-                partial.rename(final)
-                flush(self.folder)
+            with os_errors_as_run_errors(self.folder / f"step-{step:08d}"):
+                if not begun:
+                    self.marker()
+                    self.clean()
+                    partial.mkdir()
+                yield partial
         except RunError:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+
+    def finish(self, step: int, state: Mapping[str, Any]) -> None:
+        """Seal a checkpoint whose tensors are all in its partial folder, and give it its name; OSError on failure."""
+        final, partial = self.folder / f"step-{step:08d}", self.partial(step)
+        between_writes(STATE)
+        sums = {name: sha256_of_file(partial / name) for name in (MODEL, TRAINING)}
+        bound = {"run": self.run, "model": self.model, "step": step, "files": sums}
+        write_sealed(partial / STATE, {**state, **bound})
+        flush(partial)
+        between_writes("rename")
+        self.make_room(final)
+        partial.rename(final)
+        flush(self.folder)
 
     def make_room(self, final: Path) -> None:
         """Remove this run's checkpoint of the same step; set aside whatever else has its name."""

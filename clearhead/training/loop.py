@@ -8,11 +8,12 @@ gone on.
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 import numpy as np
 import torch
+from torch import nn
 
 from clearhead.devices import synchronize
 from clearhead.errors import RunError
@@ -21,7 +22,7 @@ from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import Spec
 from clearhead.plots.curves import draw_curves
 from clearhead.text.preparing import Prepared
-from clearhead.training.checkpoints import Checkpoint, Checkpoints, copy_into, named_tensors
+from clearhead.training.checkpoints import Checkpoint, named_tensors
 from clearhead.training.divergence import LossWatch
 from clearhead.training.film import FilmCamera, is_frame
 from clearhead.training.folder import RunFolder
@@ -32,13 +33,14 @@ from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.pacing import Pacing
 from clearhead.training.phases import phase
-from clearhead.training.pretrained import trained_tensors
+from clearhead.training.pretrained import prepare_parameters, trained_tensors
 from clearhead.training.recipe import Recipe
+from clearhead.training.sharded_checkpoints import Saver, make_saver, restore_tensors
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks.base import Batch, Task
 from clearhead.training.timing import count_tokens
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
-from clearhead.training.validation import Assessment, Held, assess
+from clearhead.training.validation import Held, assess
 
 __all__ = ["Trainer", "Watcher", "Work"]
 
@@ -84,12 +86,17 @@ class Stream:
 
 @final
 class Trainer:
-    """A run in training. `held` is its folder, which must stay where it is; `log` is given warnings."""
+    """A run in training. `held` is its folder, which must stay where it is; `log` is given warnings.
+
+    Several processes that train together each have one, and all of them take the same steps and decisions: by the first
+    one's clock and scores. Only the first one writes; the others have no `held`.
+    """
 
     def __init__(
-        self, work: Work, train_state: TrainState, watcher: Watcher, *, held: Hold, log: Callable[[str], None]
+        self, work: Work, train_state: TrainState, watcher: Watcher, *, held: Hold | None, log: Callable[[str], None]
     ) -> None:
         self.folder, self.recipe, self.prepared, self.task = work.folder, work.recipe, work.prepared, work.task
+        self.spec, self.processes = work.spec, train_state.parallel.processes
         self.train_state, self.watcher, self.held, self.log = train_state, watcher, held, log
         # Frozen weights of a fine-tuned run are in its pretrained.safetensors, and not in every checkpoint again.
         self.select: Select = named_tensors if work.recipe.fine_tuning is None else trained_tensors
@@ -99,16 +106,17 @@ class Trainer:
         self.done = self.tokens = self.step_tokens = 0
         self.seconds = 0.0
         self.pacing = Pacing(self.recipe, self.log)
-        self.threads = ThreadWatch(self.recipe.machine, self.log)
+        adapts = self.recipe.machine.adapt_threads and self.processes.count == 1
+        self.threads = ThreadWatch(replace(self.recipe.machine, adapt_threads=adapts), self.log)
         self.since_best = 0
         self.best: dict[str, float] | None = None
         self.rate = 0.0
         self.splits = work.recipe.machine.splits
         self.watch = LossWatch(self.recipe.optimizer.schedule.warmup)
-        self.log_size = 0
+        self.log_size = self.asked = 0
         self.metrics_log: MetricsLog
-        self.checkpoints: Checkpoints
-        self.camera: FilmCamera
+        self.saver: Saver
+        self.camera: FilmCamera | None = None
 
     @property
     def total(self) -> int:
@@ -140,21 +148,28 @@ class Trainer:
 
     def train(self, stopping: Stopping) -> None:
         """Train until the budget ends or a signal asks to stop; either way a checkpoint is saved."""
-        self.checkpoints = self.folder.checkpoints
+        self.train_state.model.train()
+        self.saver = make_saver(self.folder.checkpoints, self.train_state.parallel)
+        if self.held is None:
+            self.run(stopping)
+            self.saver.wait()
+            return
         self.held.check()
         self.metrics_log = MetricsLog(self.folder.metrics, size=self.log_size, log=self.log)
         for line in read_metrics(self.folder.metrics):
             self.watch_loss(line, quiet=True)
-        self.camera = FilmCamera(
-            self.folder.film,
-            lambda: self.select(self.train_state.averaged_model()),
-            asked=self.recipe.checkpointing.film,
-            log=self.log,
-        )
-        self.camera.begin(self.done)
-        self.train_state.model.train()
+        if not self.train_state.parallel.shards:
+            self.camera = FilmCamera(
+                self.folder.film,
+                lambda: self.select(self.train_state.averaged_model()),
+                asked=self.recipe.checkpointing.film,
+                log=self.log,
+            )
+            self.camera.begin(self.done)
         try:
             self.run(stopping)
+            self.saver.wait()
+            self.tell_saved()
         finally:
             with os_errors_as_run_errors(self.folder.metrics):
                 self.metrics_log.close()
@@ -170,9 +185,9 @@ class Trainer:
         batches = self.stream.batches(self.done * self.recipe.batching.passes)
         checkpointing = self.recipe.checkpointing
         save_every = checkpointing.save or checkpointing.evaluate
-        clock = time.perf_counter()
+        clock, self.asked = self.processes.moment(stopping.asked)
         saved = evaluated = self.done
-        while not self.is_finished() and not stopping.asked:
+        while not self.is_finished() and not self.asked:
             began = self.position
             if not self.done:
                 with phase("the first step", self.log):
@@ -182,7 +197,7 @@ class Trainer:
             logs = self.done % checkpointing.log == 0
             if logs:
                 self.wait()
-            now = time.perf_counter()
+            now, _ = self.processes.moment(0)
             self.seconds, clock = self.seconds + now - clock, now
             self.pacing.count_step(self.seconds, logs=logs)
             over = self.is_finished()
@@ -197,13 +212,14 @@ class Trainer:
             if evaluates or self.done % save_every == 0:
                 self.save()
                 saved = self.done
-            if is_frame(self.done):
+            if is_frame(self.done) and self.camera is not None and self.held is not None:
                 self.held.check()
                 self.camera.take(self.done)
+            self.tell_saved()
             # Evaluating, saving and the film are inside a budget of minutes, outside of the seconds that steps took.
-            clock = time.perf_counter()
+            clock, self.asked = self.processes.moment(stopping.asked)
             self.pacing.spend(clock - now, scoring=evaluates)
-        if evaluated < self.done and not stopping.asked:
+        if evaluated < self.done and not self.asked:
             # The minutes ended after a step, while it was written down. Where that was a checkpoint, it is saved again:
             # whether it is the best, and that training is finished, was not known then.
             with phase("evaluating", self.log):
@@ -232,11 +248,16 @@ class Trainer:
 
     def try_step(self, batches: list[Batch], rate: float) -> bool:
         """Take a step with random numbers of its own; return False where the GPU's memory is too small for it."""
-        torch.manual_seed(step_seed(self.recipe.seed, self.done))
+        torch.manual_seed(step_seed(self.recipe.seed, self.done, self.processes.rank))
         nll, places = self.train_state.nll.clone(), self.train_state.places
         try:
             self.stepper.step([part for batch in batches for part in split_rows(batch, self.splits)], rate)
         except torch.OutOfMemoryError:
+            if self.processes.together:  # the others are in the middle of the same step
+                raise RunError(
+                    f"{self.folder.path}: the memory of GPU {self.processes.local_rank} is too small for its rows of a "
+                    "micro-batch. Take a smaller --micro-batch-tokens, --activation-checkpointing, or --parallel fsdp"
+                ) from None
             self.train_state.nll.copy_(nll)
             self.train_state.places = places
             return False
@@ -311,14 +332,19 @@ class Trainer:
 
         In a budget of minutes the total is an estimate, and `about` is True until training is over.
         """
+        if self.held is None:
+            return
         with os_errors_as_run_errors(self.folder.metrics):
             self.metrics_log.write(line)
         estimated = self.recipe.budget.minutes is not None
         total = self.pacing.announced_total(self.done) if estimated else self.total
         self.watcher({**line, "total": total, "about": estimated and total > self.done})
 
-    def evaluate(self) -> Assessment:
-        """Score the weights to use on the validation set, and record whether they are the best so far."""
+    def evaluate(self) -> None:
+        """Score the weights to use on the validation set, and record whether they are the best so far.
+
+        The first process scores, and the others wait for the score.
+        """
         self.check_weights()
         checkpointing = self.recipe.checkpointing
         held = Held(
@@ -329,51 +355,76 @@ class Trainer:
             bfloat16=self.train_state.bfloat16,
         )
         started = time.perf_counter()
-        found = assess(self.train_state.averaged_model(), self.task, held)
+        model = self.train_state.parallel.evaluation_model(self.train_state.averaged_model(), self.build_model)
+        found = None if model is None else assess(model, self.task, held)
         self.train_state.model.train()
-        score = self.task.goal(found.scores, found.loss)
+        score = float(self.processes.send(None if found is None else self.task.goal(found.scores, found.loss)))
         better = math.isfinite(score) and (self.best is None or score > self.best["score"])
         self.since_best = 0 if better else self.since_best + 1
         if better:
             self.best = {"step": self.done, "score": score}
         taken = round(time.perf_counter() - started, 3)
-        self.report({"kind": "evaluation", "step": self.done, **asdict(found), "best": better, "seconds": taken})
-        return found
+        if found is not None:
+            self.report({"kind": "evaluation", "step": self.done, **asdict(found), "best": better, "seconds": taken})
+
+    def build_model(self) -> nn.Module:
+        """Return a model like the one in training, of any weights."""
+        model = self.spec.build()
+        if self.recipe.fine_tuning is not None:
+            prepare_parameters(model, self.recipe.fine_tuning)
+        return model.to(self.train_state.device)
 
     def save(self) -> None:
-        """Save a checkpoint of this moment, with the size of the log so far."""
+        """Save a checkpoint of this moment, with the size of the log so far. Sharded weights are written while training
+        goes on.
+        """
         self.check_weights()
-        self.held.check()
-        with os_errors_as_run_errors(self.folder.metrics):
-            self.metrics_log.sync()
+        self.train_state.collect_nll()
+        if self.held is not None:
+            self.held.check()
+            with os_errors_as_run_errors(self.folder.metrics):
+                self.metrics_log.sync()
         model = self.select(self.train_state.averaged_model())
         state = {
             "seconds": self.seconds,
             "tokens": self.tokens,
             "places": self.train_state.places,
-            "metrics_size": self.metrics_log.size,
+            "metrics_size": 0 if self.held is None else self.metrics_log.size,
             "best": self.best,
             "since_best": self.since_best,
             "finished": self.is_finished(),
             "step_tokens": self.step_tokens,
             **self.pacing.state(),
         }
-        self.checkpoints.save(self.done, model, training_tensors(self.train_state, self.select), state)
-        self.held.saved = f"step-{self.done:08d}"
-        best = None if self.best is None else int(self.best["step"])
-        self.checkpoints.prune(self.recipe.checkpointing.checkpoints, best, self.done)
-        self.watcher({"kind": "saved", "step": self.done})
+        self.saver.save(self.done, model, training_tensors(self.train_state, self.select), state)
+        self.tell_saved()
+
+    def tell_saved(self) -> None:
+        """Once a checkpoint is whole, remove those that it takes the place of, and tell the watcher."""
+        if self.held is None or (saved := self.saver.take_finished()) is None:
+            return
+        step, best = saved.step, saved.state["best"]
+        self.held.saved = f"step-{step:08d}"
+        # The best as of that checkpoint: one that is better by now is not saved yet.
+        kept = None if best is None else int(best["step"])
+        self.folder.checkpoints.prune(self.recipe.checkpointing.checkpoints, kept, step)
+        self.watcher({"kind": "saved", "step": step})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore everything to what it was when the checkpoint was saved."""
-        copy_into(training_tensors(self.train_state, self.select), checkpoint.training(), str(checkpoint.folder))
+        tensors = training_tensors(self.train_state, self.select)
+        restore_tensors(tensors, checkpoint)
+        if not self.processes.is_first:  # the running loss is of all of them
+            self.train_state.nll.zero_()
         state = checkpoint.state
         self.done, self.tokens, self.seconds = checkpoint.step, state["tokens"], state["seconds"]
         self.train_state.places = state["places"]
         self.best, self.since_best = state["best"], state["since_best"]
         self.step_tokens = int(state.get("step_tokens", 0))
         self.pacing.restore(state, done=self.done)
-        self.log_size, self.held.saved = state["metrics_size"], checkpoint.folder.name
+        self.log_size = state["metrics_size"]
+        if self.held is not None:
+            self.held.saved = checkpoint.folder.name
 
 
 def split_rows(batch: Batch, parts: int) -> list[Batch]:
@@ -398,9 +449,12 @@ def crosses(before: float, after: float, every: int) -> bool:
     return math.floor(after / every + 1e-9) > math.floor(before / every + 1e-9)
 
 
-def step_seed(seed: int, step: int) -> int:
-    """Return the seed of a step of a run; neighbouring steps have unrelated ones."""
-    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
+    """Return the seed of a step of a run in a process; neighbouring steps have unrelated ones."""
+    return int(
+        np.random.SeedSequence([seed, step, rank] if rank else [seed, step]).generate_state(1, np.uint64)[0]
+        >> np.uint64(1)
+    )
 
 
 def training_tensors(train_state: TrainState, select: Select = named_tensors) -> dict[str, torch.Tensor]:

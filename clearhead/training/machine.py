@@ -10,6 +10,7 @@ import torch
 
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError
+from clearhead.training.distributed import current_processes
 from clearhead.training.recipe import Machine
 
 __all__ = [
@@ -37,13 +38,15 @@ def resolve_machine(machine: Machine) -> Machine:
         precision = "bfloat16" if device.type == "cuda" else "float32"
     if precision == "bfloat16" and device.type == "mps":
         raise OptionError("precision: bfloat16 is not offered on mps; take --precision float32, or auto")
-    return replace(machine, device=str(device), precision=precision, threads=machine.threads or torch.get_num_threads())
+    # Of all processes on this machine together, so that a resume with fewer of them has as many.
+    threads = machine.threads or torch.get_num_threads() * current_processes().local_count
+    return replace(machine, device=str(device), precision=precision, threads=threads)
 
 
 def prepare_machine(machine: Machine) -> torch.device:
     """Set torch's threads and, where it is asked for, its deterministic mode. The same threads give the same bits."""
     if machine.threads is not None:
-        torch.set_num_threads(machine.threads)
+        torch.set_num_threads(current_processes().threads(machine.threads))
     if machine.deterministic:
         # cuBLAS asks for one of two sizes of workspace, and says no without; it reads this when it is first used.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

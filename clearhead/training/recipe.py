@@ -38,6 +38,7 @@ __all__ = [
 
 Select = Literal["best", "last"]
 Precision = Literal["auto", "float32", "bfloat16"]
+ParallelWay = Literal["auto", "ddp", "fsdp"]
 Open = Literal[
     "budget", "vocabulary", "model", "dropout", "decay", "batch", "lr", "schedule", "warmup", "evaluate", "log"
 ]
@@ -149,7 +150,7 @@ class Machine:
     `adapt_threads`: on a busy machine training uses fewer threads than `threads`, if that is quicker.
     `activation_checkpointing`: between blocks only their inputs are kept, and the rest is computed again on the way
     back: less memory for a third more work. `splits`: each micro-batch is computed in so many parts, which is the same
-    step in less memory.
+    step in less memory. `parallel`: how several processes train together, if there are any.
     """
 
     device: str = "auto"
@@ -161,6 +162,7 @@ class Machine:
     adapt_threads: bool = added(False)
     activation_checkpointing: bool = added(False)
     splits: int = added(1)
+    parallel: ParallelWay = added("auto")
 
     def __post_init__(self) -> None:
         positive(self, "threads", "splits")

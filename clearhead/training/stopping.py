@@ -16,10 +16,13 @@ TOLD = b"stopping: it is saved first; Ctrl-C again leaves at once\n"
 
 @final
 class Stopping:
-    """A context in which signals are recorded instead of obeyed. `asked` is the signal that came, 0 if none has."""
+    """A context in which signals are recorded instead of obeyed. `asked` is the signal that came, 0 if none has.
 
-    def __init__(self) -> None:
-        self.asked = 0
+    `quiet`: nothing is said of it at once. Several processes that train together say it in the end, in one message.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.asked, self.quiet = 0, quiet
         self.before: dict[int, object] = {}
 
     def __enter__(self) -> "Stopping":
@@ -36,6 +39,8 @@ class Stopping:
         if self.asked:
             os._exit(128 + number)
         self.asked = number
+        if self.quiet:
+            return
         # Not by print: a signal may come in the middle of one, and a file may not be entered twice.
         with contextlib.suppress(OSError):
             os.write(2, TOLD)

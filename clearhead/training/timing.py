@@ -13,7 +13,9 @@ from torch import nn
 from clearhead.devices import synchronize
 from clearhead.model.sizes import Spec
 from clearhead.text.preparing import Prepared
+from clearhead.training.distributed import current_processes
 from clearhead.training.losses import NOTHING
+from clearhead.training.parallel import share_rows
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Batch, Task
 from clearhead.training.tasks.measures import Held
@@ -100,13 +102,14 @@ def time_capture(stepper: Stepper, some: list[list[Batch]], recipe: Recipe, task
 
 
 def read_steps(recipe: Recipe, task: Task, prepared: Prepared, stepper: Stepper) -> Iterator[list[Batch]]:
-    """Yield the micro-batches of each step of training, epoch after epoch."""
+    """Yield the micro-batches of each step of training, epoch after epoch; of those, the rows of one process."""
     planner = task.planner(prepared.train, recipe.batching.at_once, recipe.seed)
     random = np.random.default_rng(recipe.seed)
     rows = itertools.chain.from_iterable(planner.epoch(number) for number in itertools.count())
     while True:
         some = list(itertools.islice(rows, recipe.batching.passes))
-        yield [task.read(prepared.train, one, random, filled=stepper.filled) for one in some]
+        batches = [task.read(prepared.train, one, random, filled=stepper.filled) for one in some]
+        yield [share_rows(batch, 0, current_processes().count) for batch in batches]
 
 
 def run_steps(stepper: Stepper, steps: Iterator[list[Batch]], device: torch.device, seconds: float) -> Pace:
@@ -123,7 +126,7 @@ def run_steps(stepper: Stepper, steps: Iterator[list[Batch]], device: torch.devi
         synchronize(device)
         walls.append(time.perf_counter() - wall)
         works.append(time.process_time() - work)
-        tokens.append(sum(map(count_tokens, batches)))
+        tokens.append(sum(map(count_tokens, batches)) * current_processes().count)
         if walls[0] > seconds:
             break
     counted = slice(1 if len(walls) > 1 else 0, None)

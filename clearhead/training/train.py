@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.blocks import Stack
 from clearhead.model.sizes import resized
+from clearhead.serialization import from_json, to_json
 from clearhead.text.preparing import Prepared, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link, copy_into, named_tensors
@@ -28,6 +29,7 @@ from clearhead.training.claiming import (
     remove_litter,
     upgrade,
 )
+from clearhead.training.distributed import Processes, current_processes, joined
 from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tuning_recipe, load_source, tuned_task
 from clearhead.training.fitting import Workload, choose_vocabulary, fit, planned_again
 from clearhead.training.folder import RunFolder
@@ -36,10 +38,11 @@ from clearhead.training.linear import LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.parallel import choose_parallel
 from clearhead.training.phases import phase
 from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
 from clearhead.training.progress_line import ProgressLine
-from clearhead.training.recipe import Budget, Machine, Recipe
+from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
@@ -72,12 +75,29 @@ def train(
     `initial` is a run to start from, or its folder: its model, weights and tokenisers take the place of the recipe's.
     `watcher` is called with every line of metrics; None shows a line of progress.
     `data` is where token ids are kept, in the run folder unless several runs share them; `checkpoints` is a folder of
-    their own for checkpoints, on another disk for instance.
+    their own for checkpoints, on another disk for instance. Under torchrun every process calls it, and they train
+    together; what the first one is given counts.
     """
-    folder = RunFolder(Path(path))
-    check_new(folder)
-    if initial is not None:
-        recipe = starting_from(initial, recipe)
+    with joined() as processes:
+        if not processes.is_first:
+            return take_part(processes)
+        folder = RunFolder(Path(path))
+        check_new(folder)
+        if initial is not None:
+            recipe = starting_from(initial, recipe)
+        return train_first(folder, recipe, watcher=watcher, log=log, data=data, checkpoints=checkpoints)
+
+
+def train_first(
+    folder: RunFolder,
+    recipe: Recipe,
+    *,
+    watcher: Watcher | None,
+    log: Callable[[str], None],
+    data: Path | None,
+    checkpoints: str | Path | None,
+) -> Run:
+    """Train a new run, as the process that writes."""
     with leave_nothing(folder), folder.lock() as held:
         claim(folder, checkpoints)
         source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
@@ -95,6 +115,26 @@ def train(
             folder.write_own(folder.baseline, asdict(baseline))
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
         return Training(work, held, watcher, log).run(None, lambda: None)
+
+
+def take_part(processes: Processes) -> Run:
+    """Train the run that the first process has prepared, without a word: on the same batches, with other rows."""
+    said = processes.send(None)
+    folder = RunFolder(Path(said["run"]))
+    recipe = from_json(said["recipe"], CLASSES, where="the first process's recipe")
+    assert isinstance(recipe, Recipe)
+    task, spec = folder.task(), folder.spec()
+    prepared = load_prepared(Path(said["data"]), folder, None if recipe.fine_tuning is None else task.tokenizers)
+    checkpoint = None
+    if said["checkpoint"] is not None:
+        at = Path(said["checkpoint"])
+        checkpoint = folder.checkpoints_at(at.parent).read(at)
+    work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
+    return Training(work, None, ignore, ignore).run(checkpoint, lambda: None)
+
+
+def ignore(said: object) -> None:
+    """Say nothing: what a process does with messages that the first one shows."""
 
 
 def starting_from(initial: Run | str | Path, recipe: Recipe) -> Recipe:
@@ -216,7 +256,25 @@ def resume(
     `lr` and `machine` take the place of the recipe's own, and are written into it. `checkpoints` is where the folder
     of the checkpoints was moved to. Where the run cannot be gone on with, nothing in its folder is changed.
     """
-    folder = RunFolder(Path(path))
+    with joined() as processes:
+        if not processes.is_first:
+            return take_part(processes)
+        changed = {"budget": budget, "lr": lr, "machine": machine}
+        return resume_first(
+            RunFolder(Path(path)), changed, watcher=watcher, log=log, data=data, checkpoints=checkpoints
+        )
+
+
+def resume_first(
+    folder: RunFolder,
+    changed: Mapping[str, Any],
+    *,
+    watcher: Watcher | None,
+    log: Callable[[str], None],
+    data: Path | None,
+    checkpoints: str | Path | None,
+) -> Run:
+    """Resume a run, as the process that writes."""
     recipe = folder.recipe()
     check_unlinked(folder.path)
     find_checkpoints(folder, checkpoints)
@@ -228,14 +286,14 @@ def resume(
         found = find_checkpoints(folder, checkpoints)
         checkpoint = checkpoint_to_resume(found, folder, recipe, log)
         log("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
-        changed = replace(
+        new = replace(
             recipe,
-            budget=budget or recipe.budget,
-            optimizer=replace(recipe.optimizer, lr=lr or recipe.optimizer.lr),
-            machine=resolve_machine(machine or recipe.machine),
+            budget=changed["budget"] or recipe.budget,
+            optimizer=replace(recipe.optimizer, lr=changed["lr"] or recipe.optimizer.lr),
+            machine=resolve_machine(changed["machine"] or recipe.machine),
         )
-        changed = with_plan(changed, recipe, checkpoint)
-        work = Work(folder=folder, recipe=changed, prepared=prepared, task=task, spec=spec)
+        new = with_plan(new, recipe, checkpoint)
+        work = Work(folder=folder, recipe=new, prepared=prepared, task=task, spec=spec)
         return Training(work, held, watcher, log).run(checkpoint, lambda: take_over(work, found, held))
 
 
@@ -304,23 +362,26 @@ def checkpoint_to_resume(
 
 @final
 class Training:
-    """A run about to be trained, in a folder that is held."""
+    """A run about to be trained, in a folder that the first process holds."""
 
-    def __init__(self, work: Work, held: Hold, watcher: Watcher | None, log: Callable[[str], None]) -> None:
+    def __init__(self, work: Work, held: Hold | None, watcher: Watcher | None, log: Callable[[str], None]) -> None:
         self.work, self.held, self.log = work, held, log
         self.watcher = ProgressLine() if watcher is None else watcher
 
     def run(self, checkpoint: Checkpoint | None, begin: Callable[[], None]) -> Run:
         """Train to the end, and evaluate. `begin` is called when all is there, just before anything is written."""
-        work = self.work
-        device = prepare_machine(work.recipe.machine)
+        work, processes = self.work, current_processes()
+        device = processes.device(prepare_machine(work.recipe.machine))
         if checkpoint is not None:
             check_saved(work.folder, work.spec, work.recipe.fine_tuning, checkpoint.folder / MODEL)
         torch.manual_seed(work.recipe.seed)
         model = work.spec.build()
-        if work.recipe.vectors is not None and checkpoint is None:
+        parallel = choose_parallel(work.recipe, processes, model, device)
+        if processes.is_first:
+            self.tell_the_others(checkpoint)
+        if work.recipe.vectors is not None and checkpoint is None and processes.is_first:
             start_from_vectors(model, work.task, work.recipe.vectors, self.log)
-        if checkpoint is None and work.recipe.fine_tuning is None:
+        if checkpoint is None and work.recipe.fine_tuning is None and processes.is_first:
             with phase("fitting what is not trained by steps", self.log):
                 said = work.task.initialize(model, work.prepared)
             for line in said:
@@ -328,25 +389,41 @@ class Training:
         if work.recipe.fine_tuning is not None:
             copy_into(named_tensors(model), load_start(work.folder), str(work.folder.pretrained_file))
             prepare_parameters(model, work.recipe.fine_tuning)
-        model = model.to(device)
+        processes.copy_from_first(model)
+        model = model if parallel.shards else model.to(device)  # shards go to their device one group after another
         if work.recipe.machine.activation_checkpointing:
             checkpoint_activations(model)
-        train_state = TrainState(model, work.task, work.recipe.optimizer, work.recipe.machine)
-        with Stopping() as stopping:
+        train_state = TrainState(model, work.task, work.recipe.optimizer, work.recipe.machine, parallel)
+        with Stopping(quiet=processes.together) as stopping:
             trainer = Trainer(work, train_state, self.watcher, held=self.held, log=self.log)
             if checkpoint is not None:
                 trainer.restore(checkpoint)
             begin()
             trainer.train(stopping)
-        if stopping.asked and not trainer.is_finished():
-            raise Stopped(work.folder.path, trainer.done, stopping.asked)
+        if trainer.asked and not trainer.is_finished():
+            raise Stopped(work.folder.path, trainer.done, trainer.asked)
+        if not processes.is_first:
+            processes.wait()
+            return load(work.folder.path, device=str(device))
         try:
             with phase("scoring the best weights on the validation set", self.log):
                 run = load(work.folder.path, device=str(device))
                 write_evaluation(run, work.prepared, trainer, self.log)
         except KeyboardInterrupt:
             raise StoppedScoring(work.folder.path, trainer.done) from None
+        processes.wait()
         return run
+
+    def tell_the_others(self, checkpoint: Checkpoint | None) -> None:
+        """Tell the other processes what to train: where the run is, its recipe, and the checkpoint to go on from."""
+        current_processes().send(
+            {
+                "run": str(self.work.folder.path.absolute()),
+                "recipe": to_json(self.work.recipe, CLASSES),
+                "data": str(self.work.prepared.train.folder.parent.parent.absolute()),
+                "checkpoint": None if checkpoint is None else str(checkpoint.folder.absolute()),
+            }
+        )
 
 
 def checkpoint_activations(model: nn.Module) -> None:
@@ -403,5 +480,6 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         baseline = LinearScore(**{field.name: said[field.name] for field in fields(LinearScore)})
         found["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
         log(baseline.verdict(assessed.scores["accuracy"], tuned=run.folder.fine_tuning() is not None))
+    assert trainer.held is not None
     trainer.held.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in found.items()})

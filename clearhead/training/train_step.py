@@ -7,7 +7,7 @@ CUDA graphs, and replays them: a small model on a large GPU spends its time laun
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -17,12 +17,14 @@ from torch.func import functional_call
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.compiling import compile
 from clearhead.cuda_graphs import capture_graph, warm_up
-from clearhead.devices import takes_foreach, widest_float
+from clearhead.devices import widest_float
 from clearhead.model import layer_norm_gpu
 from clearhead.registry import is_built_in
 from clearhead.training.averaging import Unaveraged
+from clearhead.training.distributed import Processes
 from clearhead.training.foreach import copy_all, move_all, zero_all
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
+from clearhead.training.parallel import Alone, Parallel, local_tensors
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks.base import Batch, Task
 
@@ -43,40 +45,61 @@ class Totals(NamedTuple):
 
 @final
 class TrainState:
-    """The state that a step changes: a model on its device, its optimiser, and the average (EMA) of its weights."""
+    """The state that a step changes: a model on its device, its optimiser, and the average (EMA) of its weights.
 
-    def __init__(self, model: nn.Module, task: Task, optimizer: Optimizer, machine: Machine) -> None:
+    `parallel` is how it is trained together with other processes, None for one alone.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        optimizer: Optimizer,
+        machine: Machine,
+        parallel: Parallel | None = None,
+    ) -> None:
         self.model, self.task, self.optimizer = model, task, optimizer
-        self.device = next(model.parameters()).device
+        self.parallel = Alone(Processes()) if parallel is None else parallel
         self.bfloat16 = machine.precision == "bfloat16"
         # A part of the user's own may make float32 numbers in between: there autocast decides at every operation.
-        self.rounds = self.bfloat16 and is_built_in(model, task)
+        # So it does with activation checkpointing, which computes again when copies of the weights are gone; what FSDP
+        # gathers comes back.
+        kept = self.parallel.shards or not machine.activation_checkpointing
+        self.rounds = self.bfloat16 and kept and is_built_in(model, task)
+        dtype = torch.bfloat16 if self.rounds else None
+        self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
+        self.loss_module = BatchLoss(model, task, optimizer)
+        self.parallel.shard(self.loss_module, dtype)
+        if self.averaged is not model:
+            self.parallel.shard(self.averaged)
+        self.device = next(model.parameters()).device
         self.parameters = [one for one in model.parameters() if one.requires_grad]
         self.optimiser = adamw(self.parameters, optimizer, self.device)
-        self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
         self.average = [one for one in self.averaged.parameters() if one.requires_grad]
         self.follows = True
         self.nll = torch.zeros((), dtype=widest_float(self.device), device=self.device)
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
-        self.loss_module = BatchLoss(model, task, optimizer)
         if machine.compile and self.device.type == "cuda":
             layer_norm_gpu.register()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
         self.run_loss = compile(loss_in, device=self.device.type) if machine.compile else loss_in
+        # Sharded weights are rounded while they are gathered.
+        dtype = None if self.parallel.shards else dtype
+        self.forward = self.parallel.wrap(LossPass(self.loss_module, self.run_loss, dtype))
         self.make_state()
 
     def backward(self, batch: Batch, share: Tensor) -> None:
         """Add the gradients of a micro-batch, times `share`: one over the places of all the step's micro-batches."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16 and not self.rounds):
-            loss = self.run_loss(self.loss_module, batch, torch.bfloat16 if self.rounds else None)
+            loss = self.forward(batch)
         (loss.objective * share).backward()
         self.nll += loss.nll
 
     def update(self) -> None:
         """Clip the gradients, step the optimiser, and clear the gradients."""
         clip = float("inf") if self.optimizer.clip is None else self.optimizer.clip
-        self.grad_norm.copy_(nn.utils.clip_grad_norm_(self.parameters, clip, foreach=takes_foreach(self.device)))
+        self.grad_norm.copy_(self.parallel.clip(self.parameters, clip, self.device))
         self.optimiser.step()
         self.clear_gradients()
 
@@ -86,7 +109,7 @@ class TrainState:
     def clear_gradients(self) -> None:
         """Zero the gradients on a GPU, where captured steps find them again; else drop them, which is quicker."""
         if self.device.type == "cuda":
-            zero_all(self.gradients())
+            zero_all(local_tensors(self.gradients()))
         else:
             for one in self.parameters:
                 one.grad = None
@@ -122,7 +145,7 @@ class TrainState:
         if ema_weight == 1:
             self.follows = True
         elif ema_weight > 0 and self.averaged is not self.model:
-            move_all(self.average, self.parameters, ema_weight)
+            move_all(local_tensors(self.average), local_tensors(self.parameters), ema_weight)
 
     @torch.no_grad()
     def averaged_model(self) -> nn.Module:
@@ -130,16 +153,24 @@ class TrainState:
         averaged.
         """
         if self.follows and self.averaged is not self.model:
-            copy_all(self.average, self.parameters)
+            copy_all(local_tensors(self.average), local_tensors(self.parameters))
         self.follows = False
         return self.averaged
 
     @torch.no_grad()
     def is_finite(self) -> bool:
-        """Return whether every weight is finite."""
-        return bool(torch.stack([one.isfinite().all() for one in self.parameters]).all())
+        """Return whether every weight is finite, in every process."""
+        finite = bool(torch.stack([one.isfinite().all() for one in local_tensors(self.parameters)]).all())
+        return not any(self.parallel.processes.highest(not finite))
+
+    def collect_nll(self) -> None:
+        """Add up the running loss of all processes; the first one goes on with the sum, the others with 0."""
+        self.parallel.processes.add_up(self.nll)
+        if not self.parallel.processes.is_first:
+            self.nll.zero_()
 
     def totals(self) -> Totals:
+        self.parallel.processes.add_up(self.nll)
         found = Totals(self.nll.item(), self.places, self.grad_norm.item())
         self.nll.zero_()
         self.places = 0
@@ -162,6 +193,23 @@ class BatchLoss(nn.Module):
         if self.r_drop:
             return r_drop(logits, wanted, self.smoothing, self.r_drop)
         return cross_entropy(logits, wanted, self.smoothing)
+
+
+@final
+class LossPass(nn.Module):
+    """The loss of a batch as it is computed: compiled or not, with weights rounded or not. DDP wraps it."""
+
+    def __init__(
+        self,
+        loss: BatchLoss,
+        run: Callable[[BatchLoss, Batch, torch.dtype | None], Loss],
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.loss, self.run, self.dtype = loss, run, dtype
+
+    def forward(self, batch: Batch) -> Loss:
+        return self.run(self.loss, batch, self.dtype)
 
 
 def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
@@ -222,12 +270,16 @@ class Stepper(ABC):
         self.train_state = train_state
 
     def step(self, batches: Sequence[Batch], rate: float) -> None:
-        """Take one optimiser step over these micro-batches, at this learning rate."""
+        """Take one optimiser step over these micro-batches, at this learning rate. They are those of all processes, and
+        each computes its rows of every one.
+        """
         places = sum(int((batch["wanted"] != NOTHING).sum()) for batch in batches)
+        parallel = self.train_state.parallel
         self.train_state.places += places
         self.train_state.set_rate(rate)
-        for batch in batches:
-            self.run_pass(batch, 1 / max(places, 1))
+        for i, batch in enumerate(batches, 1):
+            with parallel.accumulating(last=i == len(batches)):
+                self.run_pass(parallel.share(batch), parallel.scale / max(places, 1))
         self.run_update()
 
     @abstractmethod
@@ -310,7 +362,9 @@ def to_device(batch: Mapping[str, Tensor], device: torch.device) -> Batch:
 
 
 def make_stepper(train_state: TrainState, machine: Machine) -> Stepper:
-    """Return a stepper for the device: captured on a GPU unless the machine's options say otherwise."""
+    """Return a stepper for the device: captured on a GPU unless the machine's options say otherwise, or there are other
+    processes to communicate with.
+    """
     # Activation checkpointing reads the state of random numbers, which a captured step cannot.
-    graphs = machine.graphs and not machine.activation_checkpointing
+    graphs = machine.graphs and not machine.activation_checkpointing and isinstance(train_state.parallel, Alone)
     return Captured(train_state) if train_state.device.type == "cuda" and graphs else Eager(train_state)

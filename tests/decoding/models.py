@@ -6,7 +6,8 @@ left out only where the library refuses it, and `refused_pairs()` says which tho
 
 import functools
 import random
-from collections.abc import Container, Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -171,7 +172,8 @@ PLAIN = {
 }
 """What goes with every single choice: a pair is allowed if it is allowed beside these."""
 
-ORDER = {axis: place for place, axis in enumerate(AXES)}
+FREE = ("layers", "embedding", "output", "tables")
+"""Axes on which every choice goes with every other."""
 
 Choice = tuple[str, str]
 Pair = tuple[Choice, Choice]
@@ -210,18 +212,20 @@ def there(axis: str, kind: str) -> bool:
 
 def refused(chosen: dict[str, str]) -> bool:
     """Whether the library refuses it, by design."""
-    prefixes = ["", "cross "] if chosen["kind"] == "other cross" else [""]
-    if any(refused_attention(chosen, prefix) for prefix in prefixes):
+    if refused_attention(chosen["weighting"], chosen["position"], chosen["similarity"]):
         return True
-    return chosen["arrangement"].startswith("note") and chosen["feed-forward"] == "none"
+    crossed = chosen["cross weighting"], chosen["cross position"], chosen["cross similarity"]
+    if chosen["kind"] == "other cross" and refused_attention(*crossed):
+        return True
+    return chosen["feed-forward"] == "none" and chosen["arrangement"].startswith("note")
 
 
-def refused_attention(chosen: dict[str, str], prefix: str) -> bool:
+@functools.cache
+def refused_attention(weight: str, position: str, compared: str) -> bool:
     """Kernelized attention has no similarity but its own, and no score to add a bias to."""
-    if weighting.TABLE[chosen[f"{prefix}weighting"]].form != "kernelized":
+    if weighting.TABLE[weight].form != "kernelized":
         return False
-    biased = positions.TABLE[chosen[f"{prefix}position"]].bias_kind != "none"
-    return biased or chosen[f"{prefix}similarity"] != "default"
+    return positions.TABLE[position].bias_kind != "none" or compared != "default"
 
 
 def off_route(chosen: dict[str, str]) -> bool:
@@ -231,9 +235,13 @@ def off_route(chosen: dict[str, str]) -> bool:
 
 def on_route(chosen: dict[str, str]) -> dict[str, list[str]]:
     """What there is to choose from on the axes that the routes narrow down."""
-    cross = CROSS_ROUTES[chosen["cross route"]] if chosen["kind"] == "other cross" else {}
-    narrowed = {axis if axis == "kernel" else f"cross {axis}": names for axis, names in cross.items()}
-    return narrowed | ROUTES[chosen["route"]]
+    return narrowed(chosen["route"], chosen["cross route"] if chosen["kind"] == "other cross" else "any")
+
+
+@functools.cache
+def narrowed(route: str, cross_route: str) -> dict[str, list[str]]:
+    cross = CROSS_ROUTES[cross_route]
+    return {axis if axis == "kernel" else f"cross {axis}": names for axis, names in cross.items()} | ROUTES[route]
 
 
 def beside_plain(pair: Pair) -> dict[str, str] | None:
@@ -272,11 +280,17 @@ def refused_pairs() -> list[Pair]:
 def models() -> list[Choices]:
     """Models in which every allowed pair is shown, and some more decoders; the same ones each time."""
     draw, left, found = random.Random(0), dict.fromkeys(allowed_pairs()), []
+    beside: dict[Choice, set[Choice]] = defaultdict(set)
+    for one, other in left:
+        beside[one].add(other)
+        beside[other].add(one)
     while left:
-        candidates = [fitted(draw, next(iter(left)), left) for _ in range(TRIES)]
+        candidates = [fitted(draw, next(iter(left)), beside) for _ in range(TRIES)]
         best = max(candidates, key=lambda made: sum(pair in left for pair in made.pairs()))
-        for pair in best.pairs():
-            left.pop(pair, None)
+        for one, other in best.pairs():
+            left.pop((one, other), None)
+            beside[one].discard(other)
+            beside[other].discard(one)
         found.append(replace(best, seed=len(found)))
     more = max(DECODERS, AT_LEAST - len(found))
     return found + [
@@ -284,30 +298,29 @@ def models() -> list[Choices]:
     ]
 
 
-def fitted(draw: random.Random, wanted: Pair, left: Container[Pair]) -> Choices:
-    """This pair, and on each other axis, in any order, what shows most new pairs beside what is chosen so far."""
+def fitted(draw: random.Random, wanted: Pair, beside: Mapping[Choice, set[Choice]]) -> Choices:
+    """This pair, and on each other axis, in any order, what shows most new pairs beside what is chosen so far.
+
+    `beside` has, for each choice, those that it was not shown with so far.
+    """
     chosen = beside_plain(wanted)
     assert chosen is not None
     if "kind" not in dict(wanted) and draw.random() < 0.9:
         chosen["kind"] = "other cross"
-    settled = [axis for axis, _ in wanted]
-    rest = [axis for axis in AXES if axis not in settled and axis != "kind" and there(axis, chosen["kind"])]
+    axes = {axis for axis, _ in wanted}
+    settled = {(axis, chosen[axis]) for axis in axes}
+    rest = [axis for axis in AXES if axis not in axes and axis != "kind" and there(axis, chosen["kind"])]
     for axis in draw.sample(rest, len(rest)):
-        names = [name for name in AXES[axis] if possible(chosen | {axis: name})]
-        new = {name: sum(ordered((axis, name), (other, chosen[other])) in left for other in settled) for name in names}
+        names = [name for name in AXES[axis] if axis in FREE or possible(chosen | {axis: name})]
+        new = {name: len(beside[axis, name] & settled) for name in names}
         most = max(new.values())
         chosen[axis] = draw.choice([name for name in names if new[name] == most])
-        settled.append(axis)
+        settled.add((axis, chosen[axis]))
     return on_axes(chosen)
 
 
 def possible(chosen: dict[str, str]) -> bool:
     return not refused(chosen) and not off_route(chosen)
-
-
-def ordered(one: Choice, other: Choice) -> Pair:
-    """A pair as `combinations` gives it, in the order of the axes."""
-    return (one, other) if ORDER[one[0]] < ORDER[other[0]] else (other, one)
 
 
 def drawn(draw: random.Random, wanted: dict[str, str], seed: int) -> Choices:

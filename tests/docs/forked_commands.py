@@ -4,7 +4,7 @@ A server imports the package once. The programs `clearhead` and `python`, in a f
 sends its arguments, folder, environment and streams, and ends with the exit code that comes back. Everything else is as
 in a process of its own, since it is one.
 
-    python forked_commands.py SOCKET BIN      # the server
+    python forked_commands.py HOME      # the server, at HOME/socket; it removes HOME when its parent has ended
 """
 
 import atexit
@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
 import sys
@@ -30,7 +31,11 @@ socket.send_fds(server, [len(asked).to_bytes(4, "big")], [0, 1, 2])
 server.sendall(asked)
 sys.exit(int.from_bytes(server.recv(1) or b"\\1", "big"))
 """
-MODULES = ("clearhead.cli", "clearhead.training", "clearhead.experiments.comparing", "clearhead.experiments.workers")
+MODULES = (
+    *("clearhead.cli", "clearhead.training", "clearhead.experiments.comparing", "clearhead.experiments.workers"),
+    *("clearhead.attention.grid", "torch._dynamo"),
+)
+"""What every command would import, torch._dynamo among it: an optimiser does, for two seconds."""
 
 
 def install(folder: Path, address: Path) -> None:
@@ -41,7 +46,7 @@ def install(folder: Path, address: Path) -> None:
         program.chmod(0o755)
 
 
-def serve(address: str, programs: str) -> None:
+def serve(home: str) -> None:
     """Fork for every client, as long as the parent lives."""
     parent = os.getppid()
     for name in MODULES:
@@ -49,9 +54,9 @@ def serve(address: str, programs: str) -> None:
     sketch()
     signal.signal(signal.SIGCHLD, wait_for_ended)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(address)
+        server.bind(f"{home}/socket")
         server.listen()
-        server.settimeout(5)
+        server.settimeout(1)
         print("ready", flush=True)
         while os.getppid() == parent:
             try:
@@ -60,17 +65,24 @@ def serve(address: str, programs: str) -> None:
                 continue
             if os.fork() == 0:
                 server.close()
-                os._exit(answer(client, f"{programs}/python"))
+                os._exit(answer(client, f"{home}/bin/python"))
             client.close()
+    shutil.rmtree(home)
 
 
 def sketch() -> None:
-    """Write an empty picture where a command would draw curves, which takes longer than a page's trainings."""
+    """Cut short what takes longer than a page's trainings, and is tested elsewhere.
+
+    An empty picture is written where a command would draw curves, and a part is checked in two hundred combinations
+    that are drawn at random; `make test-all` checks it in every pair.
+    """
     for module, name in (
         ("clearhead.training.loop", "draw_curves"),
         ("clearhead.experiments.comparing", "draw_comparison"),
     ):
         setattr(sys.modules[module], name, lambda data, path, **_: Path(path).write_text("<svg/>", encoding="utf-8"))
+    if os.environ.get("HYPOTHESIS_PROFILE") != "thorough":
+        sys.modules["clearhead.attention.grid"].DRAWS = 120  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def wait_for_ended(*_: object) -> None:

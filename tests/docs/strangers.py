@@ -1,17 +1,19 @@
 """Runs a page of the guide as a stranger would: with an installed copy of the package, in a folder outside the project.
 
 The process sees nothing of the project: `clearhead` is the copy, on the path as a command too, and the page's files are
-written into a folder of the stranger's own. The page and its commands are forks of one process that has imported the
-copy (`tests.docs.forked_commands`).
+written into a folder of the stranger's own. Pages and their commands are forks of one process that has imported the
+copy (`tests.docs.forked_commands`), begun with the first page and ended with the process that runs the tests.
 
     python -m tests.docs.strangers docs/your-own-task.md      # writes what the blocks print now into the page
 """
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,45 +28,64 @@ __all__ = ["run_as_stranger", "run_once_as_stranger"]
 PROJECT = Path(__file__).parents[2]
 RUN = """
 import os, sys
-os.environ["PYTHONPATH"] = {package!r}
-sys.path[:0] = [{tests!r}, {folder!r}]
+package, folder, page, verb = sys.argv[1:]
+os.environ["PYTHONPATH"] = package
+sys.path[:0] = [folder]
 import pages
 try:
-    pages.{verb}(pages.Path({page!r}))
+    getattr(pages, verb)(pages.Path(page))
 except pages.PageError as error:
-    sys.exit(f"PAGE {{error}}")
+    sys.exit(f"PAGE {error}")
 """
 
 
-def run_as_stranger(page: Path, home: Path, *, verb: str = "run_page") -> None:
-    """Run a page in a folder within `home`, where the package is installed too; raise a `PageError` as `run_page`."""
-    package, folder, tests, programs = (home / name for name in ("installed", "folder", "tests", "bin"))
-    for one in (package, folder, tests, programs):
-        one.mkdir(parents=True)
+@dataclass(frozen=True)
+class Installed:
+    """A copy of the package, the programs that run it, and what they need of an environment."""
+
+    package: Path
+    tests: Path
+    programs: Path
+    environment: dict[str, str]
+    server: subprocess.Popen[str]
+
+
+@functools.cache
+def install() -> Installed:
+    """Copy the package into a folder, and start the process that commands are forks of; it removes the folder."""
+    home = Path(tempfile.mkdtemp())  # short: the address of a socket has a hundred characters at most
+    package, tests, programs = (home / name for name in ("installed", "tests", "bin"))
+    for one in (tests, programs):
+        one.mkdir()
     shutil.copytree(PROJECT / "clearhead", package / "clearhead")
     for file in (pages.__file__, forked_commands.__file__):
         shutil.copy(file, tests)
-    environment = (
-        os.environ
-        | ONE_THREAD
-        | {
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "PYTHONPATH": str(package),
-            "COLUMNS": "80",
-        }
+    (tests / "stranger.py").write_text(RUN, encoding="utf-8")
+    path = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(package), "COLUMNS": "80"}
+    environment = os.environ | ONE_THREAD | path
+    forked_commands.install(programs, home / "socket")
+    command = [sys.executable, "-P", str(tests / "forked_commands.py"), str(home)]
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    with server.stdout as said:
+        assert said.readline() == "ready\n"
+    return Installed(package, tests, programs, environment, server)
+
+
+def run_as_stranger(page: Path, home: Path, *, verb: str = "run_page") -> None:
+    """Run a page in a folder within `home`; raise a `PageError` as `run_page`."""
+    there, folder = install(), home / "folder"
+    folder.mkdir(parents=True)
+    command = [there.programs / "python", "-m", "stranger", there.package, folder, page.resolve(), verb]
+    path = {"PYTHONPATH": f"{there.package}{os.pathsep}{there.tests}"}
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        env=there.environment | path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    places = {"package": str(package), "tests": str(tests), "folder": str(folder), "page": str(page.resolve())}
-    (tests / "stranger.py").write_text(RUN.format(verb=verb, **places), encoding="utf-8")
-    run = [str(programs / "python"), "-m", "stranger"]
-    with tempfile.TemporaryDirectory() as short:  # the address of a socket has a hundred characters at most
-        forked_commands.install(programs, Path(short) / "socket")
-        command = [sys.executable, "-P", str(tests / "forked_commands.py"), f"{short}/socket", str(programs)]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdout is not None
-            assert server.stdout.readline() == "ready\n"
-            path = {"PYTHONPATH": f"{package}{os.pathsep}{tests}"}
-            done = subprocess.run(run, cwd=folder, env=environment | path, capture_output=True, text=True, check=False)
-            server.terminate()
     if done.returncode:
         raise PageError(done.stderr.partition("PAGE ")[2] or done.stderr)
 

@@ -22,29 +22,35 @@ def write(folder: Path, text: str) -> Path:
     return page
 
 
-LONG = ("export",)
-"""Pages that take more than a minute, and whose every step has tests of its own (here tests/interop/export and
-tests/plain/test_export_graphs.py). Their commands are held to the options there are, below.
+LONG = ("export", "scaling")
+"""Pages that take more than a minute, and whose every step has tests of its own (here tests/interop/export,
+tests/plain/test_export_graphs.py and tests/cli/test_scaling_page.py). Their commands are held to the options there are.
 """
+
+
+def named(pages: list[Path]) -> pytest.MarkDecorator:
+    marked = [pytest.param(page, marks=pytest.mark.thorough if page.stem in LONG else ()) for page in pages]
+    return pytest.mark.parametrize("page", marked, ids=lambda page: f"{page.parent.name}/{page.stem}")
+
+
+EVERY = [*PAGES, DOCS.parent / "README.md"]
+WITH_COMMANDS = [page for page in EVERY if any(block.shell for block in blocks(page))]
+
+
+@pytest.mark.slow
+@named(WITH_COMMANDS)
+def test_page_as_a_stranger(page: Path, tmp_path, tmp_path_factory):
+    if page.stem == "induction-heads":  # tests/browser/test_induction.py looks at the model that it trains
+        run_once_as_stranger(page, tmp_path_factory)
+    else:
+        run_as_stranger(page, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tables_as_they_were")
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=pytest.mark.thorough if page.stem in LONG else ())
-        for page in (*PAGES, DOCS.parent / "README.md")
-    ],
-    ids=lambda page: f"{page.parent.name}/{page.stem}",
-)
-def test_page(page: Path, tmp_path, tmp_path_factory):
-    if page.stem == "induction-heads":  # tests/browser/test_induction.py looks at the model that it trains
-        run_once_as_stranger(page, tmp_path_factory)
-    elif any(block.shell for block in blocks(page)):
-        run_as_stranger(page, tmp_path)
-    else:
-        run_page(page)
+@named([page for page in EVERY if page not in WITH_COMMANDS])
+def test_page(page: Path):
+    run_page(page)
 
 
 def commands(page: Path) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """Run the Triton kernels in Triton's interpreter, on a CPU: a part of the grid, and lengths with several chunks.
 
-`python tests/plain/interpreted.py linear` prints what is wrong, and a count; test_triton.py runs it in a process of its
-own, since Triton decides when it is imported whether it interprets.
+`python tests/plain/interpreted.py linear beam` prints, for each, what is wrong and a count; test_triton.py runs all of
+them in one process of their own, since Triton decides when it is imported whether it interprets.
 """
 
 import dataclasses
@@ -125,7 +125,7 @@ def layer_norm_problems():
 
 def beam_problems():
     """Yield what a step of beam search gets wrong, in searches drawn at random; no two numbers are equal."""
-    for seed in range(16):
+    for seed in range(16 if THOROUGH else 6):
         method, rules, steps = draw_case(seed, equal=False)
         rules = dataclasses.replace(rules, never=())
         states = [BeamState(4, method, rules, VOCABULARY, torch.device("cpu")) for _ in range(2)]
@@ -150,28 +150,32 @@ def what_counts(state, step):
     return [one.masked_fill(mask == FORBIDDEN, 0) for mask, group in zip(masks, groups, strict=True) for one in group]
 
 
-def main(kernel: str) -> None:
-    patch_interpreter()
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    if kernel in ("layer_norm", "beam"):
-        found = list(layer_norm_problems() if kernel == "layer_norm" else beam_problems())
-        print(*itertools.chain(*found), sep="\n")
-        print(f"{len(found)} run, {sum(map(len, found))} wrong")
-        return
+def attention_problems(kernel):
+    """Yield what a kernel of attention gets wrong in each combination of the grid, and in each case above."""
     served = (one for one in grid.combinations(kernel) if not grid.reasons(one))
-    report = grid.check(itertools.islice(served, COMBINATIONS))
-    problems, count = list(report.failures), report.supported
-    for name, weighting, *sizes, mask, n_keys, plan in linear_cases() if kernel == "linear" else argmax_cases():
+    for combination in itertools.islice(served, COMBINATIONS):
+        yield grid.check([combination]).failures
+    cases, chooser = {
+        "linear": (linear_cases(), (linear_gpu, "plan_for")),
+        "argmax": (argmax_cases(), (argmax_gpu, "tile_for")),
+    }[kernel]
+    for name, weighting, *sizes, mask, n_keys, plan in cases:
         if not THOROUGH and name not in OFTEN:
             continue
-        linear_gpu.plan_for = lambda *_: plan  # noqa: B023
-        argmax_gpu.tile_for = lambda *_: plan  # noqa: B023
-        problems += [f"{name}: {text}" for text in compare(kernel, weighting, sizes, mask, n_keys)]
-        count += 1
-    print(*problems, sep="\n")
-    print(f"{count} run, {len(problems)} wrong")
+        setattr(*chooser, lambda *_: plan)  # noqa: B023
+        yield [f"{name}: {text}" for text in compare(kernel, weighting, sizes, mask, n_keys)]
+
+
+def main(kernels: list[str]) -> None:
+    patch_interpreter()
+    torch.set_num_threads(1)
+    problems = {"layer_norm": layer_norm_problems, "beam": beam_problems}
+    for kernel in kernels:
+        torch.manual_seed(0)
+        found = list(problems[kernel]() if kernel in problems else attention_problems(kernel))
+        print(*itertools.chain(*found), sep="\n")
+        print(f"{kernel}: {len(found)} run, {sum(map(len, found))} wrong", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

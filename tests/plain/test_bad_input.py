@@ -132,7 +132,7 @@ DTYPES_AND_DEVICES: dict[str, Case] = {
         "document ids.*on meta, but the query is on cpu; move",
     ),
     "device of positions": (
-        attend(key_positions=torch.arange(KEYS, device="meta")),
+        attend(key_positions=torch.empty(KEYS, dtype=torch.long, device="meta")),
         DeviceError,
         "key_positions is on meta and query on cpu; move one of them",
     ),

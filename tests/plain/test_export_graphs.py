@@ -4,6 +4,7 @@ Here, since the hook that checks shapes would become part of the graph.
 """
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,11 +30,14 @@ def test_torch_runs_the_program_without_us(family, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(  # below are the loop, which goes through an encoder-decoder, and an encoder with a wide part
+@pytest.mark.parametrize(  # below is the loop, which goes through an encoder and a decoder that reads it
     "family", ["decoder", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("encoder-decoder", "encoder"))]
 )
 def test_onnxruntime_computes_what_the_run_computes(family, tmp_path):
-    figures = export(run_of(draw_spec(family, 1), tmp_path), to="onnx", path=tmp_path / "out").figures
+    spec = draw_spec(family, 1)
+    if family == "decoder":  # many runs, below, have several layers
+        spec = replace(spec, blocks=spec.blocks[:1])
+    figures = export(run_of(spec, tmp_path), to="onnx", path=tmp_path / "out").figures
     assert figures.difference < 1e-4
     assert figures.same == figures.outputs
 
@@ -62,7 +66,7 @@ def test_the_greedy_loop_needs_numpy_alone_and_rows_do_not_disturb_each_other(tr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["onnx", "torch"])
+@pytest.mark.parametrize("to", ["torch", pytest.param("onnx", marks=pytest.mark.thorough)])  # which begins with torch's
 def test_a_wide_part_is_in_the_graph(to, tmp_path):
     run = train(tmp_path / "run", wide_recipe(tmp_path), log=quiet, watcher=quiet)
     assert run.model.output.wide.get_buffer("table_token").abs().sum() > 0

@@ -1,5 +1,6 @@
 """The Triton kernels: held to the reference in Triton's interpreter, and how they are chosen where there is no GPU."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +16,26 @@ ROOT = Path(__file__).parents[2]
 WEIGHTINGS = {"linear": ch.weighting.Kernelized(), "argmax": ch.weighting.Argmax()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", [*WEIGHTINGS, "layer_norm", "beam"])
-def test_the_interpreter_agrees_with_the_reference(kernel):
-    """Part of the grid, several chunks and segments, ties, NaN in padding, grouped heads; outputs and gradients."""
+INTERPRETED = [*WEIGHTINGS, "layer_norm", "beam"]
+
+
+@pytest.fixture(scope="module")
+def interpreted():
+    """What is said of all kernels, one after the other; and of errors. The process takes seconds to start."""
     pytest.importorskip("triton")
-    command = [sys.executable, str(ROOT / "tests/plain/interpreted.py"), kernel]
+    command = [sys.executable, str(ROOT / "tests/plain/interpreted.py"), *INTERPRETED]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment())
-    assert found.returncode == 0, found.stderr[-2000:]
-    assert found.stdout.splitlines()[-1].endswith(" run, 0 wrong"), found.stdout
+    return found.stdout, found.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", INTERPRETED)
+def test_the_interpreter_agrees_with_the_reference(kernel, interpreted):
+    """Part of the grid, several chunks and segments, ties, NaN in padding, grouped heads; outputs and gradients."""
+    told, errors = interpreted
+    last = [line for line in told.splitlines() if line.startswith(f"{kernel}: ")][-1:]
+    assert last, errors
+    assert re.fullmatch(rf"{kernel}: [1-9]\d* run, 0 wrong", last[0]), told
 
 
 def environment():

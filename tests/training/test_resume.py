@@ -105,7 +105,7 @@ def stopped(act):
     assert caught.value.exit_code == 128 + signal.SIGTERM
 
 
-OFTEN = ("accumulation", "r-drop, last", "documents, ema", "blanks, epochs, ema")
+OFTEN = ("r-drop, last", "documents, ema", "blanks, epochs, ema")
 """Between them: every way of averaging, passes over the text, gradients that add up, and lines in their order."""
 
 

@@ -1,6 +1,7 @@
 """The learner: a step is torch's AdamW on the mean of the places, however it is cut; and the average of the weights."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -200,6 +201,20 @@ def test_bfloat16_is_used_where_it_is_asked_for_and_the_weights_stay_float32():
     assert found != exact
     assert found == pytest.approx(exact, rel=2e-2)
     assert {one.dtype for one in train_state.parameters} == {torch.float32}
+
+
+def test_checkpointing_in_bfloat16_has_the_gradients_of_float32():
+    """The second computation of a block comes after the forward pass, where rounded weights would be gone."""
+    batches = [batch()]
+    norms = []
+    for precision, again in (("float32", False), ("bfloat16", True)):
+        model = built(dtype=torch.float32)
+        model.stack.checkpointing = again
+        machine = replace(CPU, precision=precision, activation_checkpointing=again)
+        learner = learner_of(model, machine)
+        Eager(learner).step(batches, 1e-3)
+        norms.append(learner.totals().grad_norm)
+    assert norms[1] == pytest.approx(norms[0], rel=0.05)
 
 
 def test_on_a_cpu_a_step_is_eager():

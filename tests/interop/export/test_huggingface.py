@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import transformers
 from safetensors.torch import load_file
 
 from clearhead.attention.weighting import Argmax
@@ -23,6 +22,7 @@ from clearhead.training.tasks.instruct import Instruct
 from tests.covering import few
 from tests.interop import saved_models
 from tests.interop.export.random_runs import CONTEXT, run_of
+from tests.peers import transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE = Size(2, 32, 4, 2, 48)

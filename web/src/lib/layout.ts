@@ -65,7 +65,7 @@ const WIDTHS: Record<Exclude<BoxKind, "attention" | "cross" | "output">, number>
 };
 const MIDDLE = 44;
 /** What the legend needs of the free corner. */
-const CORNER = 340;
+const CORNER = 300;
 const LEGEND = 90;
 /** From which width on its entries stand side by side, and the height of all of them one under another. */
 const ABREAST = 720;

@@ -43,6 +43,7 @@ function explorerOf(fixed?: Meta): Explorer {
 }
 
 beforeEach(() => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] }); // an address that is still to be written ends with its test
   pages = new Pages();
   asked = [];
   vi.stubGlobal("location", pages);
@@ -50,7 +51,10 @@ beforeEach(() => {
   vi.stubGlobal("matchMedia", () => ({ matches: false, addEventListener: () => {} }));
   vi.stubGlobal("addEventListener", (_: string, listen: () => void) => pages.listeners.push(listen));
 });
-afterEach(() => vi.unstubAllGlobals());
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
 
 describe("an address", () => {
   it("that is gone to while an answer comes is not lost, and its event finds it", async () => {
@@ -204,7 +208,6 @@ describe("steps of training", () => {
   });
 
   it("that were not kept are not asked for, and the address is written when the slider rests", async () => {
-    vi.useFakeTimers();
     const explorer = filmed();
     await explorer.start();
     const before = asked.length;
@@ -215,7 +218,6 @@ describe("steps of training", () => {
     vi.runAllTimers();
     expect(pages.hash).toContain("step=0");
     expect(pages.entries).toHaveLength(1);
-    vi.useRealTimers();
   });
 
   it("that are new while the run trains are found, and the weights that are shown stay", async () => {

@@ -1,0 +1,168 @@
+"""Options of `clearhead describe --gpus`: how a model is to be trained, and on which machines."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, final
+
+import typer
+
+from clearhead.cli.options import above_zero, flag, given_flags, one_of, wrong
+from clearhead.errors import OptionError
+from clearhead.model.sizes import Spec, parse_count
+from clearhead.model.transformers import EncoderSpec
+from clearhead.training.averaging import Unaveraged
+from clearhead.training.recipe import Recipe
+from clearhead.training.scaling import FORMS, Form, Job, Rates, Workload
+
+__all__ = ["RateOptions", "ScalingOptions", "TrainingPlan", "plan_training"]
+
+PARALLEL = {"auto": None, "ddp": "ddp", "fsdp": "fsdp"}
+PRECISIONS = {"bfloat16": True, "float32": False}
+
+
+def positive(text: str) -> typer.models.OptionInfo:
+    return typer.Option(metavar="X", callback=above_zero, help=text, show_default=False)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ScalingOptions:
+    """How it is to be trained."""
+
+    title: ClassVar[str] = "Training on many GPUs"
+
+    gpus: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Estimate training on N GPUs: memory, communication, time.")
+    ] = None
+    parallel: Annotated[
+        str, typer.Option(metavar="NAME", help="ddp, fsdp, or auto: the quickest that fits.", show_default=False)
+    ] = "auto"
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Batch size over all GPUs: tokens per step.  [default: the run's, or as many as fit]",
+        ),
+    ] = None
+    micro_batch_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Tokens per pass over all GPUs.  [default: as many as fit]"),
+    ] = None
+    train_tokens: Annotated[
+        str | None,
+        typer.Option(metavar="COUNT", help="Tokens of the whole training, such as 300B: what it costs in GPU hours."),
+    ] = None
+    activation_checkpointing: Annotated[
+        bool | None,
+        typer.Option(
+            "--activation-checkpointing/--no-activation-checkpointing",
+            help="Keep the inputs of blocks only, and compute the rest again.  [default: if it is quicker]",
+        ),
+    ] = None
+    precision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="bfloat16 or float32.  [default: the run's, or bfloat16]")
+    ] = None
+    average: Annotated[
+        bool | None,
+        typer.Option("--average/--no-average", help="Keep an average of the weights.  [default: the run's, or no]"),
+    ] = None
+    compile: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Time of a compiled step, or of an eager one.")
+    ] = True
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RateOptions:
+    """What the machines can do; defaults are an H200's."""
+
+    title: ClassVar[str] = "Machines (default: H200s, 8 in a node)"
+
+    matrix_tflops: Annotated[float | None, positive("Rate of a large matrix product, TFLOP/s.  [default: 798]")] = None
+    copy_gb_s: Annotated[float | None, positive("Rate of a copy, read and written, GB/s.  [default: 4270]")] = None
+    memory_gb: Annotated[float | None, positive("Memory of a GPU, GiB; 4 are kept free.  [default: 139]")] = None
+    link_gb_s: Annotated[float | None, positive("Links within a node, GB/s each way.  [default: 370]")] = None
+    network_gb_s: Annotated[
+        float | None, positive("Network between nodes, GB/s each way for each GPU.  [default: 48]")
+    ] = None
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, metavar="N", help="GPUs in a node.  [default: 8]")] = None
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Measure products, copies, and links between processes, on this machine."),
+    ] = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """What is to be estimated: a job, the forms of it that are allowed, and the tokens of the whole training."""
+
+    job: Job
+    forms: list[Form]
+    train_tokens: int | None
+    measured: bool
+
+
+def plan_training(
+    spec: Spec, lengths: tuple[int, int], options: ScalingOptions, machines: RateOptions, recipe: Recipe | None
+) -> TrainingPlan | None:
+    """Return the training that the options describe; None without --gpus. What a run's recipe says is the default."""
+    if options.gpus is None:
+        if given := [*given_flags(options), *given_flags(machines)]:
+            raise wrong(given[0], "goes with --gpus: it says how a model is trained on them")
+        return None
+    parallel = one_of("--parallel", options.parallel, PARALLEL)
+    precision = options.precision or (recipe.machine.precision if recipe else "auto")
+    bfloat16 = precision == "auto" or one_of("--precision", precision, PRECISIONS)
+    averaged = recipe is not None and not isinstance(recipe.optimizer.averaging, Unaveraged)
+    source, target = lengths
+    workload = Workload(
+        spec=spec,
+        source=source,
+        target=target,
+        bfloat16=bfloat16,
+        averaged=averaged if options.average is None else options.average,
+        compiled=options.compile,
+    )
+    length = source if isinstance(spec, EncoderSpec) else target
+    tokens = options.tokens or (recipe.batching.tokens if recipe else None)
+    micro = options.micro_batch_tokens or (recipe.batching.micro_batch_tokens if recipe else None)
+    if micro is not None and micro < length * options.gpus:
+        least = length * options.gpus
+        raise wrong(
+            "--micro-batch-tokens",
+            f"is less than a sequence of {length:,} tokens on each GPU, {least:,} in all; came {micro:,}",
+        )
+    try:
+        job = Job(
+            workload=workload,
+            gpus=options.gpus,
+            rates=rates_of(machines, bfloat16),
+            sequences=None if tokens is None else max(1, round(tokens / length)),
+            micro=None if micro is None else micro // (length * options.gpus),
+        )
+        whole = None if options.train_tokens is None else parse_count(options.train_tokens)
+    except OptionError as error:
+        name, _, said = str(error).partition(": ")
+        raise wrong(flag(name) if said else "--train-tokens", said or name) from error
+    forms = [
+        form
+        for form in FORMS
+        if parallel in (None, form.parallel) and options.activation_checkpointing in (None, form.checkpointing)
+    ]
+    return TrainingPlan(job=job, forms=forms, train_tokens=whole, measured=machines.measure)
+
+
+def rates_of(machines: RateOptions, bfloat16: bool) -> Rates:
+    """Return the rates: measured or an H200's, and those that were given."""
+    made = Rates()
+    if machines.measure:
+        from clearhead.training.rates import measure_rates
+
+        made = measure_rates(bfloat16)
+    names = {"memory_gb": "memory_gib"}
+    given = {name: getattr(machines, name) for name in RATES if getattr(machines, name) is not None}
+    return replace(made, **{names.get(name, name): value for name, value in given.items()})
+
+
+RATES = ("matrix_tflops", "copy_gb_s", "memory_gb", "link_gb_s", "network_gb_s", "gpus_per_node")

@@ -1,0 +1,244 @@
+"""The processes that train one run together: who speaks, what all of them must agree on, and whose error is told.
+
+They are started by torchrun, or by `clearhead train --processes N`, which starts it. Nodes, the rendezvous and what
+happens when a process dies are torchrun's. The first process (rank 0) prepares the text, speaks and writes; the others
+are told what to do over a gloo group of their own, on which they may wait for hours. Nothing that is sent is pickled.
+"""
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from clearhead.errors import ClearheadError, OptionError, RunError
+
+if TYPE_CHECKING:  # a build of torch without distributed training has neither
+    from torch.distributed import ProcessGroup
+    from torch.distributed.distributed_c10d import Store
+
+__all__ = ["EndedElsewhere", "Processes", "current_processes", "is_launched", "joined", "new_gloo_group"]
+
+STEP_TIMEOUT = timedelta(minutes=10)
+"""How long a collective of a training step may take: a process that hangs ends the job after it."""
+PATIENCE = timedelta(days=30)
+"""How long the others wait for the first, which may be reading text or scoring. A process that dies ends it at once."""
+FAILED = "clearhead/failed"
+GRACE_SECONDS = 3.0
+"""How long a process that has lost another one waits for that one's own words."""
+LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "nccl", "gloo", "recvvalue", "store")
+"""What torch's errors say, in any case, where another process is gone; torch has no class for them."""
+
+
+class EndedElsewhere(RunError):
+    """Another process has failed and says why; this one ends silently, with the same exit code."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("another process of this training has failed")
+        self.exit_code = exit_code
+
+
+@final
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a training, as one of them sees them; by default it is alone.
+
+    `local_rank` and `local_count` are its number on its own machine, and how many there are.
+    """
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+    local_count: int = 1
+    store: "Store | None" = None
+    control: "ProcessGroup | None" = None
+    parent: int = field(default_factory=os.getppid)
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def together(self) -> bool:
+        """Return whether torchrun has started this process, be it the only one."""
+        return self.control is not None
+
+    def send(self, value: Any) -> Any:
+        """Return the first process's value, which JSON can hold, in every process."""
+        if self.control is None:
+            return value
+        said = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8) if self.is_first else None
+        size = torch.tensor([0 if said is None else len(said)])
+        dist.broadcast(size, 0, group=self.control)
+        text = torch.empty(int(size), dtype=torch.uint8) if said is None else said
+        dist.broadcast(text, 0, group=self.control)
+        return json.loads(bytes(text.tolist()))
+
+    def highest(self, *numbers: float) -> list[float]:
+        """Return the highest of each number over all processes."""
+        if self.control is None:
+            return list(numbers)
+        found = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.control)
+        return found.tolist()
+
+    def moment(self, asked: int) -> tuple[float, int]:
+        """Return the first process's clock, and the signal that any process was asked to stop by.
+
+        A process whose torchrun is gone asks to stop too: nobody is left to end it.
+        """
+        if self.together and os.getppid() != self.parent:
+            asked = asked or 15
+        clock, signal = self.highest(time.perf_counter() if self.is_first else -math.inf, asked)
+        return clock, int(signal)
+
+    def wait(self) -> None:
+        """Wait until every process is here."""
+        self.highest(0.0)
+
+    def add_up(self, tensor: Tensor) -> None:
+        """Replace a tensor by its sum over all processes."""
+        if self.together:
+            dist.all_reduce(tensor)
+
+    @torch.no_grad()
+    def copy_from_first(self, model: nn.Module) -> None:
+        """Give every process the first one's weights and buffers, while they are still on the CPU."""
+        if self.together:
+            for one in (*model.parameters(), *model.buffers()):
+                dist.broadcast(one.data, 0, group=self.control)
+
+    def device(self, device: torch.device) -> torch.device:
+        """Return this process's own device of a kind; OptionError where there are fewer than processes."""
+        if device.type == "cpu" or not self.together:
+            return device
+        if device.type != "cuda":
+            raise OptionError(
+                f"device: several processes train on cpu or cuda, and not on {device.type}; take --device cpu"
+            )
+        if self.local_count > torch.cuda.device_count():
+            raise OptionError(
+                f"processes: there are {self.local_count} on this machine, and {torch.cuda.device_count()} GPUs: start "
+                "one for each GPU, or train with --device cpu"
+            )
+        torch.cuda.set_device(self.local_rank)
+        return torch.device("cuda", self.local_rank)
+
+    def threads(self, asked: int) -> int:
+        """Return how many threads this process takes, so that all of them together have a core each."""
+        return asked if self.local_count == 1 else min(asked, max(1, (os.cpu_count() or 1) // self.local_count))
+
+    def claim(self, exit_code: int) -> bool:
+        """Return whether this process is the first of all to fail, and so the one that says why."""
+        assert self.store is not None
+        first = self.store.add(f"{FAILED}/count", 1) == 1
+        if first:
+            self.store.set(FAILED, str(exit_code))
+        return first
+
+    def one_error(self, error: Exception) -> Exception:
+        """Return the error to raise in this process: of all that fail, one speaks."""
+        if not self.together or isinstance(error, EndedElsewhere):
+            return error
+        try:
+            if not isinstance(error, ClearheadError) and is_about_others(error):
+                return EndedElsewhere(self.await_words())
+            first = self.claim(getattr(error, "exit_code", 1))
+        except (RuntimeError, OSError):  # the store is gone with torchrun
+            return EndedElsewhere(1)
+        return error if first else EndedElsewhere(getattr(error, "exit_code", 1))
+
+    def await_words(self) -> int:
+        """Wait a little for the failed process to say why, and return its exit code; one that was killed has none."""
+        assert self.store is not None
+        end = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < end:
+            if self.store.check([FAILED]):
+                return int(self.store.get(FAILED).decode())
+            time.sleep(0.05)
+        return 1
+
+
+def is_about_others(error: Exception) -> bool:
+    """Return whether torch says with an error that another process is gone."""
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(word in text for word in LOST)
+
+
+@final
+class Membership:
+    """The processes that this one has joined, and how many `joined` contexts it is in."""
+
+    def __init__(self) -> None:
+        self.processes, self.depth = Processes(), 0
+
+
+MEMBERSHIP = Membership()
+
+
+def current_processes() -> Processes:
+    """Return the processes that this one trains with: it alone, unless it has joined others."""
+    return MEMBERSHIP.processes
+
+
+def is_launched() -> bool:
+    """Return whether torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and "RANK" in os.environ
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[Processes]:
+    """Join the processes that torchrun has started with this one; alone where there are none.
+
+    Of the errors that leave the outermost context in any of them, one is raised as it is: see `EndedElsewhere`. A
+    process that has joined stays so until it ends.
+    """
+    if not is_launched():
+        yield current_processes()
+        return
+    if not MEMBERSHIP.processes.together:
+        MEMBERSHIP.processes = join()
+        atexit.register(dist.destroy_process_group)
+    MEMBERSHIP.depth += 1
+    try:
+        yield MEMBERSHIP.processes
+    except Exception as error:
+        told = error if MEMBERSHIP.depth > 1 else MEMBERSHIP.processes.one_error(error)
+        if told is error:
+            raise
+        raise told from None
+    finally:
+        MEMBERSHIP.depth -= 1
+
+
+def new_gloo_group() -> "ProcessGroup":
+    """Return a group of all processes on which they may wait for each other for long."""
+    made = dist.new_group(backend="gloo", timeout=PATIENCE)
+    assert not isinstance(made, int)  # what a process gets that is not in the group
+    assert made is not None
+    return made
+
+
+def join() -> Processes:
+    """Meet the other processes: a group for the training's numbers, by device, and one to agree on what to do."""
+    if not dist.is_available() or not dist.is_gloo_available():
+        raise OptionError("processes: this build of torch has no distributed training; train in one process")
+    nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=STEP_TIMEOUT)
+    return Processes(
+        rank=dist.get_rank(),
+        count=dist.get_world_size(),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        local_count=int(os.environ["LOCAL_WORLD_SIZE"]),
+        store=dist.distributed_c10d._get_default_store(),  # pyright: ignore[reportAttributeAccessIssue]
+        control=new_gloo_group(),
+    )

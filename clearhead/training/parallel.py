@@ -1,0 +1,246 @@
+"""How a model is trained by several processes: whole in each (DDP), or in shards (FSDP2). The arithmetic is one's own.
+
+Every process reads the whole batch of a step, which depends on the seed and the step alone, and takes its share of the
+rows. Gradients are divided by the targets of the whole batch, and added up: so the steps are those of one process, for
+any number of them. A process without a row takes part with one that asks for nothing.
+"""
+
+import contextlib
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.devices import takes_foreach
+from clearhead.errors import OptionError
+from clearhead.model.blocks import Stack
+from clearhead.training.averaging import Unaveraged
+from clearhead.training.checkpoints import copy_into, named_tensors
+from clearhead.training.distributed import Processes
+from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks.base import Batch
+
+__all__ = ["Alone", "Parallel", "Replicated", "Sharded", "choose_parallel", "local_tensors", "share_rows"]
+
+Forward = Callable[[Batch], Any]
+FULL = 0.5
+"""The share of a device's memory that weights, gradients and moments may take before they are sharded."""
+
+
+class Parallel(ABC):
+    """A way to train with several processes; its methods that communicate are called by all of them."""
+
+    shards = False
+    """Whether a process has only a part of every weight."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
+
+    def shard(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
+        """Keep only this process's part of the weights; in the forward pass they are whole, and of this dtype."""
+        return
+
+    @abstractmethod
+    def wrap(self, module: nn.Module) -> Forward:
+        """Return what computes the loss of a batch, so that its gradients are added up over the processes."""
+
+    def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
+        """Return a context for a micro-batch, whose gradients need not be communicated unless it is the step's last."""
+        return contextlib.nullcontext()
+
+    def share(self, batch: Batch) -> Batch:
+        """Return this process's rows of a batch."""
+        return share_rows(batch, self.processes.rank, self.processes.count)
+
+    @property
+    def scale(self) -> float:
+        """Return what a loss is multiplied by, since torch averages gradients over processes, and a sum is needed."""
+        return float(self.processes.count)
+
+    def clip(self, parameters: Sequence[nn.Parameter], most: float, device: torch.device) -> Tensor:
+        """Clip the gradients by their norm over all processes, and return that."""
+        return nn.utils.clip_grad_norm_(parameters, most, foreach=takes_foreach(device))
+
+    def evaluation_model(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module | None:
+        """Return the model to score, with whole weights; None in a process that does not score."""
+        return model if self.processes.is_first else None
+
+
+@final
+class Alone(Parallel):
+    """One process, as if there were no others to think of."""
+
+    def wrap(self, module: nn.Module) -> Forward:
+        return module.forward
+
+    def share(self, batch: Batch) -> Batch:
+        return batch
+
+
+@final
+class Replicated(Parallel):
+    """DDP: each process has all weights, and gradients are added up while the backward pass computes more of them."""
+
+    def __init__(self, processes: Processes) -> None:
+        super().__init__(processes)
+        self.wrapped: nn.parallel.DistributedDataParallel | None = None
+
+    def wrap(self, module: nn.Module) -> Forward:
+        """Return the loss under DDP, made at the first batch: it tells whether there are weights without gradient."""
+
+        def forward(batch: Batch) -> Any:
+            if self.wrapped is None:
+                unused = has_unused(module, batch)
+                with warnings.catch_warnings():
+                    # Buffers stay as they are. The option has a new name in torch 2.13, and 2.11 knows only this one.
+                    warnings.simplefilter("ignore", FutureWarning)
+                    self.wrapped = nn.parallel.DistributedDataParallel(
+                        module,
+                        init_sync=False,
+                        broadcast_buffers=False,
+                        gradient_as_bucket_view=True,
+                        find_unused_parameters=unused,
+                    )
+            return self.wrapped(batch)
+
+        return forward
+
+    def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if last or self.wrapped is None else self.wrapped.no_sync()
+
+
+@final
+class Sharded(Parallel):
+    """FSDP2: each process has a part of every weight, of its moments and of the average; a block is whole only while
+    it computes. What blocks share, and what is tied, stays in one group at the root.
+    """
+
+    shards = True
+
+    def __init__(self, processes: Processes, device: torch.device) -> None:
+        super().__init__(processes)
+        from torch.distributed.device_mesh import init_device_mesh
+
+        self.mesh = init_device_mesh(device.type, (processes.count,))
+
+    def shard(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        policy = MixedPrecisionPolicy() if dtype is None else MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32)
+        for block in own_blocks(module):
+            fully_shard(block, mesh=self.mesh, mp_policy=policy)
+        fully_shard(module, mesh=self.mesh, mp_policy=policy)
+
+    def wrap(self, module: nn.Module) -> Forward:
+        return module.forward
+
+    def clip(self, parameters: Sequence[nn.Parameter], most: float, device: torch.device) -> Tensor:
+        return whole(super().clip(parameters, most, device))
+
+    def evaluation_model(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module | None:
+        """Gather the weights one after another. Only the first process keeps them, in a model of its own."""
+        made = build() if self.processes.is_first else None
+        kept: dict[str, Tensor] = {}
+        target = {} if made is None else named_tensors(made)
+        for name, one in named_tensors(model).items():
+            found = whole(one)
+            if made is not None:
+                kept[name] = found.to("cpu" if target[name].device.type == "cpu" else target[name].device)
+        if made is not None:
+            copy_into(target, kept, "the weights to score")
+        return made
+
+
+def share_rows(batch: Batch, rank: int, count: int) -> Batch:
+    """Return the rows of one of `count` processes: as equally many as can be, in order; without any, a row that asks
+    for nothing.
+
+    >>> share_rows({"wanted": torch.tensor([[1], [2], [3]])}, 0, 2)["wanted"].tolist()
+    [[1], [2]]
+    >>> share_rows({"wanted": torch.tensor([[1]])}, 1, 2)["wanted"].tolist()
+    [[-100]]
+    """
+    own = {name: one.tensor_split(count)[rank] for name, one in batch.items()}
+    if len(own["wanted"]):
+        return own
+    row = {name: one[:1] for name, one in batch.items()}
+    return {**row, "wanted": torch.full_like(row["wanted"], NOTHING)}
+
+
+def has_unused(module: nn.Module, batch: Batch) -> bool:
+    """Return whether a weight gets no gradient, by a pass over one row. Nothing else changes."""
+    row = {name: one[:1] for name, one in batch.items()}
+    trained = [one for one in module.parameters() if one.requires_grad]
+    devices = {one.device for one in trained if one.device.type == "cuda"}
+    with torch.random.fork_rng(devices):
+        loss = module(row)
+        found = torch.autograd.grad(loss.objective, trained, allow_unused=True)
+    return any(one is None for one in found)
+
+
+def own_blocks(module: nn.Module) -> list[nn.Module]:
+    """Return the blocks whose weights are used nowhere else: each is a group of its own. Tied weights must not be
+    split over groups.
+    """
+    owners: dict[int, set[str]] = {}
+    for name, one in module.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(one), set()).add(name)
+    found: list[nn.Module] = []
+    for prefix, stack in module.named_modules():
+        if isinstance(stack, Stack):
+            for i, block in enumerate(stack.blocks):
+                inside = f"{prefix}.blocks.{i}.".removeprefix(".")
+                if all(name.startswith(inside) for one in block.parameters() for name in owners[id(one)]):
+                    found.append(block)
+    return found
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor with all of its shards, in every process."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return this process's parts of tensors: the tensors themselves where they are not sharded."""
+    # By the method: to import the class takes a while, and one process alone does not need it.
+    return [one.to_local() if hasattr(one, "to_local") else one for one in tensors]  # pyright: ignore
+
+
+def choose_parallel(recipe: Recipe, processes: Processes, model: nn.Module, device: torch.device) -> Parallel:
+    """Return how the processes train together; OptionError where the recipe asks for what that way cannot do."""
+    if not processes.together:
+        return Alone(processes)
+    way = recipe.machine.parallel
+    if way == "auto":
+        way = "fsdp" if is_large(recipe, processes, model, device) else "ddp"
+    if way == "fsdp" and recipe.checkpointing.film:
+        raise OptionError("film: weights that are sharded are not filmed; leave out --film, or take --parallel ddp")
+    if way == "fsdp" and recipe.machine.compile:
+        raise OptionError("compile: is not offered with --parallel fsdp; leave out --compile, or take --parallel ddp")
+    return Sharded(processes, device) if way == "fsdp" else Replicated(processes)
+
+
+def is_large(recipe: Recipe, processes: Processes, model: nn.Module, device: torch.device) -> bool:
+    """Return whether weights, gradients, moments and average would take over half of a process's memory."""
+    trained = sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad)
+    weights = sum(one.numel() * one.element_size() for one in model.parameters())
+    averages = 0 if isinstance(recipe.optimizer.averaging, Unaveraged) else weights
+    return weights + averages + 3 * trained > FULL * memory_bytes(device, processes)
+
+
+def memory_bytes(device: torch.device, processes: Processes) -> float:
+    """Return the memory that a process may have: a GPU's, or its share of the machine's where that is told."""
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / processes.local_count
+    except (AttributeError, ValueError, OSError):  # Windows
+        return float("inf")

@@ -1,0 +1,406 @@
+"""What training takes on many GPUs: memory of each by part, bytes that they exchange, and the time of a step.
+
+The two ways are those of `clearhead train`: DDP keeps everything on every GPU and sums float32 gradients while the
+backward pass runs; FSDP2 shards parameters, gradients, optimizer states and averages, gathers a block's weights before
+it computes (in bfloat16 where the run is in bfloat16), and scatters the sums of its gradients.
+
+Memory that stays is exact to the byte (`sharding`). What a pass needs is counted on tensors without data (`step_cost`).
+Times are estimates: matrix products at the rate measured for products, everything else by the bytes it moves, links by
+their rate and latency. docs/scaling.md sets them beside measured steps, and says what is left out.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, final
+
+from torch import nn
+
+from clearhead.errors import OptionError
+from clearhead.model.describe import describe
+from clearhead.model.shapes import build_for_shapes
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import EncoderSpec
+from clearhead.registry import is_built_in
+from clearhead.training.sharding import Unit, held_bytes, units_of
+from clearhead.training.step_cost import Arithmetic, PassCost, measure_passes
+
+__all__ = ["FORMS", "Communication", "Estimate", "Form", "Job", "Memory", "Rates", "StepTime", "Workload"]
+
+GIB = 2**30
+MOST = 1 << 30
+"""More sequences than any GPU holds."""
+PRODUCT_SHARE = 0.9
+"""Share of the rate of a large product that the products of a step reach: 0.90 in GPT-2 124M's profile, 0.89 in base's
+(docs/decisions/0010-every-number-and-the-gpu.md).
+"""
+COMPILED, EAGER = 0.79, 1.59
+"""Time of everything else, as a share of what its bytes take at the rate of a copy. Fitted to the measured steps of
+GPT-2 124M; the base encoder-decoder is the check. Below 1: a compiled step fuses operations, and so moves fewer bytes.
+"""
+UPDATE_BYTES, AVERAGE_BYTES = 44, 12
+"""Bytes that clipping, AdamW and zeroing gradients move for each trained parameter; and what moving an average adds."""
+BUCKET = 25 * 2**20
+"""Bytes of gradients that DDP sums at a time."""
+RESERVED = 4.0
+"""GiB that are not torch's to give: CUDA's context, NCCL's and cuBLAS's buffers, and gaps between tensors."""
+
+FEW, MANY = (1, 2), (256, 512)
+"""Numbers of sequences for which a pass is counted."""
+
+Parallel = Literal["ddp", "fsdp"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What the machines can do; the defaults are an H200's.
+
+    Matrix products, copies and memory were measured on one (docs/benchmarks.md). A link's rate is what NCCL gets of
+    NVLink's 450 GB/s, by its maintainers (NVIDIA/nccl-tests#212); the network's is 96 % of an adapter of 400 Gbit/s for
+    each GPU; latencies are those of NCCL's own model of a ring (src/graph/tuning.cc). No second GPU was at hand.
+    """
+
+    matrix_tflops: float = 798.0
+    copy_gb_s: float = 4270.0
+    memory_gib: float = 139.0
+    link_gb_s: float = 370.0
+    network_gb_s: float = 48.0
+    gpus_per_node: int = 8
+    link_latency_us: float = 3.4
+    network_latency_us: float = 9.6
+    call_us: float = 8.4
+    reserved_gib: float = RESERVED
+
+    def __post_init__(self) -> None:
+        for name in ("matrix_tflops", "copy_gb_s", "memory_gib", "link_gb_s", "network_gb_s", "gpus_per_node"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name} must be above 0; came {getattr(self, name)}")
+
+    def bus(self, gpus: int) -> float:
+        """Return the bytes a second that pass each GPU in a ring: over the network every adapter of a node serves."""
+        rate = self.link_gb_s
+        if gpus > self.gpus_per_node:
+            rate = min(rate, self.network_gb_s * self.gpus_per_node)
+        return 1e9 * rate
+
+    def ring_latency(self, gpus: int) -> float:
+        """Return the seconds that the last GPU of a ring waits for the first."""
+        between = max(0, -(-gpus // self.gpus_per_node) - 1)
+        within = gpus - 1 - between
+        return 1e-6 * (self.call_us + within * self.link_latency_us + between * self.network_latency_us)
+
+    def tree_latency(self, gpus: int) -> float:
+        """Return the seconds that a sum takes up and down a tree: only all-reduce can go that way."""
+        nodes = -(-gpus // self.gpus_per_node)
+        within = min(gpus, self.gpus_per_node) - 1
+        hops = within * self.link_latency_us + math.ceil(math.log2(nodes)) * self.network_latency_us
+        return 1e-6 * (self.call_us + 2 * hops)
+
+    def gather_seconds(self, gpus: int, size: float | int) -> float:
+        """Return the seconds of an all-gather that makes `size` bytes, or of a reduce-scatter that takes them."""
+        return 0.0 if gpus == 1 else size * (gpus - 1) / gpus / self.bus(gpus) + self.ring_latency(gpus)
+
+    def sum_seconds(self, gpus: int, size: float | int) -> float:
+        """Return the seconds of an all-reduce of `size` bytes."""
+        if gpus == 1:
+            return 0.0
+        latency = min(2 * self.ring_latency(gpus), self.tree_latency(gpus))
+        return 2 * size * (gpus - 1) / gpus / self.bus(gpus) + latency
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A way to train: DDP or FSDP, with or without activation checkpointing. DDP on one GPU is plain training."""
+
+    parallel: Parallel
+    checkpointing: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.parallel}{' + checkpointing' if self.checkpointing else ''}"
+
+
+FORMS = tuple(Form(parallel=parallel, checkpointing=again) for parallel in ("ddp", "fsdp") for again in (False, True))
+"""Every form."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A model and its sequences, and how the run computes. `averaged`: an average of the weights is kept (EMA).
+
+    Costs of a pass are counted for few sequences, where gradients of tables are the peak, and for many, where the
+    logits are. Both grow by the same amount for each further sequence, and the larger holds.
+    """
+
+    spec: Spec
+    source: int
+    target: int
+    bfloat16: bool = True
+    averaged: bool = False
+    compiled: bool = True
+    costs: dict[tuple[Arithmetic, bool], list[PassCost]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence, as `--tokens` counts them: of the target, or of what an encoder reads."""
+        return self.source if isinstance(self.spec, EncoderSpec) else self.target
+
+    @functools.cached_property
+    def model(self) -> nn.Module:
+        """The model for its shapes: its numbers are not to be read."""
+        return build_for_shapes(self.spec)
+
+    @functools.cached_property
+    def units(self) -> list[Unit]:
+        return units_of(self.model)
+
+    @functools.cached_property
+    def parameters(self) -> int:
+        return sum(unit.count for unit in self.units)
+
+    @functools.cached_property
+    def trained(self) -> int:
+        return sum(one.count for unit in self.units for one in unit.shapes if one.trained)
+
+    @functools.cached_property
+    def forward_flops(self) -> tuple[int, int]:
+        """Forward FLOPs of one sequence: of the whole model, and of its blocks, which checkpointing computes twice."""
+        made = describe(self.spec, source=self.source, target=self.target)
+        blocks = sum(section.operations for section in made.sections if "block" in section.name)
+        return made.operations, blocks
+
+    def arithmetic(self, form: Form) -> Arithmetic:
+        """Return how a pass computes in this form: as `train_step` and FSDP's mixed precision do."""
+        if not self.bfloat16:
+            return "float32"
+        if form.parallel == "fsdp":
+            return "bfloat16"
+        return "rounded" if not form.checkpointing and is_built_in(self.model) else "autocast"
+
+    def pass_cost(self, form: Form, sequences: int) -> PassCost:
+        """Return the bytes of a pass over so many sequences."""
+        key = (self.arithmetic(form), form.checkpointing)
+        if key not in self.costs:
+            self.costs[key] = measure_passes(
+                self.spec,
+                batches=(*FEW, *MANY),
+                source=self.source,
+                target=self.target,
+                arithmetic=key[0],
+                checkpointing=key[1],
+            )
+        few, many = self.costs[key][:2], self.costs[key][2:]
+        return PassCost(*map(max, line_through(FEW, few, sequences), line_through(MANY, many, sequences)))
+
+
+def line_through(batches: tuple[int, int], costs: Sequence[PassCost], sequences: int) -> list[int]:
+    """Return the cost of any number of sequences from those of two."""
+    (low, high), (less, more) = batches, costs
+    return [one + (sequences - low) * (two - one) // (high - low) for one, two in zip(less, more, strict=True)]
+
+
+class Memory(NamedTuple):
+    """Bytes on the fullest GPU, by part. float32 parameters are the masters of a bfloat16 run."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    average: int
+    copies: int
+    """Weights in the form they are computed with: bfloat16 copies of all, or what FSDP has gathered at a time."""
+    activations: int
+    working: int
+    """Logits, loss and their gradients, and what operations need meanwhile: the peak beyond the activations."""
+    buffers: int
+    """What communication sends from and receives into."""
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class Communication(NamedTuple):
+    """Bytes that each GPU sends in a step; it receives as many."""
+
+    gather: int
+    scatter: int
+    reduce: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class StepTime(NamedTuple):
+    """Seconds of a step. `compute` and `communication` overlap; what does not is `exposed`."""
+
+    compute: float
+    communication: float
+    exposed: float
+    update: float
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.exposed + self.update
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Training of a workload on so many GPUs: `sequences` in a step over all of them, `micro` in a pass of each."""
+
+    workload: Workload
+    gpus: int
+    rates: Rates = Rates()
+    sequences: int | None = None
+    micro: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1:
+            raise OptionError(f"gpus: 1 or more; came {self.gpus}")
+        if self.sequences is not None and self.sequences < self.gpus:
+            length = self.workload.length
+            raise OptionError(
+                f"tokens: a step of {self.sequences * length:,} tokens has {self.sequences:,} sequences of {length:,}, "
+                f"too few for {self.gpus:,} GPUs. Give {self.gpus * length:,} tokens or more, or fewer GPUs"
+            )
+
+    def estimate(self, form: Form) -> "Estimate":
+        """Return memory, communication and time of a step in this form."""
+        largest = self.largest(form)
+        each = largest or 1 if self.sequences is None else -(-self.sequences // self.gpus)
+        micro = min(each, self.micro or max(largest, 1))
+        passes = -(-each // micro)
+        micro = -(-each // passes)
+        return Estimate(
+            form=form,
+            gpus=self.gpus,
+            sequences=self.sequences or each * self.gpus,
+            micro=micro,
+            passes=passes,
+            largest=largest,
+            memory=self.memory(form, micro),
+            communication=self.communication(form, passes),
+            time=self.time(form, each, passes),
+            capacity=self.capacity,
+        )
+
+    def choose(self, forms: Sequence[Form] = FORMS) -> "Estimate":
+        """Return the estimate of the quickest form that fits, or of the one that needs least where none does."""
+        made = [self.estimate(form) for form in forms]
+        fitting = [one for one in made if one.fits]
+        if not fitting:
+            return min(made, key=lambda one: one.memory.total)
+        return max(fitting, key=lambda one: one.sequences / one.time.total)
+
+    @property
+    def capacity(self) -> int:
+        return int(max(0.0, self.rates.memory_gib - self.rates.reserved_gib) * GIB)
+
+    def largest(self, form: Form) -> int:
+        """Return how many sequences of a pass fit on each GPU; 0 where not even one does."""
+        fitting, above = 0, 1
+        while self.memory(form, above).total <= self.capacity and above < MOST:
+            fitting, above = above, 2 * above
+        while above - fitting > 1:
+            middle = (fitting + above) // 2
+            if self.memory(form, middle).total <= self.capacity:
+                fitting = middle
+            else:
+                above = middle
+        return fitting
+
+    def memory(self, form: Form, micro: int) -> Memory:
+        work, sharded = self.workload, form.parallel == "fsdp"
+        held = held_bytes(work.units, gpus=self.gpus, sharded=sharded, averaged=work.averaged)
+        cost = work.pass_cost(form, micro)
+        # DDP sums gradients where they are (gradient_as_bucket_view), and so needs no buffers of its own.
+        copies, buffers = self.gathered() if sharded else (cost.copies, 0)
+        return Memory(
+            *held, copies=copies, activations=cost.activations, working=cost.peak - cost.activations, buffers=buffers
+        )
+
+    def gathered(self) -> tuple[int, int]:
+        """Return the bytes of weights that FSDP has gathered at a time, and of its buffers.
+
+        The root stays gathered from its forward to its backward; of the blocks the one that computes is, and the next.
+        Beside them lie the all-gather's output, a block's gradients, and the reduce-scatter's float32 input.
+        """
+        item = 2 if self.workload.bfloat16 else 4
+        root, *blocks = self.workload.units
+        largest = max(blocks or [Unit("none", ())], key=lambda one: one.count)
+        flat = largest.gathered(self.gpus)
+        return item * (root.count + 2 * largest.count), item * (flat + largest.count) + 4 * flat
+
+    def communication(self, form: Form, passes: int) -> Communication:
+        """Return the bytes that each GPU sends, padding included; a few scalars (loss, gradient norm) are not."""
+        others = self.gpus - 1
+        if form.parallel == "ddp":
+            return Communication(0, 0, 2 * 4 * self.workload.trained * others // self.gpus)
+        item = 2 if self.workload.bfloat16 else 4
+        root, *blocks = self.workload.units
+        gathered = root.gathered(self.gpus) + 2 * sum(unit.gathered(self.gpus) for unit in blocks)
+        scattered = sum(unit.gathered(self.gpus, trained=True) for unit in self.workload.units)
+        share = others / self.gpus
+        return Communication(round(passes * item * gathered * share), round(passes * 4 * scattered * share), 0)
+
+    def time(self, form: Form, each: int, passes: int) -> StepTime:
+        """Return the time of a step of `each` sequences on every GPU in so many passes."""
+        work, rates = self.workload, self.rates
+        forward, backward = self.compute_seconds(form, each / passes)
+        shards = self.gpus if form.parallel == "fsdp" else 1
+        moved = (UPDATE_BYTES + AVERAGE_BYTES * work.averaged) * work.trained / shards
+        update = moved / (1e9 * rates.copy_gb_s)
+        compute = passes * (forward + backward)
+        if form.parallel == "ddp":
+            size = 4 * work.trained
+            buckets = max(1, -(-size // BUCKET))
+            each_bucket = rates.sum_seconds(self.gpus, size / buckets)
+            # The first buckets are summed while the last pass goes on backward; the last one when it has ended.
+            exposed = max(each_bucket, buckets * each_bucket - backward * (buckets - 1) / buckets)
+            return StepTime(compute, buckets * each_bucket, exposed, update)
+        item = 2 if work.bfloat16 else 4
+        root, *blocks = work.units
+        gather = sum(rates.gather_seconds(self.gpus, item * unit.gathered(self.gpus)) for unit in blocks)
+        scatter = sum(rates.gather_seconds(self.gpus, 4 * unit.gathered(self.gpus, trained=True)) for unit in blocks)
+        first = rates.gather_seconds(self.gpus, item * root.gathered(self.gpus))
+        last = rates.gather_seconds(self.gpus, 4 * root.gathered(self.gpus, trained=True))
+        exposed = first + max(0.0, gather - forward) + max(0.0, gather + scatter - backward) + last
+        return StepTime(compute, passes * (first + 2 * gather + scatter + last), passes * exposed, update)
+
+    def compute_seconds(self, form: Form, sequences: float | int) -> tuple[float, float]:
+        """Return the seconds of forward and of backward of a pass."""
+        work, rates = self.workload, self.rates
+        whole, blocks = work.forward_flops
+        again = blocks if form.checkpointing else 0
+        products = (3 * whole + again) * sequences / (PRODUCT_SHARE * 1e12 * rates.matrix_tflops)
+        traffic = work.pass_cost(form, max(1, round(sequences))).traffic
+        compiled = work.compiled and form.parallel == "ddp"  # `clearhead train` compiles no model that is sharded
+        rest = (COMPILED if compiled else EAGER) * traffic / (1e9 * rates.copy_gb_s)
+        forward = (products + rest) * whole / (3 * whole + again)
+        return forward, products + rest - forward
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a step takes in one form. `largest` is how many sequences fit into a pass of each GPU."""
+
+    form: Form
+    gpus: int
+    sequences: int
+    micro: int
+    passes: int
+    largest: int
+    memory: Memory
+    communication: Communication
+    time: StepTime
+    capacity: int
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total <= self.capacity

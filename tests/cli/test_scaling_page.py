@@ -1,0 +1,52 @@
+"""The page and the JSON of `clearhead describe --gpus`."""
+
+import json
+import re
+
+import pytest
+
+from clearhead.cli import run
+from clearhead.training.scaling import GIB
+
+MODEL = ["llama-tiny", "--vocabulary", "301", "--target", "16"]
+
+
+@pytest.fixture
+def printed(capsys, plain_terminal):
+    """Runs `clearhead describe` with these arguments, and gives what it printed."""
+
+    def ran(*args):
+        assert run(["describe", *MODEL, *args]) == 0
+        return capsys.readouterr().out
+
+    return ran
+
+
+@pytest.mark.slow
+def test_the_page_and_the_json_tell_the_same(printed):
+    asked = ["--gpus", "8", "--tokens", "4096", "--parallel", "fsdp", "--no-activation-checkpointing"]
+    page = printed(*asked)
+    assert max(map(len, page.splitlines())) <= 80
+    told = json.loads(printed(*asked, "--train-tokens", "1B", "--json"))["training"]
+    (form,) = told["forms"]
+    assert (told["gpus"], told["chosen"], form["sequences"], form["passes"]) == (8, "fsdp", 256, 1)
+    memory = form["memory"]
+    parts = [size for name, size in memory.items() if name not in ("total", "capacity")]
+    assert sum(parts) == memory["total"]
+    assert re.search(rf"in all +{memory['total'] / GIB:.2f}", page)
+    assert re.search(rf"tokens a second +{form['tokens_per_second']:,.0f}", page)
+    assert form["gpu_hours"] == pytest.approx(1e9 / form["tokens_per_second"] * 8 / 3600)
+    assert "it fits" in page
+
+
+def test_nonsense_is_told_in_two_lines(capsys, plain_terminal):
+    for args, said in (
+        (["--gpus", "0"], "greater than or equal to 1"),
+        (["--gpus", "64", "--tokens", "100"], "too few for 64 GPUs"),
+        (["--parallel", "fsdp"], "goes with --gpus"),
+        (["--gpus", "2", "--link-gb-s", "0"], "it must be above 0"),
+    ):
+        assert run(["describe", *MODEL, *args]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert len(err.splitlines()) == 2

@@ -1,0 +1,250 @@
+"""Runs that several processes train together, compared with one process; and runs whose processes are killed.
+
+`torchrun --nproc-per-node 2 -m tests.training.together HOME --ways ddp,fsdp --steps 5` trains a run of each task in
+each way, in HOME/WAY/TASK. Without torchrun it is one process that trains them, which is what they are compared with.
+
+`python -m tests.training.together HOME --kills 20` kills a random process of a sharded training again and again, and
+compares the weights in the end with those of a training that was left alone.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from clearhead import positions, similarity, weighting
+from clearhead.errors import ClearheadError
+from clearhead.training import checkpoints
+from clearhead.training.averaging import Ema, Last
+from clearhead.training.distributed import EndedElsewhere, current_processes, joined
+from clearhead.training.folder import RunFolder
+from clearhead.training.metrics import read_metrics
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer
+from clearhead.training.schedules import Cosine
+from clearhead.training.tasks import task_named
+from clearhead.training.train import resume, train
+from tests.training import small_runs
+from tests.training.tiny import quiet, recipe_for
+
+KINDS = {one.__name__: one for one in (small_runs.translating, small_runs.documents, small_runs.classifying)}
+ATTENTION = {
+    "argmax": {"weighting": weighting.Argmax()},
+    "kernelized": {"weighting": weighting.Kernelized()},
+    "sigmoid": {"weighting": weighting.Sigmoid()},
+    "sparsemax": {"weighting": weighting.Sparsemax()},
+    "cosine": {"similarity": similarity.Cosine()},
+    "additive": {"similarity": similarity.Additive()},
+    "rotary": {"position": positions.Rotary()},
+    "alibi": {"position": positions.ALiBi()},
+    "t5": {"position": positions.T5Bias()},
+    "t5-shared": {"position": positions.T5Bias(shared=True)},
+}
+"""Kinds of attention for a decoder of two blocks."""
+OPTIONS = {
+    "r-drop": lambda recipe: replace(recipe, optimizer=replace(recipe.optimizer, r_drop=1.0)),
+    "checkpointing": lambda recipe: replace(recipe, machine=replace(recipe.machine, activation_checkpointing=True)),
+    "bfloat16": lambda recipe: replace(recipe, machine=replace(recipe.machine, precision="bfloat16")),
+    "last": lambda recipe: replace(recipe, optimizer=replace(recipe.optimizer, averaging=Last(share=0.5, every=2))),
+}
+PAUSE = 0.05
+"""Seconds before each stage of the writing of a checkpoint, so that kills fall inside."""
+
+
+def recipe_of(kind, home, way, steps, *, save=None):
+    """A recipe with micro-batches, an average and a clip that bites; batches whose rows do not divide evenly.
+
+    After the kind may stand a kind of attention or an option: documents:argmax.
+    """
+    kind, _, variant = kind.partition(":")
+    recipe = recipe_for(
+        KINDS[kind],
+        home,
+        dropout=0.0,
+        budget=Budget(steps=steps),
+        batching=Batching(tokens=500, micro_batch_tokens=200, context=small_runs.CONTEXT),
+        checkpointing=Checkpointing(log=1, evaluate=max(2, steps // 2), save=save, score_records=0, samples=1),
+        machine=Machine(device="cpu", threads=1, parallel=way),
+        optimizer=Optimizer(lr=1e-2, schedule=Cosine(warmup=2), averaging=Ema(0.9), smoothing=0.1, clip=0.5),
+    )
+    if variant in OPTIONS:
+        return OPTIONS[variant](recipe)
+    if variant:
+        block = recipe.model.blocks[0]
+        changed = replace(block, attention=replace(block.attention, **ATTENTION[variant]))
+        return replace(recipe, model=replace(recipe.model, blocks=(changed, changed)))
+    return recipe
+
+
+def train_all(home: Path, ways, kinds, steps: int, dtype: torch.dtype) -> None:
+    """Train a run of each task in each way, or go on with those that are there."""
+    before, baseline = torch.get_default_dtype(), task_named("classify").baseline
+    torch.set_default_dtype(dtype)
+    task_named("classify").baseline = lambda *_: None  # the linear model is of float32
+    try:
+        with joined() as processes:
+            for way in ways:
+                for kind in kinds:
+                    run = home / way / kind
+                    if RunFolder(run).exists():
+                        resume(run, budget=Budget(steps=steps), log=quiet, watcher=quiet)
+                    elif processes.is_first:
+                        recipe = recipe_of(kind, home / f"text-{kind}", way, steps)
+                        train(run, recipe, log=quiet, watcher=quiet)
+                    else:
+                        train(run, None, log=quiet, watcher=quiet)
+    finally:
+        torch.set_default_dtype(before)
+        task_named("classify").baseline = baseline
+
+
+def launch(count: int, *args: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run this module in so many processes, by torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
+    command += ["-m", "tests.training.together", *map(str, args)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
+    if check and done.returncode:
+        raise AssertionError(done.stderr[-6000:])
+    return done
+
+
+def losses(run: Path) -> list[float]:
+    return [line["loss"] for line in read_metrics(run / "metrics.jsonl") if line["kind"] == "step"]
+
+
+def tensors(run: Path) -> dict[str, torch.Tensor]:
+    """All that the newest checkpoint of a run holds."""
+    newest = RunFolder(run).checkpoints.newest()
+    return {**load_file(newest.folder / "model.safetensors"), **load_file(newest.folder / "training.safetensors")}
+
+
+def worst(ours, theirs) -> float:
+    """The largest difference of two lists of losses, or of two checkpoints' tensors."""
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+    assert len(ours) == len(theirs)
+    return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
+
+
+def work_slowly(run: Path, home: Path, steps: int) -> int:
+    """What a process does that is to be killed: each stage of a save takes a while, and is told in a file."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
+    torch.set_default_dtype(torch.float64)  # in float32 the order of sums, by the number of processes, shows
+    place = run.with_suffix(".place")
+    finish = HuggingFaceStorageWriter.finish
+
+    def at(stage):
+        if current_processes().is_first:
+            place.write_text(stage)
+            time.sleep(PAUSE)
+
+    def slow_finish(self, metadata, results):
+        at("consolidation")
+        finish(self, metadata, results)
+        at("consolidated")
+
+    HuggingFaceStorageWriter.finish = slow_finish
+    checkpoints.between_writes = at
+    try:
+        with joined() as processes:
+            if RunFolder(run).exists():
+                resume(run, log=quiet, watcher=lambda line: line["kind"] == "saved" and place.write_text("outside"))
+            else:
+                recipe = recipe_of("translating", home / "text", "fsdp", steps, save=2) if processes.is_first else None
+                train(run, recipe, log=quiet, watcher=quiet)
+    except EndedElsewhere as error:
+        return error.exit_code
+    except ClearheadError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def kill_again_and_again(home: Path, kills: int, steps: int, seed: int, counts=(1, 2, 4)) -> float:
+    """Kill a random process after a random while, `kills` times, each time resuming on one of these numbers of them;
+    return the worst difference of the last checkpoint to that of a run that was left alone.
+    """
+    draw = random.Random(seed)
+    launch(counts[-1], home, "--slow", home / "alone", "--steps", steps)
+    run, place = home / "killed", home / "killed.place"
+    seen: dict[str, int] = {}
+    done = 0
+    while done < kills:
+        count = draw.choice(counts)
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m"]
+        command += ["tests.training.together", str(home), "--slow", str(run), "--steps", str(steps)]
+        place.unlink(missing_ok=True)
+        begun = newest_step(run)
+        job = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        while job.poll() is None and not place.exists():
+            time.sleep(0.02)
+        time.sleep(draw.uniform(0, 0.8))
+        children = workers_of(job.pid)
+        if job.poll() is None and children:
+            stage = place.read_text()
+            os.kill(draw.choice(children), signal.SIGKILL)
+            asked = time.monotonic()
+            job.wait()
+            done += 1
+            seen[stage] = seen.get(stage, 0) + 1
+            whole = newest_step(run)
+            assert whole >= begun, f"a checkpoint was lost: {begun} before, {whole} now"
+            taken = time.monotonic() - asked
+            print(f"kill {done:>2}, of {count}: at {stage}; ended in {taken:.1f} s; step {whole}", flush=True)
+        job.wait()
+        if newest_step(run) >= steps and done < kills:  # it got to its end: again, in a new folder
+            assert worst(tensors(run), tensors(home / "alone")) < 1e-9
+            run, place = home / f"killed-{done}", home / f"killed-{done}.place"
+    launch(counts[0], home, "--slow", run, "--steps", steps)
+    found = worst(tensors(run), tensors(home / "alone"))
+    print(f"{kills} kills ({', '.join(f'{n} at {stage}' for stage, n in seen.items())}): worst difference {found:.1e}")
+    return found
+
+
+def newest_step(run: Path) -> int:
+    """The step of the newest whole checkpoint, 0 where there is none."""
+    if not (run / "recipe.json").exists():
+        return 0
+    newest = RunFolder(run).checkpoints.newest()
+    return 0 if newest is None else newest.step
+
+
+def workers_of(parent: int) -> list[int]:
+    """The processes that a torchrun has started."""
+    found = Path(f"/proc/{parent}/task/{parent}/children")
+    return [int(one) for one in found.read_text().split()] if found.exists() else []
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("home", type=Path)
+    parser.add_argument("--ways", default="ddp")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--slow", type=Path)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--counts", default="1,2,4")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if args.slow is not None:
+        return work_slowly(args.slow, args.home, args.steps)
+    if args.kills:
+        counts = tuple(map(int, args.counts.split(",")))
+        return int(kill_again_and_again(args.home, args.kills, args.steps, args.seed, counts) > 1e-9)
+    train_all(args.home, args.ways.split(","), args.kinds.split(","), args.steps, getattr(torch, args.dtype))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
