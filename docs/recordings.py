@@ -11,6 +11,7 @@ the live page of the run, opened from disk. In the terminal they are real comman
 import argparse
 import io
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -122,11 +123,15 @@ def film_browser(chromium: Browser, live: Path, moments: tuple, *, typing: bool)
 
 
 def write_text(folder: Path) -> None:
-    """Write the practitioner's files: numbers in words, every tenth held out."""
-    for language, name in (("de", "de"), ("en", "en")):
-        words = [num2words(number, lang=language) for number in range(5000)]
-        (folder / f"{name}.txt").write_text("\n".join(word for n, word in enumerate(words) if n % 10) + "\n")
-        (folder / f"held-out.{name}").write_text("\n".join(words[1000::50]) + "\n")
+    """Write the practitioner's files: numbers in words, one in ten held out, drawn at random.
+
+    Not every tenth number: then no round number would be learned, and only round ones asked for.
+    """
+    numbers = random.Random(1).sample(range(5000), 5000)
+    for language in ("de", "en"):
+        words = [num2words(number, lang=language) for number in numbers]
+        (folder / f"{language}.txt").write_text("\n".join(words[500:]) + "\n", encoding="utf-8")
+        (folder / f"held-out.{language}").write_text("\n".join(words[:500]) + "\n", encoding="utf-8")
 
 
 def run_commands(minutes: float) -> Iterator[tuple[str, str, str]]:
