@@ -98,7 +98,7 @@ class Processes:
         """
         if self.together and os.getppid() != self.parent:
             asked = asked or 15
-        clock, signal = self.highest(time.perf_counter() if self.is_first else -math.inf, asked)
+        clock, signal = self.highest(time.perf_counter() if self.is_first else -math.inf, float(asked))
         return clock, int(signal)
 
     def wait(self) -> None:

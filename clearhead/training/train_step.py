@@ -161,7 +161,7 @@ class TrainState:
     def is_finite(self) -> bool:
         """Return whether every weight is finite, in every process."""
         finite = bool(torch.stack([one.isfinite().all() for one in local_tensors(self.parameters)]).all())
-        return not any(self.parallel.processes.highest(not finite))
+        return not any(self.parallel.processes.highest(float(not finite)))
 
     def collect_nll(self) -> None:
         """Add up the running loss of all processes; the first one goes on with the sum, the others with 0."""
