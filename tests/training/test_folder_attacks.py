@@ -12,8 +12,7 @@ import torch
 
 from clearhead.errors import ClearheadError, RunError
 from clearhead.files import seal, write_sealed
-from clearhead.training import loop
-from clearhead.training.checkpoints import state_sum
+from clearhead.training.checkpoints import Checkpoints, state_sum
 from clearhead.training.divergence import LossWatch
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
@@ -214,7 +213,7 @@ def test_a_kill_within_the_first_save_begins_again(recipe, home, tmp_path, go_on
         raise KeyboardInterrupt
 
     only = replace(recipe, checkpointing=replace(KEEPING, save=4))
-    monkeypatch.setattr(loop.Checkpoints, "save", killed)
+    monkeypatch.setattr(Checkpoints, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", only, log=quiet, data=home / "data")
     monkeypatch.undo()

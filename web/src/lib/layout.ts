@@ -52,8 +52,8 @@ export interface Diagram {
 }
 
 /** Room for the tokens and their ids, for the output's bars, and for the names of keys inside a cross-attention. */
-export const NAMES = 140;
-export const OUTPUT = 188;
+export const NAMES = 150;
+export const OUTPUT = 194;
 export const KEYS = 52;
 const GAP = 4;
 const WIDTHS: Record<Exclude<BoxKind, "attention" | "cross" | "output">, number> = {
