@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, runtime_checkable
 
 from clearhead.decoding.scheduler import Chosen, Event, Finished, Job, Scheduler
 from clearhead.errors import ClearheadError
@@ -29,6 +29,7 @@ LONGEST_WAIT = 30
 """The most seconds that a client is told to wait before it asks again."""
 
 
+@runtime_checkable
 class Compute(Protocol):
     """A function from texts to answers, as many."""
 
