@@ -366,5 +366,11 @@ def make_stepper(train_state: TrainState, machine: Machine) -> Stepper:
     processes to communicate with.
     """
     # Activation checkpointing reads the state of random numbers, which a captured step cannot.
-    graphs = machine.graphs and not machine.activation_checkpointing and isinstance(train_state.parallel, Alone)
-    return Captured(train_state) if train_state.device.type == "cuda" and graphs else Eager(train_state)
+    if (
+        train_state.device.type == "cuda"
+        and machine.graphs
+        and not machine.activation_checkpointing
+        and isinstance(train_state.parallel, Alone)
+    ):
+        return Captured(train_state)
+    return Eager(train_state)
