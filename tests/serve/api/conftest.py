@@ -1,11 +1,13 @@
 """A real server of small runs on this machine, in a thread, and plain clients for it."""
 
+import asyncio
 import contextlib
 import http.client
 import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
@@ -106,6 +108,12 @@ def eventually(holds):
             return
         time.sleep(0.01)
     raise AssertionError("it never came to hold")
+
+
+def run_apart(coroutine):
+    """Run it in a thread: a browser that an earlier test opened keeps its loop running in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 class Slow(Scheduler):

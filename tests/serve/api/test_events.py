@@ -10,7 +10,7 @@ import pytest
 from clearhead.serve.api.errors import ApiError
 from clearhead.serve.api.events import ClientGone, Outgoing, answer_in_time
 from clearhead.serve.api.limits import ApiLimits
-from tests.serve.api.conftest import eventually
+from tests.serve.api.conftest import eventually, run_apart
 
 
 def request_bytes(asked):
@@ -71,7 +71,7 @@ def test_outgoing_keeps_so_much_and_no_more():
         out.close()
         return await out.take(), await out.take()
 
-    assert asyncio.run(fill()) == (b"y" * 30, None)
+    assert run_apart(fill()) == (b"y" * 30, None)
 
 
 def test_work_is_given_up_when_time_is_up_or_nobody_listens():
@@ -91,7 +91,7 @@ def test_work_is_given_up_when_time_is_up_or_nobody_listens():
         return {"type": "http.disconnect"}
 
     with pytest.raises(ApiError, match=r"not ready within 0\.01 seconds"):
-        asyncio.run(answer_in_time(never, work(), 0.01))
+        run_apart(answer_in_time(never, work(), 0.01))
     with pytest.raises(ClientGone):
-        asyncio.run(answer_in_time(gone, work(), 60))
+        run_apart(answer_in_time(gone, work(), 60))
     assert cancelled == [True, True]

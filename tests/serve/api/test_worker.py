@@ -12,7 +12,7 @@ from clearhead.serve.api.limits import ApiLimits
 from clearhead.serve.api.logs import Logs
 from clearhead.serve.api.metrics import Metrics
 from clearhead.serve.api.worker import Worker
-from tests.serve.api.conftest import Slow
+from tests.serve.api.conftest import Slow, run_apart
 
 JOB = Job(inputs=(1,), rules=Rules(max_new=3))
 
@@ -29,7 +29,7 @@ def run(made, work):
         finally:
             made.close()
 
-    return asyncio.run(whole())
+    return run_apart(whole())
 
 
 def test_texts_that_wait_are_computed_together_each_kind_by_itself():
