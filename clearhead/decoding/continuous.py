@@ -19,6 +19,7 @@ from clearhead.decoding.running import Chooses, Running, Searches, TokenChoice
 from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.scheduler import Event, Job, Scheduler
 from clearhead.decoding.session import check_masks, pad_right
+from clearhead.decoding.slot_beams import GroupedBeam, can_be_grouped
 from clearhead.decoding.slots import Guest, Prefill, SlotSession
 from clearhead.decoding.source import Source
 from clearhead.devices import fewer_threads_if_busy
@@ -186,6 +187,7 @@ class SlotScheduler(Scheduler):
 
     def leave(self, ticket: int) -> None:
         """Take a job's slots back."""
+        self.choice.forget()
         for slot in self.jobs.pop(ticket).slots:
             self.free.append(slot)
             self.changes[slot] = 0, 0, 0
@@ -290,10 +292,13 @@ class SlotScheduler(Scheduler):
             for slot in slots:
                 self.changes[slot] = waiting.prompt[-1], len(waiting.prompt) - 1, 1
             guests.append(Guest(waiting.row, len(waiting.prompt) - 1, slots))
-            if isinstance(waiting.job.method, Beam):
+            if can_be_grouped(waiting.job):
+                self.jobs[ticket] = GroupedBeam(ticket, waiting.job, waiting.prompt, slots)
+            elif isinstance(waiting.job.method, Beam):
                 self.jobs[ticket] = Searches(ticket, waiting.job, waiting.prompt, slots, self.session)
             else:
                 self.jobs[ticket] = Chooses(ticket, waiting.job, waiting.prompt, slots[0])
+        self.choice.forget()
         self.fit()
         self.session.join(prefill, guests)
 
@@ -347,13 +352,11 @@ class SlotScheduler(Scheduler):
         rows, counts = self.session.clock.rows, self.counts
         counts.steps, counts.row_steps = counts.steps + 1, counts.row_steps + rows
         counts.used_row_steps += self.rows_in_use
-        events: list[Event] = []
-        for job, found, done in self.choice.step(self.jobs.values()):
-            events += found
-            counts.tokens += 1
-            if done:
-                counts.finished += 1
-                self.leave(job.ticket)
+        counts.tokens += len(self.jobs)
+        events, done = self.choice.step(self.jobs.values())
+        counts.finished += len(done)
+        for job in done:
+            self.leave(job.ticket)
         return events
 
 
