@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, final, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,8 +20,8 @@ from clearhead.errors import OptionError
 __all__ = ["ROOT_NODE", "Beam", "BeamState", "Step"]
 
 Stop = Literal["exact", "heuristic", "early"]
-Length = int | Int[Tensor, "1"] | Int[Tensor, "sentence 1"]
-"""Tokens of an output: a tensor where the step is recorded, and where each sentence has a length of its own."""
+Length = int | Int[Tensor, "1"]
+"""Tokens of an output; a tensor where the step is recorded."""
 
 ROOT_NODE = 0
 """The node that every output begins from."""
@@ -99,23 +99,19 @@ class BeamState:
         self.method, self.rules = method, rules
         # Enough continuations that `width` go on, however many end.
         self.keep = max(2, 1 + len(rules.end)) * method.width
-        self.limit: Length = rules.max_new
-        """The most tokens of an output."""
-        self.wide = widest_float(device)
-        self.totals, self.nodes, self.scores, self.finished, self.done = self.begin(count, device)
-        self.norms = torch.tensor(method.norms(rules.max_new), dtype=self.wide, device=device)
+        shape, wide = (count, method.width), widest_float(device)
+        self.totals = torch.full(shape, FORBIDDEN, dtype=wide, device=device)
+        self.totals[:, 0] = 0
+        self.nodes = torch.full(shape, ROOT_NODE, device=device)
+        self.scores = torch.full_like(self.totals, FORBIDDEN)
+        self.finished = self.nodes.clone()
+        self.done = torch.zeros(count, dtype=torch.bool, device=device)
+        self.norms = torch.tensor(method.norms(rules.max_new), dtype=wide, device=device)
         self.ranks = torch.arange(self.keep, device=device)
         self.is_end = torch.zeros(vocabulary, dtype=torch.bool, device=device)
         if rules.end:
             self.is_end[torch.tensor(rules.end, device=device)] = True
         self.has_finished = self.undisturbed = False
-
-    def begin(self, count: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the `tensors` of sentences of which nothing is written: one beam lives."""
-        scores = torch.full((count, self.method.width), FORBIDDEN, dtype=self.wide, device=device)
-        totals, nodes = scores.clone(), torch.full_like(scores, ROOT_NODE, dtype=torch.long)
-        totals[:, 0] = 0
-        return totals, nodes, scores, nodes.clone(), torch.zeros(count, dtype=torch.bool, device=device)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return what a step changes, all of it in place: one row a sentence."""
@@ -125,42 +121,34 @@ class BeamState:
         """Keep these sentences."""
         self.totals, self.nodes, self.scores, self.finished, self.done = (one[sentences] for one in self.tensors())
 
-    def add(self, count: int) -> None:
-        """Add sentences, behind those there are."""
-        fresh = self.begin(count, self.totals.device)
-        self.totals, self.nodes, self.scores, self.finished, self.done = (
-            torch.cat(pair) for pair in zip(self.tensors(), fresh, strict=True)
-        )
-
     def advance(self, log_probs: Float[Tensor, "row vocabulary"], length: Length) -> Step:
         """Add one token to every beam, up to this length: keep the best beams, finish those that end.
 
         Rows are sentences times beams: one beam each at first, then all of them. Only the `width` best continuations
-        may finish; the others are there in case all of those do.
+        may finish; the others are there in case all of those do. `length` is a tensor in a recorded step.
         """
         width = self.method.width
         totals, beams, tokens = self.find_best(log_probs)
         parents = self.nodes.gather(1, beams)
         allowed = totals != FORBIDDEN
         goes = allowed & ~self.is_end.take(tokens) if self.rules.end else allowed
-        last = length == self.limit
-        first = (length - 1) * self.keep + 1
-        numbers = self.ranks[:width] + first
+        last = length == self.rules.max_new
+        numbers = self.ranks + ((length - 1) * self.keep + 1)
         self.undisturbed = last is False and not self.has_finished and bool(goes.all())
         if self.undisturbed:  # all that follows would come to this; it is asked only where an answer costs no wait
             self.totals.copy_(totals[:, :width])
-            self.nodes.copy_(numbers)
+            self.nodes.copy_(numbers[:width])
             live = self.ranks[:width].expand(len(totals), -1)
             return Step(totals, tokens, parents, beams, live, beams[:, :width], tokens[:, :width])
         # Ranks that go on come first, and each part in its own order: no two keys are equal.
         live = (goes * (2 * self.keep) - self.ranks).topk(width, -1).indices
         going = totals.masked_fill(~goes, FORBIDDEN).gather(1, live)
-        self.finish(totals[:, :width], numbers, (allowed & (~goes | last))[:, :width], length)
+        self.finish(totals[:, :width], numbers[:width], (allowed & (~goes | last))[:, :width], length)
         if not self.rules.forbids_nothing:
             self.stop_short(allowed, length)
-        self.done |= (self.is_decided(going[:, :1], length) | last).squeeze(1)
+        self.done |= self.is_decided(going[:, 0], length) | last
         self.totals.copy_(going.masked_fill(self.done.unsqueeze(1), FORBIDDEN))
-        self.nodes.copy_(live + first)
+        self.nodes.copy_(numbers[live])
         return Step(totals, tokens, parents, beams, live, beams.gather(1, live), tokens.gather(1, live))
 
     def count_live(self) -> list[int]:
@@ -205,13 +193,13 @@ class BeamState:
         stuck = ~allowed.any(1, keepdim=True) & (self.scores[:, :1] == FORBIDDEN)
         self.finish(self.totals, self.nodes, stuck & (self.totals != FORBIDDEN), length - 1)
 
-    def is_decided(self, best: Float[Tensor, "sentence 1"], length: Length) -> Bool[Tensor, "sentence 1"]:
+    def is_decided(self, best: Float[Tensor, "sentence"], length: Length) -> Tensor:
         """Check for each sentence whether no live beam can change its outputs; `best` is the best beam's total.
 
         While fewer than `width` outputs have finished the worst score is -inf, which only a dead beam does not beat.
         """
-        worst = self.scores[:, -1:]
+        worst = self.scores[:, -1]
         if self.method.stop == "early":
             return (worst != FORBIDDEN) | (best == FORBIDDEN)
         exact = self.method.stop == "exact" and self.method.length_penalty > 0
-        return best / self.norms[self.limit if exact else length] <= worst
+        return best / self.norms[self.rules.max_new if exact else length] <= worst

@@ -73,10 +73,12 @@ def compare(
     """Compare a job's result with the expected one: by default what `generate` returns for the job alone."""
     expected = decode_alone(model, job) if expected is None else expected
     first = first_difference(found, expected)
-    if first.verdict != "different" or same_token(first, found, expected):
+    if first.verdict == "equal" or same_token(first, found, expected):
         return first
-    if isinstance(job.method, Beam):
+    if isinstance(job.method, Beam):  # beams are chosen by their sums: where two outputs part, tokens need not be close
         gap = beam_gap(model, job)
+    elif first.verdict == "tie":
+        return first
     elif isinstance(job.method, Sample):
         gap = min(first.gap, sample_gap(model, job, expected[0].tokens[: first.place]))
     else:
@@ -142,9 +144,12 @@ def sample_gap(model: Model, job: Job, tokens: Sequence[int]) -> float:
 
 
 def beam_gap(model: Model, job: Job) -> float:
-    """Return the least distance between two neighbours among the continuations of any step of the search alone."""
+    """Return the least distance between two neighbours in the search alone: continuations of a step, or outputs.
+
+    All outputs that finished count, not only those that were asked for: the last of these may tie with the next.
+    """
     assert isinstance(job.method, Beam)
-    gaps = [float("inf")]
+    gaps, method = [float("inf")], replace(job.method, n_best=job.method.width)
 
     def watch(step: Considered) -> None:
         totals = [total for total in step.found.totals if total != FORBIDDEN]
@@ -154,6 +159,6 @@ def beam_gap(model: Model, job: Job) -> float:
     request = check_request(model, [job.inputs], prefix, job.rules, job.candidates)
     with eval_mode(model):
         session = open_session(request.model, request.inputs, request.prompts, job.rules.max_new)
-        found = beam_search(session, request.prompts, job.method, job.rules, 1, watcher=watch)[0]
+        found = beam_search(session, request.prompts, method, job.rules, 1, watcher=watch)[0]
     gaps.extend(one.score - other.score for one, other in pairwise(found))
     return min(gaps)

@@ -1,8 +1,7 @@
 """Jobs in the slots of a running batch: each chooses its next token by its own method and rules.
 
 `TokenChoice` does for all of them together what can be done together: log-probabilities, the likeliest token of every
-row, what each job's rules forbid, the draws of samples with equal settings, and beams of equal settings
-(`clearhead.decoding.slot_beams`).
+row, what each job's rules forbid, the draws of samples with equal settings. Beams: `clearhead.decoding.slot_beams`.
 """
 
 from collections import defaultdict
@@ -13,18 +12,15 @@ from typing import NamedTuple, TypeVar, final
 import torch
 from torch import Tensor
 
-from clearhead.decoding.beam import Search
-from clearhead.decoding.beam_state import Beam, BeamState
-from clearhead.decoding.history import History
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
-from clearhead.decoding.rules import FORBIDDEN, Rules, followers
+from clearhead.decoding.rules import FORBIDDEN, followers
 from clearhead.decoding.sampling import Chooser, Greedy, Sample
 from clearhead.decoding.scheduler import Chosen, Event, Finished, Job
-from clearhead.decoding.slot_beams import BeamGroup, GroupedBeam, Moves
+from clearhead.decoding.slot_beams import SlotBeam, advance_beams
 from clearhead.decoding.slots import SlotSession
-from clearhead.decoding.topk import LogProbs, best, top_candidates
+from clearhead.decoding.topk import best, top_candidates
 
-__all__ = ["Chooses", "Outcome", "Running", "Searches", "TokenChoice"]
+__all__ = ["Chooses", "Outcome", "Running", "TokenChoice"]
 
 
 @final
@@ -83,62 +79,7 @@ class Chooses:
         return Finished(self.ticket, [one])
 
 
-@final
-class Searches:
-    """A beam search by itself, whose rules look back or whose candidates are wanted, in as many slots as its width.
-
-    Its live beams are in the first of them.
-    """
-
-    def __init__(self, ticket: int, job: Job, prompt: Sequence[int], slots: list[int], session: SlotSession) -> None:
-        assert isinstance(job.method, Beam)
-        self.ticket, self.job, self.slots, self.session = ticket, job, slots, session
-        self.device, self.position, self.n_new, self.n_live = session.device, len(prompt) - 1, 0, 1
-        vocabulary = session.decoder.spec.vocabulary
-        self.state = BeamState(1, job.method, job.rules, vocabulary, session.device)
-        self.history = History(self.state)
-        self.logits = self.tokens = torch.empty(0)
-        self.search = Search(self, self.state, self.history, [prompt], candidates=job.candidates, watcher=None)
-        self.moves: list[tuple[int, int]] = []
-
-    def advance(self, log_probs: Tensor) -> list[Hypothesis] | None:
-        """Let every beam go on, given the log-probabilities of all rows of the batch; return the outputs when done."""
-        self.logits, self.moves = log_probs[self.slots[: self.n_live]], []
-        self.n_new, self.position = self.n_new + 1, self.position + 1
-        step = self.search.advance(self.n_new)
-        [n_live] = self.state.count_live()
-        if n_live:
-            self.search.go_on(step, [0], n_live)
-            return None
-        self.history.hold(self.state)
-        assert isinstance(self.job.method, Beam)
-        return self.history.hypotheses(self.job.method.n_best, self.job.rules.end)[0]
-
-    def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Tensor:
-        if rules.repetition_penalty == 1:
-            return self.logits
-        return LogProbs().of(rules.penalise(self.session.logits[self.slots[: self.n_live]], so_far))
-
-    def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        """Give the beams their slots: each stays where the beam that it continues was, if nobody else did before."""
-        origins = [self.slots[beam] for beam in rows.tolist()]
-        free, taken, slots = [slot for slot in self.slots if slot not in origins], set[int](), list[int]()
-        for origin in origins:
-            slot = origin
-            if origin in taken:
-                slot = free.pop()
-                self.moves.append((origin, slot))
-            taken.add(slot)
-            slots.append(slot)
-        self.slots, self.n_live = slots + free, len(slots)
-
-    def extend(self, tokens: Tensor) -> Tensor:
-        """Note the next tokens of the beams: they are computed with the rest of the batch."""
-        self.tokens = tokens
-        return tokens
-
-
-Running = Chooses | Searches | GroupedBeam
+Running = Chooses | SlotBeam
 
 
 class Outcome(NamedTuple):
@@ -158,8 +99,7 @@ class Kinds:
     shown: dict[int, list[Chooses]] = field(default_factory=dict)
     forbidding: list[Chooses] = field(default_factory=list)
     drawn: dict[Hashable, list[Chooses]] = field(default_factory=dict)
-    grouped: dict[Hashable, list[GroupedBeam]] = field(default_factory=dict)
-    searches: list[Searches] = field(default_factory=list)
+    beams: list[SlotBeam] = field(default_factory=list)
 
 
 def sort_jobs(jobs: Iterable[Running]) -> Kinds:
@@ -171,8 +111,7 @@ def sort_jobs(jobs: Iterable[Running]) -> Kinds:
         shown=group_by((job.job.candidates, job) for job in rowwise if job.job.candidates),
         forbidding=[job for job in rowwise if not job.rules.forbids_nothing],
         drawn=group_by((job.group, job) for job in rowwise if not job.is_greedy),
-        grouped=group_by((job.group, job) for job in every if isinstance(job, GroupedBeam)),
-        searches=[job for job in every if isinstance(job, Searches)],
+        beams=[job for job in every if isinstance(job, SlotBeam)],
     )
 
 
@@ -184,7 +123,6 @@ class TokenChoice:
         self.session = session
         self.forbidding: tuple[list[tuple[int, list[int]]], Tensor] = [], torch.empty(0)
         self.kinds: Kinds | None = None
-        self.groups: dict[Hashable, BeamGroup] = {}
 
     def forget(self) -> None:
         """Find out again who is there: a job has come or left."""
@@ -201,8 +139,11 @@ class TokenChoice:
         self.forbid(log_probs, kinds.forbidding)
         if kinds.rowwise:
             self.choose(log_probs, kinds, shown, outcome)
-        if kinds.searches or kinds.grouped or self.groups:
-            self.search(log_probs, kinds, outcome)
+        if kinds.beams:
+            advance_beams(kinds.beams, log_probs, self.session)
+            done = [job for job in kinds.beams if job.done]
+            outcome.events.extend(Finished(job.ticket, job.hypotheses()) for job in done)
+            outcome.done.extend(done)
         return outcome
 
     def penalise(self, jobs: list[Chooses]) -> None:
@@ -252,31 +193,6 @@ class TokenChoice:
                     continue
             outcome.events.append(job.finish())
             outcome.done.append(job)
-
-    def search(self, log_probs: Tensor, kinds: Kinds, outcome: Outcome) -> None:
-        """Let beams go on, copy those that are continued more than once, and set the next tokens of all."""
-        moves: Moves = []
-        self.groups = {
-            key: self.groups.get(key) or BeamGroup(jobs[0], self.session) for key, jobs in kinds.grouped.items()
-        }
-        for key, group in self.groups.items():
-            group.hold(kinds.grouped[key])
-            found, moved = group.advance(log_probs)
-            moves += moved
-            self.end([job for job in kinds.grouped[key] if job.ticket in found], found, outcome)
-        for job in kinds.searches:
-            outputs = job.advance(log_probs)
-            moves += job.moves
-            self.end([job] if outputs is not None else [], {job.ticket: outputs or []}, outcome)
-        self.session.copy_written([origin for origin, _ in moves], [slot for _, slot in moves])
-        live = [job for job in kinds.searches if len(job.tokens)]
-        if live:
-            slots = torch.tensor([slot for job in live for slot in job.slots[: job.n_live]], device=self.session.device)
-            self.session.tokens.index_copy_(0, slots, torch.cat([job.tokens for job in live]))
-
-    def end(self, jobs: Sequence[GroupedBeam | Searches], found: dict[int, list[Hypothesis]], outcome: Outcome) -> None:
-        outcome.events.extend(Finished(job.ticket, found[job.ticket]) for job in jobs)
-        outcome.done.extend(jobs)
 
 
 def read_pairs(tokens: Tensor, values: Tensor) -> tuple[list[int], list[float]]:

@@ -83,6 +83,28 @@ def test_equal_beams_are_a_tie(model):
     assert compare(model, job, [other]).verdict == "tie"
 
 
+def test_outputs_that_tie_are_a_tie_though_one_was_asked_for(model):
+    """Two outputs that end with equal scores: which of them is the best one is decided by rounding."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    job = Job(inputs=(5,), rules=Rules(max_new=1), method=Beam(width=2))
+    [right] = decode_alone(model, job)
+    other = hypothesis([right.tokens[0] + 1], right.log_probs)
+    assert compare(model, job, [other]) == Comparison("tie", 0.0, 0, 0)
+
+
+def test_beams_part_by_their_sums_and_not_by_one_token(model):
+    """Two tokens of equal log-probability where the outputs part are no tie of the search."""
+    job = Job(inputs=(5, 6), rules=Rules(max_new=4), method=Beam(width=3))
+    [right] = decode_alone(model, job)
+    tokens = list(right.tokens)
+    tokens[1] = (tokens[1] + 1) % 20
+    told = compare(model, job, [hypothesis(tokens, right.log_probs)])
+    assert (told.verdict, told.place) == ("different", 1)
+    assert told.gap > 1e-4
+
+
 def test_verdicts_are_counted():
     tally = Tally()
     for told in (Comparison("equal"), Comparison("tie", 2e-5), Comparison("equal")):
