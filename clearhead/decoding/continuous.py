@@ -35,7 +35,7 @@ FEWEST = 32
 """Rows and columns of the smallest step that is recorded."""
 READ_TOGETHER = 16
 """Prompts that are read in one pass, ahead of their turn if need be: a pass for each would take as long as a step."""
-READING, JOINING = 1.0, 0.25
+READING, JOINING = 1.0, 0.1
 """About how many steps it takes to read a prompt, or several together, and to let in those that were read."""
 
 
@@ -247,8 +247,8 @@ class SlotScheduler(Scheduler):
             fitting += 1
         self.delay += fitting
         if first.prefill is None or first.prefill.done:
-            cost = READING if first.prefill is None else JOINING
-            if self.delay < cost * self.rows_in_use:
+            together = first.prefill is not None or len(self.queue) >= READ_TOGETHER  # as many as are read at once
+            if self.delay < (JOINING if together else READING) * self.rows_in_use:
                 return False
         self.delay = 0
         return fitting > 0

@@ -26,6 +26,8 @@ from clearhead.decoding.session import open_session
 __all__ = ["CLOSE", "Comparison", "Tally", "compare", "decode_alone", "first_difference"]
 
 CLOSE = 1e-4
+ROUNDING = 1e-9
+"""Of numbers so large that 1e-4 is less than their rounding (models that were never trained have them), this share."""
 Verdict = Literal["equal", "tie", "different"]
 
 
@@ -95,9 +97,10 @@ def first_difference(found: Sequence[Hypothesis], expected: Sequence[Hypothesis]
         pairs = zip(one.tokens, other.tokens, one.log_probs, other.log_probs, strict=False)
         for place, (token, wanted, value, wanted_value) in enumerate(pairs):
             gap = 0.0 if value == wanted_value else abs(value - wanted_value)
+            close = gap <= max(CLOSE, ROUNDING * abs(wanted_value))
             if token != wanted:
-                return Comparison("tie" if gap <= CLOSE else "different", gap, number, place)
-            if not gap <= CLOSE:  # the same token by other numbers is no tie
+                return Comparison("tie" if close else "different", gap, number, place)
+            if not close:  # the same token by other numbers is no tie
                 return Comparison("different", gap, number, place)
         if len(one.tokens) != len(other.tokens):
             return Comparison("different", float("inf"), number, min(len(one.tokens), len(other.tokens)))

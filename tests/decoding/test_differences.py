@@ -28,11 +28,18 @@ ONE = hypothesis((5, 6, 7), (-1.0, -2.0, -3.0))
         (hypothesis((5, 6, 7), (-1.0, -2.5, -3.0)), Comparison("different", 0.5, 0, 1)),
         (hypothesis((5, 6, 7), (-1.0, float("nan"), -3.0)), "different"),
         (hypothesis((5, 6), (-1.0, -2.0)), Comparison("different", float("inf"), 0, 2)),
+        (hypothesis((5, 6, 7), (-1.0, -2.0, -3.0002)), "different"),
     ],
 )
 def test_the_first_difference_and_its_gap(found, expected):
     told = first_difference([found], [ONE])
     assert (told.verdict if isinstance(expected, str) else told) == expected
+
+
+def test_numbers_whose_rounding_is_larger_are_compared_by_their_size():
+    large = hypothesis((5, 6), (-1e20, -3.0))
+    assert first_difference([hypothesis((5, 6), (-1e20 * (1 + 1e-12), -3.0))], [large]).verdict == "equal"
+    assert first_difference([hypothesis((5, 6), (-1e20 * (1 + 1e-6), -3.0))], [large]).verdict == "different"
 
 
 def test_a_missing_hypothesis_is_a_difference():
