@@ -12,9 +12,9 @@ since it takes cores from the server. Of the requests some are beams, some are s
 
 Offline means `clearhead.generate` on batches of as many texts as the server has slots, in the order of the texts, on
 ids that are there already, with nothing else on the machine, by one thread or by as many as there are cores, whichever
-is faster. So without `--pinned` it has all cores, and the server shares them with its clients. With `--pinned` both
-have the same: the server, front and model, is bound to one core, offline batches to the same one, the clients to
-another. What a server adds (HTTP, JSON, tokenising, streams) counts against it either way.
+is better, for time on the wall and for processor time. So without `--pinned` it has all cores, and the server shares
+them with its clients. With `--pinned` both have the same: the server, front and model, is bound to one core, offline
+batches to the same one, the clients to another. What a server adds (HTTP, JSON, tokenising, streams) counts against it.
 
 An answer may differ from the offline one only from a token on whose two best choices were within 1e-4 (greedy), or by a
 score that is within 1e-4 (beams): matrices of other shapes round otherwise. Such answers are counted.
@@ -99,7 +99,7 @@ class Offline:
             torch.set_num_threads(threads)
             tried.append(self.seconds_now(answers, slots))
         os.sched_setaffinity(0, before)
-        return min(tried, key=lambda pair: pair[1])
+        return [min(times) for times in zip(*tried, strict=True)]  # a thread that waits for another takes time too
 
     def seconds_now(self, answers, slots):
         took = [0.0, 0.0]

@@ -33,11 +33,9 @@ from clearhead.decoding.scheduler import Chosen, Finished, Job, OneAtATime, Sche
 from clearhead.model import presets
 
 N_SOURCE, N_NEW, VOCABULARY = 24, 24, 1000
-CUDA_VOCABULARY, CUDA_SLOTS, CUDA_JOBS = 16_000, 64, 512
+CUDA_VOCABULARY, CUDA_SLOTS, CUDA_JOBS = 16_000, 64, 256
 ROOT = pathlib.Path(__file__).parents[1]
 RATES = (0.1, 0.25, 0.5, 0.75, 0.9)
-ALONE = 0.25
-"""The share up to which all jobs are decoded one at a time."""
 SEED = 0
 
 
@@ -137,9 +135,7 @@ def measure_rates(model: Model, slots: int, count: int, most: float) -> list[dic
             at += draw.expovariate(share * most)
             arrivals.append(at)
         for name, scheduler in kinds.items():
-            # One job at a time falls behind more and more; the first jobs show it.
-            some = slice(None if name != "one at a time" or share <= ALONE else len(jobs) // 4)
-            served = serve(scheduler, jobs[some], arrivals[some], clock)
+            served = serve(scheduler, jobs, arrivals, clock)
             ordered = sorted(served["latency"])
             rows.append(
                 {
@@ -175,7 +171,7 @@ def main() -> None:
     parser.add_argument("run", nargs="?", help="a run folder; by default a translator of the tiny preset, untrained")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--slots", type=int, help="32 on the CPU, 64 on a GPU, unless given")
-    parser.add_argument("--jobs", type=int, help="jobs at every rate: 128 on the CPU, 512 on a GPU, unless given")
+    parser.add_argument("--jobs", type=int, help="jobs at every rate: 128 on the CPU, 256 on a GPU, unless given")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures there too")
     parser.add_argument("--write", action="store_true", help="write the plot into docs/figures")
     options = parser.parse_args()
