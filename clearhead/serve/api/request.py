@@ -60,7 +60,6 @@ class Api:
         served = self.models.find(name, route)
         noted: Noted = request.scope["noted"]
         noted.model = served.name
-        await served.worker.between_steps()
         return Asked(api=self, request=request, options=options, served=served, noted=noted)
 
 

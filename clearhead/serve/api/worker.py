@@ -3,10 +3,6 @@
 Jobs that are decoded go to a scheduler and share its batch. Texts that take one pass (classes, blanks, vectors) are
 collected: what waits is computed together. All that the event loop and the thread share is an inbox, under a lock, and
 what is handed back, which goes through the loop.
-
-Python runs one thread at a time. A model's step is hundreds of small operations, and between any two of them the thread
-would have to wait for the loop, if that is busy with requests. So the two take turns: requests that come during a short
-step wait for its end (`between_steps`), and the next step waits until they have been read.
 """
 
 import asyncio
@@ -29,8 +25,6 @@ __all__ = ["Decoding", "Worker"]
 
 AT_ONCE = 64
 """Texts that are computed in one pass."""
-SHORT = 0.05
-"""Seconds of a step up to which requests wait for its end, and the most that a step waits for requests."""
 LONGEST_WAIT = 30
 """The most seconds that a client is told to wait before it asks again."""
 
@@ -110,11 +104,6 @@ class Worker:
         self.inbox: list[Callable[[], None]] = []
         self.wake = threading.Condition()
         self.closing = False
-        self.stepping, self.step_seconds = False, 0.0
-        """Whether the thread computes, and how long its last step took."""
-        self.paused: list[asyncio.Future[None]] = []
-        """Requests that wait for the end of the step; under the lock."""
-        self.loop_was_here = threading.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = threading.Thread(target=self.run, name=f"model {name}", daemon=True)
 
@@ -138,15 +127,6 @@ class Worker:
         made = Decoding(job, each_token=each_token)
         self.hand_over(lambda: self.add(made))
         return made
-
-    async def between_steps(self) -> None:
-        """Wait for the end of the step that is being computed, if it is a short one."""
-        with self.wake:
-            if not self.stepping or self.step_seconds > SHORT:
-                return
-            end = asyncio.get_running_loop().create_future()
-            self.paused.append(end)
-        await end
 
     def cancel(self, decoding: Decoding) -> None:
         """Drop a job, wherever it is, and free its place; one that is done is left alone."""
@@ -218,7 +198,6 @@ class Worker:
                 if self.closing:
                     return
                 commands, self.inbox = self.inbox, []
-                self.stepping = True
             for command in commands:
                 command()
             if self.is_decoding:
@@ -251,13 +230,12 @@ class Worker:
     def step(self) -> None:
         """Compute a token of every row, and hand out what came of it."""
         assert self.scheduler is not None
-        rows, began = self.scheduler.running, time.perf_counter()
+        rows = self.scheduler.running
         try:
             events = self.scheduler.step()
         except Exception as error:
             self.start_again(error)
             return
-        self.step_seconds = time.perf_counter() - began
         self.metrics.count("steps_total", model=self.name)
         self.metrics.observe("batch_rows", self.scheduler.running or rows, model=self.name)
         self.measure()
@@ -315,27 +293,17 @@ class Worker:
         self.outbox.append(lambda: decoding.put(event))
 
     def hand_back(self) -> None:
-        """Give the loop all that came of this round in one call, and wait until it has read the requests there are."""
-        with self.wake:
-            self.stepping, paused, self.paused = False, self.paused, []
-        if not (self.outbox or paused) or self.loop is None:
+        """Give the loop all that came of this round in one call."""
+        if not self.outbox or self.loop is None:
             return
         out, self.outbox = self.outbox, []
-        loop = self.loop
-        self.loop_was_here.clear()
 
         def deliver() -> None:
             for one in out:
                 one()
-            for end in paused:
-                if not end.done():
-                    end.set_result(None)
-            loop.call_soon(self.loop_was_here.set)  # behind all that was woken here
 
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(deliver)
-            if self.is_decoding:
-                self.loop_was_here.wait(SHORT)
+            self.loop.call_soon_threadsafe(deliver)
 
     def measure(self) -> None:
         if self.scheduler is not None:
