@@ -20,7 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
+from sphinx.cmd.build import build_main
+
 import clearhead as ch
+from clearhead.serve.live import live_page
 
 __all__ = ["assemble", "build", "notebook_page"]
 
@@ -30,6 +33,7 @@ FOLDERS = ("docs/decisions", "docs/releases", "docs/figures")
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "benchmarks/README.md")
 SECTION = re.compile(r"^\*\*(\w[\w ]*)\*\*$(.*?)(?=^\*\*|\Z)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"^- \[[^\]]+\]\(([\w/.-]+)\)", re.MULTILINE)
+SCREENSHOT = re.compile(r"!\[([^\]]*)\]\(([\w/.-]+)-(?:light|dark)\.png\)")
 MODULES = {"similarity", "weighting", "masks", "positions", "presets", "craft", "model", "rasp", "training"}
 """Public names that are modules: each has a page of its own."""
 
@@ -45,11 +49,23 @@ def assemble(folder: Path, live: Path) -> None:
     for path in [*(ROOT / name for name in PAGES), *(ROOT / "docs").glob("*.md")]:
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
+        target.write_text(in_both_themes(path.read_text(encoding="utf-8"), path.parent), encoding="utf-8")
     write_decisions(folder / "docs")
     write_notebooks(folder / "notebooks")
     write_api(folder / "api")
     write_front(folder)
+
+
+def in_both_themes(text: str, folder: Path) -> str:
+    """Return a page on which a screenshot follows the reader's theme, where one of each was taken."""
+
+    def pair(found: re.Match[str]) -> str:
+        alt, name = found[1], found[2]
+        if not all((folder / f"{name}-{theme}.png").is_file() for theme in ("light", "dark")):
+            return found[0]
+        return "\n".join(f"![{alt}]({name}-{theme}.png){{.only-{theme}}}" for theme in ("light", "dark"))
+
+    return SCREENSHOT.sub(pair, text)
 
 
 def write_decisions(docs: Path) -> None:
@@ -79,11 +95,17 @@ def write_notebooks(folder: Path) -> None:
 
 
 def notebook_page(path: Path) -> str:
-    """Return a notebook as Markdown, under its heading a link to the file."""
-    parts = []
+    """Return a notebook as Markdown: under its heading a link to the file, under each cell what it shows."""
+    kept = path.parent / "outputs" / f"{path.stem}.json"  # by release/notebooks.py
+    parts, outputs = [], iter(json.loads(kept.read_text(encoding="utf-8"))["outputs"])
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        if cell["cell_type"] == "code":
+            output = next(outputs)
+            shown = (output["printed"] + output["value"]).rstrip()
+            parts += [f"```text\n{shown}\n```"] if shown else []
+            parts += [f"```{{raw}} html\n{output['page']}\n```"] if output["page"] else []
     heading, _, rest = parts[0].partition("\n")
     return "\n\n".join([heading, f"{{download}}`The notebook <{path.name}>`", rest.strip(), *parts[1:]]) + "\n"
 
@@ -148,12 +170,11 @@ def build(run: Path, out: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         live, source = Path(temporary) / "live.html", Path(temporary) / "source"
         source.mkdir()
-        subprocess.run([sys.executable, "-m", "clearhead", "page", str(run), "-o", str(live)], check=True)
+        live.write_text(live_page(ch.load(run, device="cpu")).text, encoding="utf-8")
         assemble(source, live)
         shutil.rmtree(out, ignore_errors=True)
-        sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--builder", "html", "--fail-on-warning", "--keep-going"]
-        done = subprocess.run([*sphinx, str(source), str(out)], check=False)
-        if done.returncode:
+        # In this process: torch is here already.
+        if build_main(["--quiet", "--builder", "html", "--fail-on-warning", "--keep-going", str(source), str(out)]):
             raise SystemExit("the site has faults: they are above")
     for page in out.rglob("*.html"):
         if page.name != "live.html":

@@ -40,6 +40,7 @@ pygments_dark_style = "a11y-high-contrast-dark"
 
 # Links to headings as the guide writes them: by the rule of GitHub, which tests/docs checks and MyST follows.
 myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_inline"]  # for `{.only-dark}` after a picture
 
 # Docstrings have code in single backticks.
 default_role = "code"
