@@ -2,8 +2,8 @@
 
     python release/import_time.py [ROUNDS]
 
-Processor time of a whole process, the least of the rounds: what other programs do meanwhile disturbs it little. Bytecode
-is read, as it is where pip has installed the package: the round before the first writes it.
+Processor time of a whole process, the least of the rounds: what other programs do meanwhile disturbs it little.
+Bytecode is read, as it is where pip has installed the package; what runs before the first round writes it.
 """
 
 import os
