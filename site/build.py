@@ -76,7 +76,7 @@ def write_decisions(docs: Path) -> None:
     ]
     lines = [f"- [{title[1] if title else path.stem}]({path.name})" for path, title in listed]
     text = "# Decisions\n\nChoices that were not obvious, with what was tried and did not work.\n\n" + "\n".join(lines)
-    tree = "\n\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+    tree = "\n\n```{toctree}\n:hidden:\n:titlesonly:\n:glob:\n\n0*\n```\n"
     (docs / "decisions/index.md").write_text(text + tree, encoding="utf-8")
     for page in docs.glob("*.md"):
         said = page.read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def write_notebooks(folder: Path) -> None:
     """Write each notebook as a page, with the file itself to download."""
     folder.mkdir()
     index = (ROOT / "notebooks/README.md").read_text(encoding="utf-8").replace(".ipynb)", ".md)")
-    tree = "\n```{toctree}\n:hidden:\n:glob:\n\n[a-z]*\n```\n"
+    tree = "\n```{toctree}\n:hidden:\n:titlesonly:\n:glob:\n\n[a-z]*\n```\n"
     (folder / "README.md").write_text(index + tree, encoding="utf-8")
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         shutil.copy(path, folder / path.name)
@@ -126,7 +126,7 @@ def write_api(folder: Path) -> None:
     text = (
         "# API\n\nThe public names, from their docstrings. What they promise: [what is stable](../docs/stability.md).\n"
     )
-    (folder / "index.md").write_text(f"{text}\n```{{toctree}}\n\n{tree}\n```\n", encoding="utf-8")
+    (folder / "index.md").write_text(f"{text}\n```{{toctree}}\n:titlesonly:\n\n{tree}\n```\n", encoding="utf-8")
 
 
 def entry(module: ModuleType, name: str, shown: dict[int, str]) -> str:
@@ -162,7 +162,7 @@ def write_front(folder: Path) -> None:
 
 def toctree(caption: str, pages: list[str]) -> str:
     listed = "\n".join(page.removesuffix(".md") for page in pages)
-    return f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+    return f"```{{toctree}}\n:hidden:\n:titlesonly:\n:caption: {caption}\n\n{listed}\n```\n"
 
 
 def build(run: Path, out: Path) -> None:
