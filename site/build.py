@@ -141,7 +141,10 @@ def entry(module: ModuleType, name: str, shown: dict[int, str]) -> str:
     if (before := shown.setdefault(id(value), f"{module.__name__}.{name}")) != f"{module.__name__}.{name}":
         return f"**{name}** is `{before}`."
     kind, more = ("autoclass", "\n   :members:") if inspect.isclass(value) else ("autofunction", "")
-    return f"```{{eval-rst}}\n.. {kind}:: {module.__name__}.{name}{more}\n```"
+    home, said = f"{module.__name__}.{name}", ""
+    if inspect.isclass(value) and value.__name__ != name:  # autodoc would only say what it is an alias of
+        home, said = f"{value.__module__}.{value.__name__}", f"**{name}** is this class:\n\n"
+    return f"{said}```{{eval-rst}}\n.. {kind}:: {home}{more}\n```"
 
 
 def write_front(folder: Path) -> None:
