@@ -104,7 +104,7 @@ def notebook_page(path: Path) -> str:
         if cell["cell_type"] == "code":
             output = next(outputs)
             shown = (output["printed"] + output["value"]).rstrip()
-            parts += [f"```text\n{shown}\n```"] if shown else []
+            parts += [f"```output\n{shown}\n```"] if shown else []
             parts += [f"```{{raw}} html\n{output['page']}\n```"] if output["page"] else []
     heading, _, rest = parts[0].partition("\n")
     return "\n\n".join([heading, f"{{download}}`The notebook <{path.name}>`", rest.strip(), *parts[1:]]) + "\n"
