@@ -189,9 +189,14 @@ def build(run: Path, out: Path) -> None:
 def mend(html: str) -> str:
     """Give what scrolls a place for the keyboard, and the menu's headings a level: Furo leaves out both.
 
+    A plot is a link to itself, for a phone: there it is small, and alone on a page it can be made larger.
+
     >>> mend('<pre>x</pre><p role="heading">')
     '<pre tabindex="0">x</pre><p role="heading" aria-level="2">'
+    >>> mend('<img alt="a plot" src="p.svg" />')
+    '<a href="p.svg"><img alt="a plot" src="p.svg" /></a>'
     """
+    html = re.sub(r'<img [^>]*src="([^"]+\.svg)"[^>]*>', r'<a href="\1">\g<0></a>', html)
     html = html.replace("<pre>", '<pre tabindex="0">').replace(
         '<table class="docutils', '<table tabindex="0" class="docutils'
     )
