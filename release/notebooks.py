@@ -70,9 +70,9 @@ def run_notebook(path: Path) -> Shown:
                 value = run_cell(code, f"{path.name}, cell {number}", names)
         except Exception as error:
             raise NotebookError(f"{path.name}, cell {number}: {error!r}") from error
-        is_page = hasattr(value, "_repr_html_")
-        text = "" if value is None or is_page else repr(value)
-        shown.outputs.append(Output(stream.getvalue(), text, value._repr_html_() if is_page else ""))
+        page = getattr(value, "_repr_html_", None)
+        text = "" if value is None or page else repr(value)
+        shown.outputs.append(Output(stream.getvalue(), text, page() if page else ""))
     return shown
 
 
