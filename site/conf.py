@@ -18,7 +18,7 @@ html_title = "Clearhead"
 html_static_path = ["_static"]
 html_extra_path = ["live"]
 html_css_files = ["style.css"]
-html_show_sourcelink = html_copy_source = html_use_index = False
+html_show_sourcelink = html_copy_source = html_use_index = html_domain_indices = False
 html_theme_options = {
     "light_css_variables": {
         "color-brand-primary": "#005f99",
