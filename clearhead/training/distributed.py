@@ -72,6 +72,11 @@ class Processes:
         """Return whether torchrun has started this process, be it the only one."""
         return self.control is not None
 
+    @property
+    def is_orphan(self) -> bool:
+        """Return whether the torchrun that started this process is gone."""
+        return self.together and os.getppid() != self.parent
+
     def send(self, value: Any) -> Any:
         """Return the first process's value, which JSON can hold, in every process."""
         if self.control is None:
@@ -96,7 +101,7 @@ class Processes:
 
         A process whose torchrun is gone asks to stop too: nobody is left to end it.
         """
-        if self.together and os.getppid() != self.parent:
+        if self.is_orphan:
             asked = asked or 15
         clock, signal = self.highest(time.perf_counter() if self.is_first else -math.inf, float(asked))
         return clock, int(signal)
@@ -149,6 +154,8 @@ class Processes:
         """Return the error to raise in this process: of all that fail, one speaks."""
         if not self.together or isinstance(error, EndedElsewhere):
             return error
+        if self.is_orphan:  # the store is gone with torchrun, and asking it prints a page of C++
+            return error if self.is_first and isinstance(error, ClearheadError) else EndedElsewhere(1)
         try:
             if not isinstance(error, ClearheadError) and is_about_others(error):
                 return EndedElsewhere(self.await_words())

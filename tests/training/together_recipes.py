@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from clearhead import positions, similarity, weighting
 from clearhead.model.lora import Lora
 from clearhead.text.preparing import Tokenizing
-from clearhead.text.sources import Documents
 from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import with_dropout
 from clearhead.training.fine_tuning import fine_tuning_recipe
@@ -79,10 +78,13 @@ def fine_tuned(**options):
 
 
 def several_files(recipe, home):
-    more = small_runs.write_lines(home / "more-lines", small_runs.sentences(50, seed=5))
-    source = replace(recipe.corpus.train, paths=(*recipe.corpus.train.paths, more))
-    assert isinstance(source, Documents)
-    return replace(recipe, corpus=replace(recipe.corpus, train=source))
+    """Two files, of which the second is read twice, as `--weights 1,2` has it; and held-out lines of their own."""
+    more, held = (small_runs.write_lines(home / name, small_runs.sentences(50, seed)) for seed, name in FILES.items())
+    source = replace(recipe.corpus.train, paths=(*recipe.corpus.train.paths, more, more))
+    return replace(recipe, corpus=replace(recipe.corpus, train=source, dev=replace(source, paths=(held,))))
+
+
+FILES = {5: "more-lines", 6: "held-lines"}
 
 
 def odd_vocabulary(recipe, home):
@@ -126,7 +128,7 @@ OPTIONS = {
     "documents:film": Option(change=in_part("checkpointing", film=True), ways=("ddp",)),
     "documents:compile": Option(change=in_part("machine", compile=True), ways=("ddp",)),
     "documents:odd-vocabulary": Option(change=odd_vocabulary),
-    "documents:several-files": Option(change=several_files),
+    "documents:weighted-files": Option(change=several_files),
     "documents:lora": Option(change=fine_tuned(lora=Lora(rank=3, maps=("all",)))),
     "documents:frozen": Option(change=fine_tuned(freeze=("embedding*",))),
     "documents:patience": Option(change=patient),
