@@ -12,7 +12,15 @@ from clearhead.model import presets
 from clearhead.model.blocks import Stack
 from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
-from clearhead.training.parallel import Alone, choose_parallel, has_unused, is_large, own_blocks, share_rows
+from clearhead.training.parallel import (
+    Alone,
+    check_together,
+    choose_parallel,
+    has_unused,
+    is_large,
+    own_blocks,
+    share_rows,
+)
 from clearhead.training.recipe import Checkpointing, Machine
 from tests.training import small_runs
 from tests.training.tiny import recipe_for
@@ -69,6 +77,9 @@ def test_one_process_trains_alone_and_unfit_choices_are_refused(tmp_path):
     compiled = replace(sharded, machine=replace(sharded.machine, compile=True))
     with pytest.raises(OptionError, match="compile: is not offered with --parallel fsdp"):
         choose_parallel(compiled, TOGETHER, model, device)
+    with pytest.raises(OptionError, match="compile: is not offered with --parallel fsdp"):
+        check_together(compiled)
+    check_together(replace(compiled, machine=replace(compiled.machine, parallel="auto")))
 
 
 def test_a_model_is_large_by_the_memory_that_there_is(tmp_path):
