@@ -158,21 +158,29 @@ class Processes:
             return error if self.is_first and isinstance(error, ClearheadError) else EndedElsewhere(1)
         try:
             if not isinstance(error, ClearheadError) and is_about_others(error):
-                return EndedElsewhere(self.await_words())
+                code = self.await_words()
+                if code is not None or "timed out" not in str(error).lower():  # else nobody has failed: all wait
+                    return EndedElsewhere(code or 1)
+                error = RunError(
+                    f"the processes have waited for each other for {STEP_TIMEOUT.seconds // 60} minutes in a step: one "
+                    "of them hangs, or its machine cannot be reached. The run folder is whole; go on with --resume"
+                )
             first = self.claim(getattr(error, "exit_code", 1))
         except (RuntimeError, OSError):  # the store is gone with torchrun
             return EndedElsewhere(1)
         return error if first else EndedElsewhere(getattr(error, "exit_code", 1))
 
-    def await_words(self) -> int:
-        """Wait a little for the failed process to say why, and return its exit code; one that was killed has none."""
+    def await_words(self) -> int | None:
+        """Wait a little for the failed process to say why, and return its exit code; None where none has spoken: one
+        that was killed cannot.
+        """
         assert self.store is not None
         end = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < end:
             if self.store.check([FAILED]):
                 return int(self.store.get(FAILED).decode())
             time.sleep(0.05)
-        return 1
+        return None
 
 
 def is_about_others(error: Exception) -> bool:

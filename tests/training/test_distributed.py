@@ -50,6 +50,17 @@ def test_a_process_that_lost_another_leaves_the_word_to_it():
     assert lost.exit_code == 2
 
 
+def test_processes_that_all_wait_for_each_other_say_so_once(monkeypatch):
+    monkeypatch.setattr("clearhead.training.distributed.GRACE_SECONDS", 0.1)
+    first, second = two(dist.HashStore())
+    waited = RuntimeError("[gloo] Timed out waiting 600000ms for recv operation to complete")
+    with pytest.raises(RunError, match=r"waited for each other for 10 minutes.*go on with --resume"):
+        raise first.one_error(waited)
+    assert isinstance(second.one_error(waited), EndedElsewhere)
+    killed = RuntimeError("[gloo] Connection closed by peer")
+    assert isinstance(two(dist.HashStore())[0].one_error(killed), EndedElsewhere)
+
+
 def test_without_torchrun_the_first_process_speaks_and_the_store_is_not_asked():
     control = types.SimpleNamespace()
     first, second = (Processes(rank=rank, count=2, control=control, parent=-1) for rank in range(2))

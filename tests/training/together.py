@@ -58,8 +58,8 @@ def first_gradients_in(path: Path):
         TrainState.update = update
 
 
-def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> None:
-    """Train runs, each named WAY/NAME, or go on with those that are there."""
+def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float64, **options) -> None:
+    """Train runs, each named WAY/NAME, or go on with those that are there. `options` are those of `recipe_of`."""
     before, baseline = torch.get_default_dtype(), task_named("classify").baseline
     torch.set_default_dtype(dtype)
     task_named("classify").baseline = lambda *_: None  # the linear model is of float32
@@ -70,8 +70,12 @@ def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float6
                 if RunFolder(run).exists():
                     resume(run, budget=Budget(steps=steps), log=quiet, watcher=quiet)
                     continue
-                recipe = recipe_of(name, home, way, steps, device=device) if processes.is_first else None
-                with first_gradients_in(home / way / f"{name}.gradients"):
+                recipe = recipe_of(name, home, way, steps, **options) if processes.is_first else None
+                timed = (
+                    name in OPTIONS and OPTIONS[name].near is None
+                )  # the first process takes steps of its own before
+                hook = first_gradients_in(home / way / f"{name}.gradients")
+                with contextlib.nullcontext() if timed else hook:
                     train(run, recipe, log=quiet, watcher=quiet)
     finally:
         torch.set_default_dtype(before)
@@ -219,6 +223,7 @@ def main() -> int:
     parser.add_argument("home", type=Path)
     parser.add_argument("--runs", default=",".join(in_both_ways(TASKS)))
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--slow", type=Path)
@@ -231,7 +236,8 @@ def main() -> int:
     if args.kills:
         counts = tuple(map(int, args.counts.split(",")))
         return int(kill_again_and_again(args.home, args.kills, args.steps, args.seed, counts) > 1e-9)
-    train_all(args.home, args.runs.split(","), steps=args.steps, dtype=getattr(torch, args.dtype), device=args.device)
+    options = {"steps": args.steps, "dtype": getattr(torch, args.dtype), "device": args.device, "lr": args.lr}
+    train_all(args.home, args.runs.split(","), **options)
     return 0
 
 

@@ -140,7 +140,7 @@ OPTIONS = {
 """Options by name. In bfloat16 the order of sums shows."""
 
 
-def recipe_of(name, home, way, steps, *, save=None, device="cpu"):
+def recipe_of(name, home, way, steps, *, save=None, device="cpu", lr=1e-2):
     """A recipe with micro-batches, an average and a clip that bites; batches whose rows do not divide evenly."""
     recipe = recipe_for(
         TASKS[name.partition(":")[0]],
@@ -152,6 +152,6 @@ def recipe_of(name, home, way, steps, *, save=None, device="cpu"):
         machine=Machine(
             device=device, precision="float32", threads=1, parallel=way, deterministic=device != "cpu", graphs=False
         ),
-        optimizer=Optimizer(lr=1e-2, schedule=Cosine(warmup=2), averaging=Ema(0.9), smoothing=0.1, clip=0.5),
+        optimizer=Optimizer(lr=lr, schedule=Cosine(warmup=2), averaging=Ema(0.9), smoothing=0.1, clip=0.5),
     )
     return OPTIONS[name].change(recipe, home) if name in OPTIONS else recipe
