@@ -20,7 +20,7 @@ CLOSE = 1e-4
     "device", [pytest.param("cuda", marks=pytest.mark.gpu), pytest.param("cpu", marks=pytest.mark.thorough)]
 )
 def test_one_process_under_ddp_and_fsdp_is_one_without(device, tmp_path):
-    options = ("--steps", STEPS, "--dtype", "float32", "--device", device)
+    options = ("--steps", STEPS, "--dtype", "float32", "--device", device, "--lr", 1e-3)
     launch(0, tmp_path / "one", "--runs", ",".join(f"ddp/{name}" for name in NAMES), *options)
     runs = [f"{way}/{name}" for way in ("ddp", "fsdp") for name in NAMES]
     launch(1, tmp_path, "--runs", ",".join(runs), *options)

@@ -82,9 +82,13 @@ def test_fifty_losses_are_those_of_one_process(count, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [2, 4])
 def test_float32_gradients_and_losses_are_near_those_of_one_process(count, tmp_path):
-    """Gradients of the first step to 1e-6 of the largest, fifty losses to 1e-4."""
-    one = alone(tmp_path / "one", TASKS, steps=50, dtype=torch.float32)
-    launch(count, tmp_path, "--steps", 50, "--dtype", "float32")
+    """Gradients of the first step to 1e-6 of the largest, fifty losses to 1e-4.
+
+    At a rate of 1e-3. At 1e-2 the translator is chaotic in float32: one process that computes its micro-batches in two
+    parts is 0.1 away from itself after 50 steps (docs/distributed.md).
+    """
+    one = alone(tmp_path / "one", TASKS, steps=50, dtype=torch.float32, lr=1e-3)
+    launch(count, tmp_path, "--steps", 50, "--dtype", "float32", "--lr", 1e-3)
     for run in in_both_ways(TASKS):
         theirs = one / name_of(run)
         first = relative(gradients(tmp_path / run), gradients(theirs))
