@@ -39,7 +39,7 @@ COMPILED, EAGER = 0.79, 1.59
 """Time of everything else, as a share of what its bytes take at the rate of a copy. Fitted to the measured steps of
 GPT-2 124M; the base encoder-decoder is the check. Below 1: a compiled step fuses operations, and so moves fewer bytes.
 """
-EAGER_CPU = 1.59
+EAGER_CPU = 3.67
 """The same for a CPU: fitted to the step of a decoder in one process; an encoder-decoder is the check."""
 UPDATE_BYTES, AVERAGE_BYTES = 44, 12
 """Bytes that clipping, AdamW and zeroing gradients move for each trained parameter; and what moving an average adds."""
