@@ -48,10 +48,10 @@ def keep_mask(keys: Int[Tensor, "row"], site: int, places: int, share: float) ->
     """Return which of the places of every row are kept, all but about a `share` of them.
 
     >>> keys = torch.tensor([5, 6])
-    >>> mask = keep_mask(keys, 0, 1000, 0.25)
+    >>> mask = keep_mask(keys, 0, 100_000, 0.25)
     >>> round(mask.float().mean().item(), 2)
     0.75
-    >>> torch.equal(mask[1:], keep_mask(keys[1:], 0, 1000, 0.25))
+    >>> torch.equal(mask[1:], keep_mask(keys[1:], 0, 100_000, 0.25))
     True
     """
     mixed = mix64(keys + (site + 1) * GOLDEN)

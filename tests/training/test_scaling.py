@@ -127,7 +127,8 @@ def test_gloo_sends_twice_when_it_scatters_and_hides_nothing(work):
         ours, theirs = replace(job, rates=cpu).estimate(form), job.estimate(form)
         assert ours.communication.scatter == pytest.approx(2 * theirs.communication.scatter, abs=1)
         assert ours.communication.gather == theirs.communication.gather
-        assert ours.time.exposed == ours.time.communication > theirs.time.exposed
+        assert ours.time.exposed == ours.time.communication
+        assert theirs.time.exposed < ours.time.exposed or form == DDP  # a model of one bucket hides nothing
     assert cpu.scatter_seconds(4, 1e6) == cpu.sum_seconds(4, 1e6)
 
 
