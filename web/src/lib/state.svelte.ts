@@ -104,6 +104,8 @@ export class Explorer {
   private machineDark = $state(false);
   private readonly bar: AddressBar;
   private asked = 0;
+  /** What is asked for, until it is there. */
+  private pending: { request: TraceRequest; unchanged: boolean } | null = null;
   private stepping = new AbortController();
   private resting: ReturnType<typeof setTimeout> | undefined;
   private awaited: History | null = null;
@@ -254,6 +256,7 @@ export class Explorer {
     const plain = asking.unchanged && whole.edits.length > 0 && !COMPARING.includes(this.view);
     this.busy = true;
     this.error = null;
+    this.pending = { request: whole, unchanged: plain };
     try {
       const meta = await source.trace(plain ? requestWith(whole, []) : whole);
       const made = plain ? whole : requestWith(whole, meta.edits);
@@ -261,7 +264,7 @@ export class Explorer {
     } catch (error) {
       if (mine === this.asked) this.fail(error);
     } finally {
-      if (mine === this.asked) this.busy = false;
+      if (mine === this.asked) [this.busy, this.pending] = [false, null];
     }
   }
 
@@ -394,8 +397,10 @@ export class Explorer {
   private followAddress(): void {
     const state = read(this.bar.read());
     this.apply(state);
-    const wanted = state.request ?? this.request;
-    const same = state.unchanged === this.unchanged && JSON.stringify(wanted) === JSON.stringify(this.request);
+    // What is on its way is what the address is held to: an answer that is not wanted any longer must not come after it.
+    const now = this.pending ?? this;
+    const wanted = state.request ?? now.request;
+    const same = wanted !== null && state.unchanged === now.unchanged && sameRequest(wanted, now.request);
     if (wanted !== null && !same) void this.load(wanted, { push: false, unchanged: state.unchanged });
   }
 
@@ -409,6 +414,16 @@ export class Explorer {
 function stepsOf(run: Run | null): number[] {
   if (run === null) return [];
   return [...new Set([...(run.film ?? []), ...(run.steps ?? []), run.step])].sort((one, other) => one - other);
+}
+
+/** Whether two requests ask for the same, in whatever order their parts stand. */
+function sameRequest(one: TraceRequest, other: TraceRequest | null): boolean {
+  return (
+    other !== null &&
+    sameText(one, other) &&
+    (one.step ?? null) === (other.step ?? null) &&
+    sameEdits(one.edits ?? [], other.edits ?? [])
+  );
 }
 
 function sameText(one: TraceRequest | null, other: TraceRequest): boolean {
