@@ -18,6 +18,7 @@ import type {
   TraceRequest,
   ViewName,
 } from "./source";
+import { t } from "../text";
 import { COMPARING } from "./words";
 
 /** What a view may change: only the named parts change. */
@@ -167,6 +168,7 @@ export class Explorer {
     const first = { source: this.run.examples[0]?.source ?? "" };
     await this.load(state.request ?? first, { push: false, unchanged: state.unchanged });
     if (this.meta === null && state.request !== null) await this.askInstead(first);
+    if (!this.source.views.includes(state.view)) this.error ??= t.live.noView(t.views[state.view].title);
   }
 
   /** Where the address asked for what cannot be, there is something to look at all the same, and the reason. */

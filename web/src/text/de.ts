@@ -1191,6 +1191,9 @@ export const de: Text = {
     float32: "Das Modell steckt in dieser Seite und läuft im Browser. Kein Text verlässt diesen Computer.",
     float16:
       "Das Modell steckt in dieser Seite und läuft im Browser, seine Gewichte auf float16 gerundet. Kein Text verlässt diesen Computer.",
+    more: (views) =>
+      `${views}, der Film des Trainings, Rollout und A | B brauchen den Lauf selbst: clearhead look LAUF.`,
+    noView: (view) => `Die Ansicht ${view} hat diese Seite nicht. Den Lauf öffnen: clearhead look LAUF`,
   },
   rollout: {
     short: "Rollout",

@@ -1218,6 +1218,9 @@ export const en = {
     float32: "The model is in this page and runs in your browser. No text leaves this computer.",
     float16:
       "The model is in this page and runs in your browser, its weights rounded to float16. No text leaves this computer.",
+    more: (views: string): string =>
+      `${views}, the film of the training, rollout and A | B need the run itself: clearhead look RUN.`,
+    noView: (view: string): string => `This page does not have the view ${view}. Open the run: clearhead look RUN`,
   },
   rollout: {
     short: "rollout",
