@@ -6,6 +6,7 @@ import { lasting, read, type State, type Theme, write } from "./address";
 import { requestWith, sameEdits } from "./edits";
 import { begun, did, type History, redone, undone } from "./history";
 import { type Answer, type Resource, resource } from "./resource.svelte";
+import { isScrubbing } from "./scrubbing";
 import type {
   EditJson,
   HeadChoice,
@@ -288,7 +289,8 @@ export class Explorer {
   keep(name: string, value: string | number | null): void {
     const rest = Object.fromEntries(Object.entries(this.own).filter(([known]) => known !== name));
     this.own = value === null ? rest : { ...rest, [name]: String(value) };
-    this.publish(false);
+    if (isScrubbing()) this.publishLate();
+    else this.publish(false);
   }
 
   kept(name: string): string | null {
@@ -346,8 +348,7 @@ export class Explorer {
       this.history =
         this.awaited !== null && sameEdits(edits, this.awaited.now) ? this.awaited : did(this.history, edits);
     this.settle();
-    clearTimeout(this.resting);
-    if (late) this.resting = setTimeout(() => this.publish(false), REST);
+    if (late) this.publishLate();
     else this.publish(push && other);
   }
 
@@ -391,7 +392,13 @@ export class Explorer {
     [this.siteName, this.head] = [shown.site, shown.head];
   }
 
+  private publishLate(): void {
+    clearTimeout(this.resting);
+    this.resting = setTimeout(() => this.publish(false), REST);
+  }
+
   private publish(moved: boolean): void {
+    clearTimeout(this.resting);
     const address = write(this.state());
     if (address !== this.bar.read()) this.bar.write(address, moved);
   }
