@@ -62,4 +62,4 @@ test("no component has a sentence of its own", () => {
     return [...wordsOf(fragment as unknown as Node, "")].map((words) => `${name}: ${words}`);
   });
   expect(found).toEqual([]);
-});
+}, 60_000);
