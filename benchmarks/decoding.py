@@ -1,7 +1,9 @@
 """Decoding beside Hugging Face's `generate` and CTranslate2, in the same run, on the same weights.
 
     python benchmarks/decoding.py                 # the table of encoder-decoders, and kernelized beside softmax
-    python benchmarks/decoding.py --only cells    # one of: cells, growth
+    python benchmarks/decoding.py --only cells    # one of: cells, growth, busy
+
+`busy` asks for one sentence at a time, alone on the machine and beside two processes at full load.
 
 Tokens a second of 24 new tokens after 24 of source, as in a translator; every engine has its caches. `ceiling` is the
 same with the matrix products alone: what no Python, cache or softmax could take away from.
@@ -246,6 +248,18 @@ def cells(names: list[str], seconds: float) -> None:
 def cell(engines: dict[str, Engine], batch: int, beam: int, seconds: float) -> list:
     """The median of every engine, asked in turn, forward and backward; and how often the outputs are the same."""
     made = {name: engine.run(batch, beam)["tokens"] for name, engine in engines.items()}
+    speed = medians(engines, batch, beam, seconds)
+    ours, same = speed["clearhead"], [share(made["clearhead"], made[peer]) for peer in ("HF", "CT2")]
+    return [
+        *(round(figure) for figure in speed.values()),
+        *(f"{ours / speed[peer]:.2f}" for peer in ("HF", "CT2")),
+        f"{ours / speed['products']:.0%}",
+        f"{same[0]} HF, {same[1]} CT2",
+    ]
+
+
+def medians(engines: dict[str, Engine], batch: int, beam: int, seconds: float) -> dict[str, float]:
+    """Return tokens a second of every engine, by the median of its times; the engines are asked in turn."""
     for engine in engines.values():
         engine.run(batch, beam)
     taken: dict[str, list[float]] = {name: [] for name in engines}
@@ -255,14 +269,27 @@ def cell(engines: dict[str, Engine], batch: int, beam: int, seconds: float) -> l
             time.sleep(0.02)  # the threads of the last one go to sleep
             taken[name].append(engines[name].run(batch, beam)["seconds"])
         order.reverse()
-    speed = {name: batch * N_NEW / statistics.median(times) for name, times in taken.items()}
-    ours, same = speed["clearhead"], [share(made["clearhead"], made[peer]) for peer in ("HF", "CT2")]
-    return [
-        *(round(figure) for figure in speed.values()),
-        *(f"{ours / speed[peer]:.2f}" for peer in ("HF", "CT2")),
-        f"{ours / speed['products']:.0%}",
-        f"{same[0]} HF, {same[1]} CT2",
-    ]
+    return {name: batch * N_NEW / statistics.median(times) for name, times in taken.items()}
+
+
+def busy(name: str, seconds: float, loads: tuple[int, ...] = (0, 2)) -> None:
+    """One sentence at a time, with so many processes at full load beside it."""
+    engines, rows = {engine: Engine(engine, name) for engine in ("clearhead", "CT2")}, []
+    for load in loads:
+        others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
+        try:
+            for batch, beam in ((1, 1), (1, 5)):
+                speed = medians(engines, batch, beam, seconds)
+                ours, theirs = speed["clearhead"], speed["CT2"]
+                rows.append([load, f"{batch}, {beam}", round(ours), round(theirs), f"{ours / theirs:.2f}"])
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+    for engine in engines.values():
+        engine.close()
+    header = ["other processes", "batch, beam", "clearhead", "CT2", "over CT2"]
+    print(table(f"Decoding on a busy machine, {name}, tokens a second, float32", header, rows))
 
 
 def share(ours: list, theirs: list) -> str:
@@ -325,7 +352,7 @@ def draw(taken: dict, memory: dict, path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["cells", "growth"])
+    parser.add_argument("--only", choices=["cells", "growth", "busy"])
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--seconds", type=float, default=20.0, help="for each cell")
     parser.add_argument("--figure", help="where to draw the growth, an SVG")
@@ -334,10 +361,12 @@ def main() -> None:
     if asked.engine:
         serve(asked.engine, asked.sizes[0])
         return
-    if asked.only != "growth":
+    if asked.only in (None, "cells"):
         cells(asked.sizes, asked.seconds)
-    if asked.only != "cells":
+    if asked.only in (None, "growth"):
         growth(asked.figure)
+    if asked.only == "busy":
+        busy(asked.sizes[0], asked.seconds)
 
 
 if __name__ == "__main__":

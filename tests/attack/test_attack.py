@@ -43,8 +43,10 @@ def attack(*args, change=None):
     return ended.returncode, ended.stdout + ended.stderr
 
 
-ELSEWHERE = ("folders", "damage", "requests")
-"""Attacks that have a short form in tests/training/test_folder_attacks.py, test_mutated_files.py and tests/serve."""
+ELSEWHERE = ("folders", "damage", "requests", "signals", "texts")
+"""Attacks that have a short form in tests/training/test_folder_attacks.py, test_mutated_files.py, tests/serve,
+tests/cli/test_train.py and tests/text/test_fuzz.py.
+"""
 
 
 @pytest.mark.slow

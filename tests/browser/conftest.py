@@ -7,7 +7,8 @@ import pytest
 
 from tests.browser.looking import missing, serving
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first that is there. The shell has the same engine and no window: it takes a quarter less time."""
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 HERE = Path(__file__).parent
 lasting = []

@@ -12,7 +12,7 @@ from tests.browser.looking import serving
 from tests.browser.watching import Tabs, number_in, rests
 from tests.docs.strangers import run_once_as_stranger
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # its model takes most of a minute to train
 
 PAGE = Path(__file__).parents[2] / "docs/induction-heads.md"
 TEXT = "k 3 z q m 5 t b x 1 f w k 3 z q m 5 t b x 1 f"

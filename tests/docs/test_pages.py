@@ -22,9 +22,11 @@ def write(folder: Path, text: str) -> Path:
     return page
 
 
-LONG = ("export", "scaling")
-"""Pages that take more than a minute, and whose every step has tests of its own (here tests/interop/export,
-tests/plain/test_export_graphs.py and tests/cli/test_scaling_page.py). Their commands are held to the options there are.
+LONG = ("export", "fine-tuning", "induction-heads", "scaling")
+"""Pages that take most of a minute, and whose every step has tests of its own: tests/interop/export and
+tests/plain/test_export_graphs.py, tests/training/test_fine_tuning.py and tests/interop/test_stranger.py,
+tests/tracing/test_head_metrics.py and test_edits.py, tests/cli/test_scaling_page.py. Their commands are held to the
+options there are.
 """
 
 
