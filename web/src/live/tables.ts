@@ -195,7 +195,7 @@ function orthonormal(vectors: Float64Array[]): Float64Array[] {
 /** All eigenvalues of a small symmetric matrix, the largest first, by turning pairs of its axes. */
 function jacobi(given: Float64Array, n: number): { values: number[]; vectors: number[][] } {
   const a = given.slice();
-  const v = Array.from({ length: n }, (_, i) => Array.from({ length: n }, (_, j) => (i === j ? 1 : 0)));
+  const v = Array.from({ length: n }, (_, i) => Array.from({ length: n }, (_, j): number => (i === j ? 1 : 0)));
   for (let sweep = 0; sweep < 40; sweep++) {
     let off = 0;
     for (let p = 0; p < n; p++) for (let q = 0; q < p; q++) off += a[p * n + q] ** 2;
