@@ -89,6 +89,8 @@ class Measured:
     gather_seconds: float
     scatter_seconds: float
     activations: int
+    collective_bytes: list[int]
+    """What an all-reduce, an all-gather and a reduce-scatter of the whole model sent, of all processes together."""
 
 
 def loopback_bytes() -> int:
@@ -151,6 +153,7 @@ def work_of(rank: int, processes: int, folder: str, name: str, parallel: str) ->
     trained = sum(one.numel() for one in model.parameters())
     flat = torch.zeros(trained // processes * processes)
     parts = [quickest_collective(kind, flat, processes) for kind in ("sum", "gather", "scatter")]
+    each = [sent_by_collective(kind, flat, processes) for kind in ("sum", "gather", "scatter")]
     dist.barrier()
     time.sleep(0.2)
     before, started = loopback_bytes(), time.process_time()
@@ -181,6 +184,7 @@ def work_of(rank: int, processes: int, folder: str, name: str, parallel: str) ->
         gather_seconds=parts[1],
         scatter_seconds=parts[2],
         activations=saved_bytes(loss_of, model),
+        collective_bytes=each,
     )
     (Path(folder) / f"{rank}.json").write_text(json.dumps(found.__dict__), encoding="ascii")
     dist.barrier()
@@ -220,15 +224,34 @@ def saved_bytes(loss_of: Callable[[], Tensor], model: nn.Module) -> int:
     return total
 
 
-def quickest_collective(kind: str, flat: Tensor, processes: int) -> float:
-    """Return the processor time of a collective over the whole model, in float32."""
+def collective(kind: str, flat: Tensor, processes: int) -> Callable[[], object]:
+    """Return a call of a collective over the whole model, in float32."""
     part = torch.zeros(flat.numel() // processes)
     calls: dict[str, Callable[[], object]] = {
         "sum": lambda: dist.all_reduce(flat),
         "gather": lambda: dist.all_gather_into_tensor(flat, part),
         "scatter": lambda: dist.reduce_scatter_tensor(part, flat),
     }
-    return processor_seconds(calls[kind], 1)
+    return calls[kind]
+
+
+def quickest_collective(kind: str, flat: Tensor, processes: int) -> float:
+    """Return the processor time of a collective."""
+    return processor_seconds(collective(kind, flat, processes), 1)
+
+
+def sent_by_collective(kind: str, flat: Tensor, processes: int) -> int:
+    """Return the bytes that all processes together send in a collective."""
+    call = collective(kind, flat, processes)
+    dist.barrier()
+    time.sleep(0.2)
+    before = loopback_bytes()
+    dist.barrier()
+    for _ in range(STEPS):
+        call()
+    dist.barrier()
+    time.sleep(0.2)
+    return (loopback_bytes() - before) // STEPS
 
 
 def check_cpu(counts: tuple[int, ...], names: list[str]) -> list[dict[str, Any]]:
@@ -274,6 +297,7 @@ def compare(name: str, work: Workload, form: Form, sequences: int, ranks: list[M
         network_latency_us=0,
         call_us=0,
         reserved_gib=0,
+        on_cpu=True,
     )
     job = Job(workload=work, gpus=count, rates=rates, sequences=count * sequences, micro=sequences)
     made = job.estimate(form)
@@ -293,6 +317,10 @@ def compare(name: str, work: Workload, form: Form, sequences: int, ranks: list[M
         "seconds": [first.seconds, made.time.total],
         "compute": made.time.compute,
         "collectives": [first.sum_seconds, first.gather_seconds, first.scatter_seconds],
+        "collective_bytes": dict(
+            zip(("model", "sum", "gather", "scatter"), [size, *first.collective_bytes], strict=True)
+        ),
+        "traffic": work.pass_cost(form, sequences).traffic,
         "rss_mb": max(one.rss_mb for one in ranks),
         "rates": [rates.matrix_tflops, rates.copy_gb_s, link],
     }

@@ -191,6 +191,13 @@ class MachineOptions:
             help="Save memory: keep only the inputs of blocks, and recompute the rest in the backward pass.",
         ),
     ] = None
+    keyed_dropout: Annotated[
+        bool | None,
+        typer.Option(
+            "--keyed-dropout/--no-keyed-dropout",
+            help="Dropout that is the same on any number of processes.  [default: with several processes on a CPU]",
+        ),
+    ] = None
     threads: Annotated[Count, typer.Option(min=1, metavar="N", help="CPU threads.")] = None
     seed: Annotated[Count, typer.Option(min=0, metavar="N", help="Random seed.  [default: 1]")] = None
 
@@ -340,7 +347,7 @@ def as_machine(options: MachineOptions) -> Machine:
 
 def new_machine(options: MachineOptions, old: Machine) -> Machine:
     """Return a machine with what was given in place of its own."""
-    names = ("device", "precision", "compile", "threads", "activation_checkpointing")
+    names = ("device", "precision", "compile", "threads", "activation_checkpointing", "keyed_dropout")
     changed = present({name: getattr(options, name) for name in names})
     adapts = old.adapt_threads and options.threads is None and not options.deterministic
     return replace(old, **changed, adapt_threads=adapts, deterministic=options.deterministic or old.deterministic)

@@ -34,6 +34,7 @@ from clearhead.training.distributed import EndedElsewhere, is_launched, joined
 from clearhead.training.folder import RunFolder
 from clearhead.training.launching import ProcessFailed, launch
 from clearhead.training.loop import Watcher
+from clearhead.training.parallel import check_together
 from clearhead.training.recipe import CLASSES, ParallelWay, Recipe, load_recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.tasks import task_named
@@ -148,6 +149,7 @@ def train_first(folder: RunFolder, choices: Choices, ways: Ways) -> None:
         print_recipe(recipe, choices, ways)
         return
     if ways.processes is not None and not is_launched():
+        check_together(recipe)
         launch(ways.processes, without_option(sys.argv[1:], "--processes"), run=str(folder.path))
         return
     with ExitStack() as stack:

@@ -72,6 +72,11 @@ class Processes:
         """Return whether torchrun has started this process, be it the only one."""
         return self.control is not None
 
+    @property
+    def is_orphan(self) -> bool:
+        """Return whether the torchrun that started this process is gone."""
+        return self.together and os.getppid() != self.parent
+
     def send(self, value: Any) -> Any:
         """Return the first process's value, which JSON can hold, in every process."""
         if self.control is None:
@@ -96,7 +101,7 @@ class Processes:
 
         A process whose torchrun is gone asks to stop too: nobody is left to end it.
         """
-        if self.together and os.getppid() != self.parent:
+        if self.is_orphan:
             asked = asked or 15
         clock, signal = self.highest(time.perf_counter() if self.is_first else -math.inf, float(asked))
         return clock, int(signal)
@@ -149,23 +154,33 @@ class Processes:
         """Return the error to raise in this process: of all that fail, one speaks."""
         if not self.together or isinstance(error, EndedElsewhere):
             return error
+        if self.is_orphan:  # the store is gone with torchrun, and asking it prints a page of C++
+            return error if self.is_first and isinstance(error, ClearheadError) else EndedElsewhere(1)
         try:
             if not isinstance(error, ClearheadError) and is_about_others(error):
-                return EndedElsewhere(self.await_words())
+                code = self.await_words()
+                if code is not None or "timed out" not in str(error).lower():  # else nobody has failed: all wait
+                    return EndedElsewhere(code or 1)
+                error = RunError(
+                    f"the processes have waited for each other for {STEP_TIMEOUT.seconds // 60} minutes in a step: one "
+                    "of them hangs, or its machine cannot be reached. The run folder is whole; go on with --resume"
+                )
             first = self.claim(getattr(error, "exit_code", 1))
         except (RuntimeError, OSError):  # the store is gone with torchrun
             return EndedElsewhere(1)
         return error if first else EndedElsewhere(getattr(error, "exit_code", 1))
 
-    def await_words(self) -> int:
-        """Wait a little for the failed process to say why, and return its exit code; one that was killed has none."""
+    def await_words(self) -> int | None:
+        """Wait a little for the failed process to say why, and return its exit code; None where none has spoken: one
+        that was killed cannot.
+        """
         assert self.store is not None
         end = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < end:
             if self.store.check([FAILED]):
                 return int(self.store.get(FAILED).decode())
             time.sleep(0.05)
-        return 1
+        return None
 
 
 def is_about_others(error: Exception) -> bool:

@@ -27,6 +27,7 @@ from clearhead.training.divergence import LossWatch
 from clearhead.training.film import FilmCamera, is_frame
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
+from clearhead.training.keyed_dropout import ROW_KEYS, draw_row_keys
 from clearhead.training.losses import NOTHING
 from clearhead.training.machine import ThreadWatch
 from clearhead.training.memory import memory_mb
@@ -66,6 +67,7 @@ class Stream:
 
     def __init__(self, work: Work, *, filled: bool) -> None:
         self.store, self.task, self.seed, self.filled = work.prepared.train, work.task, work.recipe.seed, filled
+        self.keyed = bool(work.recipe.machine.keyed_dropout)
         self.planner = work.task.planner(self.store, work.recipe.batching.at_once, self.seed)
         self.taken = 0
 
@@ -80,7 +82,8 @@ class Stream:
                 self.taken += 1
                 if self.taken > skip:
                     random = np.random.default_rng([self.seed, self.taken])
-                    yield self.task.read(self.store, rows, random, filled=self.filled)
+                    batch = self.task.read(self.store, rows, random, filled=self.filled)
+                    yield {**batch, ROW_KEYS: draw_row_keys(random, len(batch["wanted"]))} if self.keyed else batch
             epoch += 1
 
 

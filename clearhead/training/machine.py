@@ -31,16 +31,24 @@ RECHECK_SECONDS = 60.0
 
 
 def resolve_machine(machine: Machine) -> Machine:
-    """Return the machine with nothing left open. OptionError for a precision that the device is not run in."""
+    """Return the machine with nothing left open. OptionError for a precision that the device is not run in, and for
+    keyed dropout where what is dropped is compiled or computed twice.
+    """
     device = choose_device(machine.device)
     precision = machine.precision
     if precision == "auto":
         precision = "bfloat16" if device.type == "cuda" else "float32"
     if precision == "bfloat16" and device.type == "mps":
         raise OptionError("precision: bfloat16 is not offered on mps; take --precision float32, or auto")
+    twice = "--compile" * machine.compile or "--activation-checkpointing" * machine.activation_checkpointing
+    if machine.keyed_dropout and twice:
+        raise OptionError(f"keyed_dropout: is not offered with {twice}; leave out one of the two")
+    keyed = machine.keyed_dropout
+    if keyed is None and current_processes().together:
+        keyed = not twice and device.type == "cpu"  # on a GPU it would form the weights that its kernels do not
     # Of all processes on this machine together, so that a resume with fewer of them has as many.
     threads = machine.threads or torch.get_num_threads() * current_processes().local_count
-    return replace(machine, device=str(device), precision=precision, threads=threads)
+    return replace(machine, device=str(device), precision=precision, threads=threads, keyed_dropout=keyed)
 
 
 def prepare_machine(machine: Machine) -> torch.device:

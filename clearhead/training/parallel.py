@@ -26,7 +26,16 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Batch
 
-__all__ = ["Alone", "Parallel", "Replicated", "Sharded", "choose_parallel", "local_tensors", "share_rows"]
+__all__ = [
+    "Alone",
+    "Parallel",
+    "Replicated",
+    "Sharded",
+    "check_together",
+    "choose_parallel",
+    "local_tensors",
+    "share_rows",
+]
 
 Forward = Callable[[Batch], Any]
 FULL = 0.5
@@ -221,11 +230,23 @@ def choose_parallel(recipe: Recipe, processes: Processes, model: nn.Module, devi
     way = recipe.machine.parallel
     if way == "auto":
         way = "fsdp" if is_large(recipe, processes, model, device) else "ddp"
-    if way == "fsdp" and recipe.checkpointing.film:
-        raise OptionError("film: weights that are sharded are not filmed; leave out --film, or take --parallel ddp")
-    if way == "fsdp" and recipe.machine.compile:
-        raise OptionError("compile: is not offered with --parallel fsdp; leave out --compile, or take --parallel ddp")
+    if way == "fsdp":
+        check_shardable(recipe)
     return Sharded(processes, device) if way == "fsdp" else Replicated(processes)
+
+
+def check_shardable(recipe: Recipe) -> None:
+    """Raise OptionError where a recipe asks for what sharded weights cannot do."""
+    if recipe.checkpointing.film:
+        raise OptionError("film: weights that are sharded are not filmed; leave out --film, or take --parallel ddp")
+    if recipe.machine.compile:
+        raise OptionError("compile: is not offered with --parallel fsdp; leave out --compile, or take --parallel ddp")
+
+
+def check_together(recipe: Recipe) -> None:
+    """Raise OptionError, before any text is read, for what several processes cannot do with a recipe."""
+    if recipe.machine.parallel == "fsdp":
+        check_shardable(recipe)
 
 
 def is_large(recipe: Recipe, processes: Processes, model: nn.Module, device: torch.device) -> bool:

@@ -43,6 +43,7 @@ def measure_rates(bfloat16: bool) -> Rates:
         link_latency_us=latency,
         network_latency_us=latency,
         reserved_gib=0.0,
+        on_cpu=True,
     )
 
 

@@ -150,7 +150,8 @@ class Machine:
     `adapt_threads`: on a busy machine training uses fewer threads than `threads`, if that is quicker.
     `activation_checkpointing`: between blocks only their inputs are kept, and the rest is computed again on the way
     back: less memory for a third more work. `splits`: each micro-batch is computed in so many parts, which is the same
-    step in less memory. `parallel`: how several processes train together, if there are any.
+    step in less memory. `parallel`: how several processes train together, if there are any. `keyed_dropout`: masks of
+    dropout that are the same on any number of processes; None: as soon as there are several, on a CPU.
     """
 
     device: str = "auto"
@@ -163,6 +164,7 @@ class Machine:
     activation_checkpointing: bool = added(False)
     splits: int = added(1)
     parallel: ParallelWay = added("auto")
+    keyed_dropout: bool | None = added(None)
 
     def __post_init__(self) -> None:
         positive(self, "threads", "splits")

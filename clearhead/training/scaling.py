@@ -39,6 +39,8 @@ COMPILED, EAGER = 0.79, 1.59
 """Time of everything else, as a share of what its bytes take at the rate of a copy. Fitted to the measured steps of
 GPT-2 124M; the base encoder-decoder is the check. Below 1: a compiled step fuses operations, and so moves fewer bytes.
 """
+EAGER_CPU = 3.67
+"""The same for a CPU: fitted to the step of a decoder in one process; an encoder-decoder is the check."""
 UPDATE_BYTES, AVERAGE_BYTES = 44, 12
 """Bytes that clipping, AdamW and zeroing gradients move for each trained parameter; and what moving an average adds."""
 BUCKET = 25 * 2**20
@@ -60,6 +62,9 @@ class Rates:
     Matrix products, copies and memory were measured on one (docs/benchmarks.md). A link's rate is what NCCL gets of
     NVLink's 450 GB/s, by its maintainers (NVIDIA/nccl-tests#212); the network's is 96 % of an adapter of 400 Gbit/s for
     each GPU; latencies are those of NCCL's own model of a ring (src/graph/tuning.cc). No second GPU was at hand.
+
+    `on_cpu`: the "GPUs" are processes of a CPU that communicate by gloo. Its reduce-scatter sends what an all-reduce
+    does, twice what a ring needs, and its threads take the time of the core that computes: nothing is hidden.
     """
 
     matrix_tflops: float = 798.0
@@ -72,6 +77,7 @@ class Rates:
     network_latency_us: float = 9.6
     call_us: float = 8.4
     reserved_gib: float = RESERVED
+    on_cpu: bool = False
 
     def __post_init__(self) -> None:
         for name in ("matrix_tflops", "copy_gb_s", "memory_gib", "link_gb_s", "network_gb_s", "gpus_per_node"):
@@ -99,8 +105,12 @@ class Rates:
         return 1e-6 * (self.call_us + 2 * hops)
 
     def gather_seconds(self, gpus: int, size: float | int) -> float:
-        """Return the seconds of an all-gather that makes `size` bytes, or of a reduce-scatter that takes them."""
+        """Return the seconds of an all-gather that makes `size` bytes."""
         return 0.0 if gpus == 1 else size * (gpus - 1) / gpus / self.bus(gpus) + self.ring_latency(gpus)
+
+    def scatter_seconds(self, gpus: int, size: float | int) -> float:
+        """Return the seconds of a reduce-scatter that takes `size` bytes."""
+        return self.sum_seconds(gpus, size) if self.on_cpu else self.gather_seconds(gpus, size)
 
     def sum_seconds(self, gpus: int, size: float | int) -> float:
         """Return the seconds of an all-reduce of `size` bytes."""
@@ -345,8 +355,8 @@ class Job:
         root, *blocks = self.workload.units
         gathered = root.gathered(self.gpus) + 2 * sum(unit.gathered(self.gpus) for unit in blocks)
         scattered = sum(unit.gathered(self.gpus, trained=True) for unit in self.workload.units)
-        share = others / self.gpus
-        return Communication(round(passes * item * gathered * share), round(passes * 4 * scattered * share), 0)
+        share, twice = others / self.gpus, 2 if self.rates.on_cpu else 1
+        return Communication(round(passes * item * gathered * share), round(passes * 4 * twice * scattered * share), 0)
 
     def time(self, form: Form, each: int, passes: int) -> StepTime:
         """Return the time of a step of `each` sequences on every GPU in so many passes."""
@@ -362,15 +372,17 @@ class Job:
             each_bucket = rates.sum_seconds(self.gpus, size / buckets)
             # The first buckets are summed while the last pass goes on backward; the last one when it has ended.
             exposed = max(each_bucket, buckets * each_bucket - backward * (buckets - 1) / buckets)
+            exposed = buckets * each_bucket if rates.on_cpu else exposed
             return StepTime(compute, buckets * each_bucket, exposed, update)
         item = 2 if work.bfloat16 else 4
         root, *blocks = work.units
         gather = sum(rates.gather_seconds(self.gpus, item * unit.gathered(self.gpus)) for unit in blocks)
-        scatter = sum(rates.gather_seconds(self.gpus, 4 * unit.gathered(self.gpus, trained=True)) for unit in blocks)
+        scatter = sum(rates.scatter_seconds(self.gpus, 4 * unit.gathered(self.gpus, trained=True)) for unit in blocks)
         first = rates.gather_seconds(self.gpus, item * root.gathered(self.gpus))
-        last = rates.gather_seconds(self.gpus, 4 * root.gathered(self.gpus, trained=True))
-        exposed = first + max(0.0, gather - forward) + max(0.0, gather + scatter - backward) + last
-        return StepTime(compute, passes * (first + 2 * gather + scatter + last), passes * exposed, update)
+        last = rates.scatter_seconds(self.gpus, 4 * root.gathered(self.gpus, trained=True))
+        every = first + 2 * gather + scatter + last
+        hidden = min(gather, forward) + min(gather + scatter, backward)
+        return StepTime(compute, passes * every, passes * (every if rates.on_cpu else every - hidden), update)
 
     def compute_seconds(self, form: Form, sequences: float | int) -> tuple[float, float]:
         """Return the seconds of forward and of backward of a pass."""
@@ -380,7 +392,8 @@ class Job:
         products = (3 * whole + again) * sequences / (PRODUCT_SHARE * 1e12 * rates.matrix_tflops)
         traffic = work.pass_cost(form, max(1, round(sequences))).traffic
         compiled = work.compiled and form.parallel == "ddp"  # `clearhead train` compiles no model that is sharded
-        rest = (COMPILED if compiled else EAGER) * traffic / (1e9 * rates.copy_gb_s)
+        moving = EAGER_CPU if rates.on_cpu else COMPILED if compiled else EAGER
+        rest = moving * traffic / (1e9 * rates.copy_gb_s)
         forward = (products + rest) * whole / (3 * whole + again)
         return forward, products + rest - forward
 

@@ -38,7 +38,7 @@ from clearhead.training.linear import LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
-from clearhead.training.parallel import choose_parallel
+from clearhead.training.parallel import check_together, choose_parallel
 from clearhead.training.phases import phase
 from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
 from clearhead.training.progress_line import ProgressLine
@@ -85,6 +85,8 @@ def train(
         check_new(folder)
         if initial is not None:
             recipe = starting_from(initial, recipe)
+        if processes.together:
+            check_together(recipe)
         return train_first(folder, recipe, watcher=watcher, log=log, data=data, checkpoints=checkpoints)
 
 

@@ -4,6 +4,7 @@
 CUDA graphs, and replays them: a small model on a large GPU spends its time launching kernels otherwise.
 """
 
+import contextlib
 import copy
 import inspect
 from abc import ABC, abstractmethod
@@ -23,6 +24,7 @@ from clearhead.registry import is_built_in
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.distributed import Processes
 from clearhead.training.foreach import copy_all, move_all, zero_all
+from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
 from clearhead.training.parallel import Alone, Parallel, local_tensors
 from clearhead.training.recipe import Machine, Optimizer
@@ -179,7 +181,9 @@ class TrainState:
 
 @final
 class BatchLoss(nn.Module):
-    """The loss of a batch: cross-entropy, or R-Drop's over two passes with different dropout."""
+    """The loss of a batch: cross-entropy, or R-Drop's over two passes with different dropout. Rows that carry keys have
+    the masks of these.
+    """
 
     def __init__(self, model: nn.Module, task: Task, optimizer: Optimizer) -> None:
         super().__init__()
@@ -187,9 +191,14 @@ class BatchLoss(nn.Module):
         self.smoothing, self.r_drop = optimizer.smoothing, optimizer.r_drop
 
     def forward(self, batch: Batch) -> Loss:
+        keys = batch.get(ROW_KEYS)
+        batch = {name: one for name, one in batch.items() if name != ROW_KEYS}
         if self.r_drop:
             batch = {name: torch.cat([one, one]) for name, one in batch.items()}
-        logits, wanted = self.task.logits(self.model, batch).flatten(0, -2), batch["wanted"].flatten()
+            keys = None if keys is None else torch.cat([keys, keys + 1])
+        with contextlib.nullcontext() if keys is None else KeyedDropout(keys):
+            logits = self.task.logits(self.model, batch).flatten(0, -2)
+        wanted = batch["wanted"].flatten()
         if self.r_drop:
             return r_drop(logits, wanted, self.smoothing, self.r_drop)
         return cross_entropy(logits, wanted, self.smoothing)

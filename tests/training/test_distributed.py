@@ -21,7 +21,7 @@ def test_one_process_alone_agrees_with_itself():
     assert alone.is_first
     assert not alone.together
     assert alone.send({"a": [1.5, None]}) == {"a": [1.5, None]}
-    assert alone.highest(3, -1) == [3, -1]
+    assert alone.highest(3.0, -1.0) == [3, -1]
     assert alone.moment(15)[1] == 15
     tensor = torch.ones(2)
     alone.add_up(tensor)
@@ -48,6 +48,27 @@ def test_a_process_that_lost_another_leaves_the_word_to_it():
     lost = first.one_error(RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:4711"))
     assert isinstance(lost, EndedElsewhere)
     assert lost.exit_code == 2
+
+
+def test_processes_that_all_wait_for_each_other_say_so_once(monkeypatch):
+    monkeypatch.setattr("clearhead.training.distributed.GRACE_SECONDS", 0.1)
+    first, second = two(dist.HashStore())
+    waited = RuntimeError("[gloo] Timed out waiting 600000ms for recv operation to complete")
+    with pytest.raises(RunError, match=r"waited for each other for 10 minutes.*go on with --resume"):
+        raise first.one_error(waited)
+    assert isinstance(second.one_error(waited), EndedElsewhere)
+    killed = RuntimeError("[gloo] Connection closed by peer")
+    assert isinstance(two(dist.HashStore())[0].one_error(killed), EndedElsewhere)
+
+
+def test_without_torchrun_the_first_process_speaks_and_the_store_is_not_asked():
+    control = types.SimpleNamespace()
+    first, second = (Processes(rank=rank, count=2, control=control, parent=-1) for rank in range(2))
+    assert first.is_orphan
+    error = RunError("stopped at step 4, and saved")
+    assert first.one_error(error) is error
+    assert isinstance(second.one_error(error), EndedElsewhere)
+    assert isinstance(first.one_error(RuntimeError("[gloo] Connection closed by peer")), EndedElsewhere)
 
 
 def test_an_error_of_its_own_is_not_taken_for_a_lost_process():

@@ -120,6 +120,18 @@ def test_links_that_are_slow_show_and_fast_ones_are_hidden(work):
     assert slow.compute == fast.compute
 
 
+def test_gloo_sends_twice_when_it_scatters_and_hides_nothing(work):
+    cpu = replace(Rates(), on_cpu=True)
+    for form in (DDP, FSDP):
+        job = Job(workload=work, gpus=4, sequences=4)
+        ours, theirs = replace(job, rates=cpu).estimate(form), job.estimate(form)
+        assert ours.communication.scatter == pytest.approx(2 * theirs.communication.scatter, abs=1)
+        assert ours.communication.gather == theirs.communication.gather
+        assert ours.time.exposed == ours.time.communication
+        assert theirs.time.exposed < ours.time.exposed or form == DDP  # a model of one bucket hides nothing
+    assert cpu.scatter_seconds(4, 1e6) == cpu.sum_seconds(4, 1e6)
+
+
 def test_rings_wait_for_every_gpu_and_trees_for_few():
     rates = Rates()
     assert rates.ring_latency(4096) == pytest.approx(1e-6 * (8.4 + 3584 * 3.4 + 511 * 9.6))

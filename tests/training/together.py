@@ -1,114 +1,97 @@
 """Runs that several processes train together, compared with one process; and runs whose processes are killed.
 
-`torchrun --nproc-per-node 2 -m tests.training.together HOME --ways ddp,fsdp --steps 5` trains a run of each task in
-each way, in HOME/WAY/TASK. Without torchrun it is one process that trains them, which is what they are compared with.
+`torchrun --nproc-per-node 2 -m tests.training.together HOME --steps 5` trains a run of each task in each way, in
+HOME/WAY/TASK, and writes the gradients of its first step beside it. Without torchrun it is one process that trains
+them, which is what they are compared with.
 
 `python -m tests.training.together HOME --kills 20` kills a random process of a sharded training again and again, and
 compares the weights in the end with those of a training that was left alone.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from clearhead import positions, similarity, weighting
 from clearhead.errors import ClearheadError
 from clearhead.training import checkpoints
-from clearhead.training.averaging import Ema, Last
 from clearhead.training.distributed import EndedElsewhere, current_processes, joined
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer
-from clearhead.training.schedules import Cosine
+from clearhead.training.parallel import whole
+from clearhead.training.recipe import Budget
 from clearhead.training.tasks import task_named
 from clearhead.training.train import resume, train
-from tests.training import small_runs
-from tests.training.tiny import quiet, recipe_for
+from clearhead.training.train_step import TrainState
+from tests.training.tiny import quiet
+from tests.training.together_recipes import OPTIONS, TASKS, recipe_of
 
-KINDS = {one.__name__: one for one in (small_runs.translating, small_runs.documents, small_runs.classifying)}
-ATTENTION = {
-    "argmax": {"weighting": weighting.Argmax()},
-    "kernelized": {"weighting": weighting.Kernelized()},
-    "sigmoid": {"weighting": weighting.Sigmoid()},
-    "sparsemax": {"weighting": weighting.Sparsemax()},
-    "cosine": {"similarity": similarity.Cosine()},
-    "additive": {"similarity": similarity.Additive()},
-    "rotary": {"position": positions.Rotary()},
-    "alibi": {"position": positions.ALiBi()},
-    "t5": {"position": positions.T5Bias()},
-    "t5-shared": {"position": positions.T5Bias(shared=True)},
-}
-"""Kinds of attention for a decoder of two blocks."""
-OPTIONS = {
-    "r-drop": lambda recipe: replace(recipe, optimizer=replace(recipe.optimizer, r_drop=1.0)),
-    "checkpointing": lambda recipe: replace(recipe, machine=replace(recipe.machine, activation_checkpointing=True)),
-    "bfloat16": lambda recipe: replace(recipe, machine=replace(recipe.machine, precision="bfloat16")),
-    "last": lambda recipe: replace(recipe, optimizer=replace(recipe.optimizer, averaging=Last(share=0.5, every=2))),
-}
 PAUSE = 0.05
 """Seconds before each stage of the writing of a checkpoint, so that kills fall inside."""
 
 
-def recipe_of(kind, home, way, steps, *, save=None):
-    """A recipe with micro-batches, an average and a clip that bites; batches whose rows do not divide evenly.
+@contextlib.contextmanager
+def first_gradients_in(path: Path):
+    """Write the gradients of the first step of a training within, before they are clipped, summed and whole."""
+    update = TrainState.update
 
-    After the kind may stand a kind of attention or an option: documents:argmax.
-    """
-    kind, _, variant = kind.partition(":")
-    recipe = recipe_for(
-        KINDS[kind],
-        home,
-        dropout=0.0,
-        budget=Budget(steps=steps),
-        batching=Batching(tokens=500, micro_batch_tokens=200, context=small_runs.CONTEXT),
-        checkpointing=Checkpointing(log=1, evaluate=max(2, steps // 2), save=save, score_records=0, samples=1),
-        machine=Machine(device="cpu", threads=1, parallel=way),
-        optimizer=Optimizer(lr=1e-2, schedule=Cosine(warmup=2), averaging=Ema(0.9), smoothing=0.1, clip=0.5),
-    )
-    if variant in OPTIONS:
-        return OPTIONS[variant](recipe)
-    if variant:
-        block = recipe.model.blocks[0]
-        changed = replace(block, attention=replace(block.attention, **ATTENTION[variant]))
-        return replace(recipe, model=replace(recipe.model, blocks=(changed, changed)))
-    return recipe
+    def write(self):
+        TrainState.update = update
+        names = {one: name for name, one in self.model.named_parameters()}
+        found = {names[one]: whole(one.grad).clone() for one in self.parameters if one.grad is not None}
+        if current_processes().is_first:
+            save_file(found, path)
+        update(self)
+
+    TrainState.update = write
+    try:
+        yield
+    finally:
+        TrainState.update = update
 
 
-def train_all(home: Path, ways, kinds, steps: int, dtype: torch.dtype) -> None:
-    """Train a run of each task in each way, or go on with those that are there."""
+def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float64, **options) -> None:
+    """Train runs, each named WAY/NAME, or go on with those that are there. `options` are those of `recipe_of`."""
     before, baseline = torch.get_default_dtype(), task_named("classify").baseline
     torch.set_default_dtype(dtype)
     task_named("classify").baseline = lambda *_: None  # the linear model is of float32
     try:
         with joined() as processes:
-            for way in ways:
-                for kind in kinds:
-                    run = home / way / kind
-                    if RunFolder(run).exists():
-                        resume(run, budget=Budget(steps=steps), log=quiet, watcher=quiet)
-                    elif processes.is_first:
-                        recipe = recipe_of(kind, home / f"text-{kind}", way, steps)
-                        train(run, recipe, log=quiet, watcher=quiet)
-                    else:
-                        train(run, None, log=quiet, watcher=quiet)
+            for named in runs:
+                run, (way, name) = home / named, named.split("/")
+                if RunFolder(run).exists():
+                    resume(run, budget=Budget(steps=steps), log=quiet, watcher=quiet)
+                    continue
+                recipe = recipe_of(name, home, way, steps, **options) if processes.is_first else None
+                timed = (
+                    name in OPTIONS and OPTIONS[name].near is None
+                )  # the first process takes steps of its own before
+                hook = first_gradients_in(home / way / f"{name}.gradients")
+                with contextlib.nullcontext() if timed else hook:
+                    train(run, recipe, log=quiet, watcher=quiet)
     finally:
         torch.set_default_dtype(before)
         task_named("classify").baseline = baseline
 
 
+def in_both_ways(names) -> list[str]:
+    """Runs of these names by DDP and by FSDP2, of an option in the ways that it is trained in."""
+    ways = ("ddp", "fsdp")
+    return [f"{way}/{name}" for way in ways for name in names if name not in OPTIONS or way in OPTIONS[name].ways]
+
+
 def launch(count: int, *args: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run this module in so many processes, by torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
-    command += ["-m", "tests.training.together", *map(str, args)]
+    """Run this module in so many processes, by torchrun; 0: in one of its own, without."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(count)] if count else []
+    command = [sys.executable, *launcher, "-m", "tests.training.together", *map(str, args)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
     if check and done.returncode:
@@ -124,6 +107,16 @@ def tensors(run: Path) -> dict[str, torch.Tensor]:
     """All that the newest checkpoint of a run holds."""
     newest = RunFolder(run).checkpoints.newest()
     return {**load_file(newest.folder / "model.safetensors"), **load_file(newest.folder / "training.safetensors")}
+
+
+def gradients(run: Path) -> dict[str, torch.Tensor]:
+    """The gradients of the first step of a run, by parameter."""
+    return load_file(run.with_name(f"{run.name}.gradients"))
+
+
+def relative(ours, theirs) -> float:
+    """The largest difference of two gradients, by the largest number of the second one, over all parameters."""
+    return worst(ours, theirs) / max(float(one.abs().max()) for one in theirs.values())
 
 
 def worst(ours, theirs) -> float:
@@ -160,7 +153,7 @@ def work_slowly(run: Path, home: Path, steps: int) -> int:
             if RunFolder(run).exists():
                 resume(run, log=quiet, watcher=lambda line: line["kind"] == "saved" and place.write_text("outside"))
             else:
-                recipe = recipe_of("translating", home / "text", "fsdp", steps, save=2) if processes.is_first else None
+                recipe = recipe_of("translating", home, "fsdp", steps, save=2) if processes.is_first else None
                 train(run, recipe, log=quiet, watcher=quiet)
     except EndedElsewhere as error:
         return error.exit_code
@@ -228,8 +221,9 @@ def workers_of(parent: int) -> list[int]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("home", type=Path)
-    parser.add_argument("--ways", default="ddp")
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--runs", default=",".join(in_both_ways(TASKS)))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--slow", type=Path)
@@ -242,7 +236,8 @@ def main() -> int:
     if args.kills:
         counts = tuple(map(int, args.counts.split(",")))
         return int(kill_again_and_again(args.home, args.kills, args.steps, args.seed, counts) > 1e-9)
-    train_all(args.home, args.ways.split(","), args.kinds.split(","), args.steps, getattr(torch, args.dtype))
+    options = {"steps": args.steps, "dtype": getattr(torch, args.dtype), "device": args.device, "lr": args.lr}
+    train_all(args.home, args.runs.split(","), **options)
     return 0
 
 

@@ -1,0 +1,156 @@
+"""Dropout whose masks follow from seed, step, row, site and place alone, so that every split of a batch has the same.
+
+torch draws the mask of a whole tensor from one generator: the mask of a row depends on the rows beside it, and so on
+the number of processes. Here every row of a batch carries a key, drawn from the seed and the batch's number, and a mask
+is an integer hash of the row's key, the site (the how-manieth dropout of the pass) and the place within the row. It is
+arithmetic on integers, so that a GPU and a CPU make the same masks too.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from clearhead.errors import OptionError
+
+__all__ = ["ROW_KEYS", "KeyedDropout", "draw_row_keys", "keep_mask"]
+
+ROW_KEYS = "row_keys"
+"""The name in a batch under which its rows carry their keys."""
+
+SPLITMIX = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+"""SplitMix64's multipliers (Steele, Lea and Flood, 2014), as signed numbers."""
+GOLDEN = 0x9E3779B9
+"""2**32 over the golden ratio: its multiples are spread evenly."""
+LOWBIAS = (0x7FEB352D, 0x846CA68B - (1 << 32))
+"""Multipliers of lowbias32, a 32-bit mixer that was found by a search for the least bias (Wellons, 2018)."""
+
+
+def draw_row_keys(random: np.random.Generator, rows: int) -> Int[Tensor, "row"]:
+    """Return keys for the rows of a batch."""
+    return torch.from_numpy(random.integers(np.iinfo(np.int64).max, size=rows))
+
+
+def mix64(x: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
+    """Return SplitMix64's hash of each number; integers wrap around."""
+    x = (x ^ (x >> 30 & (1 << 34) - 1)) * SPLITMIX[0]
+    x = (x ^ (x >> 27 & (1 << 37) - 1)) * SPLITMIX[1]
+    return x ^ (x >> 31 & (1 << 33) - 1)
+
+
+def keep_mask(keys: Int[Tensor, "row"], site: int, places: int, share: float) -> Bool[Tensor, "row place"]:
+    """Return which of the places of every row are kept, all but about a `share` of them.
+
+    >>> keys = torch.tensor([5, 6])
+    >>> mask = keep_mask(keys, 0, 100_000, 0.25)
+    >>> round(mask.float().mean().item(), 2)
+    0.75
+    >>> torch.equal(mask[1:], keep_mask(keys[1:], 0, 100_000, 0.25))
+    True
+    """
+    mixed = mix64(keys + (site + 1) * GOLDEN)
+    low, high = mixed.to(torch.int32), (mixed >> 32).to(torch.int32)
+    # From here on there are as many numbers as in the tensor: 32 bits, in place. The second half of the key goes in
+    # between, so that no row has the mask of another in another order. The mixer's last shift would change low bits
+    # alone, and the comparison goes by the high ones.
+    hashed = torch.arange(places, dtype=torch.int32, device=keys.device).mul_(GOLDEN - (1 << 32)) ^ low.unsqueeze(1)
+    hashed.bitwise_xor_((hashed >> 16).bitwise_and_(0xFFFF)).mul_(LOWBIAS[0]).bitwise_xor_(high.unsqueeze(1))
+    hashed.bitwise_xor_((hashed >> 15).bitwise_and_(0x1FFFF)).mul_(LOWBIAS[1])
+    return hashed >= round((share - 0.5) * (1 << 32))
+
+
+@final
+class KeyedDropout(TorchFunctionMode):
+    """Within it, torch's dropout and the dropout of its attention take their masks from the keys of the rows.
+
+    The first axis of what is dropped must be the rows of the batch. OptionError where it is another, or where what is
+    dropped is computed again in the backward pass, which runs outside of this mode.
+    """
+
+    def __init__(self, keys: Int[Tensor, "row"]) -> None:
+        super().__init__()
+        self.keys, self.sites = keys, 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given: Mapping[str, Any] = kwargs or {}
+        if func is F.dropout:
+            return self.drop(*bind_dropout(*args, **given))
+        if func is torch.dropout:
+            return self.drop(*args, **given)
+        if func is F.scaled_dot_product_attention:
+            named = {**dict(zip(ATTENTION, args, strict=False)), **given}
+            return self.attend(**named) if named.get("dropout_p") else func(*args, **given)
+        if func in OTHER_DROPOUTS:
+            raise OptionError(
+                f"keyed_dropout: {func.__name__} has no keyed masks; use torch.nn.functional.dropout in this part, or "
+                "train with --no-keyed-dropout"
+            )
+        return func(*args, **given)
+
+    def drop(self, input: Tensor, p: float, train: bool) -> Tensor:
+        """Return a tensor with a share of `p` of its numbers set to 0, and the others made larger for it."""
+        if not train or p == 0:
+            return input
+        if input.shape[0] != len(self.keys):
+            raise OptionError(
+                f"keyed_dropout: the first axis of what is dropped must be the {len(self.keys)} rows of the batch; "
+                f"came {tuple(input.shape)}. Train with --no-keyed-dropout"
+            )
+        if not torch.is_grad_enabled():  # as in the forward pass of a function that has a backward pass of its own
+            raise OptionError(RECOMPUTED)
+        mask = keep_mask(self.keys, self.sites, math.prod(input.shape[1:]), p)
+        self.sites += 1
+        return input * mask.view(input.shape).to(input.dtype).mul_(1 / (1 - p))
+
+    def attend(
+        self,
+        *,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Return softmax attention with dropout on the weights, which are formed, as torch forms them on a CPU."""
+        if enable_gqa:
+            times = query.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+        scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if attn_mask is not None:
+            hides = attn_mask.dtype == torch.bool
+            scores = scores.masked_fill(~attn_mask, -math.inf) if hides else scores + attn_mask
+        return self.drop(scores.softmax(-1), dropout_p, True) @ value
+
+
+RECOMPUTED = (
+    "keyed_dropout: attention with dropout that is computed block by block, and again in the backward pass, has no "
+    "keyed masks; take --attention softmax or no dropout in attention, or train with --no-keyed-dropout"
+)
+ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+"""The arguments of torch's attention that may be given without their names."""
+OTHER_DROPOUTS = frozenset(
+    [
+        *(F.alpha_dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.feature_alpha_dropout),
+        *(torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout, torch.native_dropout),
+        *(torch.dropout_, torch.alpha_dropout_, torch.feature_dropout_, torch.feature_alpha_dropout_),
+    ]
+)
+"""What else of torch draws masks, for a user's own part."""
+
+
+def bind_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> tuple[Any, ...]:
+    """Return the arguments of `F.dropout` in the order of `torch.dropout`."""
+    return input, p, training
