@@ -1,5 +1,6 @@
 """The links of a built site: where each leads, and what a page loads by itself."""
 
+import functools
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,6 +35,7 @@ class Links(HTMLParser):
             self.loads.append(named.get("href", ""))
 
 
+@functools.cache  # several tests read the same pages
 def read_page(path: Path) -> Links:
     found = Links()
     found.feed(path.read_text(encoding="utf-8"))
