@@ -4,11 +4,17 @@
     python benchmarks/serving.py runs/demo                          # 200 clients for 5 minutes
     python benchmarks/serving.py runs/demo --minutes 1 --peer       # and CTranslate2 behind the same front
     python benchmarks/serving.py runs/de-en --source test.de
+    python benchmarks/serving.py runs/demo --pinned                 # the server has one core, the clients another
     python benchmarks/serving.py runs/demo --chaos --minutes 1      # slow readers, hang-ups, 1 GB bodies, floods, …
 
 The load comes from a process of its own (benchmarks/serving_load.py) on the same machine; its processor time is told,
-since it takes cores from the server. Of the requests some are beams, some are streams, and some have no token. Offline
-means `clearhead.generate` on batches of as many texts as the server has slots, in the order of the texts.
+since it takes cores from the server. Of the requests some are beams, some are streams, and some have no token.
+
+Offline means `clearhead.generate` on batches of as many texts as the server has slots, in the order of the texts, on
+ids that are there already, with nothing else on the machine, by one thread or by as many as there are cores, whichever
+is better, for time on the wall and for processor time. So without `--pinned` it has all cores, and the server shares
+them with its clients. With `--pinned` both have the same: the server, front and model, is bound to one core, offline
+batches to the same one, the clients to another. What a server adds (HTTP, JSON, tokenising, streams) counts against it.
 
 An answer may differ from the offline one only from a token on whose two best choices were within 1e-4 (greedy), or by a
 score that is within 1e-4 (beams): matrices of other shapes round otherwise. Such answers are counted.
@@ -28,6 +34,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from measure import table
 
 import clearhead as ch
@@ -58,6 +65,11 @@ class Offline:
             return "close" if abs(score - written.score) <= CLOSE else "wrong"
         return "close" if text in self.close_ones(place) else "wrong"
 
+    def describe(self, place, beam, seconds, text, score):
+        """An answer beside the offline one."""
+        [written] = (self.searched if beam > 1 else self.best)[place]
+        return {"beam": beam, "text": text, "score": score, "offline": written.text, "its score": written.score}
+
     def close_ones(self, place):
         """The texts that differ from the greedy one from a token on whose two best choices were within `CLOSE`."""
         job = self.jobs([place], Greedy())[0]
@@ -78,8 +90,18 @@ class Offline:
         rows = self.run.tokenizer.encode_batch([self.texts[place] for place in places])
         return [translation(self.run.task, row, method).first for row in rows]
 
-    def seconds(self, answers, slots):
+    def seconds(self, answers, slots, cores):
         """Seconds of processor and wall time for as many texts as were answered, in batches of as many as slots."""
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores or before)
+        tried = []
+        for threads in {1, len(cores or before)}:
+            torch.set_num_threads(threads)
+            tried.append(self.seconds_now(answers, slots))
+        os.sched_setaffinity(0, before)
+        return [min(times) for times in zip(*tried, strict=True)]  # a thread that waits for another takes time too
+
+    def seconds_now(self, answers, slots):
         took = [0.0, 0.0]
         for beam in (1, self.beam):
             places = [place for place, width, *_ in answers if width == beam]
@@ -106,9 +128,11 @@ class Offline:
 class Served:
     """A server in a process of its own."""
 
-    def __init__(self, command, token, log):
+    def __init__(self, command, token, log, cores=()):
         environment = {**os.environ, "CLEARHEAD_TOKEN": token}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+        self.process = subprocess.Popen(
+            bound(command, cores), stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+        )
         self.address, self.token = self.process.stdout.readline().strip(), token
         if not self.address:
             raise SystemExit(f"the server did not start: {' '.join(command)}")
@@ -134,10 +158,15 @@ class Served:
         return self.metrics()["process_cpu_seconds_total"]
 
 
+def bound(command, cores):
+    """A command that runs on these cores; on all of them where none are named."""
+    return ["taskset", "-c", ",".join(map(str, cores)), *command] if cores else command
+
+
 @contextmanager
-def serving(command, folder):
+def serving(command, folder, cores=()):
     with open(folder / "server.log", "w", encoding="utf-8") as log:
-        made = Served(command, secrets.token_urlsafe(24), log)
+        made = Served(command, secrets.token_urlsafe(24), log, cores)
         try:
             yield made
         finally:
@@ -151,13 +180,15 @@ def loaded(served, texts, asked, seconds, folder):
     plan |= {"beam": asked.beam, "beams": asked.beams, "streams": asked.streams}
     (folder / "plan.json").write_text(json.dumps(plan))
     script = Path(__file__).with_name("serving_load.py")
-    subprocess.run([sys.executable, script, folder / "plan.json", folder / "answers.json"], check=True)
+    command = [sys.executable, str(script), str(folder / "plan.json"), str(folder / "answers.json")]
+    subprocess.run(bound(command, asked.pinned and [1]), check=True)
     return json.loads((folder / "answers.json").read_text())
 
 
 def measure(name, command, offline, asked, folder):
     """A row of the table: one server under the load."""
-    with serving(command, folder) as served:
+    cores = [0] if asked.pinned else []
+    with serving(command, folder, cores) as served:
         loaded(served, offline.texts, asked, WARM_UP, folder)
         memory, processor = served.memory, served.processor
         found = loaded(served, offline.texts, asked, asked.minutes * 60, folder)
@@ -165,7 +196,8 @@ def measure(name, command, offline, asked, folder):
         rows = served.metrics()
     answers = found["answers"]
     kinds = [offline.compare(place, beam, text, score) for place, beam, _, text, score in answers]
-    cpu, wall = offline.seconds(answers, asked.slots)
+    wrong = [one for one, kind in zip(answers, kinds, strict=True) if kind == "wrong"]
+    cpu, wall = offline.seconds(answers, asked.slots, cores)
     times = sorted(seconds for _, _, seconds, *_ in answers)
     steps = sum(value for key, value in rows.items() if key.startswith("clearhead_batch_rows_sum"))
     count = sum(value for key, value in rows.items() if key.startswith("clearhead_batch_rows_count"))
@@ -187,6 +219,7 @@ def measure(name, command, offline, asked, folder):
         "server's processor s": processor,
         "load's processor s": found["processor"],
         "first failures": found["failed"][:3],
+        "first wrong": [offline.describe(*one) for one in wrong[:5]] if asked.json else len(wrong),
     }
 
 
@@ -213,6 +246,8 @@ def main():
     options.add_argument("--source", help="a file with a text on each line; the demo has its own")
     options.add_argument("--peer", action="store_true", help="CTranslate2 behind the same front, too")
     options.add_argument("--chaos", action="store_true", help="attack the server instead, and see whether it is right")
+    options.add_argument("--pinned", action="store_true", help="the server on core 0 alone, the clients on core 1")
+    options.add_argument("--only-peer", action="store_true", help="leave out `clearhead serve` itself")
     options.add_argument("--json", action="store_true")
     asked = options.parse_args()
     if asked.chaos:
@@ -226,8 +261,8 @@ def main():
         folder = Path(name)
         slots = ["--slots", str(asked.slots)]
         command = [sys.executable, "-m", "clearhead", "serve", asked.run, "--port", "0", "--log-format", "json", *slots]
-        rows = [measure("clearhead serve", command, offline, asked, folder)]
-        if asked.peer:
+        rows = [] if asked.only_peer else [measure("clearhead serve", command, offline, asked, folder)]
+        if asked.peer or asked.only_peer:
             export = [
                 sys.executable,
                 "-m",
@@ -242,7 +277,7 @@ def main():
             subprocess.run(export, check=True, stdout=subprocess.DEVNULL)
             command = [sys.executable, str(Path(__file__).with_name("serving_peer.py")), asked.run, str(folder / "ct2")]
             rows.append(measure("CTranslate2, same front", [*command, *slots], offline, asked, folder))
-            rows[0]["of CTranslate2"] = rows[0]["answers/s"] / rows[1]["answers/s"]
+            rows[0]["of CTranslate2"] = rows[0]["answers/s"] / rows[-1]["answers/s"]
     if asked.json:
         print(json.dumps(rows))
         return

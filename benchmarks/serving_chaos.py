@@ -70,15 +70,16 @@ def request(text, **options):
 
 
 def read_slowly(served, texts, draw):
-    """Read a stream a few bytes at a time."""
+    """Read a stream a few bytes at a time; it must come to its end, unless a flood was there first."""
     body = request(draw.choice(texts), beam=1, stream=True)
     with connect(served, SO_RCVBUF=4096) as one:
         one.sendall(head(served, f"Content-Length: {len(body)}") + body)
         got = b""
-        while b"[DONE]" not in got and (piece := one.recv(64)):
+        while b"[DONE]" not in got and b" 429 " not in got and b" 503 " not in got and (piece := one.recv(64)):
             got += piece
             time.sleep(0.005)
-    return int(got.split()[1]) if b"[DONE]" in got else 0
+    status = int(got.split()[1]) if got else 0
+    return status if b"[DONE]" in got or status != 200 else 0
 
 
 def read_nothing(served, texts, draw):
@@ -143,7 +144,7 @@ def flood(served, texts, draw):
 
 
 ATTACKS = {
-    read_slowly: (200,),
+    read_slowly: (200, 429, 503),
     read_nothing: ("left",),
     hang_up: ("left",),
     gigabyte: (413, "reset"),

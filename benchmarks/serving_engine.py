@@ -2,12 +2,14 @@
 
     python benchmarks/serving_engine.py               # a translator of the tiny preset
     python benchmarks/serving_engine.py RUN --write   # your own run; and the plot into docs/figures
+    python benchmarks/serving_engine.py --device cuda --write       # the base model on a GPU, in about three minutes
 
 Jobs have 24 source tokens and 1 to 47 new ones (24 on average), greedy. First all at once: throughput beside offline
 batches of the same size, and whether results are those of each job alone. Then they arrive at random (Poisson, a fixed
-seed) at rates that are shares of what offline batches can do. Time is processor time of this process with one thread,
-and waiting for the next arrival takes none: on a machine with other work the figures are what a quiet one would show,
-but for caches that are shared. Ratios are of the same run.
+seed) at rates that are shares of what offline batches can do. On the CPU, time is processor time of this process with
+one thread, and waiting for the next arrival takes none: on a machine with other work the figures are what a quiet one
+would show, but for caches that are shared. On a GPU it is the time on the wall, from when results are there. Ratios are
+of the same run. Every engine decodes some jobs before it is measured: kernels are loaded, and steps recorded.
 """
 
 import argparse
@@ -31,6 +33,7 @@ from clearhead.decoding.scheduler import Chosen, Finished, Job, OneAtATime, Sche
 from clearhead.model import presets
 
 N_SOURCE, N_NEW, VOCABULARY = 24, 24, 1000
+CUDA_VOCABULARY, CUDA_SLOTS, CUDA_JOBS = 16_000, 64, 256
 ROOT = pathlib.Path(__file__).parents[1]
 RATES = (0.1, 0.25, 0.5, 0.75, 0.9)
 SEED = 0
@@ -49,28 +52,39 @@ def make_jobs(model: Model, count: int, *, ragged: bool) -> list[Job]:
     ]
 
 
+def clock_of(model: Model) -> Callable[[], float]:
+    """The clock that is read: a thread that waits for a GPU takes processor time too, and others take some for it."""
+    return time.process_time if next(model.parameters()).device.type == "cpu" else time.perf_counter
+
+
 def run_offline(model: Model, jobs: Sequence[Job], size: int) -> float:
     """Return the seconds of `generate` on batches of jobs with the same rules."""
-    begin = time.process_time()
+    now = clock_of(model)
+    begin = now()
     for first in range(0, len(jobs), size):
         batch = jobs[first : first + size]
         prefix = None if batch[0].prefix is None else [batch[0].prefix]
         generate(model, [job.inputs for job in batch], rules=batch[0].rules, prefix=prefix)
-    return time.process_time() - begin
+    return now() - begin
 
 
-def serve(scheduler: Scheduler, jobs: Sequence[Job], arrivals: Sequence[float]) -> dict[str, Any]:
-    """Return seconds, tokens, the latency of every job and its result; `arrivals` are in ascending order."""
+def serve(
+    scheduler: Scheduler, jobs: Sequence[Job], arrivals: Sequence[float], clock: Callable[[], float]
+) -> dict[str, Any]:
+    """Return seconds, tokens, the latency of every job and its result; `arrivals` are in ascending order.
+
+    `now` is the time that was spent in the scheduler, and what passed while nobody was there.
+    """
     now, place, tokens, owner, latency, found = 0.0, 0, 0, {}, [], {}
     while place < len(jobs) or scheduler.busy:
         if not scheduler.busy:
             now = max(now, arrivals[place])
-        begin = time.process_time()
+        begin = clock()
         while place < len(jobs) and arrivals[place] <= now:
             owner[scheduler.add(jobs[place])] = place
             place += 1
         events = scheduler.step()
-        now += time.process_time() - begin
+        now += clock() - begin
         for event in events:
             tokens += isinstance(event, Chosen)
             if isinstance(event, Finished):
@@ -82,14 +96,17 @@ def serve(scheduler: Scheduler, jobs: Sequence[Job], arrivals: Sequence[float]) 
 def measure_throughput(model: Model, slots: int, count: int) -> dict[str, Any]:
     """Measure all jobs at once beside offline batches of the same size, in turn; and compare some results."""
     jobs, taken = make_jobs(model, count, ragged=False), {"offline": [], "buckets": [], "fixed": []}
-    at_once, found = [0.0] * count, []
+    at_once, found, clock = [0.0] * count, [], clock_of(model)
+    engines: dict[str, Scheduler] = {}
     for _ in range(4):  # the first warms up
         taken["offline"].append(run_offline(model, jobs, slots))
         for shapes in ("buckets", "fixed"):
             limits = {"columns": 2 * N_NEW, "source_columns": N_SOURCE if hasattr(model, "encoder") else None}
             if not hasattr(model, "encoder"):
                 limits["columns"] += N_SOURCE
-            served = serve(ContinuousBatch(model, slots=slots, shapes=shapes, **limits), jobs, at_once)
+            if shapes not in engines:
+                engines[shapes] = ContinuousBatch(model, slots=slots, shapes=shapes, **limits)
+            served = serve(engines[shapes], jobs, at_once, clock)
             taken[shapes].append(served["seconds"])
             found = served["found"] if shapes == "buckets" else found
     seconds = {name: statistics.median(values[1:]) for name, values in taken.items()}
@@ -102,18 +119,23 @@ def measure_throughput(model: Model, slots: int, count: int) -> dict[str, Any]:
 def measure_rates(model: Model, slots: int, count: int, most: float) -> list[dict[str, Any]]:
     """Measure the three schedulers at arrival rates that are shares of `most` jobs a second."""
     jobs, rows = make_jobs(model, count, ragged=True), []
-    kinds: dict[str, Callable[[], Scheduler]] = {
-        "continuous": lambda: ContinuousBatch(model, slots=slots),
-        "static": lambda: StaticBatch(model, slots=slots),
-        "one at a time": lambda: OneAtATime(model),
+    kinds: dict[str, Scheduler] = {
+        "continuous": ContinuousBatch(model, slots=slots),
+        "static": StaticBatch(model, slots=slots),
+        "one at a time": OneAtATime(model),
     }
+    clock = clock_of(model)
+    for name, scheduler in kinds.items():  # twice, as a step is recorded the second time that it is seen
+        for _ in range(2):
+            some = jobs[: 4 if name == "one at a time" else slots]
+            serve(scheduler, some, [0.0] * len(some), clock)
     for share in RATES:
         draw, at, arrivals = random.Random(SEED + 1), 0.0, []
         for _ in jobs:
             at += draw.expovariate(share * most)
             arrivals.append(at)
-        for name, make in kinds.items():
-            served = serve(make(), jobs, arrivals)
+        for name, scheduler in kinds.items():
+            served = serve(scheduler, jobs, arrivals, clock)
             ordered = sorted(served["latency"])
             rows.append(
                 {
@@ -147,14 +169,19 @@ def plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", help="a run folder; by default a translator of the tiny preset, untrained")
-    parser.add_argument("--slots", type=int, default=32)
-    parser.add_argument("--jobs", type=int, default=128, help="jobs at every rate")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--slots", type=int, help="32 on the CPU, 64 on a GPU, unless given")
+    parser.add_argument("--jobs", type=int, help="jobs at every rate: 128 on the CPU, 256 on a GPU, unless given")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures there too")
     parser.add_argument("--write", action="store_true", help="write the plot into docs/figures")
     options = parser.parse_args()
+    on_cpu = options.device == "cpu"
+    options.slots = options.slots or (32 if on_cpu else CUDA_SLOTS)
+    options.jobs = options.jobs or (128 if on_cpu else CUDA_JOBS)
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    model = ch.load(options.run).model if options.run else presets.tiny(vocabulary=VOCABULARY).build()
+    usual = presets.tiny(vocabulary=VOCABULARY) if on_cpu else presets.base(vocabulary=CUDA_VOCABULARY)
+    model = (ch.load(options.run, device=options.device).model if options.run else usual.build()).to(options.device)
     model.eval()
     at_once = measure_throughput(model, options.slots, options.jobs)
     offline = at_once["seconds"]["offline"]
@@ -169,7 +196,7 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps({"at once": at_once, "rates": rows}, indent=1), encoding="utf-8")
     if options.write:
-        plot(rows, ROOT / "docs/figures/serving-engine.svg")
+        plot(rows, ROOT / f"docs/figures/serving-engine{'' if on_cpu else '-gpu'}.svg")
 
 
 if __name__ == "__main__":

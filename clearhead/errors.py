@@ -19,7 +19,7 @@ __all__ = [
 
 
 class ClearheadError(Exception):
-    """The base class of every error below."""
+    """Base class of every error that Clearhead raises for a request it cannot serve."""
 
 
 class ShapeError(ClearheadError, ValueError):

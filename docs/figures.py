@@ -186,7 +186,7 @@ def draw_weights(axes: Axes, weight: torch.Tensor, title: str) -> None:
 
 
 SUPPORT = """\
-# What runs where
+# Kernel support
 
 Attention can be computed by several kernels, and no fast one can compute every kind of attention. This page says which
 kernel can do what. You need not choose: `ch.attend` picks one that can.

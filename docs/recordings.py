@@ -1,8 +1,8 @@
 """Record the tour's three short films from the real program: two in the browser, one in a terminal.
 
     clearhead demo
-    python docs/recordings.py runs/demo                  # into docs/figures/tour
-    python docs/recordings.py runs/demo --films learner --out /tmp
+    python -m docs.recordings runs/demo                  # into docs/figures/tour
+    python -m docs.recordings runs/demo --films learner --out /tmp
 
 A film is an animated WebP: a picture for each moment, with a line below that says what happens. In the browser it is
 the live page of the run, opened from disk. In the terminal they are real commands in an empty folder, drawn by rich.
@@ -39,13 +39,14 @@ LINES = 27
 """Of the terminal."""
 TYPED = "siebenundvierzig"
 SITE = {"source": TYPED, "site": "decoder.1.cross", "head": "0"}
+CELL = {**SITE, "query": "0", "key": "1"}
 OFF = '[{"at": "decoder.1.cross", "step": "context", "head": 0, "times": 0}]'
 LEARNER = (
     ("model", {"source": TYPED}, 150, "The text goes through encoder and decoder; every box can be opened."),
-    ("head", SITE, 170, "One head of the decoder: rows are written, columns are read. It crosses."),
-    ("steps", {**SITE, "query": "1", "key": "1", "at": "2"}, 170, "Its arithmetic: q·k, divided by √d …"),
-    ("steps", {**SITE, "query": "1", "key": "1", "at": "3"}, 170, "… softmax …"),
-    ("steps", {**SITE, "query": "1", "key": "1", "at": "4"}, 170, "… and the sum of values, weighted."),
+    ("head", SITE, 170, "One head: rows are written, columns are read. To write “forty” it looks at “vierzig”."),
+    ("steps", {**CELL, "at": "2"}, 170, "How? Its query is multiplied with every key: scores."),
+    ("steps", {**CELL, "at": "3"}, 170, "Divided by √d, then softmax: weights, which sum to 1."),
+    ("steps", {**CELL, "at": "4"}, 170, "The values, added up by weight, are the head's output."),
     ("decoding", {"source": TYPED, "at": "2"}, 150, "The answer is written token by token, with its probabilities."),
 )
 RESEARCHER = (

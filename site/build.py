@@ -20,7 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
+from sphinx.cmd.build import build_main
+
 import clearhead as ch
+from clearhead.serve.live import live_page
 
 __all__ = ["assemble", "build", "notebook_page"]
 
@@ -30,6 +33,7 @@ FOLDERS = ("docs/decisions", "docs/releases", "docs/figures")
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "benchmarks/README.md")
 SECTION = re.compile(r"^\*\*(\w[\w ]*)\*\*$(.*?)(?=^\*\*|\Z)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"^- \[[^\]]+\]\(([\w/.-]+)\)", re.MULTILINE)
+SCREENSHOT = re.compile(r"!\[([^\]]*)\]\(([\w/.-]+)-(?:light|dark)\.png\)")
 MODULES = {"similarity", "weighting", "masks", "positions", "presets", "craft", "model", "rasp", "training"}
 """Public names that are modules: each has a page of its own."""
 
@@ -45,11 +49,23 @@ def assemble(folder: Path, live: Path) -> None:
     for path in [*(ROOT / name for name in PAGES), *(ROOT / "docs").glob("*.md")]:
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
+        target.write_text(in_both_themes(path.read_text(encoding="utf-8"), path.parent), encoding="utf-8")
     write_decisions(folder / "docs")
     write_notebooks(folder / "notebooks")
     write_api(folder / "api")
     write_front(folder)
+
+
+def in_both_themes(text: str, folder: Path) -> str:
+    """Return a page on which a screenshot follows the reader's theme, where one of each was taken."""
+
+    def pair(found: re.Match[str]) -> str:
+        alt, name = found[1], found[2]
+        if not all((folder / f"{name}-{theme}.png").is_file() for theme in ("light", "dark")):
+            return found[0]
+        return "\n".join(f"![{alt}]({name}-{theme}.png){{.only-{theme}}}" for theme in ("light", "dark"))
+
+    return SCREENSHOT.sub(pair, text)
 
 
 def write_decisions(docs: Path) -> None:
@@ -60,7 +76,7 @@ def write_decisions(docs: Path) -> None:
     ]
     lines = [f"- [{title[1] if title else path.stem}]({path.name})" for path, title in listed]
     text = "# Decisions\n\nChoices that were not obvious, with what was tried and did not work.\n\n" + "\n".join(lines)
-    tree = "\n\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+    tree = "\n\n```{toctree}\n:hidden:\n:titlesonly:\n:glob:\n\n0*\n```\n"
     (docs / "decisions/index.md").write_text(text + tree, encoding="utf-8")
     for page in docs.glob("*.md"):
         said = page.read_text(encoding="utf-8")
@@ -71,7 +87,7 @@ def write_notebooks(folder: Path) -> None:
     """Write each notebook as a page, with the file itself to download."""
     folder.mkdir()
     index = (ROOT / "notebooks/README.md").read_text(encoding="utf-8").replace(".ipynb)", ".md)")
-    tree = "\n```{toctree}\n:hidden:\n:glob:\n\n[a-z]*\n```\n"
+    tree = "\n```{toctree}\n:hidden:\n:titlesonly:\n:glob:\n\n[a-z]*\n```\n"
     (folder / "README.md").write_text(index + tree, encoding="utf-8")
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         shutil.copy(path, folder / path.name)
@@ -79,11 +95,17 @@ def write_notebooks(folder: Path) -> None:
 
 
 def notebook_page(path: Path) -> str:
-    """Return a notebook as Markdown, under its heading a link to the file."""
-    parts = []
+    """Return a notebook as Markdown: under its heading a link to the file, under each cell what it shows."""
+    kept = path.parent / "outputs" / f"{path.stem}.json"  # by release/notebooks.py
+    parts, outputs = [], iter(json.loads(kept.read_text(encoding="utf-8"))["outputs"])
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        if cell["cell_type"] == "code":
+            output = next(outputs)
+            shown = (output["printed"] + output["value"]).rstrip()
+            parts += [f"```output\n{shown}\n```"] if shown else []
+            parts += [f"```{{raw}} html\n{output['page']}\n```"] if output["page"] else []
     heading, _, rest = parts[0].partition("\n")
     return "\n\n".join([heading, f"{{download}}`The notebook <{path.name}>`", rest.strip(), *parts[1:]]) + "\n"
 
@@ -104,7 +126,7 @@ def write_api(folder: Path) -> None:
     text = (
         "# API\n\nThe public names, from their docstrings. What they promise: [what is stable](../docs/stability.md).\n"
     )
-    (folder / "index.md").write_text(f"{text}\n```{{toctree}}\n\n{tree}\n```\n", encoding="utf-8")
+    (folder / "index.md").write_text(f"{text}\n```{{toctree}}\n:titlesonly:\n\n{tree}\n```\n", encoding="utf-8")
 
 
 def entry(module: ModuleType, name: str, shown: dict[int, str]) -> str:
@@ -119,7 +141,10 @@ def entry(module: ModuleType, name: str, shown: dict[int, str]) -> str:
     if (before := shown.setdefault(id(value), f"{module.__name__}.{name}")) != f"{module.__name__}.{name}":
         return f"**{name}** is `{before}`."
     kind, more = ("autoclass", "\n   :members:") if inspect.isclass(value) else ("autofunction", "")
-    return f"```{{eval-rst}}\n.. {kind}:: {module.__name__}.{name}{more}\n```"
+    home, said = f"{module.__name__}.{name}", ""
+    if inspect.isclass(value) and value.__name__ != name:  # autodoc would only say what it is an alias of
+        home, said = f"{value.__module__}.{value.__name__}", f"**{name}** is this class:\n\n"
+    return f"{said}```{{eval-rst}}\n.. {kind}:: {home}{more}\n```"
 
 
 def write_front(folder: Path) -> None:
@@ -140,7 +165,7 @@ def write_front(folder: Path) -> None:
 
 def toctree(caption: str, pages: list[str]) -> str:
     listed = "\n".join(page.removesuffix(".md") for page in pages)
-    return f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+    return f"```{{toctree}}\n:hidden:\n:titlesonly:\n:caption: {caption}\n\n{listed}\n```\n"
 
 
 def build(run: Path, out: Path) -> None:
@@ -148,12 +173,11 @@ def build(run: Path, out: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         live, source = Path(temporary) / "live.html", Path(temporary) / "source"
         source.mkdir()
-        subprocess.run([sys.executable, "-m", "clearhead", "page", str(run), "-o", str(live)], check=True)
+        live.write_text(live_page(ch.load(run, device="cpu")).text, encoding="utf-8")
         assemble(source, live)
         shutil.rmtree(out, ignore_errors=True)
-        sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--builder", "html", "--fail-on-warning", "--keep-going"]
-        done = subprocess.run([*sphinx, str(source), str(out)], check=False)
-        if done.returncode:
+        # In this process: torch is here already.
+        if build_main(["--quiet", "--builder", "html", "--fail-on-warning", "--keep-going", str(source), str(out)]):
             raise SystemExit("the site has faults: they are above")
     for page in out.rglob("*.html"):
         if page.name != "live.html":
@@ -165,9 +189,14 @@ def build(run: Path, out: Path) -> None:
 def mend(html: str) -> str:
     """Give what scrolls a place for the keyboard, and the menu's headings a level: Furo leaves out both.
 
+    A plot is a link to itself, for a phone: there it is small, and alone on a page it can be made larger.
+
     >>> mend('<pre>x</pre><p role="heading">')
     '<pre tabindex="0">x</pre><p role="heading" aria-level="2">'
+    >>> mend('<img alt="a plot" src="p.svg" />')
+    '<a href="p.svg"><img alt="a plot" src="p.svg" /></a>'
     """
+    html = re.sub(r'<img [^>]*src="([^"]+\.svg)"[^>]*>', r'<a href="\1">\g<0></a>', html)
     html = html.replace("<pre>", '<pre tabindex="0">').replace(
         '<table class="docutils', '<table tabindex="0" class="docutils'
     )

@@ -195,7 +195,7 @@ class MachineOptions:
         bool | None,
         typer.Option(
             "--keyed-dropout/--no-keyed-dropout",
-            help="Dropout that is the same on any number of processes.  [default: with several processes]",
+            help="Dropout that is the same on any number of processes.  [default: with several processes on a CPU]",
         ),
     ] = None
     threads: Annotated[Count, typer.Option(min=1, metavar="N", help="CPU threads.")] = None

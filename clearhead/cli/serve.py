@@ -22,6 +22,10 @@ Examples:
   clearhead serve runs/de-en runs/shakespeare --port 8000
   clearhead serve runs/demo --host 0.0.0.0 --token-file token.txt --log-format json"""
 
+SWITCH = 0.0005
+"""Seconds after which a thread of Python lets another go on. Between two of its many small operations the model's
+thread would wait 5 ms for the thread that reads requests, the usual value, as long as there are any to read."""
+
 Runs = Annotated[list[str], typer.Argument(help="Run folders; each is a model of its own.", metavar="RUN...")]
 Names = Annotated[
     list[str] | None,
@@ -128,7 +132,10 @@ def serve(
     /v1/models. /v1/translate, /v1/classify, /v1/fill and /v1/answer are ours. `"attention": true` in a request
     returns the attention weights too. Ctrl-C stops it once the requests under way are answered.
     """
+    import os
     from dataclasses import replace
+
+    import torch
 
     from clearhead.serve.api.limits import ApiLimits
     from clearhead.serve.api.logs import Logs
@@ -139,6 +146,9 @@ def serve(
     token = listening.read_token()
     if token is not None:
         check_token(token)
+    if "OMP_NUM_THREADS" not in os.environ:  # one core is for requests: threads that share a core wait for one another
+        torch.set_num_threads(max(1, torch.get_num_threads() - 1))
+    sys.setswitchinterval(SWITCH)
     if listening.ssl_keyfile is not None and listening.ssl_certfile is None:
         raise wrong("--ssl-keyfile", "needs its certificate: add --ssl-certfile")
     limits = ApiLimits(

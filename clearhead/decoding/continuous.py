@@ -15,10 +15,11 @@ import torch
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.generating import check_request
 from clearhead.decoding.request import Model, check_model
-from clearhead.decoding.running import Chooses, Running, Searches, TokenChoice
+from clearhead.decoding.running import Chooses, Running, TokenChoice
 from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.scheduler import Event, Job, Scheduler
 from clearhead.decoding.session import check_masks, pad_right
+from clearhead.decoding.slot_beams import SlotBeam
 from clearhead.decoding.slots import Guest, Prefill, SlotSession
 from clearhead.decoding.source import Source
 from clearhead.devices import fewer_threads_if_busy
@@ -34,6 +35,8 @@ FEWEST = 32
 """Rows and columns of the smallest step that is recorded."""
 READ_TOGETHER = 16
 """Prompts that are read in one pass, ahead of their turn if need be: a pass for each would take as long as a step."""
+READING, JOINING = 1.0, 0.1
+"""About how many steps it takes to read a prompt, or several together, and to let in those that were read."""
 
 
 @dataclass(kw_only=True)
@@ -107,6 +110,8 @@ class SlotScheduler(Scheduler):
         self.free = list(range(slots - 1, -1, -1))
         # With several threads MKL sums in another order in the rows that are left of fours.
         self.most_rows = -(-slots // 8) * 8 if shapes == "fixed" else slots
+        self.delay = 0
+        """Steps that jobs have waited with a place for them, since the last joined; of all of them together."""
         self.next_ticket, self.counts, self.checked = 0, Counts(), set[int]()
         model.eval()
         with torch.inference_mode():
@@ -186,6 +191,7 @@ class SlotScheduler(Scheduler):
 
     def leave(self, ticket: int) -> None:
         """Take a job's slots back."""
+        self.choice.forget()
         for slot in self.jobs.pop(ticket).slots:
             self.free.append(slot)
             self.changes[slot] = 0, 0, 0
@@ -216,7 +222,7 @@ class SlotScheduler(Scheduler):
     def admit(self) -> None:
         """Read prompts, as many tokens as may be between two steps, and give slots to the jobs whose turn it is."""
         left = self.prompt_tokens
-        if not self.may_join():
+        if not self.queue or not self.may_join() or not self.is_worth_it():
             return
         while self.queue:
             first = next(iter(self.queue.values()))
@@ -227,6 +233,25 @@ class SlotScheduler(Scheduler):
                     return
                 left -= self.read_prompts(first, left)
             self.join()
+
+    def is_worth_it(self) -> bool:
+        """Check whether waiting has cost those who wait as much as letting them in will cost those who run.
+
+        Whoever joins alone costs the others a step or two, and several together hardly more.
+        """
+        first, room, fitting = next(iter(self.queue.values())), len(self.free), 0
+        for waiting in self.queue.values():
+            room -= waiting.n_slots
+            if room < 0:
+                break
+            fitting += 1
+        self.delay += fitting
+        if first.prefill is None or first.prefill.done:
+            together = first.prefill is not None or len(self.queue) >= READ_TOGETHER  # as many as are read at once
+            if self.delay < (JOINING if together else READING) * self.rows_in_use:
+                return False
+        self.delay = 0
+        return fitting > 0
 
     def read_prompts(self, first: Waiting, left: int) -> int:
         """Read on in the first job's prompt, or begin those of the next jobs; return how many tokens were read."""
@@ -291,9 +316,10 @@ class SlotScheduler(Scheduler):
                 self.changes[slot] = waiting.prompt[-1], len(waiting.prompt) - 1, 1
             guests.append(Guest(waiting.row, len(waiting.prompt) - 1, slots))
             if isinstance(waiting.job.method, Beam):
-                self.jobs[ticket] = Searches(ticket, waiting.job, waiting.prompt, slots, self.session)
+                self.jobs[ticket] = SlotBeam(ticket, waiting.job, waiting.prompt, slots)
             else:
                 self.jobs[ticket] = Chooses(ticket, waiting.job, waiting.prompt, slots[0])
+        self.choice.forget()
         self.fit()
         self.session.join(prefill, guests)
 
@@ -309,11 +335,13 @@ class SlotScheduler(Scheduler):
             return
         find = find_bucket if self.session.recordable else round_up
         rows = min(find(self.rows_in_use), self.slots)
+        if self.queue:  # the next will take the rows that are free now
+            rows = max(rows, self.session.shape[0])
         jobs = self.jobs.values()
-        if max(max(job.slots) for job in jobs) >= rows:
+        if max([slot for job in jobs for slot in job.slots]) >= rows:
             self.pack(rows)
-        longest = max(job.position for job in jobs) + 1
-        inputs = max(len(job.job.inputs) for job in jobs) if self.source_columns else 0
+        longest = max([job.position for job in jobs]) + 1
+        inputs = max([len(job.job.inputs) for job in jobs]) if self.source_columns else 0
         self.session.fit(rows, min(find(longest), self.columns), min(find(inputs), self.source_columns))
 
     def pack(self, rows: int) -> None:
@@ -347,13 +375,11 @@ class SlotScheduler(Scheduler):
         rows, counts = self.session.clock.rows, self.counts
         counts.steps, counts.row_steps = counts.steps + 1, counts.row_steps + rows
         counts.used_row_steps += self.rows_in_use
-        events: list[Event] = []
-        for job, found, done in self.choice.step(self.jobs.values()):
-            events += found
-            counts.tokens += 1
-            if done:
-                counts.finished += 1
-                self.leave(job.ticket)
+        counts.tokens += len(self.jobs)
+        events, done = self.choice.step(self.jobs.values())
+        counts.finished += len(done)
+        for job in done:
+            self.leave(job.ticket)
         return events
 
 

@@ -26,6 +26,8 @@ from clearhead.decoding.session import open_session
 __all__ = ["CLOSE", "Comparison", "Tally", "compare", "decode_alone", "first_difference"]
 
 CLOSE = 1e-4
+ROUNDING = 1e-9
+"""Of numbers so large that 1e-4 is less than their rounding (models that were never trained have them), this share."""
 Verdict = Literal["equal", "tie", "different"]
 
 
@@ -73,10 +75,12 @@ def compare(
     """Compare a job's result with the expected one: by default what `generate` returns for the job alone."""
     expected = decode_alone(model, job) if expected is None else expected
     first = first_difference(found, expected)
-    if first.verdict != "different" or same_token(first, found, expected):
+    if first.verdict == "equal" or same_token(first, found, expected):
         return first
-    if isinstance(job.method, Beam):
+    if isinstance(job.method, Beam):  # beams are chosen by their sums: where two outputs part, tokens need not be close
         gap = beam_gap(model, job)
+    elif first.verdict == "tie":
+        return first
     elif isinstance(job.method, Sample):
         gap = min(first.gap, sample_gap(model, job, expected[0].tokens[: first.place]))
     else:
@@ -93,9 +97,10 @@ def first_difference(found: Sequence[Hypothesis], expected: Sequence[Hypothesis]
         pairs = zip(one.tokens, other.tokens, one.log_probs, other.log_probs, strict=False)
         for place, (token, wanted, value, wanted_value) in enumerate(pairs):
             gap = 0.0 if value == wanted_value else abs(value - wanted_value)
+            close = gap <= max(CLOSE, ROUNDING * abs(wanted_value))
             if token != wanted:
-                return Comparison("tie" if gap <= CLOSE else "different", gap, number, place)
-            if not gap <= CLOSE:  # the same token by other numbers is no tie
+                return Comparison("tie" if close else "different", gap, number, place)
+            if not close:  # the same token by other numbers is no tie
                 return Comparison("different", gap, number, place)
         if len(one.tokens) != len(other.tokens):
             return Comparison("different", float("inf"), number, min(len(one.tokens), len(other.tokens)))
@@ -142,9 +147,12 @@ def sample_gap(model: Model, job: Job, tokens: Sequence[int]) -> float:
 
 
 def beam_gap(model: Model, job: Job) -> float:
-    """Return the least distance between two neighbours among the continuations of any step of the search alone."""
+    """Return the least distance between two neighbours in the search alone: continuations of a step, or outputs.
+
+    All outputs that finished count, not only those that were asked for: the last of these may tie with the next.
+    """
     assert isinstance(job.method, Beam)
-    gaps = [float("inf")]
+    gaps, method = [float("inf")], replace(job.method, n_best=job.method.width)
 
     def watch(step: Considered) -> None:
         totals = [total for total in step.found.totals if total != FORBIDDEN]
@@ -154,6 +162,6 @@ def beam_gap(model: Model, job: Job) -> float:
     request = check_request(model, [job.inputs], prefix, job.rules, job.candidates)
     with eval_mode(model):
         session = open_session(request.model, request.inputs, request.prompts, job.rules.max_new)
-        found = beam_search(session, request.prompts, job.method, job.rules, 1, watcher=watch)[0]
+        found = beam_search(session, request.prompts, method, job.rules, 1, watcher=watch)[0]
     gaps.extend(one.score - other.score for one, other in pairwise(found))
     return min(gaps)

@@ -1,29 +1,26 @@
 """Jobs in the slots of a running batch: each chooses its next token by its own method and rules.
 
 `TokenChoice` does for all of them together what can be done together: log-probabilities, the likeliest token of every
-row, what each job's rules forbid, and the draws of samples with equal settings.
+row, what each job's rules forbid, the draws of samples with equal settings. Beams: `clearhead.decoding.slot_beams`.
 """
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from clearhead.decoding.beam import Search
-from clearhead.decoding.beam_state import Beam, BeamState
-from clearhead.decoding.generating import Token, collect
-from clearhead.decoding.history import History
-from clearhead.decoding.hypotheses import Candidates
-from clearhead.decoding.rules import FORBIDDEN, Rules, followers
+from clearhead.decoding.hypotheses import Candidates, Hypothesis
+from clearhead.decoding.rules import FORBIDDEN, followers
 from clearhead.decoding.sampling import Chooser, Greedy, Sample
 from clearhead.decoding.scheduler import Chosen, Event, Finished, Job
+from clearhead.decoding.slot_beams import SlotBeam, advance_beams
 from clearhead.decoding.slots import SlotSession
-from clearhead.decoding.topk import LogProbs, best, top_candidates
+from clearhead.decoding.topk import best, top_candidates
 
-__all__ = ["Chooses", "Outcome", "Searches", "TokenChoice"]
+__all__ = ["Chooses", "Outcome", "Running", "TokenChoice"]
 
 
 @final
@@ -33,100 +30,89 @@ class Chooses:
     def __init__(self, ticket: int, job: Job, prompt: Sequence[int], slot: int) -> None:
         assert isinstance(job.method, Chooser)
         self.ticket, self.job, self.slots, self.rules = ticket, job, [slot], job.rules
-        self.position, self.written = len(prompt) - 1, list[Token]()
-        self.so_far = list(prompt) if job.rules.look_back else []
+        self.position, self.max_new, self.end = len(prompt) - 1, job.rules.max_new, job.rules.end
+        self.tokens: list[int] = []
+        self.log_probs: list[float] = []
+        self.candidates: list[Candidates] = []
+        self.look_back = job.rules.look_back
+        self.so_far = list(prompt) if self.look_back else []
         self.draws = job.method.draws(1)
-        self.is_plain = isinstance(job.method, Greedy) and job.rules.forbids_nothing and not job.candidates
+        self.is_greedy = isinstance(job.method, Greedy)
+        self.always_forbidden = list(job.rules.never)
         # Samples with equal settings are drawn together; of a method nobody here knows, each by itself.
         self.group: Hashable = replace(job.method, seeds=0) if isinstance(job.method, Sample) else ticket
 
+    @property
     def forbidden(self) -> list[int]:
         """Return the tokens that may not come next."""
-        rules, found = self.rules, list(self.rules.never)
-        if len(self.written) + 1 < rules.min_new:
-            found += rules.end
+        rules, found = self.rules, self.always_forbidden
+        if len(self.tokens) + 1 < rules.min_new:
+            found = found + list(rules.end)
         return found + list(followers(self.so_far, rules.no_repeat)) if rules.no_repeat else found
 
-    def take(self, token: int, log_prob: float, candidates: Candidates) -> "Outcome":
-        """Take the token that was chosen; nothing was allowed where its log-probability is that of no token."""
+    def take(self, token: int, log_prob: float, candidates: Candidates) -> bool:
+        """Take the token that was chosen, and return whether there is one: not where nothing was allowed."""
         if log_prob == FORBIDDEN:
-            return Outcome(self, (self.finish(),), done=True)
-        ended = token in self.rules.end
-        self.written.append(Token(0, token, log_prob, ended, candidates))
+            return False
+        self.tokens.append(token)
+        self.log_probs.append(log_prob)
         self.position += 1
-        if self.rules.look_back:
+        if candidates:
+            self.candidates.append(candidates)
+        if self.look_back:
             self.so_far.append(token)
-        chosen = Chosen(self.ticket, token, log_prob, candidates)
-        if ended or len(self.written) == self.rules.max_new:
-            return Outcome(self, (chosen, self.finish()), done=True)
-        return Outcome(self, (chosen,), done=False)
+        return True
+
+    @property
+    def done(self) -> bool:
+        return len(self.tokens) == self.max_new or self.tokens[-1] in self.end
 
     def finish(self) -> Finished:
-        return Finished(self.ticket, collect(iter(self.written), 1)[0])
+        ended = bool(self.tokens) and self.tokens[-1] in self.end
+        one = Hypothesis(
+            tokens=tuple(self.tokens),
+            log_probs=tuple(self.log_probs),
+            score=sum(self.log_probs, 0.0),
+            ended=ended,
+            candidates=tuple(self.candidates),
+        )
+        return Finished(self.ticket, [one])
 
 
-@final
-class Searches:
-    """A beam search in a group of slots, as many as its width; its live beams are in the first of them."""
-
-    def __init__(self, ticket: int, job: Job, prompt: Sequence[int], slots: list[int], session: SlotSession) -> None:
-        assert isinstance(job.method, Beam)
-        self.ticket, self.job, self.slots, self.session = ticket, job, slots, session
-        self.device, self.position, self.n_new, self.n_live = session.device, len(prompt) - 1, 0, 1
-        vocabulary = session.decoder.spec.vocabulary
-        self.state = BeamState(1, job.method, job.rules, vocabulary, session.device)
-        self.history = History(self.state)
-        self.logits = self.tokens = torch.empty(0)
-        self.search = Search(self, self.state, self.history, [prompt], candidates=job.candidates, watcher=None)
-        self.moves: list[tuple[int, int]] = []
-
-    def advance(self, log_probs: Tensor) -> "Outcome":
-        """Let every beam go on, given the log-probabilities of all rows of the batch."""
-        self.logits, self.moves = log_probs[self.slots[: self.n_live]], []
-        self.n_new, self.position = self.n_new + 1, self.position + 1
-        step = self.search.advance(self.n_new)
-        [n_live] = self.state.count_live()
-        if n_live:
-            self.search.go_on(step, [0], n_live)
-            return Outcome(self, (), done=False)
-        self.history.hold(self.state)
-        assert isinstance(self.job.method, Beam)
-        found = self.history.hypotheses(self.job.method.n_best, self.job.rules.end)[0]
-        return Outcome(self, (Finished(self.ticket, found),), done=True)
-
-    def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Tensor:
-        if rules.repetition_penalty == 1:
-            return self.logits
-        return LogProbs().of(rules.penalise(self.session.logits[self.slots[: self.n_live]], so_far))
-
-    def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        """Give the beams their slots: each stays where the beam that it continues was, if nobody else did before."""
-        origins = [self.slots[beam] for beam in rows.tolist()]
-        free, taken, slots = [slot for slot in self.slots if slot not in origins], set[int](), list[int]()
-        for origin in origins:
-            slot = origin
-            if origin in taken:
-                slot = free.pop()
-                self.moves.append((origin, slot))
-            taken.add(slot)
-            slots.append(slot)
-        self.slots, self.n_live = slots + free, len(slots)
-
-    def extend(self, tokens: Tensor) -> Tensor:
-        """Note the next tokens of the beams: they are computed with the rest of the batch."""
-        self.tokens = tokens
-        return tokens
-
-
-Running = Chooses | Searches
+Running = Chooses | SlotBeam
 
 
 class Outcome(NamedTuple):
-    """What a step brought a job."""
+    """What a step brought: the events, and the jobs that are done."""
 
-    job: Running
-    events: tuple[Event, ...]
-    done: bool
+    events: list[Event]
+    done: list[Running]
+
+
+@final
+@dataclass
+class Kinds:
+    """The jobs of a batch by what must be done for them: found out again when one comes or leaves."""
+
+    rowwise: list[Chooses] = field(default_factory=list)
+    penalised: list[Chooses] = field(default_factory=list)
+    shown: dict[int, list[Chooses]] = field(default_factory=dict)
+    forbidding: list[Chooses] = field(default_factory=list)
+    drawn: dict[Hashable, list[Chooses]] = field(default_factory=dict)
+    beams: list[SlotBeam] = field(default_factory=list)
+
+
+def sort_jobs(jobs: Iterable[Running]) -> Kinds:
+    every = list(jobs)
+    rowwise = [job for job in every if isinstance(job, Chooses)]
+    return Kinds(
+        rowwise=rowwise,
+        penalised=[job for job in rowwise if job.rules.repetition_penalty != 1],
+        shown=group_by((job.job.candidates, job) for job in rowwise if job.job.candidates),
+        forbidding=[job for job in rowwise if not job.rules.forbids_nothing],
+        drawn=group_by((job.group, job) for job in rowwise if not job.is_greedy),
+        beams=[job for job in every if isinstance(job, SlotBeam)],
+    )
 
 
 @final
@@ -136,73 +122,85 @@ class TokenChoice:
     def __init__(self, session: SlotSession) -> None:
         self.session = session
         self.forbidding: tuple[list[tuple[int, list[int]]], Tensor] = [], torch.empty(0)
+        self.kinds: Kinds | None = None
 
-    def step(self, jobs: Iterable[Running]) -> list[Outcome]:
+    def forget(self) -> None:
+        """Find out again who is there: a job has come or left."""
+        self.kinds = None
+
+    def step(self, jobs: Iterable[Running]) -> Outcome:
         """Return what comes of the logits of all rows, and set every row's next token."""
-        rowwise = [job for job in jobs if isinstance(job, Chooses)]
-        beams = [job for job in jobs if isinstance(job, Searches)]
-        special = [job for job in rowwise if not job.is_plain]
-        self.penalise(special)
+        if self.kinds is None:
+            self.kinds = sort_jobs(jobs)
+        kinds, outcome = self.kinds, Outcome([], [])
+        self.penalise(kinds.penalised)
         log_probs = self.session.kept.of(self.session.logits)
-        shown = self.candidates(log_probs, special)
-        self.forbid(log_probs, special)
-        outcomes = self.choose(log_probs, rowwise, special, shown) if rowwise else []
-        if beams:
-            outcomes += [job.advance(log_probs) for job in beams]
-            self.move(beams)
-        return outcomes
+        shown = self.candidates(log_probs, kinds.shown)
+        self.forbid(log_probs, kinds.forbidding)
+        if kinds.rowwise:
+            self.choose(log_probs, kinds, shown, outcome)
+        if kinds.beams:
+            advance_beams(kinds.beams, log_probs, self.session)
+            done = [job for job in kinds.beams if job.done]
+            outcome.events.extend(Finished(job.ticket, job.hypotheses()) for job in done)
+            outcome.done.extend(done)
+        return outcome
 
     def penalise(self, jobs: list[Chooses]) -> None:
         logits = self.session.logits
         for job in jobs:
-            if job.rules.repetition_penalty != 1:
-                row = logits[job.slots[0]].unsqueeze(0)
-                row.copy_(job.rules.penalise(row, [job.so_far]))
+            row = logits[job.slots[0]].unsqueeze(0)
+            row.copy_(job.rules.penalise(row, [job.so_far]))
 
-    def candidates(self, log_probs: Tensor, jobs: list[Chooses]) -> dict[int, Candidates]:
+    def candidates(self, log_probs: Tensor, shown: dict[int, list[Chooses]]) -> dict[int, Candidates]:
         """Return the likeliest tokens of each job that asked for them, by its ticket."""
         found: dict[int, Candidates] = {}
-        for count, group in group_by((job.job.candidates, job) for job in jobs if job.job.candidates).items():
+        for count, group in shown.items():
             rows = log_probs[[job.slots[0] for job in group]]
             found |= zip((job.ticket for job in group), top_candidates(rows, count), strict=True)
         return found
 
     def forbid(self, log_probs: Tensor, jobs: list[Chooses]) -> None:
         """Write -inf where the rules of a row forbid a token; the places are sent to the device when they change."""
-        wanted = [(job.slots[0], job.forbidden()) for job in jobs if not job.rules.forbids_nothing]
-        if not any(ids for _, ids in wanted):
+        if not jobs:
             return
+        wanted = [(job.slots[0], job.forbidden) for job in jobs]
         if wanted != self.forbidding[0]:
             width = log_probs.shape[1]
             places = [slot * width + token for slot, ids in wanted for token in ids]
-            self.forbidding = wanted, torch.tensor(places, device=log_probs.device)
+            self.forbidding = wanted, torch.tensor(places, dtype=torch.long, device=log_probs.device)
         log_probs.view(-1).index_fill_(0, self.forbidding[1], FORBIDDEN)
 
-    def choose(
-        self, log_probs: Tensor, jobs: list[Chooses], special: list[Chooses], shown: dict[int, Candidates]
-    ) -> list[Outcome]:
+    def choose(self, log_probs: Tensor, kinds: Kinds, shown: dict[int, Candidates], outcome: Outcome) -> None:
         values, chosen = best(log_probs)
-        drawn = group_by((job.group, job) for job in special if not isinstance(job.job.method, Greedy))
-        for group in drawn.values():
+        for group in kinds.drawn.values():
             method = group[0].job.method
             assert isinstance(method, Chooser)
             rows = torch.tensor([job.slots[0] for job in group], device=log_probs.device)
             draws = [draw for job in group for draw in job.draws]
             chosen.index_copy_(0, rows, method.choose(log_probs[rows], draws))
-        if drawn:
+        if kinds.drawn:
             values = log_probs.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
         self.session.tokens[: len(chosen)] = chosen
-        tokens, own = chosen.tolist(), values.tolist()
-        return [job.take(tokens[slot], own[slot], shown.get(job.ticket, ())) for job in jobs for slot in job.slots]
+        tokens, own = read_pairs(chosen, values)
+        for job in kinds.rowwise:
+            slot = job.slots[0]
+            token, value = tokens[slot], own[slot]
+            likeliest = shown.get(job.ticket, ())
+            if job.take(token, value, likeliest):
+                outcome.events.append(Chosen(job.ticket, token, value, likeliest))
+                if not job.done:
+                    continue
+            outcome.events.append(job.finish())
+            outcome.done.append(job)
 
-    def move(self, beams: list[Searches]) -> None:
-        """Copy beams that are continued more than once, and set the next tokens of all."""
-        moves = [move for job in beams for move in job.moves]
-        self.session.copy_written([origin for origin, _ in moves], [slot for _, slot in moves])
-        live = [job for job in beams if len(job.tokens)]
-        if live:
-            slots = torch.tensor([slot for job in live for slot in job.slots[: job.n_live]], device=self.session.device)
-            self.session.tokens.index_copy_(0, slots, torch.cat([job.tokens for job in live]))
+
+def read_pairs(tokens: Tensor, values: Tensor) -> tuple[list[int], list[float]]:
+    """Return tokens and their log-probabilities; a GPU is asked once for both."""
+    if tokens.device.type == "cpu":
+        return tokens.tolist(), values.tolist()
+    ids, numbers = torch.stack([tokens.to(values.dtype), values]).tolist()  # an id is exact in 24 bits
+    return list(map(int, ids)), numbers
 
 
 Key = TypeVar("Key", bound=Hashable)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.generating import Token, check_request, collect, generate, stream
@@ -31,9 +31,7 @@ class Job:
     candidates: int = 0
 
 
-@final
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(NamedTuple):
     """A token that a job has chosen. Beams have none: they may change their mind until the end."""
 
     ticket: int
@@ -42,9 +40,7 @@ class Chosen:
     candidates: Candidates = ()
 
 
-@final
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """The hypotheses of a job, the best first, as `generate` would return them; the last event of its ticket."""
 
     ticket: int

@@ -41,7 +41,7 @@ from clearhead.model.fast_step import FastStep
 from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.model.transformers import Decoder
 
-__all__ = ["Guest", "SlotCache", "SlotCaches", "SlotClock", "SlotComplete"]
+__all__ = ["Guest", "Guests", "SlotCache", "SlotCaches", "SlotClock", "SlotComplete"]
 
 ALIGNED = 16
 NO_SOURCE = Source(torch.zeros(1, 1, 1), None)
@@ -103,13 +103,26 @@ class Guest(NamedTuple):
     slots: list[int]
 
 
+@final
+class Guests:
+    """Sequences that join together; the indices that every layer needs are made once."""
+
+    def __init__(self, guests: Sequence[Guest], device: torch.device) -> None:
+        self.every = guests
+        pairs = [(guest.row, slot) for guest in guests for slot in guest.slots]
+        self.rows, self.slots = columns_of(pairs, device)
+        """For every slot that takes a source: the row that has it, and the slot."""
+        self.read = [guest for guest in guests if guest.length]
+        """Those of whose prompts more than the last token was read."""
+
+
 class SlotCache(Cache):
     """A cache whose rows are slots."""
 
     clock: SlotClock
 
     @abstractmethod
-    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+    def join(self, caches: Cache, guests: Guests) -> None:
         """Take over what other caches hold of these sequences, and nothing of whoever had the slots before."""
 
     @abstractmethod
@@ -159,17 +172,15 @@ class SlotComplete(Complete, SlotCache):
         for kept, new in zip(memory, (key, value), strict=True):
             kept.flatten(0, 1).index_copy_(0, places, new.squeeze(2))
 
-    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+    def join(self, caches: Cache, guests: Guests) -> None:
         held = last_columns(caches)
         if held:
             self.room(*held)
-        slots = torch.tensor([slot for guest in guests for slot in guest.slots], device=self.clock.device)
         for place, kept in enumerate(self.memory):
-            kept.index_fill_(0, slots, 0)
-            for guest in guests:
-                if guest.length:
-                    read = held[place][guest.row, :, -guest.length :]
-                    kept[guest.slots[0], : guest.length] = read.transpose(0, 1)
+            kept.index_fill_(0, guests.slots, 0)
+            for guest in guests.read:
+                read = held[place][guest.row, :, -guest.length :]
+                kept[guest.slots[0], : guest.length] = read.transpose(0, 1)
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         for kept in self.memory:
@@ -221,17 +232,15 @@ class SlotSliding(SlotCache):
     def fit(self) -> None:
         """Do nothing: rows are taken as the clock says in every step, and there are always as many columns."""
 
-    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+    def join(self, caches: Cache, guests: Guests) -> None:
         held = last_columns(caches)
         if held:
             self.room(held)
-        slots = torch.tensor([slot for guest in guests for slot in guest.slots], device=self.clock.device)
         for place, kept in enumerate(self.memory):
-            kept.index_fill_(0, slots, 0)
-            for guest in guests:
+            kept.index_fill_(0, guests.slots, 0)
+            for guest in guests.read if self.left else ():
                 n = min(guest.length, self.left)
-                if n:
-                    kept[guest.slots[0], :, -n:] = held[place][guest.row, :, -n:]
+                kept[guest.slots[0], :, -n:] = held[place][guest.row, :, -n:]
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         for kept in self.memory:
@@ -292,14 +301,13 @@ class SlotSummed(SlotState):
             kept[: self.clock.rows] = new
         return made
 
-    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+    def join(self, caches: Cache, guests: Guests) -> None:
         state = cast(Summed, caches).state
         if state is not None:
             self.room(state)
-        self.clear(torch.tensor([slot for guest in guests for slot in guest.slots], device=self.clock.device))
-        read = [guest for guest in guests if guest.length]
-        if state is not None and read:
-            rows, slots = columns_of([(guest.row, guest.slots[0]) for guest in read], self.clock.device)
+        self.clear(guests.slots)
+        if state is not None and guests.read:
+            rows, slots = columns_of([(guest.row, guest.slots[0]) for guest in guests.read], self.clock.device)
             for kept, new in zip(self.memory, state.tensors(), strict=True):
                 kept.index_copy_(0, slots, new[rows])
 
@@ -316,12 +324,11 @@ class SlotFixedSum(SlotState):
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         return self.inner(layer, x)
 
-    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+    def join(self, caches: Cache, guests: Guests) -> None:
         state = cast(FixedSum, caches).state
         assert state is not None
-        rows, slots = source_places(guests, self.clock.device)
         for kept, new in zip(self.room(state), state.tensors(), strict=True):
-            kept.index_copy_(0, slots, new[rows])
+            kept.index_copy_(0, guests.slots, new[guests.rows])
         self.show()
 
 
@@ -343,11 +350,10 @@ class SlotFixed(SlotCache):
     def fast_step(self, layer: Attention) -> FastStep:
         return self.inner.fast_step(layer)
 
-    def join(self, caches: Cache, guests: Sequence[Guest]) -> None:
+    def join(self, caches: Cache, guests: Guests) -> None:
         donor = cast(Fixed, caches)
         self.room(donor.keys, donor.values)
-        rows, slots = source_places(guests, self.clock.device)
-        n = donor.keys.shape[2]
+        rows, slots, n = guests.rows, guests.slots, donor.keys.shape[2]
         for kept, new in zip(self.memory, (donor.keys, donor.values), strict=True):
             kept.index_fill_(0, slots, 0)
             kept[:, :, :n].index_copy_(0, slots, new[rows])
@@ -401,11 +407,6 @@ def allot(there: int, wanted: int, most: int) -> int:
 def columns_of(pairs: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
     first, second = torch.tensor(pairs, device=device).T
     return first, second
-
-
-def source_places(guests: Sequence[Guest], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return for every slot that takes a source: the row that has it, and the slot."""
-    return columns_of([(guest.row, slot) for guest in guests for slot in guest.slots], device)
 
 
 def slot_cache(layer: Attention, clock: SlotClock) -> SlotCache:

@@ -14,7 +14,7 @@ from clearhead.decoding.caches import Caches, Fixed, FixedSum, Growing
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import Replay, records
 from clearhead.decoding.session import Logits, Session
-from clearhead.decoding.slot_caches import NO_SOURCE, Guest, SlotCaches, SlotClock, SlotComplete, columns_of
+from clearhead.decoding.slot_caches import NO_SOURCE, Guest, Guests, SlotCaches, SlotClock, SlotComplete, columns_of
 from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.transformers import Decoder
@@ -81,7 +81,11 @@ class SlotSession(Session):
         self.tokens = torch.zeros(slots, dtype=torch.long, device=self.device)
         self.moves = torch.zeros(slots, dtype=torch.long, device=self.device)
         """1 for slots whose position advances with every step, 0 for those that nobody has."""
-        self.logits, self.replay, self.shape = torch.empty(0), None, (0, 0, 0)
+        self.logits, self.shape = torch.empty(0), (0, 0, 0)
+        self.replays: dict[tuple[int, int, int], Replay] = {}
+        self.outputs: dict[tuple[int, int, int], Logits] = {}
+        self.held = 0
+        """Bytes of the caches that the replays are bound to."""
         self.recordable = self.fast_step is not None and records(self.device) and self.may_be_recorded()
 
     def may_be_recorded(self) -> bool:
@@ -97,14 +101,15 @@ class SlotSession(Session):
         """Compute so many rows from now on, and read so many columns."""
         if self.shape == (rows, columns, source_columns):
             return
-        self.shape, self.replay = (rows, columns, source_columns), None
+        self.shape = rows, columns, source_columns
         self.clock.rows, self.clock.columns, self.clock.source_columns = self.shape
         for cache in self.caches:
             cache.fit()
 
     def join(self, prefill: Prefill, guests: Sequence[Guest]) -> None:
+        every = Guests(guests, self.device)
         for cache, other in zip(self.caches, prefill.caches, strict=True):
-            cache.join(other, guests)
+            cache.join(other, every)
 
     def copy(self, origins: Sequence[int], slots: Sequence[int]) -> None:
         """Copy some slots over others, which nobody has."""
@@ -123,18 +128,27 @@ class SlotSession(Session):
 
     def step_rows(self) -> Logits:
         """Return the logits after the present token of every row in use; valid until the next call."""
-        if not self.recordable:
-            self.logits = self.work_once()
+        if self.recordable:
+            self.replay_step()
         else:
-            if self.replay is None:
-                self.replay = Replay(self.work, self.kinds_seen(), ("slots", *self.shape))
-            self.replay()
+            self.logits = self.compute_step()
         return self.logits
 
-    def work(self) -> None:
-        self.logits = self.work_once()
+    def replay_step(self) -> None:
+        """Replay the step of the present shape: each is recorded once, and again when the caches have grown."""
+        held = self.caches.bytes()
+        if held != self.held:
+            self.replays, self.outputs, self.held = {}, {}, held
+        shape = self.shape
+        if shape not in self.replays:
+            self.replays[shape] = Replay(self.record_output, self.kinds_seen(), ("slots", *shape))
+        self.replays[shape]()
+        self.logits = self.outputs[shape]
 
-    def work_once(self) -> Logits:
+    def record_output(self) -> None:
+        self.outputs[self.shape] = self.compute_step()
+
+    def compute_step(self) -> Logits:
         tokens = self.tokens[: self.clock.rows].unsqueeze(1)
         logits = self.read(tokens) if self.fast_step is None else self.step(tokens)
         self.clock.at += self.moves

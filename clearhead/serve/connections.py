@@ -19,7 +19,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-__all__ = ["Connection", "Limits", "QuietServer", "most_files"]
+__all__ = ["Connection", "Deadlines", "Limits", "QuietServer", "most_files"]
 
 AT_ONCE = 32
 """Connections that are accepted before any of them is handled: asyncio takes as many as its backlog says."""
@@ -62,9 +62,13 @@ def most_files() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-@final
-class Connection(H11Protocol):
-    """A connection with a deadline whenever the next move is the client's."""
+class Deadlines(asyncio.Protocol):
+    """A connection with a deadline whenever the next move is the client's: what is added to uvicorn's own."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    connections: set[Any]
+    cycle: Any
 
     def __init__(
         self,
@@ -74,7 +78,7 @@ class Connection(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(config, server_state, app_state, _loop)  # pyright: ignore[reportCallIssue]
         self.limits = limits
         self.deadline: asyncio.TimerHandle | None = None
         self.since = self.loop.time()
@@ -97,7 +101,7 @@ class Connection(H11Protocol):
         waiting = [
             one
             for one in self.connections
-            if isinstance(one, Connection) and one is not self and not one.answering and not one.transport.is_closing()
+            if isinstance(one, Deadlines) and one is not self and not one.answering and not one.transport.is_closing()
         ]
         if not waiting:
             return False
@@ -105,10 +109,7 @@ class Connection(H11Protocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        try:
-            super().data_received(data)
-        except h11.LocalProtocolError:  # it sent nonsense after its request, while the reply was under way
-            self.transport.abort()
+        super().data_received(data)
         if self.answering:
             self.stop_waiting()
         elif self.deadline is None:  # not put off by every byte
@@ -117,7 +118,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         self.since = self.loop.time()
-        super().on_response_complete()
+        super().on_response_complete()  # pyright: ignore[reportAttributeAccessIssue]
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -128,7 +129,12 @@ class Connection(H11Protocol):
         self.stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the app that its client has gone, if it gave its scope a function `on_hang_up`."""
         self.stop_waiting()
+        if self.answering:
+            scope = self.cycle.scope
+            scope["hung_up"] = True
+            scope.get("on_hang_up", lambda: None)()
         super().connection_lost(exc)
 
     def close_after(self, seconds: float) -> None:
@@ -139,6 +145,17 @@ class Connection(H11Protocol):
         if self.deadline is not None:
             self.deadline.cancel()
             self.deadline = None
+
+
+@final
+class Connection(Deadlines, H11Protocol):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """A connection whose requests are read by h11, which is always there."""
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # it sent nonsense after its request, while the reply was under way
+            self.transport.abort()
 
 
 @final

@@ -45,7 +45,7 @@ def resolve_machine(machine: Machine) -> Machine:
         raise OptionError(f"keyed_dropout: is not offered with {twice}; leave out one of the two")
     keyed = machine.keyed_dropout
     if keyed is None and current_processes().together:
-        keyed = not twice
+        keyed = not twice and device.type == "cpu"  # on a GPU it would form the weights that its kernels do not
     # Of all processes on this machine together, so that a resume with fewer of them has as many.
     threads = machine.threads or torch.get_num_threads() * current_processes().local_count
     return replace(machine, device=str(device), precision=precision, threads=threads, keyed_dropout=keyed)

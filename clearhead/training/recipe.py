@@ -151,7 +151,7 @@ class Machine:
     `activation_checkpointing`: between blocks only their inputs are kept, and the rest is computed again on the way
     back: less memory for a third more work. `splits`: each micro-batch is computed in so many parts, which is the same
     step in less memory. `parallel`: how several processes train together, if there are any. `keyed_dropout`: masks of
-    dropout that are the same on any number of processes; None: as soon as there are several.
+    dropout that are the same on any number of processes; None: as soon as there are several, on a CPU.
     """
 
     device: str = "auto"

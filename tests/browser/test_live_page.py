@@ -17,7 +17,10 @@ from tests.browser.watching import SITE, SOURCE, Tabs, shown
 pytestmark = pytest.mark.slow
 
 OTHER = "dreihundertfünf"
-VIEWS = ("heads", "head", "steps", "similarity", "context", "positions", "decoding", "intervene", "spaces", "model")
+VIEWS = (
+    *("heads", "head", "steps", "similarity", "context", "positions", "decoding", "intervene", "spaces", "neurons"),
+    *("embeddings", "model"),
+)
 EXACT = 1e-4
 
 
@@ -60,9 +63,15 @@ def test_any_text_in_every_view_without_a_network(opened, demo):
         page.keyboard.press("Enter")
         expect(page.get_by_test_id("answer")).to_have_text(own_answer(demo, source))
     for view in VIEWS:
-        page.get_by_test_id("nav").get_by_role("button", name=re.compile(f"^{view}$", re.IGNORECASE)).click()
+        page.get_by_test_id(f"nav-{view}").click()
         shown(page, view)
         expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_test_id("live-note")).to_contain_text(
+        "Tokeniser, the film of the training, rollout and A | B need"
+    )
+    page.goto(f"{page.url.partition('#')[0]}#/training?source={SOURCE}")
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("does not have the view Training")
 
 
 def test_its_numbers_are_the_traces(opened, demo):

@@ -117,6 +117,24 @@ def test_a_job_joins_while_others_run_and_a_static_batch_lets_it_wait(decoder):
     assert last == {ContinuousBatch: 2, StaticBatch: 6}
 
 
+def test_many_wait_for_one_another_and_join_together(decoder):
+    """Letting in one job costs those who run a step, so it waits until waiting has cost as much."""
+    scheduler = ContinuousBatch(decoder, slots=16)
+    for _ in range(8):
+        scheduler.add(Job(inputs=(1, 2), rules=Rules(max_new=40)))
+    scheduler.step()
+    running = []
+    for _ in range(6):
+        scheduler.add(Job(inputs=(3,), rules=Rules(max_new=20)))
+        scheduler.step()
+        running.append(scheduler.running)
+    assert running == [8, 8, 8, 12, 12, 12]  # 1 + 2 + 3 + 4 steps were waited, 8 are running
+    scheduler = ContinuousBatch(decoder, slots=16)
+    scheduler.add(Job(inputs=(3,), rules=RULES))
+    scheduler.step()
+    assert scheduler.running == 1, "where nobody runs, nobody waits"
+
+
 def test_a_long_prompt_is_read_between_the_steps_of_others(decoder):
     scheduler = ContinuousBatch(decoder.double(), slots=2, prompt_tokens=4)
     scheduler.add(Job(inputs=(1,), rules=Rules(max_new=12)))

@@ -28,11 +28,18 @@ ONE = hypothesis((5, 6, 7), (-1.0, -2.0, -3.0))
         (hypothesis((5, 6, 7), (-1.0, -2.5, -3.0)), Comparison("different", 0.5, 0, 1)),
         (hypothesis((5, 6, 7), (-1.0, float("nan"), -3.0)), "different"),
         (hypothesis((5, 6), (-1.0, -2.0)), Comparison("different", float("inf"), 0, 2)),
+        (hypothesis((5, 6, 7), (-1.0, -2.0, -3.0002)), "different"),
     ],
 )
 def test_the_first_difference_and_its_gap(found, expected):
     told = first_difference([found], [ONE])
     assert (told.verdict if isinstance(expected, str) else told) == expected
+
+
+def test_numbers_whose_rounding_is_larger_are_compared_by_their_size():
+    large = hypothesis((5, 6), (-1e20, -3.0))
+    assert first_difference([hypothesis((5, 6), (-1e20 * (1 + 1e-12), -3.0))], [large]).verdict == "equal"
+    assert first_difference([hypothesis((5, 6), (-1e20 * (1 + 1e-6), -3.0))], [large]).verdict == "different"
 
 
 def test_a_missing_hypothesis_is_a_difference():
@@ -81,6 +88,28 @@ def test_equal_beams_are_a_tie(model):
     [right] = decode_alone(model, job)
     other = hypothesis([(token + 1) % 20 for token in right.tokens], [value - 0.5 for value in right.log_probs])
     assert compare(model, job, [other]).verdict == "tie"
+
+
+def test_outputs_that_tie_are_a_tie_though_one_was_asked_for(model):
+    """Two outputs that end with equal scores: which of them is the best one is decided by rounding."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    job = Job(inputs=(5,), rules=Rules(max_new=1), method=Beam(width=2))
+    [right] = decode_alone(model, job)
+    other = hypothesis([right.tokens[0] + 1], right.log_probs)
+    assert compare(model, job, [other]) == Comparison("tie", 0.0, 0, 0)
+
+
+def test_beams_part_by_their_sums_and_not_by_one_token(model):
+    """Two tokens of equal log-probability where the outputs part are no tie of the search."""
+    job = Job(inputs=(5, 6), rules=Rules(max_new=4), method=Beam(width=3))
+    [right] = decode_alone(model, job)
+    tokens = list(right.tokens)
+    tokens[1] = (tokens[1] + 1) % 20
+    told = compare(model, job, [hypothesis(tokens, right.log_probs)])
+    assert (told.verdict, told.place) == ("different", 1)
+    assert told.gap > 1e-4
 
 
 def test_verdicts_are_counted():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.notebooks.running import NotebookError, cells, run_notebook
+from release.notebooks import NotebookError, cells, run_notebook
 from tests.registering import registry_restored
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
@@ -55,6 +55,14 @@ def test_what_is_committed_has_no_outputs_and_installs_itself_on_colab(path):
     assert '"google.colab" in sys.modules' in cells(path)[0]
     assert '"clearhead[demo]"' in cells(path)[0]
     assert path.stat().st_size < 50_000
+
+
+@each
+def test_the_outputs_that_the_site_shows_are_of_its_present_code(path):
+    kept = json.loads((path.parent / "outputs" / f"{path.stem}.json").read_text(encoding="utf-8"))
+    assert kept["code"] == cells(path), "run `python release/notebooks.py`: the code has changed since"
+    assert len(kept["outputs"]) == len(kept["code"])
+    assert sum(bool(output["page"]) for output in kept["outputs"]) == PAGES[path.stem]
 
 
 def test_a_cell_that_fails_is_named(tmp_path):

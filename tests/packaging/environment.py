@@ -36,9 +36,12 @@ class Environment:
         return [str(self.folder / "venv/bin" / args[0]), *args[1:]]
 
     def variables(self) -> dict[str, str]:
-        """The environment's variables: nothing that would lead Python to the source."""
+        """The environment's variables: nothing that would lead Python to the source.
+
+        Bytecode may be written: the first process compiles the package for those after it.
+        """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CLEARHEAD"))}
-        return kept | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        return kept | {"OMP_NUM_THREADS": "1"}
 
     def run(self, *args: str, code: int = 0, text: str = "") -> str:
         """Run a program of the environment, and return what it prints; an error goes with it."""

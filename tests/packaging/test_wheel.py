@@ -29,8 +29,28 @@ def environment(tmp_path_factory, wheel):
     return Environment(folder)
 
 
+BARE = """
+import os, sys
+import clearhead as ch
+from clearhead.cli import run
+print("code", run(["demo"]), os.path.exists("runs"))
+run(sys.argv[1:])
+trace = ch.trace(ch.load("runs/small"), "one two three")
+print("file", ch.__file__)
+print("trace", *trace.decoder[0].attention.head[0].weight.shape, "<iframe" in trace.show()._repr_html_())
+"""
+
+
 @pytest.fixture(scope="module")
-def demo(environment):
+def bare(environment):
+    """What the package says without any extra: asked for the demo, then for a small training and a trace of it."""
+    (environment.work / "lines.txt").write_text("one two three four five\n" * 60, encoding="utf-8")
+    options = ("--task", "generate", "--text", "lines.txt", "--steps", "2", "--size", "100k", "--context", "16")
+    return environment.run("python", "-c", BARE, "train", "runs/small", *options, "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def demo(environment, bare):
     """What a short demo says, trained in the environment with what its extra brings; without matplotlib."""
     environment.link("num2words")
     printed = environment.run("clearhead", "demo", "--steps", "2", "--json")
@@ -65,12 +85,21 @@ def test_its_metadata_says_what_a_registry_shows(environment):
     assert {one.partition(",")[0] for one in said.get_all("Project-URL") or ()} >= {"Documentation", "Changelog"}
 
 
-# Before any test that asks for `demo`, which brings num2words.
-def test_the_demo_says_which_extra_is_missing(environment):
-    said = environment.run("clearhead", "demo", code=1)
-    assert "pip install 'clearhead[demo]'" in " ".join(said.split())
-    assert "Traceback" not in said
-    assert not (environment.work / "runs").exists()
+def test_the_demo_says_which_extra_is_missing(bare):
+    assert "pip install 'clearhead[demo]'" in " ".join(bare.split())
+    assert "Traceback" not in bare
+    assert "code 1 False\n" in bare  # failed, and no folder was made
+
+
+def test_a_small_training_works_without_the_extras_and_says_so(environment, bare):
+    assert "curves.svg is not drawn" in bare
+    assert "pip install 'clearhead[plots]'" in bare
+    assert {path.name for path in (environment.work / "runs/small").iterdir()} >= {"model.json", "evaluation.json"}
+
+
+def test_a_trace_is_the_wheels(environment, bare):
+    assert f"file {environment.packages}" in bare
+    assert re.search(r"^trace (\d+) \1 True$", bare, re.MULTILINE)
 
 
 def test_the_demo_trains_and_writes_its_pages(environment, demo):
@@ -78,19 +107,6 @@ def test_the_demo_trains_and_writes_its_pages(environment, demo):
     for page in ("page", "live_page"):
         assert "<title>" in (environment.work / demo[page]).read_text(encoding="utf-8")[:3000]
     assert not (environment.work / "runs/demo/curves.svg").exists()  # there is no matplotlib
-
-
-@pytest.mark.usefixtures("demo")
-def test_a_trace_is_the_wheels(environment):
-    code = (
-        "import clearhead as ch; run = ch.load('runs/demo'); trace = ch.trace(run, 'zweiundvierzig');"
-        "print(tuple(trace.decoder[1].cross.head[0].weight.shape)); print(ch.__file__);"
-        "print('<iframe' in trace.show()._repr_html_())"
-    )
-    shape, file, shown = environment.run("python", "-c", code).splitlines()
-    assert re.fullmatch(r"\(\d+, \d+\)", shape)
-    assert file.startswith(str(environment.packages))
-    assert shown == "True"
 
 
 @pytest.mark.usefixtures("demo")
@@ -113,12 +129,3 @@ def test_look_answers_over_http(environment):
             server.send_signal(signal.SIGINT)
             _, complaints = server.communicate()
     assert (server.returncode, complaints) == (0, "")
-
-
-def test_a_small_training_works_without_the_extras_and_says_so(environment):
-    (environment.work / "lines.txt").write_text("one two three four five\n" * 60, encoding="utf-8")
-    options = ("--task", "generate", "--text", "lines.txt", "--steps", "2", "--size", "100k", "--context", "16")
-    said = environment.run("clearhead", "train", "runs/small", *options, "--device", "cpu")
-    assert "curves.svg is not drawn" in said
-    assert "pip install 'clearhead[plots]'" in said
-    assert {path.name for path in (environment.work / "runs/small").iterdir()} >= {"model.json", "evaluation.json"}

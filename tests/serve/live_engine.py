@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from clearhead.serve.embeddings import tables_of
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.live import live_page
 from clearhead.serve.params import Params
@@ -68,6 +69,12 @@ def same(found, wanted, where=""):
                 same(found[name], wanted[name], f"{where}.{name}")
         case list() if wanted and isinstance(wanted[0], dict) and set(wanted[0]) == {"id", "text", "p"}:
             same_candidates(found, wanted, where)
+        case list() if (
+            wanted
+            and isinstance(wanted[0], dict)
+            and set(wanted[0]) in ({"id", "text", "change"}, {"id", "text", "cosine"})
+        ):
+            same_ranking(found, wanted, where)
         case list() | tuple():
             assert isinstance(found, list), where
             assert len(found) == len(wanted), (where, len(found), len(wanted))
@@ -96,6 +103,21 @@ def same_candidates(found, wanted, where):
     for one in found:
         assert one["id"] in texts or abs(one["p"] - last) < TOLERANCE, (where, one)
         assert texts.get(one["id"], one["text"]) == one["text"], (where, one)
+
+
+def same_ranking(found, wanted, where):
+    """Answers that a unit promotes, or neighbours: of equal ones either may come first, and either may be the last."""
+    [number] = set(wanted[0]) - {"id", "text"}
+    same_numbers([one[number] for one in found], [one[number] for one in wanted], where)
+    texts, last = {one["id"]: one["text"] for one in wanted}, wanted[-1][number]
+    for one in found:
+        assert texts.get(one["id"], one["text"]) == one["text"], (where, one)
+        assert one["id"] in texts or abs(one[number] - last) < TOLERANCE, (where, one)
+
+
+def spread_of(answer):
+    """A map with the variance along both of its directions in place of its points."""
+    return answer | {"points": np.array(answer["points"]).var(0).tolist()}
 
 
 def as_json(answer):
@@ -130,7 +152,16 @@ class Asked:
                 if method == "thumbs":  # a byte may be rounded the other way
                     assert np.abs(np.array(answer) - np.array(wanted)).max() <= 1, where
                     continue
+            if method == "embeddings" and self.has_many_planes(wanted["table"]):
+                answer, wanted = spread_of(answer), spread_of(wanted)
             same(answer, wanted, where)
+
+    def has_many_planes(self, table):
+        """Whether tokens differ as much in a third direction, as those of a compiled program: any two may be taken."""
+        vectors = tables_of(self.explorer.run)[table].detach().double()
+        values = torch.linalg.eigvalsh(torch.cov(vectors.T, correction=0).reshape(vectors.shape[1], -1)).flip(0)
+        gaps = values[:2] - values[1:3]
+        return bool((gaps < 1e-6 * values[0]).any())
 
     def expected(self, method, last, given):
         names = {"row": ("site", "head", "query"), "column": ("site", "head", "key"), "effects": ("site",),
@@ -141,9 +172,12 @@ class Asked:
             return as_json(ask(Params(given[0])))
         if method == "positions":
             return as_json(ask(Params({"n": given[0]})))
+        if method in ("embeddings", "neighbours"):
+            held = dict(zip(("table", "token") if method == "neighbours" else ("table",), given, strict=False))
+            return as_json(ask(Params({name: value for name, value in held.items() if value is not None})))
         asked = (
             given[1]
-            if method in ("tile", "vectors", "box", "terms")
+            if method in ("tile", "vectors", "box", "terms", "neurons")
             else dict(zip(names[method], given[1:], strict=False))
         )
         if "places" in asked:
@@ -168,6 +202,13 @@ def everything(meta, run_facts):
             yield ["vectors", "$", {"site": name, "head": heads - 1, "role": role}]
         if site["slot"] == "attention":
             yield ["spaces", "$", name, 0, [0, query]]
+    for box in (box["name"] for side in run_facts["sides"] for box in side["boxes"] if box["kind"] == "feed_forward"):
+        last = len(meta["sides"][box.partition(".")[0]]["ids"]) - 1
+        yield ["neurons", "$", {"at": box, "token": last, "most": 4, "unit": 1}]
+    yield ["embeddings", None, None]
+    for table in tables(run_facts):
+        yield ["embeddings", table, None]
+        yield ["neighbours", table, 3, None]
     yield ["readings", "$"]
     yield ["effects", "$", meta["sites"][-1]["name"]]
     if meta["candidates"]:
@@ -182,6 +223,11 @@ def everything(meta, run_facts):
                 if value["map"]:
                     row = 0 if value["rows"] in ("key", "whole") else last
                     yield ["terms", "$", {"name": value["name"], "row": row, "unit": 0, "head": heads - 1}]
+
+
+def tables(run_facts):
+    """The tables that a model surely has: of two sides the second may share the first's."""
+    return [f"{run_facts['sides'][0]['side']}.embedding"]
 
 
 def tile(site, head, step):

@@ -13,8 +13,8 @@ from tests.site.links import broken_links, loaded_from_elsewhere
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("index.html", "docs/attention.html", "docs/tour.html", "api/weighting.html", "search.html")
-"""A page of each kind; `make test-all` looks at all of them."""
+KINDS = ("index.html", "docs/decoding.html", "docs/tour.html", "api/masks.html", "search.html")
+"""A short page of each kind; `make test-all` looks at all of them."""
 
 
 def test_every_page_of_the_repository_is_there_and_in_the_menu(site):

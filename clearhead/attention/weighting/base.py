@@ -24,6 +24,7 @@ class Weighting(Part, ABC):
     form: ClassVar[str] = "rows"
     """Kind by which kernels are chosen: `softmax`, `argmax`, `kernelized`, or `rows` for another function of a row."""
     sums_to_one: ClassVar[bool] = True
+    """True if the weights of every row that may attend to something sum to one."""
     blocked: ClassVar[float] = float("-inf")
     """Value of `masked` where the query may not attend."""
 
@@ -46,7 +47,7 @@ class Weighting(Part, ABC):
 
     @property
     def amounts(self) -> Amounts:
-        """Say what each weight is a share of: the row's sum of `exponential`s or of `score`s; else `none`."""
+        """Say what each weight is a share of: the row's sum of its `exponential` or of its `score`; else `none`."""
         return "exponential" if self.form == "softmax" else "none"
 
     @property

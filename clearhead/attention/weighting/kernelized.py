@@ -39,6 +39,7 @@ class Kernelized(Weighting):
 
     @property
     def sums_to_one(self) -> bool:  # type: ignore[override]
+        """Return whether the weights of a row sum to one: only if they are normalised."""
         return self.normalised
 
     @property
@@ -52,6 +53,7 @@ class Kernelized(Weighting):
 
     @property
     def blocked(self) -> float:  # type: ignore[override]
+        """Value of `masked` where the query may not attend: 0 where weights are shares of scores."""
         return 0.0 if self.amounts == "score" else float("-inf")
 
     @property

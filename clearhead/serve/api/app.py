@@ -65,14 +65,15 @@ def make_app(api: Api, state: State, *, place: Place | None, token: str | None, 
         Route("/metrics", at_once(lambda request: show_metrics(api, state))),
         Route("/v1/models", at_once(lambda request: list_models(api))),
         Route("/v1/models/{name:path}", at_once(lambda request: show_model(api, request.path_params["name"]))),
-        *(Route(route, endpoint(api, route, verb), methods=["POST"]) for route, verb in VERBS.items()),
+        *(Route(route, never_here, methods=["POST"]) for route in VERBS),
     ]
     handlers: dict[Any, Any] = {
         ApiError: tell_error,
         ClearheadError: tell_package_error,
         HTTPException: tell_http_error,
     }
-    app: ASGIApp = ApiGuard(Starlette(routes=routes, exception_handlers=handlers), api, state, place=place, token=token)
+    app: ASGIApp = Verbs(Starlette(routes=routes, exception_handlers=handlers), api)
+    app = ApiGuard(app, api, state, place=place, token=token)
     if cors:
         app = CORSMiddleware(
             app,
@@ -83,13 +84,33 @@ def make_app(api: Api, state: State, *, place: Place | None, token: str | None, 
     return Observed(app, api, state)
 
 
-def endpoint(
-    api: Api, route: str, verb: Callable[[Asked], Awaitable[Response]]
-) -> Callable[[Request], Awaitable[Response]]:
-    async def ask(request: Request) -> Response:
-        return await verb(await api.ask(request, route))
+@final
+class Verbs:
+    """Answers the addresses in `VERBS`, and gives all others to an app.
 
-    return ask
+    Starlette's router tries one route after another, under two handlers of errors, and takes as long as a whole answer.
+    """
+
+    def __init__(self, app: ASGIApp, api: Api) -> None:
+        self.app, self.api = app, api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        verb = VERBS.get(scope["path"]) if scope["method"] == "POST" else None
+        if verb is None:
+            await self.app(scope, receive, send)
+            return
+        try:
+            reply = await verb(await self.api.ask(Request(scope, receive), scope["path"]))
+            await reply(scope, receive, send)
+        except ApiError as error:
+            await error_reply(error)(scope, receive, send)
+        except ClearheadError as error:
+            await error_reply(ApiError(400, str(error), code="invalid_value"))(scope, receive, send)
+
+
+async def never_here(request: Request) -> Response:
+    """Stand for an address of `Verbs` in the router, so that another method there is told from an unknown address."""
+    raise AssertionError(request.url.path)
 
 
 def at_once(reply: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:

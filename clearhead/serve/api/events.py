@@ -30,20 +30,25 @@ class ClientGone(Exception):
     """The client has hung up, or was dropped: there is nobody to answer."""
 
 
-async def answer_in_time(receive: Receive, work: Coroutine[Any, Any, Any], seconds: float) -> Any:
-    """Return what the work returns. Cancel it where the client hangs up (ClientGone) or time is up (ApiError 504)."""
+async def answer_in_time(scope: Scope, work: Coroutine[Any, Any, Any], seconds: float) -> Any:
+    """Return what the work returns. Cancel it where the client hangs up (ClientGone) or time is up (ApiError 504).
+
+    The connection calls `on_hang_up` (`clearhead.serve.connections`): a task that waits for it would cost each request
+    as much as reading its JSON.
+    """
     task = asyncio.current_task()
     assert task is not None
-    gone = asyncio.ensure_future(wait_until_gone(receive))
+    if scope.get("hung_up"):
+        work.close()
+        raise ClientGone
     hung_up = False
 
-    def give_up(_: object) -> None:
+    def give_up() -> None:
         nonlocal hung_up
-        if not gone.cancelled():
-            hung_up = True
-            task.cancel()
+        hung_up = True
+        task.cancel()
 
-    gone.add_done_callback(give_up)
+    scope["on_hang_up"] = give_up
     try:
         async with asyncio.timeout(seconds):
             return await work
@@ -54,8 +59,7 @@ async def answer_in_time(receive: Receive, work: Coroutine[Any, Any, Any], secon
             raise
         raise ClientGone from None
     finally:
-        gone.remove_done_callback(give_up)
-        gone.cancel()
+        del scope["on_hang_up"]
 
 
 def out_of_time(seconds: float) -> ApiError:

@@ -85,6 +85,8 @@ class Options:
 
     def item(self, name: str, place: int, value: object, longest: int) -> str:
         """Return a text of a list."""
+        if isinstance(value, str) and value.isascii() and len(value) <= longest:
+            return value  # nothing else could be wrong with it
         with self.naming(name):
             found = Params({"it": value}, f"{name}[{place}]").text("it", longest=2**53)
         return check_length(name, found, longest)

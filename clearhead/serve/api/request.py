@@ -103,7 +103,7 @@ class Asked:
 
     async def reply(self, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
         """Return the answer as JSON, once it is there."""
-        found = await answer_in_time(self.request.receive, work, self.limits.seconds)
+        found = await answer_in_time(self.request.scope, work, self.limits.seconds)
         return as_json(found)
 
     def stream(self, produce: Producer) -> Response:

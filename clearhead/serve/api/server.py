@@ -14,12 +14,13 @@ import uvicorn
 
 from clearhead.errors import OptionError
 from clearhead.serve.api.app import State, make_app
+from clearhead.serve.api.connection import connection_class
 from clearhead.serve.api.limits import ApiLimits
 from clearhead.serve.api.logs import Logs
 from clearhead.serve.api.metrics import Metrics
 from clearhead.serve.api.request import Api
 from clearhead.serve.api.served import Models, SchedulerOf, Served, batched, names_of
-from clearhead.serve.connections import AT_ONCE, Connection, Limits, QuietServer
+from clearhead.serve.connections import AT_ONCE, Limits, QuietServer
 from clearhead.serve.guard import Place, check_token
 from clearhead.serve.server import listen
 from clearhead.training.run import Run
@@ -94,8 +95,8 @@ class ApiServer:
         self.uvicorn = QuietServer(
             uvicorn.Config(
                 self.with_workers(app),
-                loop="asyncio",
-                http=functools.partial(Connection, connections),  # pyright: ignore[reportArgumentType]
+                loop="auto",  # uvloop where it is installed
+                http=functools.partial(connection_class(), connections),  # pyright: ignore[reportArgumentType]
                 backlog=AT_ONCE,
                 ws="none",
                 lifespan="on",

@@ -45,17 +45,27 @@ class Decoding:
 
     def __init__(self, job: Job, *, each_token: bool) -> None:
         self.job, self.each_token = job, each_token
-        self.events: asyncio.Queue[Event | Exception] = asyncio.Queue()
+        self.events: deque[Event | Exception] = deque()
+        self.waiter: asyncio.Future[None] | None = None
         self.done = False
         self.ticket: int | None = None
         """The scheduler's number of it; the thread alone reads and writes it."""
 
     async def next_event(self) -> Event:
         """Return the next event; raise the error that the job failed with."""
-        event = await self.events.get()
+        if not self.events:
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        event = self.events.popleft()
         if isinstance(event, Exception):
             raise event
         return event
+
+    def put(self, event: Event | Exception) -> None:
+        self.done = self.done or not isinstance(event, Chosen)
+        self.events.append(event)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 @final
@@ -280,13 +290,7 @@ class Worker:
         return True
 
     def tell(self, decoding: Decoding, event: Event | Exception) -> None:
-        last = not isinstance(event, Chosen)
-
-        def deliver() -> None:
-            decoding.done = decoding.done or last
-            decoding.events.put_nowait(event)
-
-        self.outbox.append(deliver)
+        self.outbox.append(lambda: decoding.put(event))
 
     def hand_back(self) -> None:
         """Give the loop all that came of this round in one call."""

@@ -84,14 +84,17 @@ def test_work_is_given_up_when_time_is_up_or_nobody_listens():
             cancelled.append(True)
             raise
 
-    async def never():
-        await asyncio.sleep(60)
-
-    async def gone():
-        return {"type": "http.disconnect"}
+    async def listen_no_more(scope):
+        task = asyncio.ensure_future(answer_in_time(scope, work(), 60))
+        await asyncio.sleep(0)
+        scope["on_hang_up"]()
+        return await task
 
     with pytest.raises(ApiError, match=r"not ready within 0\.01 seconds"):
-        run_apart(answer_in_time(never, work(), 0.01))
+        run_apart(answer_in_time({}, work(), 0.01))
     with pytest.raises(ClientGone):
-        run_apart(answer_in_time(gone, work(), 60))
+        run_apart(listen_no_more({}))
     assert cancelled == [True, True]
+    with pytest.raises(ClientGone):
+        run_apart(answer_in_time({"hung_up": True}, work(), 60))
+    assert cancelled == [True, True], "it was never begun"

@@ -29,12 +29,19 @@ const STOPS: Record<ScaleName, Record<Shade, string[]>> = {
 
 const STEPS = 256;
 
-/** 256 colours as RGBA bytes, from the lowest number to the highest. */
-export function table(scale: ScaleName, shade: Shade): Uint8ClampedArray<ArrayBuffer> {
-  const bytes = new Uint8ClampedArray(STEPS * 4);
-  const colour = interpolateRgbBasis(STOPS[scale][shade]);
+type Bytes = Uint8ClampedArray<ArrayBuffer>;
+/** Scales and their tables, made once: they are asked for with every cell and every small picture. */
+const scales = new Map<string, (share: number) => string>();
+const tables = new Map<string, Bytes>();
+
+/** 256 colours as RGBA bytes, from the lowest number to the highest; to be read only. */
+export function table(scale: ScaleName, shade: Shade): Bytes {
+  const name = `${scale} ${shade}`;
+  let bytes = tables.get(name);
+  if (bytes !== undefined) return bytes;
+  tables.set(name, (bytes = new Uint8ClampedArray(STEPS * 4)));
   for (let step = 0; step < STEPS; step++) {
-    const [red, green, blue] = channels(colour(step / (STEPS - 1)));
+    const [red, green, blue] = channels(shadeOf(step / (STEPS - 1), scale, shade));
     bytes.set([red, green, blue, 255], step * 4);
   }
   return bytes;
@@ -42,7 +49,10 @@ export function table(scale: ScaleName, shade: Shade): Uint8ClampedArray<ArrayBu
 
 /** One colour of a scale, of a share between 0 and 1. */
 export function shadeOf(share: number, scale: ScaleName, shade: Shade): string {
-  return interpolateRgbBasis(STOPS[scale][shade])(Math.min(1, Math.max(0, share)));
+  const name = `${scale} ${shade}`;
+  let colours = scales.get(name);
+  if (colours === undefined) scales.set(name, (colours = interpolateRgbBasis(STOPS[scale][shade])));
+  return colours(Math.min(1, Math.max(0, share)));
 }
 
 /** Where the colours of weights end: at 1, or for weights that are all small at 1, 2 or 5 of a smaller unit. */

@@ -28,8 +28,13 @@ export function sameSpot(one: EditJson, other: EditJson): boolean {
   return spotOf(one) === spotOf(other);
 }
 
+/** Whether they are the same in the same order; the order of each one's parts is nothing, as the server has its own. */
 export function sameEdits(one: readonly EditJson[], other: readonly EditJson[]): boolean {
-  return JSON.stringify(one) === JSON.stringify(other);
+  return orderless(one) === orderless(other);
+}
+
+function orderless(edits: readonly EditJson[]): string {
+  return JSON.stringify(edits.map((edit) => Object.entries(edit).sort(([a], [b]) => (a < b ? -1 : 1))));
 }
 
 /** With an edit, in place of the one that was there. */

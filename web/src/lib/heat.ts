@@ -39,6 +39,8 @@ export class Heat {
   left = 0;
   top = 0;
   private touched = false;
+  /** The masked cells as they were hatched last, and what they were hatched from. */
+  private hatched: { look: string; tiles: readonly unknown[]; layer: HTMLCanvasElement } | null = null;
 
   constructor(
     readonly queryTokens: string[],
@@ -160,17 +162,26 @@ export class Heat {
     ratio: number,
     inks: Inks,
   ): void {
-    const layer = context.canvas.ownerDocument.createElement("canvas");
-    layer.width = Math.ceil(this.width * ratio);
-    layer.height = Math.ceil(this.height * ratio);
-    const cut = layer.getContext("2d")!;
-    cut.setTransform(ratio, 0, 0, ratio, 0, 0);
     const there = seen.every((place) => mask.get(place) !== undefined);
-    for (const place of there ? seen : standIn) this.drawTile(cut, mask, place);
-    cut.globalCompositeOperation = "source-in";
-    cut.setTransform(1, 0, 0, 1, 0, 0);
-    cut.fillStyle = hatching(cut, ratio, inks);
-    cut.fillRect(0, 0, layer.width, layer.height);
+    const places = there ? seen : standIn;
+    const { x, y, zoom } = this.viewport;
+    const tiles = places.map((place) => mask.get(place));
+    const look = [x, y, zoom, this.width, this.height, this.left, this.top, ratio, inks.masked, inks.hatch].join(" ");
+    // While only the marked cell moves, the hatching stays what it was.
+    if (this.hatched?.look !== look || !sameTiles(this.hatched.tiles, tiles)) {
+      const layer = this.hatched?.layer ?? context.canvas.ownerDocument.createElement("canvas");
+      layer.width = Math.ceil(this.width * ratio);
+      layer.height = Math.ceil(this.height * ratio);
+      const cut = layer.getContext("2d")!;
+      cut.setTransform(ratio, 0, 0, ratio, 0, 0);
+      for (const place of places) this.drawTile(cut, mask, place);
+      cut.globalCompositeOperation = "source-in";
+      cut.setTransform(1, 0, 0, 1, 0, 0);
+      cut.fillStyle = hatching(cut, ratio, inks);
+      cut.fillRect(0, 0, layer.width, layer.height);
+      this.hatched = { look, tiles, layer };
+    }
+    const { layer } = this.hatched;
     context.drawImage(layer, 0, 0, layer.width / ratio, layer.height / ratio);
   }
 
@@ -298,6 +309,10 @@ export class Heat {
     const made = kept(viewport, this.screen, this.rows, this.columns);
     return { ...made, x: Math.max(0, made.x), y: Math.max(0, made.y) };
   }
+}
+
+function sameTiles(one: readonly unknown[], other: readonly unknown[]): boolean {
+  return one.length === other.length && one.every((tile, place) => tile === other[place]);
 }
 
 /** At least this many, as a number that is counted by: 1, 2, 5, 10, 20, 50 … */

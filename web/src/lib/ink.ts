@@ -5,8 +5,13 @@ const EVEN = 0.179;
 
 /** `shade` as d3 writes it: rgb(r, g, b). */
 export function inkOn(shade: string): "black" | "white" {
-  return luminance(shade) > EVEN ? "black" : "white";
+  let ink = known.get(shade);
+  if (ink === undefined) known.set(shade, (ink = luminance(shade) > EVEN ? "black" : "white"));
+  return ink;
 }
+
+/** There are as many shades as colours in the scales, and each is asked for with every cell of a table. */
+const known = new Map<string, "black" | "white">();
 
 /** The relative luminance, as contrast is reckoned with on pages. */
 export function luminance(shade: string): number {

@@ -70,7 +70,8 @@ const LEGEND = 90;
 /** From which width on its entries stand side by side, and the height of all of them one under another. */
 const ABREAST = 720;
 const STACKED = 190;
-const TITLE = 34;
+/** The two lines over the small pictures, in letters that keep their size in a drawing that is shown smaller. */
+const TITLE = 44;
 
 /** The part of a long text that is shown: at most `most` tokens, the chosen one among them. */
 export function windowOf(count: number, chosen: number, most: number): Span {

@@ -2,6 +2,8 @@
  *
  * As elements of the drawing, a few hundred lines cost more time in style, layout and painting than a frame has. */
 
+import { Cache } from "./cache";
+
 export interface Stroke {
   kind: "stroke";
   /** The way, as an SVG path has it. */
@@ -41,6 +43,18 @@ export interface Cells {
 
 export type Mark = Stroke | Area | Picture | Cells;
 
+/** Ways that were read: while something is scrubbed most of a drawing stays where it is, and to read a way takes longer
+ * than to paint it. */
+const ways = new Cache<Path2D>(4096);
+
+function wayOf(d: string): Path2D {
+  const known = ways.get(d);
+  if (known !== undefined) return known;
+  const made = new Path2D(d);
+  ways.set(d, made);
+  return made;
+}
+
 export function paintMarks(context: CanvasRenderingContext2D, marks: readonly Mark[]): void {
   context.imageSmoothingEnabled = false;
   for (const mark of marks) paintMark(context, mark);
@@ -55,12 +69,12 @@ function paintMark(context: CanvasRenderingContext2D, mark: Mark): void {
     paintCells(context, mark);
   } else if (mark.kind === "area") {
     context.fillStyle = mark.colour;
-    context.fill(new Path2D(mark.d));
+    context.fill(wayOf(mark.d));
   } else {
     context.strokeStyle = mark.colour;
     context.lineWidth = mark.width;
     context.lineCap = mark.round ? "round" : "butt";
-    context.stroke(new Path2D(mark.d));
+    context.stroke(wayOf(mark.d));
   }
 }
 

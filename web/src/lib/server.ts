@@ -79,6 +79,7 @@ class Kept {
 export class ServerSource implements Source {
   readonly views = ALL;
   readonly everyStep = true;
+  readonly rollout = true;
 
   constructor(
     private readonly base = "api/",

@@ -162,6 +162,8 @@ export interface Source {
   readonly shown?: { site: string; head: HeadChoice };
   /** True where it can be asked for the weights of every step that the run has kept. */
   readonly everyStep?: boolean;
+  /** True where tiles can be asked for as the attention rollout. */
+  readonly rollout?: boolean;
   /** The source of the second run, where `run` says that there is one. */
   other?(): Source;
   /** The same source, whose requests are aborted with the signal unless somebody else waits for them too. */

@@ -6,6 +6,7 @@ import { lasting, read, type State, type Theme, write } from "./address";
 import { requestWith, sameEdits } from "./edits";
 import { begun, did, type History, redone, undone } from "./history";
 import { type Answer, type Resource, resource } from "./resource.svelte";
+import { isScrubbing } from "./scrubbing";
 import type {
   EditJson,
   HeadChoice,
@@ -18,6 +19,7 @@ import type {
   TraceRequest,
   ViewName,
 } from "./source";
+import { t } from "../text";
 import { COMPARING } from "./words";
 
 /** What a view may change: only the named parts change. */
@@ -104,6 +106,8 @@ export class Explorer {
   private machineDark = $state(false);
   private readonly bar: AddressBar;
   private asked = 0;
+  /** What is asked for, until it is there. */
+  private pending: { request: TraceRequest; unchanged: boolean } | null = null;
   private stepping = new AbortController();
   private resting: ReturnType<typeof setTimeout> | undefined;
   private awaited: History | null = null;
@@ -165,6 +169,7 @@ export class Explorer {
     const first = { source: this.run.examples[0]?.source ?? "" };
     await this.load(state.request ?? first, { push: false, unchanged: state.unchanged });
     if (this.meta === null && state.request !== null) await this.askInstead(first);
+    if (!this.source.views.includes(state.view)) this.error ??= t.live.noView(t.views[state.view].title);
   }
 
   /** Where the address asked for what cannot be, there is something to look at all the same, and the reason. */
@@ -254,6 +259,7 @@ export class Explorer {
     const plain = asking.unchanged && whole.edits.length > 0 && !COMPARING.includes(this.view);
     this.busy = true;
     this.error = null;
+    this.pending = { request: whole, unchanged: plain };
     try {
       const meta = await source.trace(plain ? requestWith(whole, []) : whole);
       const made = plain ? whole : requestWith(whole, meta.edits);
@@ -261,7 +267,7 @@ export class Explorer {
     } catch (error) {
       if (mine === this.asked) this.fail(error);
     } finally {
-      if (mine === this.asked) this.busy = false;
+      if (mine === this.asked) [this.busy, this.pending] = [false, null];
     }
   }
 
@@ -283,7 +289,8 @@ export class Explorer {
   keep(name: string, value: string | number | null): void {
     const rest = Object.fromEntries(Object.entries(this.own).filter(([known]) => known !== name));
     this.own = value === null ? rest : { ...rest, [name]: String(value) };
-    this.publish(false);
+    if (isScrubbing()) this.publishLate();
+    else this.publish(false);
   }
 
   kept(name: string): string | null {
@@ -341,8 +348,7 @@ export class Explorer {
       this.history =
         this.awaited !== null && sameEdits(edits, this.awaited.now) ? this.awaited : did(this.history, edits);
     this.settle();
-    clearTimeout(this.resting);
-    if (late) this.resting = setTimeout(() => this.publish(false), REST);
+    if (late) this.publishLate();
     else this.publish(push && other);
   }
 
@@ -386,7 +392,13 @@ export class Explorer {
     [this.siteName, this.head] = [shown.site, shown.head];
   }
 
+  private publishLate(): void {
+    clearTimeout(this.resting);
+    this.resting = setTimeout(() => this.publish(false), REST);
+  }
+
   private publish(moved: boolean): void {
+    clearTimeout(this.resting);
     const address = write(this.state());
     if (address !== this.bar.read()) this.bar.write(address, moved);
   }
@@ -394,8 +406,10 @@ export class Explorer {
   private followAddress(): void {
     const state = read(this.bar.read());
     this.apply(state);
-    const wanted = state.request ?? this.request;
-    const same = state.unchanged === this.unchanged && JSON.stringify(wanted) === JSON.stringify(this.request);
+    // What is on its way is what the address is held to: an answer that is not wanted any longer must not come after it.
+    const now = this.pending ?? this;
+    const wanted = state.request ?? now.request;
+    const same = wanted !== null && state.unchanged === now.unchanged && sameRequest(wanted, now.request);
     if (wanted !== null && !same) void this.load(wanted, { push: false, unchanged: state.unchanged });
   }
 
@@ -409,6 +423,16 @@ export class Explorer {
 function stepsOf(run: Run | null): number[] {
   if (run === null) return [];
   return [...new Set([...(run.film ?? []), ...(run.steps ?? []), run.step])].sort((one, other) => one - other);
+}
+
+/** Whether two requests ask for the same, in whatever order their parts stand. */
+function sameRequest(one: TraceRequest, other: TraceRequest | null): boolean {
+  return (
+    other !== null &&
+    sameText(one, other) &&
+    (one.step ?? null) === (other.step ?? null) &&
+    sameEdits(one.edits ?? [], other.edits ?? [])
+  );
 }
 
 function sameText(one: TraceRequest | null, other: TraceRequest): boolean {

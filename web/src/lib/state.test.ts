@@ -243,3 +243,39 @@ describe("steps of training", () => {
     expect(run).not.toHaveBeenCalled();
   });
 });
+
+describe("what the address asks for", () => {
+  it("is not traced again where only a view's own words have changed", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    await explorer.edit([OFF]);
+    const before = asked.length;
+    for (const view of ["head", "model"]) {
+      pages.entries[pages.place] = pages.hash.replace(/^#\/\w+/, `#/${view}`);
+      pages.go(0);
+      expect(explorer.view).toBe(view);
+    }
+    expect(asked).toHaveLength(before);
+    const turned = { times: 0, head: 1, step: "context", at: "encoder.0.attention" }; // the parts in another order
+    pages.entries[pages.place] = `#/model?source=first&head=0&edits=${encodeURIComponent(JSON.stringify([turned]))}`;
+    pages.go(0);
+    expect(asked).toHaveLength(before);
+    pages.entries[pages.place] = "#/model?source=first&step=3";
+    pages.go(0);
+    expect(asked).toHaveLength(before + 1);
+  });
+
+  it("wins over an answer that is on its way, also where it is what is shown", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    await explorer.submit("second", null);
+    pages.go(-1); // "first" is on its way
+    pages.go(1); // and not wanted any longer
+    await vi.waitFor(() => expect(explorer.busy).toBe(false));
+    expect(explorer.meta?.source).toBe("second");
+    expect(pages.entries.map((entry) => new URLSearchParams(entry.split("?")[1]).get("source"))).toEqual([
+      "first",
+      "second",
+    ]);
+  });
+});

@@ -16,10 +16,14 @@ import {
   type DecodeRequest,
   type EditJson,
   type Effects,
+  type EmbeddingMap,
   type HeadChoice,
   type Lens,
   type Matrix,
   type Meta,
+  type Neighbours,
+  type Neurons,
+  type NeuronsRequest,
   type Positions,
   type Readings,
   type Row,
@@ -44,9 +48,11 @@ import type { Live } from "./plan";
 import { compareAnswers, readSite } from "./readings";
 import type { Site } from "./site";
 import { sample, type SampleRequest } from "./sample";
+import { embeddingMap, neighboursOf } from "./tables";
 import { continuation, type Decoding, Task } from "./task";
 import { headVector, matrix, rowOf, type Tensor } from "./tensor";
 import { boxesOf, tapNames, Trace } from "./trace";
+import { unitsOf } from "./units";
 
 const TRACES = 12;
 /** Numbers in the matrices that are kept: 32 MB. */
@@ -449,6 +455,24 @@ export class Engine {
     const { x, weight, bias } = trace.terms(name, row, unit, head);
     const value = trace.vector(name, row, head)[unit];
     return { x: Array.from(x), weight: Array.from(weight), bias, value };
+  }
+
+  neurons(id: string, request: NeuronsRequest): Neurons {
+    const { trace } = this.find(id);
+    const side = request.at.split(".")[0] as SideName;
+    if (!(request.token < (trace.inputs.ids[side]?.length ?? 0)))
+      throw new SourceError(`token: expected one below ${trace.inputs.ids[side]?.length ?? 0}; came ${request.token}`);
+    return unitsOf(trace, request, (ids) => this.task.answerNames(ids));
+  }
+
+  embeddings(table: string | null, step: number | null): EmbeddingMap {
+    this.checkStep(step);
+    return embeddingMap(this.model, this.task, table);
+  }
+
+  neighbours(table: string, token: number, step: number | null): Neighbours {
+    this.checkStep(step);
+    return neighboursOf(this.model, this.task, table, token);
   }
 
   context({ texts, word }: ContextRequest): ContextAnswer {

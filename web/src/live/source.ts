@@ -7,6 +7,7 @@ import {
   type DecodeRequest,
   type HeadChoice,
   type Meta,
+  type NeuronsRequest,
   type Run,
   type SideName,
   type Source,
@@ -31,6 +32,8 @@ export const VIEWS: readonly ViewName[] = [
   "decoding",
   "intervene",
   "spaces",
+  "neurons",
+  "embeddings",
 ];
 const REMEMBERED = 400;
 const GONE = 410;
@@ -154,10 +157,11 @@ export class LiveSource implements Source {
   positions = (n: number): Promise<never> => this.once("positions", [n]);
   decode = (request: DecodeRequest): Promise<never> => this.once("decode", [request]);
   sample = (request: SampleRequest): Promise<never> => this.once("sample", [request]);
+  neurons = (id: string, request: NeuronsRequest): Promise<never> => this.of(id, "neurons", request);
+  embeddings = (table: string | null, step: number | null): Promise<never> => this.once("embeddings", [table, step]);
+  neighbours = (table: string, token: number, step: number | null): Promise<never> =>
+    this.once("neighbours", [table, token, step]);
   sequence = absent;
-  neurons = absent;
-  embeddings = absent;
-  neighbours = absent;
   tokenize = absent;
   sentence = absent;
   curves = absent;

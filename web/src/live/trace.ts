@@ -220,7 +220,8 @@ export class Trace {
     return this.changes.matrix(`${at}.${first.out}`, normSteps(this.model.norm(plan.norm!), came).out);
   }
 
-  private branchOf(at: string): { plan: BranchPlan; came: Matrix } {
+  /** The plan of a branch, and what came into it. */
+  branchOf(at: string): { plan: BranchPlan; came: Matrix } {
     const [side, number, branch] = at.split(".") as [SideName, string, string];
     const branches = this.model.side(side).blocks[Number(number)];
     const before = [...this.stream.entries()].filter(([name]) => name.startsWith(`${side}.`));

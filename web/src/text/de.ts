@@ -47,6 +47,10 @@ export const de: Text = {
     scale: "Skala des Loss",
     linear: "linear",
     log: "log",
+    keys: "Kurven; Pfeiltasten gehen von Schritt zu Schritt",
+    at: (step) => `bei ${step}`,
+    axis: "Schritt",
+    checkpoint: (step) => `Checkpoint bei Schritt ${step}`,
     empty: "Das Protokoll dieses Laufs ist leer: Es wurde noch nichts geschrieben, oder die Datei fehlt.",
     pattern: (site, head, step) => `${site}, ${head}, bei Schritt ${step}`,
     patternNote: "Derselbe Text bei jedem Schritt, der aufbewahrt ist: so lässt sich zusehen, wie das Muster entsteht.",
@@ -182,6 +186,8 @@ export const de: Text = {
       `Die Zeile von „${from}“. Dieser Kopf skaliert seine Scores nicht (${similarity}), der Regler steht bei ÷ 1. Teilt man die Scores, verteilen sich die Gewichte.`,
     saturationLabel: (token, divisor) =>
       `Gewichte der Zeile von ${token} mit Scores geteilt durch ${divisor}, die Steigungen von Softmax, seine Entropie und die Größe seines Gradienten`,
+    entropy: "Entropie",
+    gradient: "Größe des Gradienten",
     anyTwo:
       "Zwei Vektoren liegen immer in einer Ebene, wie viele Zahlen sie auch haben. Das ist ihre: Längen und Winkel sind genau.",
     remove: (from) =>
@@ -753,6 +759,65 @@ export const de: Text = {
     copyLink: "Link kopieren",
     list: "Eingriffe",
   },
+  intervene: {
+    intro:
+      "Etwas im Inneren des Modells ändern und vergleichen: derselbe Text läuft zweimal, einmal unverändert und einmal mit den Eingriffen. Die Adresse dieser Seite enthält alle Eingriffe.",
+    ranReference: (site) => `${site} lief mit der Referenz:`,
+    referenceHere: "Hier lief die Referenz:",
+    kernel: (name) => `Kernel dieser Schicht: ${name}`,
+    heads: "Köpfe",
+    headsNote:
+      "Ein Klick schaltet einen Kopf aus. Balken: um wie viel unwahrscheinlicher die Antwort ohne diesen Kopf ist; hohl: wahrscheinlicher.",
+    headsWords: (sites, edits) => `${sites} Attention-Stellen mit ihren Köpfen als Schaltern; ${edits} Eingriffe.`,
+    switches: "Köpfe, an oder aus",
+    effect: (falls, by) => `; ohne ihn ${falls ? "fällt" : "steigt"} die Log-Wahrscheinlichkeit der Antwort um ${by}`,
+    measure: "Wirkungen messen",
+    runs: "Zwei Läufe",
+    runsNote:
+      "Was das Modell sagt, unverändert und geändert. Token, die sich unterscheiden, sind unterstrichen; der feine Strich ist die unveränderte Wahrscheinlichkeit.",
+    runsWords: (before, after) => `Unverändert sagt das Modell: ${before}. Geändert sagt es: ${after}.`,
+    reads: "Was der Decoder liest",
+    ownOutput: "eigene Ausgabe",
+    sameTarget: "gleiches Ziel",
+    nothing: "Beide Läufe sind gleich: Noch ist nichts geändert.",
+    sameAnswer: "Die Antwort ist dieselbe; die Wahrscheinlichkeiten sind es vielleicht nicht.",
+    otherAnswer: (count) =>
+      `Die Antwort ist eine andere: ${count === 1 ? "ein Token unterscheidet sich" : `${count} Token unterscheiden sich`}.`,
+    saysOf: (run) => `${run}: was das Modell sagt, Token für Token`,
+    before: (count) => `… ${count} davor`,
+    more: (count) => `${count} weitere …`,
+    token: (token, place, differs) => `${token}, Stelle ${place}${differs ? ", anders" : ""}`,
+    candidates: (place) => `Kandidaten an Stelle ${place}`,
+    was: (p) => `, unveränderter Lauf ${p}`,
+    taken: ", genommen",
+    apart: (by, less) => `${by} ${less ? "weniger" : "mehr"}`,
+    inside: (site, head) => `Innen: ${site}, ${head}`,
+    insideNote: "Die Gewichte in beiden Läufen. Eine Zelle wählen, um sie zu ändern.",
+    insideWords: (site) =>
+      `Gewichte von ${site} im unveränderten und im geänderten Lauf, und worin sie sich unterscheiden.`,
+    unchangedRun: "Unverändert",
+    changedRun: "Geändert",
+    difference: "Geändert − unverändert",
+    unchangedMap: "Gewichte des unveränderten Laufs.",
+    changedMap: "Gewichte des geänderten Laufs.",
+    differenceMap: "Unterschied der Gewichte.",
+    otherSize: (before, after) =>
+      `Die beiden Ausgaben sind nicht gleich lang (${before} und ${after} Zellen), so gibt es keinen Unterschied Zelle für Zelle. Mit „gleiches Ziel“ gibt es ihn.`,
+    running: "Beide laufen…",
+    chooseCell: "Eine Zelle einer Karte wählen, um ihren Score zu ändern oder ob sie beachtet werden darf.",
+    allHeads: "alle Köpfe (Zahlen von Kopf 0)",
+    unchanged: "unverändert",
+    changed: "geändert",
+    score: "Score",
+    set: "Setzen",
+    forbid: "Diese Zelle verbieten",
+    allow: "Diese Zelle erlauben",
+    asTrained: "Wie trainiert",
+    own: "wie trainiert",
+    temperature: "Temperatur",
+    temperatureNote: "Unter 1 werden die Gewichte schärfer, über 1 gleichmäßiger.",
+    weighting: "Gewichtung",
+  },
   parts: {
     "scaled dot product": "skaliertes Skalarprodukt",
     "dot product": "Skalarprodukt",
@@ -920,11 +985,15 @@ export const de: Text = {
       description: (step, token, weights) =>
         `Gewichte der Quell-Token für Ausgabe-Token ${step}, ${token}: ${weights}.`,
       label: "Quell-Token oben, Ausgabe-Token unten",
+      source: (token, weight) => `Quell-Token ${token}: Gewicht ${weight}`,
+      output: (place, token) => `Ausgabe-Token ${place}: ${token}`,
     },
     soFar: {
       title: "Der Text bis hierher",
       note: "Wie wahrscheinlich jedes Token war, als es genommen wurde.",
       description: (steps, text) => `Ausgabe nach ${steps} Schritten: ${text}`,
+      label: "Wahrscheinlichkeit jedes Tokens der Ausgabe",
+      token: (place, token, p) => `Token ${place}: ${token}, Wahrscheinlichkeit ${p}`,
     },
     beam: {
       width: "Beam-Breite",
@@ -941,6 +1010,10 @@ export const de: Text = {
         "Von links nach rechts, eine Spalte je Schritt. Der beste Pfad verläuft oben; was der Beam verworfen hat, ist grau.",
       treeWords: (count, steps, best, total) =>
         `Ein Baum aus ${count} Fortsetzungen über ${steps} Schritte. Die beste Ausgabe ist: ${best}. Ihre Log-Wahrscheinlichkeit ist ${total}.`,
+      treeKeys: "Der Beam als Baum; Pfeiltasten bewegen sich darin",
+      p: "Wahrscheinlichkeit",
+      sum: "Summe",
+      rank: "Rang in diesem Schritt",
       best: "bester Pfad",
       held: "im Beam",
       onBest: "auf dem besten Weg",
@@ -1118,6 +1191,9 @@ export const de: Text = {
     float32: "Das Modell steckt in dieser Seite und läuft im Browser. Kein Text verlässt diesen Computer.",
     float16:
       "Das Modell steckt in dieser Seite und läuft im Browser, seine Gewichte auf float16 gerundet. Kein Text verlässt diesen Computer.",
+    more: (views) =>
+      `${views}, der Film des Trainings, Rollout und A | B brauchen den Lauf selbst: clearhead look LAUF.`,
+    noView: (view) => `Die Ansicht ${view} hat diese Seite nicht. Den Lauf öffnen: clearhead look LAUF`,
   },
   rollout: {
     short: "Rollout",

@@ -53,6 +53,10 @@ export const en = {
     scale: "Scale of the loss",
     linear: "linear",
     log: "log",
+    keys: "Curves; arrow keys move from step to step",
+    at: (step: number) => `at ${step}`,
+    axis: "step",
+    checkpoint: (step: number) => `checkpoint at step ${step}`,
     empty: "The log of this run is empty: nothing has been logged yet, or its metrics file is not there.",
     pattern: (site: string, head: string, step: number) => `${site}, ${head}, at step ${step}`,
     patternNote: "The same text at every step that was kept: step through them, and watch the pattern form.",
@@ -184,6 +188,8 @@ export const en = {
       `The row of “${from}”. This head does not scale its scores (${similarity}), so the slider is at ÷ 1. Divide the scores, and the weights spread.`,
     saturationLabel: (token: string, divisor: string): string =>
       `Weights of the row of ${token} with scores divided by ${divisor}, the slopes of softmax, its entropy and the size of its gradient`,
+    entropy: "entropy",
+    gradient: "size of the gradient",
     anyTwo:
       "Any two vectors lie in one plane, however many numbers they have. This is theirs: lengths and angle are exact.",
     remove: (from: string): string =>
@@ -768,6 +774,70 @@ export const en = {
     copyLink: "Copy link",
     list: "Edits",
   },
+  /** The view Intervene. */
+  intervene: {
+    intro:
+      "Change something inside the model and compare: the same text runs twice, once unchanged and once with your edits. The address of this page contains all edits.",
+    ranReference: (site: string): string => `${site} ran the reference:`,
+    referenceHere: "The reference ran here:",
+    kernel: (name: string): string => `Kernel of this layer: ${name}`,
+    heads: "Heads",
+    headsNote:
+      "Press a head to ablate it (switch it off). Bar: how much less likely the answer is without this head; hollow: more likely.",
+    headsWords: (sites: number, edits: number): string =>
+      `${sites} attention sites with their heads as switches; ${edits} edits are made.`,
+    switches: "Heads, on or off",
+    effect: (falls: boolean, by: string): string =>
+      `; without it the answer's log-probability ${falls ? "falls" : "rises"} by ${by}`,
+    measure: "Measure effects",
+    runs: "Two runs",
+    runsNote:
+      "What the model says, unchanged and changed. Differing tokens are underlined; the thin mark is the unchanged probability.",
+    runsWords: (before: string, after: string): string =>
+      `Unchanged the model says: ${before}. Changed it says: ${after}.`,
+    reads: "What the decoder reads",
+    ownOutput: "own output",
+    sameTarget: "same target",
+    nothing: "Both runs are the same: nothing is changed yet.",
+    sameAnswer: "The answer is the same; the probabilities may not be.",
+    otherAnswer: (count: number): string =>
+      `The answer is another: ${count === 1 ? "one token differs" : `${count} tokens differ`}.`,
+    saysOf: (run: string): string => `${run}: what the model says, token by token`,
+    before: (count: number): string => `… ${count} before`,
+    more: (count: number): string => `${count} more …`,
+    token: (token: string, place: number, differs: boolean): string =>
+      `${token}, place ${place}${differs ? ", differs" : ""}`,
+    candidates: (place: number): string => `Candidates at place ${place}`,
+    was: (p: string): string => `, unchanged run ${p}`,
+    taken: ", taken",
+    apart: (by: string, less: boolean): string => `${by} ${less ? "less" : "more"}`,
+    inside: (site: string, head: string): string => `Inside ${site}, ${head}`,
+    insideNote: "Its weights in both runs. Choose a cell to change it.",
+    insideWords: (site: string): string =>
+      `Weights of ${site} in the unchanged and in the changed run, and what they differ by.`,
+    unchangedRun: "Unchanged",
+    changedRun: "Changed",
+    difference: "Changed − unchanged",
+    unchangedMap: "Weights of the unchanged run.",
+    changedMap: "Weights of the changed run.",
+    differenceMap: "Difference of the weights.",
+    otherSize: (before: string, after: string): string =>
+      `The two outputs are not equally long (${before} and ${after} cells), so there is no difference cell by cell. With “same target” there is.`,
+    running: "Running both…",
+    chooseCell: "Choose a cell of a map to change its score, or whether it may be attended to.",
+    allHeads: "all heads (numbers of head 0)",
+    unchanged: "unchanged",
+    changed: "changed",
+    score: "Score",
+    set: "Set",
+    forbid: "Forbid this cell",
+    allow: "Allow this cell",
+    asTrained: "As trained",
+    own: "as trained",
+    temperature: "Temperature",
+    temperatureNote: "Below 1 the weights sharpen, above 1 they even out.",
+    weighting: "Weighting",
+  },
   /** What the server calls the usual parts of attention; a user's own part keeps its name. */
   parts: {
     "scaled dot product": "scaled dot product",
@@ -944,11 +1014,15 @@ export const en = {
       description: (step: number, token: string, weights: string): string =>
         `Weights of the source tokens for output token ${step}, ${token}: ${weights}.`,
       label: "Source tokens above, output tokens below",
+      source: (token: string, weight: string): string => `Source token ${token}: weight ${weight}`,
+      output: (place: number, token: string): string => `Output token ${place}: ${token}`,
     },
     soFar: {
       title: "The text so far",
       note: "How probable each token was when it was taken.",
       description: (steps: number, text: string): string => `Output after ${steps} steps: ${text}`,
+      label: "Probability of each token of the output",
+      token: (place: number, token: string, p: string): string => `Token ${place}: ${token}, probability ${p}`,
     },
     beam: {
       width: "Beam width",
@@ -965,6 +1039,10 @@ export const en = {
       treeNote: "Left to right, one column a step. The best path runs along the top; what the beam dropped is grey.",
       treeWords: (count: number, steps: number, best: string, total: string): string =>
         `A tree of ${count} continuations over ${steps} steps. The best output is: ${best}. Its total log-probability is ${total}.`,
+      treeKeys: "Beam as a tree; arrow keys move in it",
+      p: "probability",
+      sum: "total",
+      rank: "rank of this step",
       best: "best path",
       held: "in the beam",
       onBest: "on the best path",
@@ -1140,6 +1218,9 @@ export const en = {
     float32: "The model is in this page and runs in your browser. No text leaves this computer.",
     float16:
       "The model is in this page and runs in your browser, its weights rounded to float16. No text leaves this computer.",
+    more: (views: string): string =>
+      `${views}, the film of the training, rollout and A | B need the run itself: clearhead look RUN.`,
+    noView: (view: string): string => `This page does not have the view ${view}. Open the run: clearhead look RUN`,
   },
   rollout: {
     short: "rollout",

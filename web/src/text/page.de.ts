@@ -36,6 +36,7 @@ export const pageDe: typeof pageEn = {
   fields: { source: "Quelle", text: "Text", target: "Ziel" },
   ownAnswer: "die Antwort des Modells",
   look: "Ansehen",
+  enter: "Enter schickt ab, Umschalt Enter beginnt eine neue Zeile",
   examples: "Beispiele",
 
   help: [

@@ -34,6 +34,7 @@ export const pageEn = {
   fields: { source: "source", text: "text", target: "target" } as Record<string, string>,
   ownAnswer: "the model's own answer",
   look: "Look",
+  enter: "Enter submits, Shift Enter breaks the line",
   examples: "Examples",
 
   help: [
