@@ -70,7 +70,6 @@ def test_any_text_in_every_view_without_a_network(opened, demo):
         "Tokeniser, the film of the training, rollout and A | B need"
     )
     page.goto(f"{page.url.partition('#')[0]}#/training?source={SOURCE}")
-    page.reload()
     expect(page.get_by_role("alert")).to_contain_text("does not have the view Training")
 
 

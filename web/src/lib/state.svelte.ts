@@ -169,7 +169,7 @@ export class Explorer {
     const first = { source: this.run.examples[0]?.source ?? "" };
     await this.load(state.request ?? first, { push: false, unchanged: state.unchanged });
     if (this.meta === null && state.request !== null) await this.askInstead(first);
-    if (!this.source.views.includes(state.view)) this.error ??= t.live.noView(t.views[state.view].title);
+    this.tellAbsent(state.view);
   }
 
   /** Where the address asked for what cannot be, there is something to look at all the same, and the reason. */
@@ -411,6 +411,12 @@ export class Explorer {
     const wanted = state.request ?? now.request;
     const same = wanted !== null && state.unchanged === now.unchanged && sameRequest(wanted, now.request);
     if (wanted !== null && !same) void this.load(wanted, { push: false, unchanged: state.unchanged });
+    this.tellAbsent(state.view);
+  }
+
+  /** An address from elsewhere may name a view that a page of one file does not have. */
+  private tellAbsent(view: ViewName): void {
+    if (!this.source.views.includes(view)) this.error ??= t.live.noView(t.views[view].title);
   }
 
   private followMachine(): void {

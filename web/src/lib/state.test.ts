@@ -265,6 +265,15 @@ describe("what the address asks for", () => {
     expect(asked).toHaveLength(before + 1);
   });
 
+  it("may be a view that the page does not have, which is said", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    pages.entries[pages.place] = "#/training?source=first";
+    pages.go(0);
+    expect(explorer.view).toBe("model");
+    expect(explorer.error).toContain("does not have the view Training");
+  });
+
   it("wins over an answer that is on its way, also where it is what is shown", async () => {
     const explorer = explorerOf();
     await explorer.start();
