@@ -7,8 +7,7 @@ import pytest
 
 from tests.browser.looking import missing, serving
 
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""The first that is there. The shell has the same engine and no window: it takes a quarter less time."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 HERE = Path(__file__).parent
 lasting = []

@@ -65,11 +65,15 @@ def solved(page):
 
 
 def judged(page):
-    """What is said of the last move, and whether it counts: the address says so at the same time."""
+    """What is said of the last move. Whether it counts is in the address too, when a slider has come to rest."""
     rests(page)
-    said, now = verdict(page).inner_text(), state(page)["learn"] in solved(page)
-    assert ("Solved" in said) == now, said
-    return said
+
+    def agreed():
+        said, now = verdict(page).inner_text(), state(page)["learn"] in solved(page)
+        assert ("Solved" in said) == now, said
+        return said
+
+    return eventually(page, agreed)
 
 
 def try_all(page, moves):

@@ -86,10 +86,10 @@ class TestDecoding:
     def test_cross_attention_follows_the_output(self, tabs, traced):
         page = tabs.open("decoding", beam=1, at=3)
         layers = [torch.stack([head.weight for head in traced[f"decoder.{i}.cross"].head]).mean(0)[2] for i in (0, 1)]
-        assert source_weights(page) == pytest.approx(((layers[0] + layers[1]) / 2).tolist(), abs=1e-5)
+        assert source_weights(page) == pytest.approx(((layers[0] + layers[1]) / 2).tolist(), rel=5e-3)
         page.get_by_test_id("decoding-layer").select_option("1")
         comes_to(page, layer=1)
-        assert source_weights(page) == pytest.approx(layers[1].tolist(), abs=1e-5)
+        assert source_weights(page) == pytest.approx(layers[1].tolist(), rel=5e-3)
 
     def test_a_dropped_branch_is_looked_at(self, tabs):
         page = tabs.open("decoding", beam=2)
@@ -119,11 +119,11 @@ class TestDecoding:
 
 
 def source_weights(page):
-    """What is said of every token of the source: its weight, in full."""
+    """What is said of every token of the source: its weight, to three digits of a percentage."""
     titles = page.get_by_role("img", name=re.compile("^Source token")).locator("title")
     titles.first.wait_for(state="attached")
     rests(page)
-    return [float(told.rsplit(" ", 1)[1]) for told in titles.all_text_contents()]
+    return [float(told.split()[-2].replace("−", "-")) / 100 for told in titles.all_text_contents()]
 
 
 def answer(demo, made):
@@ -272,7 +272,7 @@ class TestTraining:
         page = tabs.open("training")
         curves = page.get_by_test_id("training-curves")
         point_at(page, curves, 0.4, 0.3, until=curves.locator("text.at"))
-        expect(curves.locator("text.at")).to_have_text(re.compile(r"step \d+"))
+        expect(curves.locator("text.at")).to_have_text(re.compile(r"Step \d+"))
         step = int(page.get_by_test_id("training-curves").locator("text.at").text_content().split()[1])
         line = next(one for one in log_of(demo) if one["step"] == step)
         assert says(page.get_by_test_id("training-curves").locator("tspan.value").first.text_content(), line["loss"])
