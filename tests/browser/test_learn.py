@@ -71,9 +71,9 @@ def judged(page):
     def agreed():
         said, now = verdict(page).inner_text(), state(page)["learn"] in solved(page)
         assert ("Solved" in said) == now, said
-        return said
+        return (said,)
 
-    return eventually(page, agreed)
+    return eventually(page, agreed)[0]
 
 
 def try_all(page, moves):
