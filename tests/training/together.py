@@ -68,7 +68,9 @@ def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float6
         with joined() as processes:
             for named in runs:
                 run, (way, name) = home / named, named.split("/")
-                if RunFolder(run).exists():
+                # The first one decides: another that comes late would find what the first has begun, resume it, and not
+                # take part in what the hook below gathers.
+                if processes.send(RunFolder(run).exists()):
                     resume(run, budget=Budget(steps=steps), log=quiet, watcher=quiet)
                     continue
                 recipe = recipe_of(name, home, way, steps, **options) if processes.is_first else None
