@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a build of torch without distributed training has neither
     from torch.distributed import ProcessGroup
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["EndedElsewhere", "Processes", "current_processes", "is_launched", "joined", "new_gloo_group"]
+__all__ = ["HANGS", "EndedElsewhere", "Processes", "current_processes", "is_launched", "joined", "new_gloo_group"]
 
 STEP_TIMEOUT = timedelta(minutes=10)
 """How long a collective of a training step may take: a process that hangs ends the job after it."""
@@ -34,6 +34,11 @@ PATIENCE = timedelta(days=30)
 """How long the others wait for the first, which may be reading text or scoring. A process that dies ends it at once."""
 FAILED, WAITED = "clearhead/failed", "clearhead/waited"
 """Names in torchrun's store: the exit code of what failed first; followed by a rank, that it has waited in vain."""
+HANGS = 75
+"""The exit code where a process hangs (EX_TEMPFAIL of sysexits.h: try again).
+
+torchrun kills that process in the end; by this code `launching` knows that nobody else did.
+"""
 GRACE_SECONDS = 3.0
 """How long a process that has lost another one waits for that one's own words."""
 LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "nccl", "gloo", "recvvalue", "store")
@@ -46,6 +51,12 @@ class EndedElsewhere(RunError):
     def __init__(self, exit_code: int) -> None:
         super().__init__("another process of this training has failed")
         self.exit_code = exit_code
+
+
+class ProcessHangs(RunError):
+    """A process of a training does not answer, and the others have waited for it long enough."""
+
+    exit_code = HANGS
 
 
 @final
@@ -165,7 +176,7 @@ class Processes:
                 code = self.await_words()
                 if code is not None or "timed out" not in str(error).lower():  # else nobody has failed: all wait
                     return EndedElsewhere(code or 1)
-                error = RunError(self.explain_waiting())
+                error = ProcessHangs(self.explain_waiting())
             first = self.claim(getattr(error, "exit_code", 1))
         except (RuntimeError, OSError):  # the store is gone with torchrun
             return EndedElsewhere(1)
