@@ -3,7 +3,6 @@
 Names are imported when they are first used: torch takes a second or two, and `clearhead --help` needs none of it.
 """
 
-import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -107,19 +106,13 @@ CONTENTS = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name where it is first asked for."""
-    home = SUBMODULES.get(name) or next((module for module, names in CONTENTS.items() if name in names), None)
-    if home is None:
-        raise AttributeError(f"module 'clearhead' has no attribute {name!r}")
-    # What an import makes stays. To look for garbage in it again and again, in torch's objects too, takes a tenth of a
-    # second and more.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        module = importlib.import_module(home)
-    finally:
-        if collects:
-            gc.enable()
-    value = module if name in SUBMODULES else getattr(module, name)
+    if name in SUBMODULES:
+        value = importlib.import_module(SUBMODULES[name])
+    else:
+        home = next((module for module, names in CONTENTS.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module 'clearhead' has no attribute {name!r}")
+        value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

@@ -1,16 +1,12 @@
 """The public names: all there, from where the package says, and none imported before it is used."""
 
 import ast
-import gc
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import clearhead as ch
 from clearhead import CONTENTS, SUBMODULES
-from clearhead.attention.attend import attend
 
 
 def test_every_public_name_is_there():
@@ -35,21 +31,6 @@ def test_a_type_checker_sees_the_same_names_from_the_same_modules():
 
 def test_a_name_that_is_none_is_an_attribute_error():
     assert not hasattr(ch, "transformer")
-
-
-def test_garbage_is_collected_after_an_import_as_before_it(monkeypatch):
-    monkeypatch.delitem(vars(ch), "attend", raising=False)  # where it was asked for before
-    for collects in (True, False):
-        (gc.enable if collects else gc.disable)()
-        try:
-            assert ch.attend is attend
-            vars(ch).pop("attend")
-            monkeypatch.setitem(CONTENTS, "clearhead.nowhere", ("nothing",))
-            with pytest.raises(ModuleNotFoundError):
-                ch.nothing  # noqa: B018
-            assert gc.isenabled() == collects
-        finally:
-            gc.enable()
 
 
 def test_the_help_imports_no_torch():
