@@ -25,7 +25,14 @@ TOGETHER = "tests/browser/"
 STRANGERS = ("tests/docs/test_pages.py::", "stranger")
 """Pages whose commands are forks of one process: it takes seconds to start, so one worker has them all."""
 
-FEW_AND_LONG = ("tests/plain/", "tests/docs/", "tests/test_system.py")
+FEW_AND_LONG = (
+    *("tests/plain/", "tests/docs/", "tests/site/", "tests/packaging/", "tests/test_system.py"),
+    *(
+        "tests/training/test_together.py",
+        "tests/experiments/test_comparing.py",
+        "tests/interop/test_hostile_sources.py",
+    ),
+)
 """Files that take long, though few of their tests are slow."""
 
 
