@@ -42,6 +42,17 @@ class Likeliest(OnDevice):
         self.tokens: list[list[int]] = [[] for _ in range(count)]
         self.log_probs: list[list[float]] = [[] for _ in range(count)]
 
+    def restart(self) -> None:
+        """Begin again in the same memory, by work that can be recorded."""
+        self.length.fill_(1)
+        self.notes.at.zero_()
+
+    def forget(self) -> None:
+        """Forget the tokens that were read."""
+        count = len(self.tokens)
+        self.sequences = list(range(count))
+        self.tokens, self.log_probs = [[] for _ in range(count)], [[] for _ in range(count)]
+
     def choose(self, log_probs: Float[Tensor, "row vocabulary"]) -> tuple[None, Int[Tensor, "row 1"]]:
         value, token = self.rules.forbid(log_probs, self.length).max(-1)
         self.notes.write(value, token)
