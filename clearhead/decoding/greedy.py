@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clearhead.decoding import greedy_gpu
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.recorded import Notes, OnDevice
 from clearhead.decoding.rules import FORBIDDEN, FixedRules, Rules
@@ -36,6 +37,7 @@ class Likeliest(OnDevice):
     def __init__(self, log_probs: Float[Tensor, "row vocabulary"], rules: Rules) -> None:
         count, device = len(log_probs), log_probs.device
         self.kind, self.end, self.rules = repr(rules), frozenset(rules.end), FixedRules(rules, device)
+        self.by_kernel = greedy_gpu.serves(rules, device)
         self.length = torch.ones(1, dtype=torch.long, device=device)
         self.notes = Notes(log_probs[:, 0], torch.zeros(count, dtype=torch.long, device=device))
         self.sequences = list(range(count))
@@ -54,10 +56,17 @@ class Likeliest(OnDevice):
         self.tokens, self.log_probs = [[] for _ in range(count)], [[] for _ in range(count)]
 
     def choose(self, log_probs: Float[Tensor, "row vocabulary"]) -> tuple[None, Int[Tensor, "row 1"]]:
-        value, token = self.rules.forbid(log_probs, self.length).max(-1)
+        return None, self.note(*self.rules.forbid(log_probs, self.length).max(-1))
+
+    def choose_by_logits(self, logits: Float[Tensor, "row vocabulary"]) -> tuple[Tensor | None, Tensor]:
+        if self.by_kernel:
+            return None, self.note(*greedy_gpu.likeliest(logits))
+        return super().choose_by_logits(logits)
+
+    def note(self, value: Float[Tensor, "row"], token: Int[Tensor, "row"]) -> Int[Tensor, "row 1"]:
         self.notes.write(value, token)
         self.length += 1
-        return None, token.unsqueeze(1)
+        return token.unsqueeze(1)
 
     def read(self) -> list[int]:
         """Take over the tokens of every row up to the first that ends it; return the rows that go on."""

@@ -112,6 +112,11 @@ class OnDevice(ABC):
     kind: Hashable
     """Distinguishes different work on tensors of the same shape."""
 
+    def choose_by_logits(self, logits: Logits) -> tuple[Tensor | None, Tensor]:
+        """Return what `choose` does of the log-probabilities of these logits."""
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        return self.choose(torch.log_softmax(logits, -1, dtype=wide))
+
     @abstractmethod
     def choose(self, log_probs: Logits) -> tuple[Tensor | None, Tensor]:
         """Return the beam that each beam continues (None: itself) and its token, `(sentence, beam)`; note both."""
@@ -172,8 +177,7 @@ class RecordedSearch:
     def work(self) -> None:
         self.clock.begin_step()
         logits = self.compute(self.tokens)
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        origins, chosen = self.search.choose(torch.log_softmax(logits, -1, dtype=wide))
+        origins, chosen = self.search.choose_by_logits(logits)
         self.tokens.copy_(chosen.reshape(-1, 1))
         self.clock.end_step(origins)
 
