@@ -72,22 +72,20 @@ def generate(
     request = check_request(model, inputs, prefix, rules, candidates)
     if not request.inputs:
         return []
-    simple = isinstance(method, Greedy) and not rules.look_back and not candidates
+    on_device = isinstance(method, Greedy | Beam) and not (rules.look_back or candidates) and pays(rules.max_new - 1)
     # Several sentences have steps that are large enough for all threads, on a busy machine too.
     device, alone = request.decoder.embedding.table.device, len(request.inputs) == 1
-    again = simple and alone and records(device) and isinstance(request.model, EncoderDecoder)
-    if again and (found := translate_again(request.model, request.inputs[0], request.prompts[0], rules)):
-        return [[found]]
+    again = alone and on_device and records(device) and isinstance(request.model, EncoderDecoder)
+    if again and (found := translate_again(request, method, rules)) is not None:
+        return [found]
     with fewer_threads_if_busy(device) if alone else contextlib.nullcontext(), eval_mode(model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
+        if again and session.can_record() and (found := translate_once(request, session, method, rules)) is not None:
+            return [found]
         if isinstance(method, Beam):
             return beam_search(session, request.prompts, method, rules, candidates)
-        if simple and pays(rules.max_new - 1) and session.can_record():
-            if again and (
-                found := translate_once(request.model, session, request.inputs[0], request.prompts[0], rules)
-            ):
-                return [[found]]
-            return [[found] for found in greedy_search(session, rules)]
+        if on_device and session.can_record():
+            return greedy_search(session, rules)
         return collect(decode_on(session, request.prompts, method, rules, candidates), len(request.inputs))
 
 

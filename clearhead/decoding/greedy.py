@@ -12,10 +12,10 @@ from clearhead.decoding.recorded import Notes, OnDevice
 from clearhead.decoding.rules import FORBIDDEN, FixedRules, Rules
 from clearhead.decoding.session import Session
 
-__all__ = ["greedy_search"]
+__all__ = ["Likeliest", "greedy_search"]
 
 
-def greedy_search(session: Session, rules: Rules) -> list[Hypothesis]:
+def greedy_search(session: Session, rules: Rules) -> list[list[Hypothesis]]:
     """Return the likeliest token after the likeliest, of every row, until each has ended.
 
     For a session that can be recorded, and rules that do not look back. Rows that have ended are computed on until half
@@ -25,7 +25,7 @@ def greedy_search(session: Session, rules: Rules) -> list[Hypothesis]:
     search = Likeliest(log_probs, rules)
     _, first = search.choose(log_probs)
     session.record_search(search, first).run(rules.max_new - 1)
-    return search.hypotheses()
+    return search.found()
 
 
 @final
@@ -45,12 +45,10 @@ class Likeliest(OnDevice):
         self.log_probs: list[list[float]] = [[] for _ in range(count)]
 
     def restart(self) -> None:
-        """Begin again in the same memory, by work that can be recorded."""
         self.length.fill_(1)
         self.notes.at.zero_()
 
     def forget(self) -> None:
-        """Forget the tokens that were read."""
         count = len(self.tokens)
         self.sequences = list(range(count))
         self.tokens, self.log_probs = [[] for _ in range(count)], [[] for _ in range(count)]
@@ -90,13 +88,15 @@ class Likeliest(OnDevice):
         self.notes.select(sentences)
         self.sequences = [self.sequences[row] for row in sentences.tolist()]
 
-    def hypotheses(self) -> list[Hypothesis]:
+    def found(self) -> list[list[Hypothesis]]:
         return [
-            Hypothesis(
-                tokens=tuple(ids),
-                log_probs=tuple(values),
-                score=sum(values, 0.0),
-                ended=bool(ids) and ids[-1] in self.end,
-            )
+            [
+                Hypothesis(
+                    tokens=tuple(ids),
+                    log_probs=tuple(values),
+                    score=sum(values, 0.0),
+                    ended=bool(ids) and ids[-1] in self.end,
+                )
+            ]
             for ids, values in zip(self.tokens, self.log_probs, strict=True)
         ]

@@ -1,4 +1,4 @@
-"""One sentence after another on a GPU: a greedy translation that is recorded once, and kept for the next as long.
+"""One sentence after another on a GPU: a translation that is recorded once, and kept for the next as long.
 
 To open a session and to record a step takes as long as forty tokens of a base model. So the second sentence of a length
 is translated in recorded work that stays: the encoder with the keys and values for cross-attention, and the step. The
@@ -20,9 +20,14 @@ from torch import Tensor, nn
 
 from clearhead.attention.modes import autocast_enabled
 from clearhead.decoding import recorded
+from clearhead.decoding.beam import BeamOnDevice
+from clearhead.decoding.beam_state import Beam, BeamState
 from clearhead.decoding.greedy import Likeliest
 from clearhead.decoding.hypotheses import Hypothesis
+from clearhead.decoding.recorded import OnDevice
+from clearhead.decoding.request import Request
 from clearhead.decoding.rules import Rules
+from clearhead.decoding.sampling import Greedy
 from clearhead.decoding.session import Session
 from clearhead.model.fast_step import is_observed
 from clearhead.model.transformers import EncoderDecoder
@@ -30,8 +35,9 @@ from clearhead.registry import is_built_in
 
 __all__ = ["translate_again", "translate_once"]
 
+Method = Greedy | Beam
 MOST_LENGTHS = 32
-"""Translations kept for a model: one for each length of a source, and of an output at most."""
+"""Translations kept for a model: one for each length of a source, method and rules."""
 MOST_COLUMNS = 512
 """Tokens that an output may have: memory for all of them is there from the start."""
 
@@ -76,24 +82,23 @@ class Snapshot:
 
 @final
 class Translation:
-    """Greedy translation of one source of fixed length, in memory of its own.
+    """Translation of one source of fixed length, greedy or by beams, in memory of its own.
 
     It may not hold the model, only parts of it: `KEPT` would keep a model that nobody else holds.
     """
 
-    def __init__(self, model: EncoderDecoder, session: Session, n_source: int, rules: Rules) -> None:
-        device, caches = session.device, session.caches
-        self.max_new = rules.max_new
+    def __init__(self, model: EncoderDecoder, session: Session, n_source: int, method: Method, rules: Rules) -> None:
+        device = session.device
+        self.max_new, self.search = rules.max_new, make_search(session, method, rules)
         self.source = torch.zeros(1, n_source, dtype=torch.long, device=device)
-        self.first = torch.zeros(1, 1, dtype=torch.long, device=device)
-        self.search = search = Likeliest(session.kept.of(session.logits), rules)
-        caches.fix(1, recorded.find_columns(rules.max_new))
-        steps = session.record_search(search, self.first)
+        self.first = torch.zeros(1, self.search.beams, dtype=torch.long, device=device)
+        session.caches.fix(self.search.beams, recorded.find_columns(rules.max_new))
+        steps = session.record_search(self.search, self.first)
 
         def begin() -> None:
             session.caches.refill(model.decoder.stack, model.encoder(self.source))
-            search.restart()
-            steps.tokens.copy_(self.first)
+            self.search.restart()
+            steps.tokens.copy_(self.first.view_as(steps.tokens))
 
         begin()  # what is recorded must have run before
         steps.work()
@@ -101,9 +106,9 @@ class Translation:
         self.step: Callable[[], None] = recorded.record(steps.work)
         self.held = steps  # a recording does not hold the memory that it reads
 
-    def run(self, source: Sequence[int], prompt: Sequence[int]) -> Hypothesis:
+    def run(self, source: Sequence[int], prompt: Sequence[int]) -> list[Hypothesis]:
         self.source.copy_(torch.tensor([source]))
-        self.first.copy_(torch.tensor([prompt]))
+        self.first.fill_(prompt[0])
         self.begin()
         self.search.forget()
         for done in range(0, self.max_new, recorded.AT_ONCE):
@@ -111,7 +116,13 @@ class Translation:
                 self.step()
             if not self.search.read():
                 break
-        return self.search.hypotheses()[0]
+        return self.search.found()[0]
+
+
+def make_search(session: Session, method: Method, rules: Rules) -> OnDevice:
+    if isinstance(method, Greedy):
+        return Likeliest(session.kept.of(session.logits), rules)
+    return BeamOnDevice(BeamState(1, method, rules, session.logits.shape[-1], session.device))
 
 
 @final
@@ -127,20 +138,22 @@ class Kept:
 KEPT: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
 
 
-def key_of(source: Sequence[int], prompt: Sequence[int], rules: Rules) -> Hashable | None:
+def key_of(request: Request, method: Method, rules: Rules) -> Hashable | None:
     """Return what a translation is kept by; None for one that is not kept."""
-    fits = len(prompt) == 1 and rules.max_new < MOST_COLUMNS and recorded.pays(rules.max_new)
-    return (len(source), repr(rules)) if fits else None
+    fits = len(request.prompts[0]) == 1 and rules.max_new < MOST_COLUMNS
+    return (len(request.inputs[0]), repr(method), repr(rules)) if fits else None
 
 
 @torch.inference_mode()
-def translate_again(
-    model: EncoderDecoder, source: Sequence[int], prompt: Sequence[int], rules: Rules
-) -> Hypothesis | None:
-    """Return the translation by what was kept; None if nothing was for this length, or the model has changed."""
-    kept, key = KEPT.get(model), key_of(source, prompt, rules)
+def translate_again(request: Request, method: Method, rules: Rules) -> list[Hypothesis] | None:
+    """Return the translation of one sentence by what was kept for its length; None if nothing was.
+
+    Nor is there anything once the model has changed.
+    """
+    model = request.model
+    kept, key = KEPT.get(model), key_of(request, method, rules)
     found = None if kept is None else kept.found.get(key)
-    if kept is None or found is None or autocast_enabled(model.decoder.embedding.table):
+    if kept is None or found is None or autocast_enabled(request.decoder.embedding.table):
         return None
     if not kept.snapshot.holds(model):
         del KEPT[model]
@@ -148,16 +161,15 @@ def translate_again(
     if not kept.busy.acquire(blocking=False):  # another thread is at it, in the same memory
         return None
     try:
-        return found.run(source, prompt)
+        return found.run(request.inputs[0], request.prompts[0])
     finally:
         kept.busy.release()
 
 
-def translate_once(
-    model: EncoderDecoder, session: Session, source: Sequence[int], prompt: Sequence[int], rules: Rules
-) -> Hypothesis | None:
+def translate_once(request: Request, session: Session, method: Method, rules: Rules) -> list[Hypothesis] | None:
     """Keep the translation of a source of this length if there was one as long before, and return it; else None."""
-    key = key_of(source, prompt, rules)
+    model, key = request.model, key_of(request, method, rules)
+    assert isinstance(model, EncoderDecoder)
     if key is None or not is_built_in(model) or any(map(is_observed, model.modules())):
         return None
     kept = KEPT.get(model)
@@ -169,8 +181,8 @@ def translate_once(
         kept.found[key] = None
         return None
     with kept.busy:
-        made = kept.found[key] = Translation(model, session, len(source), rules)
+        made = kept.found[key] = Translation(model, session, len(request.inputs[0]), method, rules)
         kept.found.move_to_end(key)
         while len(kept.found) > MOST_LENGTHS:
             kept.found.popitem(last=False)
-        return made.run(source, prompt)
+        return made.run(request.inputs[0], request.prompts[0])

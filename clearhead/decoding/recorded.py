@@ -17,6 +17,7 @@ from torch import Tensor
 
 from clearhead.cuda_graphs import capture, shared_pool
 from clearhead.decoding.caches import Caches, FromSource
+from clearhead.decoding.hypotheses import Hypothesis
 
 __all__ = ["Notes", "OnDevice", "RecordedSearch", "RecordedStep", "pays", "records"]
 
@@ -120,6 +121,18 @@ class OnDevice(ABC):
     @abstractmethod
     def choose(self, log_probs: Logits) -> tuple[Tensor | None, Tensor]:
         """Return the beam that each beam continues (None: itself) and its token, `(sentence, beam)`; note both."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Begin again in the same memory, by work that can be recorded."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Forget what was read, before a search that begins again."""
+
+    @abstractmethod
+    def found(self) -> list[list[Hypothesis]]:
+        """Return the outputs of every sentence, the best first."""
 
     @abstractmethod
     def read(self) -> list[int]:

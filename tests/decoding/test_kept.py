@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from clearhead.decoding import Greedy, Rules, generate, generating, kept, recorded, session
+from clearhead.decoding import Beam, Greedy, Rules, generate, generating, kept, recorded, session
 from clearhead.model import presets
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -35,15 +35,15 @@ def translator(seed=0, **options):
     return presets.tiny(vocabulary=20, **options).build().eval().double()
 
 
-def translate(model, sentence, rules=RULES, prefix=((1,),)):
-    return generate(model, [sentence], Greedy(), rules=rules, prefix=prefix)[0][0]
+def translate(model, sentence, rules=RULES, prefix=((1,),), method=Greedy()):
+    return generate(model, [sentence], method, rules=rules, prefix=prefix)[0][0]
 
 
-def unrecorded(model, sentence, rules=RULES, prefix=((1,),)):
+def unrecorded(model, sentence, rules=RULES, prefix=((1,),), method=Greedy()):
     with pytest.MonkeyPatch.context() as patch:
         for module in (session, generating):
             patch.setattr(module, "records", lambda device: False)
-        return translate(model, sentence, rules, prefix)
+        return translate(model, sentence, rules, prefix, method)
 
 
 def assert_same(found, wanted):
@@ -52,12 +52,21 @@ def assert_same(found, wanted):
     assert found.ended == wanted.ended
 
 
+METHODS = {
+    "greedy": Greedy(),
+    "beam": Beam(width=4),
+    "another beam": Beam(width=3, length_penalty=0.6, stop="heuristic"),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("end", [(), (1, 2, 3, 4, 5)], ids=["all to the last", "ending"])
-def test_sentences_of_one_length_are_translated_by_what_was_recorded_once(end, records):
-    model, rules = translator(), Rules(max_new=21, end=end)
+def test_sentences_of_one_length_are_translated_by_what_was_recorded_once(end, name, records):
+    model, rules, method = translator(), Rules(max_new=21, end=end), METHODS[name]
     counts = []
     for sentence in [*SENTENCES, *SENTENCES[::-1]]:
-        assert_same(translate(model, sentence, rules), unrecorded(model, sentence, rules))
+        found = translate(model, sentence, rules, method=method)
+        assert_same(found, unrecorded(model, sentence, rules, method=method))
         counts.append(len(records))
     assert counts[-1] == counts[1] > counts[0], "the third sentence was recorded again"
 
@@ -190,12 +199,15 @@ def test_two_threads_may_translate_at_once(records):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_gpu_keeps_what_it_has_recorded(dtype):
-    model = translator().to(dtype).cuda()
+def test_a_gpu_keeps_what_it_has_recorded(dtype, name):
+    model, method = translator().to(dtype).cuda(), METHODS[name]
+    translate(model, [4] * 9, method=method)  # no table of positions has to grow from here on
     for rules in (Rules(max_new=90), Rules(max_new=40, end=(1, 2, 3))):
         for sentence in [*SENTENCES, [4, 5], *SENTENCES[::-1], [7, 8], [9, 2], [3, 4]]:
-            found, wanted = translate(model, sentence, rules), unrecorded(model, sentence, rules)
+            found = translate(model, sentence, rules, method=method)
+            wanted = unrecorded(model, sentence, rules, method=method)
             if dtype == torch.float64:
                 assert found.tokens == wanted.tokens
             assert found.log_probs[0] == pytest.approx(wanted.log_probs[0], abs=1e-9 if dtype == torch.float64 else 0.1)
