@@ -72,16 +72,19 @@ def generate(
     request = check_request(model, inputs, prefix, rules, candidates)
     if not request.inputs:
         return []
-    on_device = isinstance(method, Greedy | Beam) and not (rules.look_back or candidates) and pays(rules.max_new - 1)
+    simple = not (rules.look_back or candidates) and pays(rules.max_new - 1)
+    on_device = method if simple and isinstance(method, Greedy | Beam) else None
     # Several sentences have steps that are large enough for all threads, on a busy machine too.
     device, alone = request.decoder.embedding.table.device, len(request.inputs) == 1
-    again = alone and on_device and records(device) and isinstance(request.model, EncoderDecoder)
-    if again and (found := translate_again(request, method, rules)) is not None:
+    search = on_device if alone and records(device) and isinstance(request.model, EncoderDecoder) else None
+    if search is not None and (found := translate_again(request, search, rules)) is not None:
         return [found]
     with fewer_threads_if_busy(device) if alone else contextlib.nullcontext(), eval_mode(model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
-        if again and session.can_record() and (found := translate_once(request, session, method, rules)) is not None:
-            return [found]
+        if search is not None and session.can_record():
+            found = translate_once(request, session, search, rules)
+            if found is not None:
+                return [found]
         if isinstance(method, Beam):
             return beam_search(session, request.prompts, method, rules, candidates)
         if on_device and session.can_record():

@@ -21,7 +21,7 @@ def likeliest(logits, values, tokens, stride, VOCABULARY: tl.constexpr, BLOCK: t
     logarithm of their sum. It is in float64 for logits in float64. Where a logit is NaN or inf, all log-probabilities
     are NaN, and the first token is taken.
     """
-    wide: tl.constexpr = tl.float64 if logits.dtype.element_ty == tl.float64 else tl.float32
+    wide: tl.constexpr = tl.float64 if logits.dtype.element_ty == tl.float64 else tl.float32  # pyright: ignore[reportAssignmentType]
     row = logits + tl.program_id(0).to(tl.int64) * stride
     columns = tl.arange(0, BLOCK)
     best = tl.full((BLOCK,), float("-inf"), wide)

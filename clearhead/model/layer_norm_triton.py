@@ -61,7 +61,7 @@ def layer_norm_backward(
 @jit
 def add_layer_norm(x, y, gamma, beta, out, EPSILON: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
     """Write the norm of x + y, one program for each row; the sum is rounded as a tensor of its own would be."""
-    wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
+    wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32  # pyright: ignore[reportAssignmentType]
     columns = tl.arange(0, COLUMNS)
     inside = columns < WIDTH
     places = tl.program_id(0).to(tl.int64) * WIDTH + columns
