@@ -5,12 +5,28 @@ transform of `torch.func` (vmap, grad, jacrev) and on fake or meta tensors there
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["autocast_enabled", "can_read", "has_numbers", "outside_modes", "under_torch_func"]
+__all__ = [
+    "BLOCK_DROPOUT",
+    "BlockDropout",
+    "autocast_enabled",
+    "can_read",
+    "has_numbers",
+    "outside_modes",
+    "under_torch_func",
+]
+
+BlockDropout = Callable[[Tensor, slice, int], Tensor]
+"""Function that drops of the weights `(batch, head, query, key)` of a block of queries, of so many in all: the same
+whenever it is called.
+"""
+BLOCK_DROPOUT: ContextVar[Callable[[float], BlockDropout] | None] = ContextVar("block dropout", default=None)
+"""Makes the dropout, by a share, of a call whose blocks are computed twice; None where torch's generator draws it."""
 
 PLAIN = (Tensor, nn.Parameter)
 """A subclass may be a FakeTensor, which has a shape and no numbers."""

@@ -26,13 +26,19 @@ if TYPE_CHECKING:  # a build of torch without distributed training has neither
     from torch.distributed import ProcessGroup
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["EndedElsewhere", "Processes", "current_processes", "is_launched", "joined", "new_gloo_group"]
+__all__ = ["HANGS", "EndedElsewhere", "Processes", "current_processes", "is_launched", "joined", "new_gloo_group"]
 
 STEP_TIMEOUT = timedelta(minutes=10)
 """How long a collective of a training step may take: a process that hangs ends the job after it."""
 PATIENCE = timedelta(days=30)
 """How long the others wait for the first, which may be reading text or scoring. A process that dies ends it at once."""
-FAILED = "clearhead/failed"
+FAILED, WAITED = "clearhead/failed", "clearhead/waited"
+"""Names in torchrun's store: the exit code of what failed first; followed by a rank, that it has waited in vain."""
+HANGS = 75
+"""The exit code where a process hangs (EX_TEMPFAIL of sysexits.h: try again).
+
+torchrun kills that process in the end; by this code `launching` knows that nobody else did.
+"""
 GRACE_SECONDS = 3.0
 """How long a process that has lost another one waits for that one's own words."""
 LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "nccl", "gloo", "recvvalue", "store")
@@ -45,6 +51,12 @@ class EndedElsewhere(RunError):
     def __init__(self, exit_code: int) -> None:
         super().__init__("another process of this training has failed")
         self.exit_code = exit_code
+
+
+class ProcessHangs(RunError):
+    """A process of a training does not answer, and the others have waited for it long enough."""
+
+    exit_code = HANGS
 
 
 @final
@@ -89,11 +101,11 @@ class Processes:
         return json.loads(bytes(text.tolist()))
 
     def highest(self, *numbers: float) -> list[float]:
-        """Return the highest of each number over all processes."""
+        """Return the highest of each number over all processes, which wait for each other no longer than in a step."""
         if self.control is None:
             return list(numbers)
         found = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.control)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
         return found.tolist()
 
     def moment(self, asked: int) -> tuple[float, int]:
@@ -107,7 +119,8 @@ class Processes:
         return clock, int(signal)
 
     def wait(self) -> None:
-        """Wait until every process is here."""
+        """Wait until every process is here: for the first as long as it takes, then for the others as in a step."""
+        self.send(None)
         self.highest(0.0)
 
     def add_up(self, tensor: Tensor) -> None:
@@ -156,19 +169,29 @@ class Processes:
             return error
         if self.is_orphan:  # the store is gone with torchrun, and asking it prints a page of C++
             return error if self.is_first and isinstance(error, ClearheadError) else EndedElsewhere(1)
+        assert self.store is not None
         try:
             if not isinstance(error, ClearheadError) and is_about_others(error):
+                self.store.set(f"{WAITED}/{self.rank}", "")
                 code = self.await_words()
                 if code is not None or "timed out" not in str(error).lower():  # else nobody has failed: all wait
                     return EndedElsewhere(code or 1)
-                error = RunError(
-                    f"the processes have waited for each other for {STEP_TIMEOUT.seconds // 60} minutes in a step: one "
-                    "of them hangs, or its machine cannot be reached. The run folder is whole; go on with --resume"
-                )
+                error = ProcessHangs(self.explain_waiting())
             first = self.claim(getattr(error, "exit_code", 1))
         except (RuntimeError, OSError):  # the store is gone with torchrun
             return EndedElsewhere(1)
         return error if first else EndedElsewhere(getattr(error, "exit_code", 1))
+
+    def explain_waiting(self) -> str:
+        """Return what to say where processes have waited in vain, and who did not even do that."""
+        assert self.store is not None
+        minutes = STEP_TIMEOUT.total_seconds() / 60
+        silent = [rank for rank in range(self.count) if not self.store.check([f"{WAITED}/{rank}"])]
+        who = f"process {' and '.join(map(str, silent))} of {self.count}" if silent else "one of them"
+        return (
+            f"the processes have waited for each other for {minutes:g} minutes in a step: {who} hangs, or its machine "
+            "cannot be reached. The run folder is whole; go on with --resume"
+        )
 
     def await_words(self) -> int | None:
         """Wait a little for the failed process to say why, and return its exit code; None where none has spoken: one

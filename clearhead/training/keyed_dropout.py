@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from clearhead.attention.modes import BLOCK_DROPOUT, BlockDropout
 from clearhead.errors import OptionError
 
 __all__ = ["ROW_KEYS", "KeyedDropout", "draw_row_keys", "keep_mask"]
@@ -44,8 +45,11 @@ def mix64(x: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
     return x ^ (x >> 31 & (1 << 33) - 1)
 
 
-def keep_mask(keys: Int[Tensor, "row"], site: int, places: int, share: float) -> Bool[Tensor, "row place"]:
-    """Return which of the places of every row are kept, all but about a `share` of them.
+def keep_mask(
+    keys: Int[Tensor, "row"], site: int, places: int | Int[Tensor, "place"], share: float
+) -> Bool[Tensor, "row place"]:
+    """Return which of the places of every row are kept, all but about a `share` of them. `places` are the first so
+    many, or the numbers (int32) of some.
 
     >>> keys = torch.tensor([5, 6])
     >>> mask = keep_mask(keys, 0, 100_000, 0.25)
@@ -59,7 +63,9 @@ def keep_mask(keys: Int[Tensor, "row"], site: int, places: int, share: float) ->
     # From here on there are as many numbers as in the tensor: 32 bits, in place. The second half of the key goes in
     # between, so that no row has the mask of another in another order. The mixer's last shift would change low bits
     # alone, and the comparison goes by the high ones.
-    hashed = torch.arange(places, dtype=torch.int32, device=keys.device).mul_(GOLDEN - (1 << 32)) ^ low.unsqueeze(1)
+    if isinstance(places, int):
+        places = torch.arange(places, dtype=torch.int32, device=keys.device)
+    hashed = places * (GOLDEN - (1 << 32)) ^ low.unsqueeze(1)
     hashed.bitwise_xor_((hashed >> 16).bitwise_and_(0xFFFF)).mul_(LOWBIAS[0]).bitwise_xor_(high.unsqueeze(1))
     hashed.bitwise_xor_((hashed >> 15).bitwise_and_(0x1FFFF)).mul_(LOWBIAS[1])
     return hashed >= round((share - 0.5) * (1 << 32))
@@ -69,13 +75,22 @@ def keep_mask(keys: Int[Tensor, "row"], site: int, places: int, share: float) ->
 class KeyedDropout(TorchFunctionMode):
     """Within it, torch's dropout and the dropout of its attention take their masks from the keys of the rows.
 
-    The first axis of what is dropped must be the rows of the batch. OptionError where it is another, or where what is
-    dropped is computed again in the backward pass, which runs outside of this mode.
+    The first axis of what is dropped must be the rows of the batch. OptionError where it is another, or where a
+    function with a backward pass of its own drops: it may compute again there, outside of this mode. Attention that is
+    computed block by block is given masks for both times.
     """
 
     def __init__(self, keys: Int[Tensor, "row"]) -> None:
         super().__init__()
         self.keys, self.sites = keys, 0
+
+    def __enter__(self) -> "KeyedDropout":
+        self.before = BLOCK_DROPOUT.set(self.drop_blocks)
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        BLOCK_DROPOUT.reset(self.before)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -99,16 +114,32 @@ class KeyedDropout(TorchFunctionMode):
         """Return a tensor with a share of `p` of its numbers set to 0, and the others made larger for it."""
         if not train or p == 0:
             return input
-        if input.shape[0] != len(self.keys):
-            raise OptionError(
-                f"keyed_dropout: the first axis of what is dropped must be the {len(self.keys)} rows of the batch; "
-                f"came {tuple(input.shape)}. Train with --no-keyed-dropout"
-            )
+        check_rows(input, self.keys)
         if not torch.is_grad_enabled():  # as in the forward pass of a function that has a backward pass of its own
             raise OptionError(RECOMPUTED)
         mask = keep_mask(self.keys, self.sites, math.prod(input.shape[1:]), p)
         self.sites += 1
-        return input * mask.view(input.shape).to(input.dtype).mul_(1 / (1 - p))
+        return input * scaled(mask, input, p)
+
+    def drop_blocks(self, p: float) -> BlockDropout:
+        """Take the next site, and return what drops of the weights of attention there, a block of queries at a time.
+
+        A block has the part of the mask that it has in the whole, so the size of blocks has no say.
+        """
+        keys, site = self.keys, self.sites
+        self.sites += 1
+
+        def drop(weight: Tensor, block: slice, n_query: int) -> Tensor:
+            check_rows(weight, keys)
+            n_heads, n_key = weight.shape[1], weight.shape[3]
+            heads, queries, own = (
+                torch.arange(*ends, dtype=torch.int32, device=keys.device)
+                for ends in ((0, n_heads), (block.start, block.stop), (0, n_key))
+            )
+            places = (heads.view(-1, 1, 1) * n_query + queries.view(-1, 1)) * n_key + own
+            return weight * scaled(keep_mask(keys, site, places.flatten(), p), weight, p)
+
+        return drop
 
     def attend(
         self,
@@ -135,9 +166,23 @@ class KeyedDropout(TorchFunctionMode):
         return self.drop(scores.softmax(-1), dropout_p, True) @ value
 
 
+def check_rows(input: Tensor, keys: Int[Tensor, "row"]) -> None:
+    """Raise OptionError where the first axis of what is dropped is not the rows of the batch."""
+    if input.shape[0] != len(keys):
+        raise OptionError(
+            f"keyed_dropout: the first axis of what is dropped must be the {len(keys)} rows of the batch; "
+            f"came {tuple(input.shape)}. Train with --no-keyed-dropout"
+        )
+
+
+def scaled(mask: Bool[Tensor, "row place"], input: Tensor, p: float) -> Tensor:
+    """Return what a tensor is multiplied by: 0, or as much as makes up for what is dropped."""
+    return mask.view(input.shape).to(input.dtype).mul_(1 / (1 - p))
+
+
 RECOMPUTED = (
-    "keyed_dropout: attention with dropout that is computed block by block, and again in the backward pass, has no "
-    "keyed masks; take --attention softmax or no dropout in attention, or train with --no-keyed-dropout"
+    "keyed_dropout: dropout inside of an autograd function, whose backward pass may compute it again, has no keyed "
+    "masks; drop outside of it, or train with --no-keyed-dropout"
 )
 ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """The arguments of torch's attention that may be given without their names."""

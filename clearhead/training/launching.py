@@ -73,8 +73,10 @@ def explain_failure(codes: Mapping[int, int], run: str) -> RunError:
     >>> str(explain_failure({1: -9, 0: 1}, "runs/x")).partition(";")[0]
     'runs/x: process 1 was killed (SIGKILL), and the others were ended'
     """
+    from clearhead.training.distributed import HANGS
+
     killed = {rank: -code for rank, code in codes.items() if code < 0 and -code != ENDING}
-    if killed:
+    if killed and HANGS not in codes.values():
         rank, number = next(iter(killed.items()))
         return ProcessKilled(
             f"{run}: process {rank} was killed ({signal.Signals(number).name}), and the others were ended; the run "

@@ -81,6 +81,7 @@ class WholeSaver(Saver):
         if self.processes.is_first:
             self.checkpoints.save(step, model, training, state)
             self.finished = Saved(step, state)
+        self.processes.wait()  # for a disk that is slow; elsewhere they wait for each other no longer than in a step
 
 
 @final

@@ -54,9 +54,13 @@ def test_processes_that_all_wait_for_each_other_say_so_once(monkeypatch):
     monkeypatch.setattr("clearhead.training.distributed.GRACE_SECONDS", 0.1)
     first, second = two(dist.HashStore())
     waited = RuntimeError("[gloo] Timed out waiting 600000ms for recv operation to complete")
-    with pytest.raises(RunError, match=r"waited for each other for 10 minutes.*go on with --resume"):
+    with pytest.raises(RunError, match=r"waited for each other for 10 minutes.*: process 1 of 2 hangs.*--resume"):
         raise first.one_error(waited)
     assert isinstance(second.one_error(waited), EndedElsewhere)
+    first, second = two(dist.HashStore())
+    second.store.set("clearhead/waited/1", "")
+    with pytest.raises(RunError, match="one of them hangs, or its machine cannot be reached"):
+        raise first.one_error(waited)
     killed = RuntimeError("[gloo] Connection closed by peer")
     assert isinstance(two(dist.HashStore())[0].one_error(killed), EndedElsewhere)
 

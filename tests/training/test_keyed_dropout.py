@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clearhead.attention import similarity
+from clearhead.attention import similarity, weighting
 from clearhead.errors import OptionError
 from clearhead.training import distributed, machine
 from clearhead.training.distributed import Processes
@@ -114,16 +114,46 @@ def test_what_has_no_keyed_masks_is_refused(tmp_path):
             machine.resolve_machine(replace(Machine(device="cpu", keyed_dropout=True), **{option: True}))
 
 
-def test_dropout_that_is_drawn_again_in_the_backward_pass_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("clearhead.attention.kernels.blockwise.BLOCK_NUMBERS", 200)
-    recipe = recipe_for(small_runs.stretch, tmp_path, dropout=0.0, machine=Machine(device="cpu", keyed_dropout=True))
-    block = recipe.model.blocks[0]
-    attention = replace(block.attention, dropout=0.5, similarity=similarity.Additive())
-    model = replace(recipe.model, blocks=(replace(block, attention=attention),))
-    work = work_on(replace(recipe, model=model), tmp_path)
-    state = TrainState(work.spec.build().train(), work.task, recipe.optimizer, recipe.machine)
-    with pytest.raises(OptionError, match="keyed_dropout: attention with dropout that is computed block by block"):
-        state.backward(next(Stream(work, filled=False).batches(0)), torch.tensor(1.0))
+@pytest.mark.parametrize("attention", [{"similarity": similarity.Additive()}, {"weighting": weighting.Sparsemax()}])
+def test_attention_block_by_block_has_the_masks_of_the_whole(attention, tmp_path, monkeypatch):
+    """Blocks are computed again in the backward pass, and their size follows from the rows of a process."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        recipe = recipe_for(small_runs.stretch, tmp_path, dropout=0.0, machine=Machine(device="cpu", threads=1))
+        recipe = replace(recipe, machine=replace(recipe.machine, keyed_dropout=True))
+        block = recipe.model.blocks[0]
+        block = replace(block, attention=replace(block.attention, dropout=0.5, **attention))
+        work = work_on(replace(recipe, model=replace(recipe.model, blocks=(block, block))), tmp_path)
+        batch = next(Stream(work, filled=False).batches(0))
+        whole = gradients_of(work, batch, 1, 0.0)
+        blocks = []
+        monkeypatch.setattr("clearhead.attention.kernels.blockwise.BLOCK_NUMBERS", 2000)
+        monkeypatch.setattr(KeyedDropout, "drop_blocks", counting(KeyedDropout.drop_blocks, blocks))
+        for parts in (1, 3):
+            found = gradients_of(work, batch, parts, 0.0)
+            torch.testing.assert_close(found, whole, rtol=0, atol=1e-12 * float(whole.abs().max()))
+        assert len(blocks) >= 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def counting(function, calls):
+    def counted(*args):
+        calls.append(args)
+        return function(*args)
+
+    return counted
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return F.dropout(x, 0.5)
+
+
+def test_dropout_that_may_be_drawn_again_in_a_backward_pass_is_refused():
+    with KeyedDropout(keys_of(3)), pytest.raises(OptionError, match="keyed_dropout: dropout inside of an autograd"):
+        Twice.apply(torch.ones(3, 4, requires_grad=True))
 
 
 def test_several_processes_have_keyed_masks_unless_they_cannot(monkeypatch):

@@ -13,7 +13,7 @@ def test_a_killed_process_is_told_and_how_to_go_on():
         raise explain_failure({0: -signal.SIGTERM, 1: -signal.SIGKILL}, "runs/x")
 
 
-@pytest.mark.parametrize(("codes", "code"), [({0: 2, 1: -15}, 2), ({1: 1}, 1), ({0: -15}, 1)])
+@pytest.mark.parametrize(("codes", "code"), [({0: 2, 1: -15}, 2), ({1: 1}, 1), ({0: -15}, 1), ({0: 75, 1: -9}, 75)])
 def test_a_failed_process_has_spoken_and_only_its_code_is_kept(codes, code):
     found = explain_failure(codes, "runs/x")
     assert isinstance(found, ProcessFailed)

@@ -1,6 +1,10 @@
 """Several processes take the steps of one: DDP and FSDP2, for every task and option, in float64 and in float32."""
 
+import os
 import shutil
+import signal
+import subprocess
+import time
 
 import pytest
 import torch
@@ -9,6 +13,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
 from tests.training import small_runs
 from tests.training.together import (
+    command_of,
     gradients,
     in_both_ways,
     launch,
@@ -16,6 +21,7 @@ from tests.training.together import (
     relative,
     tensors,
     train_all,
+    workers_of,
     worst,
 )
 from tests.training.together_recipes import OPTIONS, SOURCE, TASKS
@@ -138,6 +144,22 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
             found = worst(losses(home / run), losses(one / name_of(run)))
             print(f"2 -> {count} {run}: losses {found:.1e}")
             assert found < 1e-9
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_hangs_ends_the_job_with_a_message(rank, way, tmp_path):
+    """It is stopped (SIGSTOP), so it neither answers nor ends; torchrun kills it 30 seconds after the other's end."""
+    run = tmp_path / way / "documents"
+    command = command_of(2, tmp_path, "--runs", f"{way}/documents", "--steps", 100_000, "--timeout", 5)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as job:
+        while job.poll() is None and not (run / "metrics.jsonl").exists():
+            time.sleep(0.1)
+        os.kill(workers_of(job.pid)[rank], signal.SIGSTOP)
+        said = job.communicate(timeout=120)[1]
+    assert job.returncode
+    assert f"for 0.0833333 minutes in a step: process {rank} of 2 hangs" in said
 
 
 def steps_of(run):

@@ -16,13 +16,14 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from clearhead.errors import ClearheadError
-from clearhead.training import checkpoints, loop
+from clearhead.training import checkpoints, distributed, loop
 from clearhead.training.distributed import EndedElsewhere, current_processes, joined
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
@@ -67,7 +68,9 @@ def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float6
         with joined() as processes:
             for named in runs:
                 run, (way, name) = home / named, named.split("/")
-                if RunFolder(run).exists():
+                # The first one decides: another that comes late would find what the first has begun, resume it, and not
+                # take part in what the hook below gathers.
+                if processes.send(RunFolder(run).exists()):
                     resume(run, budget=Budget(steps=steps), log=quiet, watcher=quiet)
                     continue
                 recipe = recipe_of(name, home, way, steps, **options) if processes.is_first else None
@@ -88,12 +91,16 @@ def in_both_ways(names) -> list[str]:
     return [f"{way}/{name}" for way in ways for name in names if name not in OPTIONS or way in OPTIONS[name].ways]
 
 
-def launch(count: int, *args: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run this module in so many processes, by torchrun; 0: in one of its own, without."""
+def command_of(count: int, *args: object) -> list[str]:
+    """Return the command that runs this module in so many processes, by torchrun; 0: in one of its own, without."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(count)] if count else []
-    command = [sys.executable, *launcher, "-m", "tests.training.together", *map(str, args)]
+    return [sys.executable, *launcher, "-m", "tests.training.together", *map(str, args)]
+
+
+def launch(count: int, *args: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command of so many processes to its end."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
+    done = subprocess.run(command_of(count, *args), check=False, capture_output=True, text=True, env=env)
     if check and done.returncode:
         raise AssertionError(done.stderr[-6000:])
     return done
@@ -174,8 +181,7 @@ def kill_again_and_again(home: Path, kills: int, steps: int, seed: int, counts=(
     done = 0
     while done < kills:
         count = draw.choice(counts)
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m"]
-        command += ["tests.training.together", str(home), "--slow", str(run), "--steps", str(steps)]
+        command = command_of(count, home, "--slow", run, "--steps", steps)
         place.unlink(missing_ok=True)
         begun = newest_step(run)
         job = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -226,12 +232,15 @@ def main() -> int:
     parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--timeout", type=float, help="seconds that a process waits for another one in a step")
     parser.add_argument("--slow", type=Path)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--counts", default="1,2,4")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     loop.draw_curves = lambda *_, **__: None  # to draw them takes longer than to train
+    if args.timeout is not None:
+        distributed.STEP_TIMEOUT = timedelta(seconds=args.timeout)
     if args.slow is not None:
         return work_slowly(args.slow, args.home, args.steps)
     if args.kills:

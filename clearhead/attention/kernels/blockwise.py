@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from clearhead.attention import reference
 from clearhead.attention.inputs import AttentionInputs, KernelFacts, Visibility
 from clearhead.attention.kernels.base import Context, Kernel, Refused
-from clearhead.attention.modes import under_torch_func
+from clearhead.attention.modes import BLOCK_DROPOUT, BlockDropout, under_torch_func
 from clearhead.devices import random_state, set_random_state
 
 __all__ = ["Blockwise"]
@@ -51,7 +51,9 @@ class Blockwise(Kernel):
         if torch.compiler.is_compiling():
             made = [checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)]
             return torch.cat(made, 2).to(dtype)
-        return Blocks.apply(call, rows, query, key, call.value, *call.parameters()).to(dtype)
+        made = BLOCK_DROPOUT.get() if call.dropout else None
+        drop = None if made is None else made(call.dropout)
+        return Blocks.apply(call, rows, drop, query, key, call.value, *call.parameters()).to(dtype)
 
 
 class Blocks(torch.autograd.Function):
@@ -62,14 +64,14 @@ class Blocks(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, call: AttentionInputs, rows: int, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, call: AttentionInputs, rows: int, drop: BlockDropout | None, *tensors: Tensor) -> Tensor:
         query, key, value, *_ = tensors
-        ctx.call, ctx.rows = call, rows
-        ctx.random = random_state(query.device) if call.dropout else None
+        ctx.call, ctx.rows, ctx.drop = call, rows, drop
+        ctx.random = random_state(query.device) if call.dropout and drop is None else None
         ctx.save_for_backward(*tensors)
         made = value.new_empty(*query.shape[:3], value.shape[-1])
         for block in blocks_of(call, rows):
-            made[:, :, block] = context(call, (query, key, value), block)
+            made[:, :, block] = context(call, (query, key, value), block, drop)
         return made
 
     @staticmethod
@@ -77,13 +79,13 @@ class Blocks(torch.autograd.Function):
         (grad,) = grads
         inputs = [
             tensor.detach().requires_grad_(wanted) if index < 3 else tensor
-            for index, (tensor, wanted) in enumerate(zip(ctx.saved_tensors, ctx.needs_input_grad[2:], strict=True))
+            for index, (tensor, wanted) in enumerate(zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=True))
         ]
         wanted = [tensor for tensor in inputs if tensor.requires_grad]
         totals = [torch.zeros_like(tensor) for tensor in wanted]
         with restore_random_state(ctx.random, grad.device), torch.enable_grad():
             for block in blocks_of(ctx.call, ctx.rows):
-                made = context(ctx.call, (inputs[0], inputs[1], inputs[2]), block)
+                made = context(ctx.call, (inputs[0], inputs[1], inputs[2]), block, ctx.drop)
                 parts = torch.autograd.grad(made, wanted, grad[:, :, block], allow_unused=True)
                 for total, part in zip(totals, parts, strict=True):
                     if part is not None:
@@ -91,7 +93,7 @@ class Blocks(torch.autograd.Function):
         if torch.is_grad_enabled():  # someone means to differentiate these again
             totals = [Refused.apply(Blockwise.name, total, grad, *ctx.saved_tensors) for total in totals]
         found = iter(totals)
-        return None, None, *(next(found) if tensor.requires_grad else None for tensor in inputs)
+        return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in inputs)
 
 
 def draws_once(call: AttentionInputs) -> bool:
@@ -119,11 +121,15 @@ def blocks_of(call: AttentionInputs, rows: int) -> list[slice]:
     return [slice(start, min(start + rows, call.n_query)) for start in range(0, call.n_query, rows)]
 
 
-def context(call: AttentionInputs, tensors: tuple[Tensor, Tensor, Tensor], block: slice) -> Context:
-    """Return the context of a block of rows, from prepared queries and keys."""
+def context(
+    call: AttentionInputs, tensors: tuple[Tensor, Tensor, Tensor], block: slice, drop: BlockDropout | None = None
+) -> Context:
+    """Return the context of a block of rows, from prepared queries and keys; `drop` instead of torch's dropout."""
     query, key, value = tensors
-    weights = reference.weigh(call, query[:, :, block], key, block)
-    return reference.mix(call, weights.weight, value)
+    weight = reference.weigh(call, query[:, :, block], key, block).weight
+    if drop is None:
+        return reference.mix(call, weight, value)
+    return reference.mix(call.replace(dropout=0.0), drop(weight, block, call.n_query), value)
 
 
 def block_rows(call: AttentionInputs, block_numbers: int) -> int:
