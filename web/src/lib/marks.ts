@@ -28,6 +28,7 @@ export interface Picture {
   y: number;
   width: number;
   height: number;
+  opacity?: number;
 }
 
 /** A row of coloured cells, all of one width. */
@@ -62,7 +63,7 @@ export function paintMarks(context: CanvasRenderingContext2D, marks: readonly Ma
 }
 
 function paintMark(context: CanvasRenderingContext2D, mark: Mark): void {
-  context.globalAlpha = mark.kind === "picture" ? 1 : mark.opacity;
+  context.globalAlpha = mark.opacity ?? 1;
   if (mark.kind === "picture") {
     context.drawImage(mark.image, mark.x, mark.y, mark.width, mark.height);
   } else if (mark.kind === "cells") {
@@ -109,8 +110,8 @@ function rounded(value: number): number {
 /** The same marks as elements of an SVG. */
 export function markText(mark: Mark): string {
   if (mark.kind === "picture") {
-    const { x, y, width, height, image } = mark;
-    const place = `x="${x}" y="${y}" width="${width}" height="${height}"`;
+    const { x, y, width, height, image, opacity = 1 } = mark;
+    const place = `x="${x}" y="${y}" width="${width}" height="${height}" opacity="${opacity}"`;
     return `<image ${place} preserveAspectRatio="none" style="image-rendering:pixelated" href="${image.toDataURL()}"/>`;
   }
   if (mark.kind === "cells") return cellsText(mark);
