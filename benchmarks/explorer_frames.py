@@ -187,7 +187,7 @@ def measure(page: Page, home: str, view: str, args: argparse.Namespace) -> list[
 
 
 def show_every_step(page: Page, view: str) -> None:
-    """Go to every step of the film and wait for it: at ten moves a second those that are not kept yet are passed over."""
+    """Go to every step of the film and wait for it; a faster hand passes over those that are not kept yet."""
     slider = page.get_by_test_id("step-slider").first
     last = min(MOST_PLACES, int(slider.get_attribute("max") or 1))
     for step in range(last + 1):

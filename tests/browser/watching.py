@@ -43,8 +43,9 @@ TURN = """() => new Promise(done => {
     requestAnimationFrame(drawn);
     setTimeout(done, 5000);
 })"""
-"""Wait until the page has drawn a frame and done what was to be done by then, and no slider moves. (A tab behind another one draws none, and
-`requestIdleCallback` does not come while the pointer moves.)
+"""Wait until the page has drawn a frame and done what was to be done by then, and no slider moves.
+
+(A tab behind another one draws none, and `requestIdleCallback` does not come while the pointer moves.)
 """
 under_way = {}
 """What each page has asked for and is not answered yet."""
