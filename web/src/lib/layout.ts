@@ -201,13 +201,16 @@ function behind(side: SideSpec, encoder: Box[], attention: number, bus: number):
   return boxes.map((box) => ({ ...box, x: box.x + shift }));
 }
 
+/** Room for the longest name of a narrow box, which stands upright, also where the drawing is shown at four fifths. */
+const UPRIGHT = 116;
+
 function stacked(sides: SideSpec[], spans: Span[], laid: Box[][], line: number, attention: number): SideLayout[] {
   let y = 0;
   return sides.map((side, index) => {
     const below = index === 1;
     const heads = Math.max(...laid[index].map((box) => box.heads), 1);
     const shape = grid(heads, attention);
-    const height = Math.max(TITLE + shape.rows * (shape.size + 3) + 2, 84);
+    const height = Math.max(TITLE + shape.rows * (shape.size + 3) + 2, UPRIGHT);
     const top = below ? y + MIDDLE : y + height;
     const bottom = top + spans[index].count * line;
     y = below ? bottom + height : bottom;

@@ -57,8 +57,12 @@ function wayOf(d: string): Path2D {
 }
 
 export function paintMarks(context: CanvasRenderingContext2D, marks: readonly Mark[]): void {
-  context.imageSmoothingEnabled = false;
-  for (const mark of marks) paintMark(context, mark);
+  // A cell that is larger than a pixel has sharp edges; what is drawn smaller than it is would lose rows.
+  const scale = context.getTransform().a;
+  for (const mark of marks) {
+    context.imageSmoothingEnabled = mark.kind === "picture" && mark.image.width > mark.width * scale;
+    paintMark(context, mark);
+  }
   context.globalAlpha = 1;
 }
 

@@ -65,6 +65,9 @@ export const server: Record<string, string> = {
   "the mean over the tokens": "das Mittel über die Tokens",
   "linear in the n-grams of the tokens": "linear in den N-Grammen der Tokens",
   // Notes on a trace, and why something ran or is not there.
+  "the target is its own greedy output": "das Ziel ist seine eigene Greedy-Ausgabe",
+  "the target is its own greedy output, as changed":
+    "das Ziel ist seine eigene Greedy-Ausgabe, so wie sie geändert ist",
   "written with a cache, token by token": "mit einem Cache geschrieben, Token für Token",
   "never met in training, and read as unknown: {}": "im Training nie vorgekommen und als unbekannt gelesen: {}",
   "{} ran the reference: {}": "{} lief mit der Referenz: {}",
