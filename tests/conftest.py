@@ -129,6 +129,14 @@ def one_thread():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def unflushed():
+    """Wait for no disk: what is flushed matters where the power fails. Processes that are killed flush for real."""
+    before, os.fsync = os.fsync, lambda handle: None
+    yield
+    os.fsync = before
+
+
+@pytest.fixture(scope="session", autouse=True)
 def sketched():
     """Runs of a few steps have a sketch for their curves: to draw them takes longer than to train. Gives what draws."""
     from clearhead.files import write_text

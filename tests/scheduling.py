@@ -12,16 +12,27 @@ from xdist.scheduler import LoadScopeScheduling
 __all__ = ["FilesInTurn", "longest_first"]
 
 BY_TEST = (
-    *("tests/docs/test_pages.py", "tests/attack/", "tests/plain/test_compile", "tests/plain/test_export_graphs.py"),
-    "tests/interop/test_stranger.py",
+    *(
+        "tests/docs/test_pages.py",
+        "tests/attack/",
+        "tests/plain/test_export_graphs.py",
+        "tests/interop/test_stranger.py",
+    ),
 )
-"""Where a test takes up to a minute, and needs nothing of the others."""
+"""Where a test takes up to a minute, and needs nothing of the others. Those that compile do: inductor starts once."""
 TOGETHER = "tests/browser/"
 """Files that come one after the other: they share a browser and its windows, which other tests could not bear."""
 STRANGERS = ("tests/docs/test_pages.py::", "stranger")
 """Pages whose commands are forks of one process: it takes seconds to start, so one worker has them all."""
 
-FEW_AND_LONG = ("tests/plain/", "tests/docs/", "tests/test_system.py")
+FEW_AND_LONG = (
+    *("tests/plain/", "tests/docs/", "tests/site/", "tests/packaging/", "tests/test_system.py"),
+    *(
+        "tests/training/test_together.py",
+        "tests/experiments/test_comparing.py",
+        "tests/interop/test_hostile_sources.py",
+    ),
+)
 """Files that take long, though few of their tests are slow."""
 
 

@@ -25,12 +25,12 @@ PAGE = 4096
 def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     draw = random.Random(f"{seed} disks")
     target = Target.make(home)
-    most = 2 if short else None
+    most = 1 if short else None
     return [
         at_every_call(target, draw, most, half=False),
         at_every_call(target, draw, most, half=True),
-        with_small_files(target, draw, 2 if short else 40),
-        on_a_small_disk(target, draw, 2 if short else 40),
+        with_small_files(target, draw, 1 if short else 40),
+        on_a_small_disk(target, draw, 1 if short else 40),
     ]
 
 

@@ -18,11 +18,11 @@ from tests.attack.table import Row
 def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     draw = random.Random(f"{seed} kills")
     target = Target.make(home)
-    most = 3 if short else None
+    most = 2 if short else None
     return [
         at_every_call(target, draw, most, half=False),
         at_every_call(target, draw, most, half=True),
-        at_random(target, draw, 2 if short else 100),
+        at_random(target, draw, 1 if short else 100),
     ]
 
 

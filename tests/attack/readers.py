@@ -20,7 +20,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     recipe = replace(
         recipe, checkpointing=replace(recipe.checkpointing, save=1, checkpoints=1), seed=draw.randrange(100)
     )
-    while row.tried < (8 if short else 300):
+    while row.tried < (4 if short else 300):
         run = home / "read"
         child = forking.start(lambda run=run: go_on(run, recipe))
         loaded = False

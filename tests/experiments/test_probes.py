@@ -195,13 +195,13 @@ def test_recall_is_scored_by_distance(reach, framing, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_smaller_one_learns_to_sort_some_in_few_steps(tmp_path):
     """Hardly one in a million would be right by chance."""
-    recipe = probe_recipe(PROBES["sort"], tmp_path / "probe", Amount(longest=8, examples=6_000, held_out=100), CPU)
+    recipe = probe_recipe(PROBES["sort"], tmp_path / "probe", Amount(longest=8, examples=3_000, held_out=100), CPU)
     recipe = replace(
         recipe,
         model=presets.classic(64, size=Size(1, 48, 2, 2, 96), dropout=0.0, arrangement=PreNorm()),
         optimizer=replace(recipe.optimizer, lr=6e-3, schedule=Cosine(warmup=20, floor=0.05)),
         batching=replace(recipe.batching, tokens=1024),
-        budget=Budget(steps=200),
+        budget=Budget(steps=150),
     )
     run = train(tmp_path / "run", recipe, log=lambda _: None)
     assert json.loads(run.folder.evaluation.read_text())["exact_match"] > 0.4

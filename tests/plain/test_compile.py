@@ -6,6 +6,7 @@ from torch import nn
 
 import clearhead as ch
 from clearhead import compiling
+from clearhead.attention.kernels import flex
 from tests.covering import few
 
 pytestmark = pytest.mark.slow
@@ -32,8 +33,8 @@ def results(layer, run, x, lengths):
     "parts",
     few(
         [
+            {},  # the graphs of others are checked below, without a compiler
             {"weighting": ch.weighting.Kernelized("elu")},
-            {},  # tests/plain/test_compile_model.py compiles it too, as the decoder of a model
             {"position": ch.positions.Rotary()},
             {"position": ch.positions.ALiBi()},
             {"similarity": ch.similarity.Cosine()},
@@ -41,7 +42,7 @@ def results(layer, run, x, lengths):
         ],
         1,
     ),
-    ids=["kernelized", "default", "rotary", "alibi", "cosine", "argmax"],
+    ids=["default", "kernelized", "rotary", "alibi", "cosine", "argmax"],
 )
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated:DeprecationWarning")
 @pytest.mark.slow
@@ -97,8 +98,8 @@ def test_a_query_that_is_nan_gives_nan_in_a_compiled_graph(n):
     ("kernel", "dtype", "n"),
     [
         *(("fused", dtype, n) for dtype in (torch.float32, torch.bfloat16) for n in (1, 7, 40, 130)),
-        ("flex", torch.float32, 130),  # compiled for seconds; a block has 128 keys. On a CPU it has no bfloat16
-        *(pytest.param("flex", torch.float32, n, marks=pytest.mark.thorough) for n in (1, 7, 40)),
+        # On a CPU it has no bfloat16, and is compiled for seconds; a block has 128 keys.
+        *(pytest.param("flex", torch.float32, n, marks=pytest.mark.thorough) for n in (1, 7, 40, 130)),
     ],
 )
 def test_a_query_that_is_nan_gives_nan_for_any_number_of_keys(kernel, dtype, n):
@@ -109,6 +110,13 @@ def test_a_query_that_is_nan_gives_nan_for_any_number_of_keys(kernel, dtype, n):
     assert torch.equal(ch.attend(q, k, k, kernel=kernel).isnan(), wanted)
     lost = torch.full_like(k, torch.nan)
     assert ch.attend(torch.randn_like(q), lost, k, kernel=kernel).isnan().all()
+
+
+@pytest.mark.parametrize("n", [7, 130])
+def test_a_query_that_is_nan_gives_nan_in_flex_as_it_is_traced(n, monkeypatch):
+    """Compiled it is above, for `make test-all`."""
+    monkeypatch.setattr(flex, "BACKEND", "eager")
+    test_a_query_that_is_nan_gives_nan_for_any_number_of_keys("flex", torch.float32, n)
 
 
 def test_maps_that_are_not_plain_compile_as_the_modules_they_are():

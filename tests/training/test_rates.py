@@ -18,6 +18,7 @@ def test_products_and_copies_have_a_rate(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # two processes of torch; what uses the rates is given some in the tests of every run
 def test_a_link_is_measured_between_two_processes(monkeypatch):
     rate, latency = rates.measure_link()
     assert rate > 0

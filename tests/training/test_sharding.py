@@ -3,16 +3,17 @@
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import clearhead as ch
 from clearhead.model import presets
 from clearhead.model.blocks import AttentionSpec, Block
 from clearhead.model.presets import Size
 from clearhead.training.sharding import Shape, held_bytes, units_of
+from tests.peers import late
 
+(fully_shard,) = late("torch.distributed.fsdp", "fully_shard")
+(FakeStore,) = late("torch.testing._internal.distributed.fake_pg", "FakeStore")
+(init_device_mesh,) = late("torch.distributed.device_mesh", "init_device_mesh")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SPEC = presets.gpt2(Size(2, 12, 2, 2, 20), vocabulary=37, length=9, dropout=0.0)

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clearhead.errors import ClearheadError
-from clearhead.training import checkpoints
+from clearhead.training import checkpoints, loop
 from clearhead.training.distributed import EndedElsewhere, current_processes, joined
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
@@ -231,6 +231,7 @@ def main() -> int:
     parser.add_argument("--counts", default="1,2,4")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    loop.draw_curves = lambda *_, **__: None  # to draw them takes longer than to train
     if args.slow is not None:
         return work_slowly(args.slow, args.home, args.steps)
     if args.kills:
