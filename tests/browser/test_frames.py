@@ -1,6 +1,5 @@
 """What is painted many times a second: on a canvas over its drawing, saved with it; a film that is scrubbed."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -11,7 +10,7 @@ from playwright.sync_api import expect
 
 from clearhead.training.folder import RunFolder
 from tests.browser.looking import looking
-from tests.browser.watching import SITE, Tabs, comes_to, steady
+from tests.browser.watching import SITE, Tabs, comes_to, shown, steady
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +61,11 @@ def test_the_canvas_leaves_the_pointer_to_what_lies_beneath(tabs):
     page.get_by_test_id("view-head").wait_for()
 
 
+def second_step(page):
+    run = page.evaluate("async () => (await fetch('api/run')).json()")
+    return sorted({*run["film"], *run["steps"], run["step"]})[1]
+
+
 @pytest.mark.parametrize("view", ["model", "steps"])
 def test_a_fast_hand_comes_to_the_step_it_stops_at(tabs, view):
     """Each move begins before the last is answered: nothing is broken off, and the last one is what is shown."""
@@ -82,12 +86,41 @@ def test_a_fast_hand_comes_to_the_step_it_stops_at(tabs, view):
         }""",
         last,
     )
-    steps = json.loads(page.evaluate("async () => JSON.stringify((await (await fetch('api/run')).json()))"))
-    second = sorted({*steps["film"], *steps["steps"], steps["step"]})[1]
+    second = second_step(page)
     comes_to(page, step=second)
     expect(page.get_by_test_id("step-shown")).to_have_text(re.compile(rf"\b{second}$"))
     steady(page, view)
     assert painted(page)[1] != before[1]
+
+
+FILMED = {
+    "steps": {"site": SITE, "head": 0, "at": 4},
+    "decoding": {"mode": "beam"},
+    **{view: {"site": SITE, "head": 0} for view in ("model", "heads", "head", "intervene")},
+    "spaces": {"site": "encoder.1.attention", "head": 0},
+}
+SCRUB = """async slider => {
+    for (const place of [0, 2, 1, 3, 0, 1]) {
+        slider.value = place;
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+        await new Promise(done => setTimeout(done, 20));
+    }
+}"""
+
+
+@pytest.mark.parametrize(
+    "view",
+    [view if view in ("steps", "decoding") else pytest.param(view, marks=pytest.mark.thorough) for view in FILMED],
+)
+def test_after_scrubbing_a_view_says_what_it_says_of_that_step(tabs, view):
+    """Parts of a view take turns while the slider moves; when it rests none is left behind."""
+    page = tabs.open(view, **FILMED[view])
+    page.get_by_test_id("step-slider").evaluate(SCRUB)
+    comes_to(page, step=second_step(page))
+    said = steady(page, view)
+    fresh = tabs.reopen(page)
+    shown(fresh, view)
+    assert steady(fresh, view) == said
 
 
 def test_the_film_grows_while_the_run_trains(chromium, demo_folder, tmp_path):

@@ -7,6 +7,8 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import expect
 
+from clearhead.attention.positions.base import Position
+from clearhead.attention.weighting.base import Weighting
 from tests.browser.test_every_view import STATES
 from tests.browser.watching import SOURCE, shown, steady
 
@@ -49,6 +51,30 @@ def test_the_sentences_are_found():
     assert len(ENGLISH) > 200
     assert "Where a head looks" in ENGLISH
     assert not {one for one in ENGLISH if one.startswith("import")}
+
+
+def test_what_the_server_says_of_its_own_parts_has_german_words():
+    """Parts, boxes and positions speak English; the page has each of their phrases in German."""
+    from clearhead.attention.similarity import Similarity
+    from clearhead.attention.weighting.argmax import SUMMARIES
+    from clearhead.serve import waves
+    from clearhead.tracing.names import FORMULAS
+
+    words = {part.words for part in (*subclasses(Similarity), *subclasses(Weighting), *subclasses(Position))}
+    reasons = {found for part in subclasses(Similarity) for found in (part.scale_reason, part.formula)}
+    positions = [waves.sinusoidal(None, 8, 4), waves.learned(None, 4), waves.rotary(None, 8, 4)]
+    told = {one[name] for one in positions for name in ("sentence", "note")}
+    said = words | reasons | told | {*SUMMARIES.values(), *FORMULAS.values()}
+    code = (TEXT / "server.de.ts").read_text(encoding="utf-8")
+    sentences = {one for one in said if re.search(r"[a-z]{2,} [a-z]{2,}", one) and "clearhead" not in one}
+    assert len(sentences) > 20
+    assert {one for one in sentences if f'"{one}"' not in code} == set()
+
+
+def subclasses(part):
+    """Return the parts of the package that are of a kind, without those that tests have defined."""
+    found = {one for direct in part.__subclasses__() for one in (direct, *subclasses(direct))}
+    return {one for one in found if one.__module__.startswith("clearhead.")}
 
 
 def test_no_view_in_german_has_an_english_sentence(tabs):

@@ -71,7 +71,7 @@ def test_every_head_is_there_and_a_click_opens_it(deep):
     page = deep.open("heads", source=TEXT)
     steady(page, "heads")
     expect(page.locator("[data-testid^=cell-]")).to_have_count(LAYERS * HEADS)
-    expect(page.locator("[data-testid^=cell-] image")).to_have_count(LAYERS * HEADS)
+    expect(page.locator("[data-testid^=cell-][data-drawn]")).to_have_count(LAYERS * HEADS)
     cell(page, 7, 2).click()
     shown(page, "head")
     comes_to(page, site="decoder.7.attention", head=2)

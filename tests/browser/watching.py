@@ -35,11 +35,17 @@ GO = """async hash => {
 }"""
 """Go to another address of the page that is there: at the end, whatever that asks for is asked."""
 TURN = """() => new Promise(done => {
-    requestAnimationFrame(() => setTimeout(() => setTimeout(done)));
+    const { dataset } = document.documentElement;
+    const drawn = () => {
+        if ("scrubbing" in dataset || "turns" in dataset) requestAnimationFrame(drawn);
+        else setTimeout(() => setTimeout(done));
+    };
+    requestAnimationFrame(drawn);
     setTimeout(done, 5000);
 })"""
-"""Wait until the page has drawn a frame and done what was to be done by then. (A tab behind another one draws none, and
-`requestIdleCallback` does not come while the pointer moves.)
+"""Wait until the page has drawn a frame and done what was to be done by then, and no slider moves.
+
+(A tab behind another one draws none, and `requestIdleCallback` does not come while the pointer moves.)
 """
 under_way = {}
 """What each page has asked for and is not answered yet."""

@@ -5,6 +5,7 @@ import { requestWith } from "../lib/edits";
 import type { Resource } from "../lib/resource.svelte";
 import type { Meta, ViewName } from "../lib/source";
 import type { Explorer } from "../lib/state.svelte";
+import { Turn } from "../lib/turns.svelte";
 import { t } from "../text";
 import { pathOf } from "./chapters";
 import type { Chapter, Lesson, Now, Place, Prepared, Verdict } from "./lesson";
@@ -53,8 +54,10 @@ export class Learning {
   constructor(explorer: Explorer, views: () => readonly ViewName[]) {
     this.explorer = explorer;
     this.views = views;
+    // While a slider moves, what is told stays as it was: nobody reads it then.
+    const turn = new Turn(true);
     this.unchanged = explorer.resource((source) => {
-      const { meta, request } = explorer;
+      const { meta, request } = turn.of(() => ({ meta: explorer.meta, request: explorer.request }));
       if (meta === null || request === null) return null;
       return meta.edits.length === 0 ? Promise.resolve(meta) : source.trace(requestWith(request, []));
     });
@@ -68,9 +71,9 @@ export class Learning {
     );
     this.judging = explorer.resource(
       () => {
-        const now = this.now();
+        const [now, busy] = turn.of(() => [this.now(), explorer.busy] as const);
         const of = this.prepared;
-        if (of?.task == null || now === null || explorer.busy || this.wanted !== null || this.going) return null;
+        if (of?.task == null || now === null || busy || this.wanted !== null || this.going) return null;
         const chosen = chosenOf(now);
         return of.task.check(now).then((verdict) => ({ of, chosen, verdict }));
       },

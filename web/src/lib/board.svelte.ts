@@ -1,12 +1,13 @@
 /** Where the parts of a drawing put the marks that are painted together, on one canvas over it. */
 
-import { getContext, setContext, untrack } from "svelte";
+import { getContext, setContext } from "svelte";
 
 import type { Mark } from "./marks";
 
 export class MarkBoard {
   private readonly held = new Map<object, Mark>();
   private version = $state(0);
+  private telling = false;
 
   /** What is put here, in the order in which the parts came. */
   get marks(): Mark[] {
@@ -24,8 +25,14 @@ export class MarkBoard {
     this.changed();
   }
 
+  /** Once for all that change together. */
   private changed(): void {
-    untrack(() => this.version++);
+    if (this.telling) return;
+    this.telling = true;
+    queueMicrotask(() => {
+      this.telling = false;
+      this.version++;
+    });
   }
 }
 

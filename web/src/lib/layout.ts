@@ -96,12 +96,12 @@ export function diagramOf(run: Pick<Run, "sides">, counts: TokenCounts, room: nu
   const attention = attentionWidth(sides, room, bus);
   const first = boxesOf(sides[0], NAMES, attention, bus);
   const laid = sides.length === 1 ? [first] : [first, behind(sides[1], first, attention, bus)];
-  const shapes = stacked(sides, spans, laid, line, attention);
   const end = Math.max(...laid.map(endOf));
+  const width = end + GAP + OUTPUT;
+  const shapes = stacked(sides, spans, laid, line, attention, width > room ? UPRIGHT.small : UPRIGHT.whole);
   const bottom = Math.max(...shapes.map((side) => Math.max(side.bottom, side.band.y + side.band.height))) + 4;
   const across = shapes.length === 1 || shapes[1].start < CORNER || shapes[1].bottom - shapes[1].top < LEGEND;
   const last = laid.at(-1)!.findLast((box) => box.kind === "cross");
-  const width = end + GAP + OUTPUT;
   return {
     width,
     height: !across ? bottom : bottom + (width < ABREAST ? STACKED : 56),
@@ -201,13 +201,24 @@ function behind(side: SideSpec, encoder: Box[], attention: number, bus: number):
   return boxes.map((box) => ({ ...box, x: box.x + shift }));
 }
 
-function stacked(sides: SideSpec[], spans: Span[], laid: Box[][], line: number, attention: number): SideLayout[] {
+/** Room for the longest name of a narrow box, which stands upright: more where the drawing is shown smaller, since letters
+ * keep their size. */
+const UPRIGHT = { whole: 84, small: 116 };
+
+function stacked(
+  sides: SideSpec[],
+  spans: Span[],
+  laid: Box[][],
+  line: number,
+  attention: number,
+  least: number,
+): SideLayout[] {
   let y = 0;
   return sides.map((side, index) => {
     const below = index === 1;
     const heads = Math.max(...laid[index].map((box) => box.heads), 1);
     const shape = grid(heads, attention);
-    const height = Math.max(TITLE + shape.rows * (shape.size + 3) + 2, 84);
+    const height = Math.max(TITLE + shape.rows * (shape.size + 3) + 2, least);
     const top = below ? y + MIDDLE : y + height;
     const bottom = top + spans[index].count * line;
     y = below ? bottom + height : bottom;

@@ -9,7 +9,12 @@ export function local(text: string, of: Language = language): string {
   return of === "de" ? text.replace(/(\d|^[−-]?|\s)\.(?=\d)/g, "$1,") : text;
 }
 
+const COUNTS: Record<Language, Intl.NumberFormat> = {
+  en: new Intl.NumberFormat(LOCALES.en),
+  de: new Intl.NumberFormat(LOCALES.de),
+};
+
 /** A count with its thousands apart: "12,345", "12.345". */
 export function countText(value: number, of: Language = language): string {
-  return value.toLocaleString(LOCALES[of]);
+  return COUNTS[of].format(value);
 }

@@ -26,6 +26,7 @@ globalThis.Path2D = FakePath as unknown as typeof Path2D;
 function painted(marks: Mark[]): string[] {
   const told: string[] = [];
   const context = {
+    getTransform: () => ({ a: 1 }),
     globalAlpha: 1,
     stroke(this: Record<string, unknown>, path: FakePath) {
       told.push(`stroke ${path.d} ${this.strokeStyle} ${this.lineWidth} ${this.globalAlpha} ${this.lineCap}`);

@@ -28,6 +28,7 @@ export interface Picture {
   y: number;
   width: number;
   height: number;
+  opacity?: number;
 }
 
 /** A row of coloured cells, all of one width. */
@@ -56,13 +57,17 @@ function wayOf(d: string): Path2D {
 }
 
 export function paintMarks(context: CanvasRenderingContext2D, marks: readonly Mark[]): void {
-  context.imageSmoothingEnabled = false;
-  for (const mark of marks) paintMark(context, mark);
+  // A cell that is larger than a pixel has sharp edges; what is drawn smaller than it is would lose rows.
+  const scale = context.getTransform().a;
+  for (const mark of marks) {
+    context.imageSmoothingEnabled = mark.kind === "picture" && mark.image.width > mark.width * scale;
+    paintMark(context, mark);
+  }
   context.globalAlpha = 1;
 }
 
 function paintMark(context: CanvasRenderingContext2D, mark: Mark): void {
-  context.globalAlpha = mark.kind === "picture" ? 1 : mark.opacity;
+  context.globalAlpha = mark.opacity ?? 1;
   if (mark.kind === "picture") {
     context.drawImage(mark.image, mark.x, mark.y, mark.width, mark.height);
   } else if (mark.kind === "cells") {
@@ -109,8 +114,8 @@ function rounded(value: number): number {
 /** The same marks as elements of an SVG. */
 export function markText(mark: Mark): string {
   if (mark.kind === "picture") {
-    const { x, y, width, height, image } = mark;
-    const place = `x="${x}" y="${y}" width="${width}" height="${height}"`;
+    const { x, y, width, height, image, opacity = 1 } = mark;
+    const place = `x="${x}" y="${y}" width="${width}" height="${height}" opacity="${opacity}"`;
     return `<image ${place} preserveAspectRatio="none" style="image-rendering:pixelated" href="${image.toDataURL()}"/>`;
   }
   if (mark.kind === "cells") return cellsText(mark);

@@ -2,6 +2,8 @@
 
 import { untrack } from "svelte";
 
+import { spoken } from "../text/server";
+
 /** One answer, or one after another of which each has more than the last; null where there is nothing to ask. */
 export type Answer<Value> = Promise<Value> | AsyncIterable<Value> | null;
 
@@ -69,7 +71,7 @@ export function resource<Value>(
       if (signal.aborted) return;
       clearTimeout(forgetting);
       if (reset) value = null;
-      error = reason instanceof Error ? reason.message : String(reason);
+      error = spoken(reason instanceof Error ? reason.message : String(reason));
       onerror?.(reason);
     }
     if (!signal.aborted) loading = false;

@@ -3,6 +3,7 @@
 import type { BoxKind, Meta, SiteMeta, ViewName } from "./source";
 import { local } from "./local";
 import { t } from "../text";
+import { spoken } from "../text/server";
 
 /** Views in which no head is looked at. */
 export const PLACELESS: readonly ViewName[] = ["context", "positions", "decoding", "neurons", "embeddings", "tokens"];
@@ -30,7 +31,10 @@ export const BOX_TITLES: Record<BoxKind, string> = t.words.boxes;
 
 /** What the server calls a part ("scaled dot product"), in the page's language where it is one of the usual ones. */
 export function partWords(words: string): string {
-  return (t.parts as Record<string, string>)[words] ?? words;
+  return words
+    .split(" and ")
+    .map((one) => spoken(one))
+    .join(t.words.and);
 }
 
 /** "Decoder 1 · cross-attention" */
@@ -92,7 +96,7 @@ export function piece(token: string): string {
 /** Notes as sentences, each by itself: a capital at the beginning, a full stop at the end. */
 export function sentences(notes: readonly string[]): string {
   return notes
-    .map((note) => note.trim())
+    .map((note) => spoken(note.trim()))
     .filter(Boolean)
     .map((note) => note[0].toUpperCase() + note.slice(1) + (/[.!?…]$/.test(note) ? "" : "."))
     .join(" ");

@@ -695,6 +695,7 @@ export const de: Text = {
     scaleWhy: "damit die Scores nicht mit d_head wachsen",
   },
   words: {
+    and: " und ",
     contextUnreached: "Sie vergleicht mehrere Texte, und ein Eingriff gilt für einen.",
     positionsUnreached: "Positionsvektoren kommen vor der ersten Schicht dazu, Eingriffe ändern sie nicht.",
     embeddingsUnreached: "Die Tabellen wurden gelernt, Eingriffe ändern sie nicht.",
@@ -817,18 +818,6 @@ export const de: Text = {
     temperature: "Temperatur",
     temperatureNote: "Unter 1 werden die Gewichte schärfer, über 1 gleichmäßiger.",
     weighting: "Gewichtung",
-  },
-  parts: {
-    "scaled dot product": "skaliertes Skalarprodukt",
-    "dot product": "Skalarprodukt",
-    cosine: "Kosinus",
-    bilinear: "bilinear",
-    additive: "additiv",
-    "no positions": "keine Positionen",
-    "rotary positions": "Rotary-Positionen",
-    "causal mask": "kausale Maske",
-    "no mask": "keine Maske",
-    "padding mask": "Padding-Maske",
   },
   program: {
     label: "Das kompilierte Programm",

@@ -707,6 +707,7 @@ export const en = {
   },
   /** Words that several views share. */
   words: {
+    and: " and ",
     contextUnreached: "It compares several texts, and an edit is made for one.",
     positionsUnreached: "Position vectors are added before the first layer, so edits do not change them.",
     embeddingsUnreached: "The tables were learned, and edits do not change them.",
@@ -837,19 +838,6 @@ export const en = {
     temperature: "Temperature",
     temperatureNote: "Below 1 the weights sharpen, above 1 they even out.",
     weighting: "Weighting",
-  },
-  /** What the server calls the usual parts of attention; a user's own part keeps its name. */
-  parts: {
-    "scaled dot product": "scaled dot product",
-    "dot product": "dot product",
-    cosine: "cosine",
-    bilinear: "bilinear",
-    additive: "additive",
-    "no positions": "no positions",
-    "rotary positions": "rotary positions",
-    "causal mask": "causal mask",
-    "no mask": "no mask",
-    "padding mask": "padding mask",
   },
   /** The panel of a compiled program. */
   program: {

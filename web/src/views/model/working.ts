@@ -4,6 +4,7 @@ import type { BoxNumbers, BoxSpec, BoxValue, SideName, SideSpec } from "../../li
 import { BOX_TITLES } from "../../lib/words";
 import { figures } from "../steps/working";
 import { t } from "../../text";
+import { spoken } from "../../text/server";
 
 /** A row of an open box: a value that is made in it, or one (`made` null) that these follow from. */
 export interface ValueRow {
@@ -85,7 +86,7 @@ export function workedOut(value: BoxValue, numbers: BoxNumbers, place: number): 
 /** A formula in words: "gamma · normalized + beta". A linear map is its product with what it reads, x where that comes
  * in from another box. */
 export function inWords(value: BoxValue, box: BoxSpec): string {
-  if (value.map === "") return value.formula.replace(/[{}]/g, "");
+  if (value.map === "") return spoken(value.formula).replace(/[{}]/g, "");
   if (value.rows === "key") return t.model.ofKey(`${value.map} · ${value.of}`);
   return `${value.map} · ${box.values.some((one) => one.name === value.of) ? shortName(value.of) : "x"}`;
 }

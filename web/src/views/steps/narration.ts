@@ -5,6 +5,7 @@ import type { Role, Row, SiteMeta } from "../../lib/source";
 import { piece, shown, partWords } from "../../lib/words";
 import { scaleWords } from "./working";
 import { t } from "../../text";
+import { spoken } from "../../text/server";
 
 export const NAMES = t.steps.names;
 
@@ -39,7 +40,7 @@ function vectors(site: SiteMeta): string {
 function scores(site: SiteMeta, token: string): string {
   const { turns, formula } = site.arithmetic;
   const pair = t.steps.compared(token, turns);
-  return formula === "query · key" ? pair + t.steps.multiplied(site.d_head) : pair + t.steps.scoreIs(formula);
+  return formula === "query · key" ? pair + t.steps.multiplied(site.d_head) : pair + t.steps.scoreIs(spoken(formula));
 }
 
 function weights(site: SiteMeta, row: Row): string {
@@ -59,7 +60,7 @@ function weighed(site: SiteMeta): string {
     case "softmax":
       return t.steps.softmaxWords;
     case "rows":
-      return t.steps.ruleWords(partWords(site.words.weighting), site.arithmetic.rule);
+      return t.steps.ruleWords(partWords(site.words.weighting), spoken(site.arithmetic.rule));
   }
 }
 

@@ -7,6 +7,7 @@ import type { Motion } from "./motion";
 import { between } from "./timeline";
 import type { Shown } from "./window";
 import { t } from "../../text";
+import { spoken } from "../../text/server";
 
 export interface Picture {
   layout: Layout;
@@ -43,7 +44,7 @@ export function nameOnArrows(
   if (masking > 0)
     return { name: "masked", made: (row.allowed ?? []).every(Boolean) ? "= scaled" : t.steps.someMasked };
   if (scaling > 0) return { name: "scaled", made: `= score ${scale}` };
-  return { name: "score", made: `= ${formula}` };
+  return { name: "score", made: `= ${spoken(formula)}` };
 }
 
 /** All numbers of a key, for a reader who does not see the picture. */

@@ -4,6 +4,7 @@ import { local } from "../../lib/local";
 import type { Arithmetic, Cell, WeightingKind } from "../../lib/source";
 import { shown } from "../../lib/words";
 import { t } from "../../text";
+import { spoken } from "../../text/server";
 
 /** Four figures that count, whatever the size: 14.20, 0.01235, 3.403e−4; null is −∞. */
 export function figures(value: number | null | undefined, count = 4): string {
@@ -45,7 +46,7 @@ export function scaleWords(scale: number, width: number, reason: string): ScaleW
   if (Math.abs(scale * Math.sqrt(width) - 1) < 1e-5) {
     return { by: `÷ √${width}`, plain: `÷ ${short(Math.sqrt(width))}`, why: t.steps.scaleWhy };
   }
-  return { by: `× ${short(scale)}`, plain: "", why: reason };
+  return { by: `× ${short(scale)}`, plain: "", why: spoken(reason) };
 }
 
 function short(value: number): string {
@@ -76,7 +77,7 @@ export function scoreFormula(
   own: ArrayLike<number> | undefined,
   arithmetic: Pick<Arithmetic, "prepared" | "formula">,
 ): string {
-  if (!plainProducts(cell)) return arithmetic.formula;
+  if (!plainProducts(cell)) return spoken(arithmetic.formula);
   return `${preparedName("query", cell, own, arithmetic)} · ${preparedName("key", cell, own, arithmetic)}`;
 }
 
