@@ -54,8 +54,8 @@ RUNS = {
 }
 
 
-SOME = ("translator", "compiled program", "the note's block")
-"""Of these every name is read in `make test`: both stacks and what is between them, a program, another arrangement."""
+SOME = ("translator", "the note's block")
+"""Of these every name is read in `make test`: both stacks and what is between them, another arrangement."""
 
 
 @pytest.fixture(

@@ -55,6 +55,8 @@ STATES = {
 """Each view somewhere else than where it opens."""
 
 
+OFTEN = ("model", "head", "steps", "decoding", "intervene", "training")
+"""Views whose links and pictures every run tries; the others are of the same make, and tried in `make test-all`."""
 LEAST = 12
 """Pixels of the smallest letters, after all scaling."""
 SIZES = {"phone": {"width": 390, "height": 844}, "desk": {"width": 1280, "height": 800}}
@@ -132,6 +134,7 @@ def can_be_read(page, size):
     return True
 
 
+@pytest.mark.often(OFTEN)
 def test_a_link_restores_the_view(everywhere, other):
     """In a window that is there already, and was at another view; the next test loads the page."""
     view, page, _ = everywhere
@@ -167,6 +170,7 @@ def test_a_link_restores_the_view_where_the_page_is_loaded(tabs, view):
     check_restored(again, page, view, there)
 
 
+@pytest.mark.often(OFTEN)
 def test_its_pictures_are_saved(everywhere, other):
     view, page, _ = everywhere
     page.set_viewport_size(SIZES["desk"])

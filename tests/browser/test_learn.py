@@ -315,7 +315,9 @@ SOLVED = {
 """The tasks that are solved on each of the other kinds of run, where its text has one."""
 
 
-@pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "documents" else pytest.param(kind, marks=pytest.mark.thorough) for kind in PATHS]
+)
 def test_the_path_of_other_runs(kind, chromium, request):
     run = request.getfixturevalue(kind)
     with serving(getattr(run, "path", run)) as home:
