@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast, final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from clearhead.attention.inputs import AttentionInputs
@@ -55,6 +55,7 @@ class SlotClock(Clock):
         super().__init__(None, device, limit)
         self.source_limit, self.slots_there, self.rows, self.new = source_limit, slots, slots, 1
         self.columns = self.source_columns = 1
+        self.sources = SourceMask(slots, device)
         self.at = torch.zeros(slots, dtype=torch.long, device=device)
         self.every = torch.arange(max(slots, limit), device=device)
 
@@ -92,6 +93,39 @@ class SlotClock(Clock):
         )
 
 
+@final
+class SourceMask:
+    """Which columns of its source each slot has; the same for all layers, so it is changed once for all of them."""
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self.real = torch.zeros(slots, 1, 1, 0, dtype=torch.bool, device=device)
+        self.added = torch.empty(0)
+        """What is added to scores."""
+
+    def grow(self, columns: int, dtype: torch.dtype) -> None:
+        there = self.real.shape[3]
+        if there >= columns:
+            return
+        real = self.real.new_zeros(len(self.real), 1, 1, columns)
+        if there:
+            real[..., :there] = self.real
+        else:
+            real[..., :1] = True  # a slot without a source attends to zeros: nothing to attend to would be NaN
+        self.real, self.added = real, real.to(dtype).log_()
+
+    def join(self, lengths: Bool[Tensor, "row 1 1 column"], guests: "Guests") -> None:
+        """Take over which columns the sources of guests have."""
+        found = self.real.new_zeros(len(guests.slots), 1, 1, self.real.shape[3])
+        found[..., : lengths.shape[3]] = lengths[guests.rows]
+        self.real.index_copy_(0, guests.slots, found)
+        self.added.index_copy_(0, guests.slots, found.to(self.added.dtype).log_())
+        guests.masked = True
+
+    def copy(self, origins: Tensor, slots: Tensor) -> None:
+        for kept in (self.real, self.added):
+            kept.index_copy_(0, slots, kept[origins])
+
+
 class Guest(NamedTuple):
     """A sequence that joins: row `row` of the caches that it was read in, with `length` tokens there, for `slots`.
 
@@ -114,6 +148,8 @@ class Guests:
         """For every slot that takes a source: the row that has it, and the slot."""
         self.read = [guest for guest in guests if guest.length]
         """Those of whose prompts more than the last token was read."""
+        self.masked = False
+        """Whether the mask of sources has them already."""
 
 
 class SlotCache(Cache):
@@ -341,8 +377,6 @@ class SlotFixed(SlotCache):
         self.inner = Fixed(clock, NO_SOURCE)
         self.inner.source = None
         self.memory: list[Tensor] = []
-        self.real = torch.zeros(0, 1, 1, 0, dtype=torch.bool)
-        self.added = torch.empty(0)
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         return self.inner(layer, x)
@@ -357,10 +391,9 @@ class SlotFixed(SlotCache):
         for kept, new in zip(self.memory, (donor.keys, donor.values), strict=True):
             kept.index_fill_(0, slots, 0)
             kept[:, :, :n].index_copy_(0, slots, new[rows])
-        self.real.index_fill_(0, slots, value=False)
-        real = self.real.new_ones(len(donor.keys), 1, 1, n) if donor.real is None else donor.real.table
-        self.real[..., :n].index_copy_(0, slots, real[rows])
-        self.added.index_copy_(0, slots, self.real[slots].to(self.added.dtype).log_())
+        if not guests.masked:
+            mask = self.clock.sources
+            mask.join(mask.real.new_ones(len(donor.keys), 1, 1, n) if donor.real is None else donor.real.table, guests)
 
     def room(self, key: Tensor, value: Tensor) -> None:
         there = self.memory[0].shape[2] if self.memory else 0
@@ -371,12 +404,8 @@ class SlotFixed(SlotCache):
         grown = [one.new_zeros(slots, one.shape[1], wanted, one.shape[3]) for one in (key, value)]
         for old, new in zip(self.memory, grown, strict=False):
             new[:, :, :there] = old
-        real = torch.zeros(slots, 1, 1, wanted, dtype=torch.bool, device=key.device)
-        if there:
-            real[..., :there] = self.real
-        else:
-            real[..., :1] = True  # a slot without a source attends to zeros: nothing to attend to would be NaN
-        self.memory, self.real, self.added = grown, real, real.to(key.dtype).log_()
+        self.memory = grown
+        self.clock.sources.grow(wanted, key.dtype)
         self.fit()
 
     def fit(self) -> None:
@@ -384,16 +413,17 @@ class SlotFixed(SlotCache):
             return
         if self.memory[0].shape[2] < self.clock.source_columns:
             self.room(*self.memory)
-        rows, n = self.clock.rows, self.clock.source_columns
+        rows, n, mask = self.clock.rows, self.clock.source_columns, self.clock.sources
         self.inner.keys, self.inner.values = (one[:rows, :, :n] for one in self.memory)
-        self.inner.real, self.inner.bias = Table(self.real[:rows, ..., :n]), self.added[:rows, ..., :n]
+        self.inner.real, self.inner.bias = Table(mask.real[:rows, ..., :n]), mask.added[:rows, ..., :n]
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
-        for kept in (*self.memory, self.real, self.added):
+        self.clock.sources.copy(origins, slots)
+        for kept in self.memory:
             kept.index_copy_(0, slots, kept[origins])
 
     def tensors(self) -> list[Tensor]:
-        return [*self.memory, self.real, self.added]
+        return self.memory
 
 
 def allot(there: int, wanted: int, most: int) -> int:

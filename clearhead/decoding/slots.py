@@ -22,6 +22,9 @@ from clearhead.registry import is_built_in
 
 __all__ = ["Guest", "Prefill", "SlotSession"]
 
+MOST_KNOWN = 64
+"""Sets of tokens that are kept on the device."""
+
 
 @final
 class Prefill(Session):
@@ -84,9 +87,19 @@ class SlotSession(Session):
         self.logits, self.shape = torch.empty(0), (0, 0, 0)
         self.replays: dict[tuple[int, int, int], Replay] = {}
         self.outputs: dict[tuple[int, int, int], Logits] = {}
+        self.known_ids: dict[tuple[int, ...], Tensor] = {}
         self.held = 0
         """Bytes of the caches that the replays are bound to."""
         self.recordable = self.fast_step is not None and records(self.device) and self.may_be_recorded()
+
+    def ids(self, tokens: Sequence[int]) -> Int[Tensor, "token"]:
+        """Return tokens as a tensor that stays on the device: most jobs have the same rules."""
+        key = tuple(tokens)
+        if key not in self.known_ids:
+            if len(self.known_ids) >= MOST_KNOWN:
+                self.known_ids.clear()
+            self.known_ids[key] = torch.tensor(key, dtype=torch.long, device=self.device)
+        return self.known_ids[key]
 
     def may_be_recorded(self) -> bool:
         """Check that every layer's step is one call of torch's kernel, the same whatever stands in the slots."""
