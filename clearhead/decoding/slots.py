@@ -14,7 +14,8 @@ from clearhead.decoding.caches import Caches, Fixed, FixedSum, Growing
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import Replay, records
 from clearhead.decoding.session import Logits, Session
-from clearhead.decoding.slot_caches import NO_SOURCE, Guest, Guests, SlotCaches, SlotClock, SlotComplete, columns_of
+from clearhead.decoding.slot_caches import NO_SOURCE, Guest, Guests, SlotCaches, SlotComplete, columns_of
+from clearhead.decoding.slot_clock import SlotClock
 from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.transformers import Decoder
@@ -75,7 +76,7 @@ class SlotSession(Session):
         """`limits`: the most columns of a row, and of its source. `same_bits`: the same in every slot."""
         self.decoder, self.device = decoder, decoder.embedding.table.device
         self.kept, self.room = LogProbs(), torch.empty(0)
-        self.clock = SlotClock(slots, self.device, *limits)
+        self.clock = SlotClock(slots, self.device, *limits, same_bits=same_bits)
         one_thread = same_bits and self.device.type == "cpu"
         self.caches = SlotCaches(decoder, self.clock, one_thread=one_thread)
         self.fast_step = self.find_fast_step()
