@@ -28,13 +28,14 @@ def read(paths: Sequence[Path]) -> dict[str, Any]:
     """Return the measurements of all files; the last one counts where several have the same name."""
     figures: dict[str, dict[str, Any]] = {}
     points: dict[tuple[str, str, int], dict[str, Any]] = {}
-    sources = []
+    sources: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        sources.append(f"{kept['date']} on {kept['machine']}")
+        sources[kept["machine"]].append(kept["date"])
         figures |= {without_numbers(one["work"]): one for one in kept["figures"]}
         points |= {(one["plot"], one["curve"], one["x"]): one for one in kept["points"]}
-    return {"sources": list(dict.fromkeys(sources)), "figures": list(figures.values()), "points": list(points.values())}
+    said = [f"{' and '.join(sorted(set(dates)))} on {machine}" for machine, dates in sources.items()]
+    return {"sources": said, "figures": list(figures.values()), "points": list(points.values())}
 
 
 def without_numbers(work: str) -> str:
@@ -107,7 +108,7 @@ def main(arguments: list[str]) -> None:
     found = read(asked.files)
     plots = {}
     for plot in dict.fromkeys(one["plot"] for one in found["points"]):
-        plots[plot] = f"growth-{plot.split()[0]}.svg"
+        plots[plot] = f"growth-{plot.replace(' ', '-')}.svg"
         some = [one for one in found["points"] if one["plot"] == plot]
         save_svg(lambda some=some, plot=plot: draw(some, plot), asked.folder / "figures" / plots[plot], what="the plot")
     (asked.folder / "benchmarks.md").write_text(page(found, plots), encoding="utf-8")

@@ -18,7 +18,7 @@ from clearhead.decoding.rules import FORBIDDEN, FixedRules, Rules
 from clearhead.decoding.session import Session
 from clearhead.decoding.topk import top_candidates
 
-__all__ = ["Beam", "Considered", "beam_search"]
+__all__ = ["Beam", "BeamOnDevice", "Considered", "beam_search"]
 
 
 @dataclass(frozen=True)
@@ -58,33 +58,45 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return hypotheses of every sentence, the best first. Sentences that are done leave the session."""
     state = BeamState(len(prompts), method, rules, session.logits.shape[-1], session.device)
-    history = History(state)
     if not (rules.look_back or candidates or watcher) and pays(rules.max_new - 1) and session.can_record():
-        search_on_device(session, state, history)
-    else:
-        Search(session, state, history, prompts, candidates=candidates, watcher=watcher).run()
+        return search_on_device(session, state)
+    history = History(state)
+    Search(session, state, history, prompts, candidates=candidates, watcher=watcher).run()
     history.hold(state)
     return history.hypotheses(method.n_best, rules.end)
 
 
-def search_on_device(session: Session, state: BeamState, history: History) -> None:
+def search_on_device(session: Session, state: BeamState) -> list[list[Hypothesis]]:
     """Search in recorded steps, for a session that allows it and rules that do not look back."""
-    search = BeamOnDevice(state, history)
+    search = BeamOnDevice(state)
     _, first = search.choose(session.kept.of(session.logits))
     session.record_search(search, first).run(state.rules.max_new - 1)
+    return search.found()
 
 
 @final
 class BeamOnDevice(OnDevice):
     """Beams that are chosen on the device. Sentences that are done stay, as dead beams, until half of all are done."""
 
-    def __init__(self, state: BeamState, history: History) -> None:
-        self.state, self.history, device = state, history, state.totals.device
+    def __init__(self, state: BeamState) -> None:
+        self.state, self.history, device = state, History(state), state.totals.device
         self.beams, self.kind = state.method.width, repr((state.method, state.rules))
         self.rules, self.by_triton = FixedRules(state.rules, device), beam_gpu.serves(state)
         self.length = torch.ones(1, dtype=torch.long, device=device)
         found = state.totals.new_zeros(len(state.totals), state.keep)
         self.notes = Notes(found, found.long(), found.long())
+
+    def restart(self) -> None:
+        self.state.restart()
+        self.length.fill_(1)
+        self.notes.at.zero_()
+
+    def forget(self) -> None:
+        self.history = History(self.state)
+
+    def found(self) -> list[list[Hypothesis]]:
+        self.history.hold(self.state)
+        return self.history.hypotheses(self.state.method.n_best, self.state.rules.end)
 
     def choose(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
         advance = functools.partial(beam_gpu.advance, self.state) if self.by_triton else self.state.advance

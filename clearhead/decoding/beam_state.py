@@ -117,6 +117,15 @@ class BeamState:
         """Return what a step changes, all of it in place: one row a sentence."""
         return self.totals, self.nodes, self.scores, self.finished, self.done
 
+    def restart(self) -> None:
+        """Begin again in the same memory, by work that can be recorded: one beam lives, and nothing has finished."""
+        self.totals.fill_(FORBIDDEN)
+        self.totals[:, 0].fill_(0)
+        self.scores.fill_(FORBIDDEN)
+        for one in (self.nodes, self.finished):
+            one.fill_(ROOT_NODE)
+        self.done.fill_(False)
+
     def select(self, sentences: Int[Tensor, "stays"]) -> None:
         """Keep these sentences."""
         self.totals, self.nodes, self.scores, self.finished, self.done = (one[sentences] for one in self.tensors())

@@ -65,6 +65,10 @@ class Cache(KVSource):
         """Write these rows (of cross-attention: these sentences) over those there are: as many, in the same memory."""
         raise NotImplementedError(f"{type(self).__name__} has no memory that stays where it is")
 
+    def refill(self, layer: Attention, source: Float[Tensor, "sentence n d_model"]) -> None:
+        """Forget all columns, in fixed memory; cross-attention takes keys and values of another source."""
+        raise NotImplementedError(f"{type(self).__name__} has no memory that stays where it is")
+
     def project_new(self, layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of the new vectors, rotated by their positions; zeros for padding."""
         query, key, value = layer.project(x, x, x)
@@ -149,6 +153,10 @@ class Growing(Complete):
     def move(self, which: Tensor) -> None:
         for kept in (self.keys, self.values):
             kept.copy_(kept.index_select(0, which))
+
+    def refill(self, layer: Attention, source: Tensor) -> None:
+        for kept in (self.keys, self.values):
+            kept.zero_()  # no mask hides a NaN: 0 times it is NaN
 
     def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
         if self.clock.place is not None:
@@ -281,12 +289,16 @@ class FromSource(Cache):
     def first(self, layer: Attention) -> tuple[Tensor, Tensor]:
         """Return keys and values of the source, zeros for its padding; then drop the source."""
         assert self.source is not None
-        vectors, padding = self.source.vectors, self.source.padding()
-        places = torch.arange(vectors.shape[1], device=vectors.device)
-        self.source = None
-        key, value = layer.tap("key", layer.key(vectors)), layer.tap("value", layer.value(vectors))
-        key = layer.position.turn(key, places)
+        source, self.source = self.source, None
+        padding = source.padding()
+        key, value = keys_and_values(layer, source.vectors)
         return zero_padding(key, padding), zero_padding(value, padding)
+
+
+def keys_and_values(layer: Attention, vectors: Float[Tensor, "sentence n d_model"]) -> tuple[Tensor, Tensor]:
+    """Return what cross-attention reads of a source."""
+    key, value = layer.tap("key", layer.key(vectors)), layer.tap("value", layer.value(vectors))
+    return layer.position.turn(key, torch.arange(vectors.shape[1], device=vectors.device)), value
 
 
 @final
@@ -335,6 +347,11 @@ class Fixed(FromSource):
     def fix(self, beams: int, columns: int) -> None:
         if self.real is not None:  # what is added to scores; torch would make it of the mask in every step
             self.bias = self.real.table.to(self.keys.dtype).log_()
+
+    def refill(self, layer: Attention, source: Tensor) -> None:
+        assert self.real is None
+        for kept, made in zip((self.keys, self.values), keys_and_values(layer, source), strict=True):
+            kept.copy_(made)
 
     def move(self, which: Tensor) -> None:
         masks = () if self.real is None or self.bias is None else (self.real.table, self.bias)
@@ -422,6 +439,14 @@ class Caches:
             cache.fix(beams, columns)
         rows = next(len(cache.tensors()[0]) for cache in self if not isinstance(cache, FromSource))
         self.clock.fix(rows, beams, columns)
+
+    def refill(self, stack: Stack, source: Float[Tensor, "sentence n d_model"]) -> None:
+        """Begin again in the same memory, with another source of the same shape, by work that can be recorded."""
+        for block, reads in zip(stack.blocks, self.reads, strict=True):
+            for cache, layer in ((reads.own, block.attention), (reads.cross, block.cross)):
+                if isinstance(cache, Cache) and layer is not None:
+                    cache.refill(layer, source)
+        self.clock.restart()
 
     def move_rows(self, rows: Int[Tensor, "row"]) -> None:
         """Write these rows over those there are, in the same memory."""

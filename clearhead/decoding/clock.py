@@ -58,6 +58,12 @@ class Clock:
         assert self.beams == 1
         self.place, self.known = None, {}
 
+    def restart(self) -> None:
+        """Go back to the first column, by work that can be recorded: no column is filled."""
+        assert self.place is not None
+        self.place.zero_()
+        self.owners.fill_(NOBODY)
+
     def begin_step(self) -> None:
         """Begin a recorded step: every beam owns the new column."""
         assert self.place is not None

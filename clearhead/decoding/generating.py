@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from clearhead.decoding.beam import Beam, beam_search
 from clearhead.decoding.greedy import greedy_search
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
-from clearhead.decoding.recorded import pays
+from clearhead.decoding.kept import translate_again, translate_once
+from clearhead.decoding.recorded import pays, records
 from clearhead.decoding.request import (
     Model,
     Request,
@@ -27,7 +28,7 @@ from clearhead.decoding.session import Session, open_session, pad_right
 from clearhead.decoding.topk import top_candidates
 from clearhead.devices import fewer_threads_if_busy
 from clearhead.errors import OptionError
-from clearhead.model.transformers import Decoder
+from clearhead.model.transformers import Decoder, EncoderDecoder
 
 __all__ = ["Score", "Token", "generate", "score", "stream"]
 
@@ -71,15 +72,23 @@ def generate(
     request = check_request(model, inputs, prefix, rules, candidates)
     if not request.inputs:
         return []
-    simple = isinstance(method, Greedy) and not rules.look_back and not candidates
+    simple = not (rules.look_back or candidates) and pays(rules.max_new - 1)
+    on_device = method if simple and isinstance(method, Greedy | Beam) else None
     # Several sentences have steps that are large enough for all threads, on a busy machine too.
     device, alone = request.decoder.embedding.table.device, len(request.inputs) == 1
+    search = on_device if alone and records(device) and isinstance(request.model, EncoderDecoder) else None
+    if search is not None and (found := translate_again(request, search, rules)) is not None:
+        return [found]
     with fewer_threads_if_busy(device) if alone else contextlib.nullcontext(), eval_mode(model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
+        if search is not None and session.can_record():
+            found = translate_once(request, session, search, rules)
+            if found is not None:
+                return [found]
         if isinstance(method, Beam):
             return beam_search(session, request.prompts, method, rules, candidates)
-        if simple and pays(rules.max_new - 1) and session.can_record():
-            return [[found] for found in greedy_search(session, rules)]
+        if on_device and session.can_record():
+            return greedy_search(session, rules)
         return collect(decode_on(session, request.prompts, method, rules, candidates), len(request.inputs))
 
 

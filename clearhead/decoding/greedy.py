@@ -6,15 +6,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clearhead.decoding import greedy_gpu
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.recorded import Notes, OnDevice
 from clearhead.decoding.rules import FORBIDDEN, FixedRules, Rules
 from clearhead.decoding.session import Session
 
-__all__ = ["greedy_search"]
+__all__ = ["Likeliest", "greedy_search"]
 
 
-def greedy_search(session: Session, rules: Rules) -> list[Hypothesis]:
+def greedy_search(session: Session, rules: Rules) -> list[list[Hypothesis]]:
     """Return the likeliest token after the likeliest, of every row, until each has ended.
 
     For a session that can be recorded, and rules that do not look back. Rows that have ended are computed on until half
@@ -24,7 +25,7 @@ def greedy_search(session: Session, rules: Rules) -> list[Hypothesis]:
     search = Likeliest(log_probs, rules)
     _, first = search.choose(log_probs)
     session.record_search(search, first).run(rules.max_new - 1)
-    return search.hypotheses()
+    return search.found()
 
 
 @final
@@ -36,17 +37,34 @@ class Likeliest(OnDevice):
     def __init__(self, log_probs: Float[Tensor, "row vocabulary"], rules: Rules) -> None:
         count, device = len(log_probs), log_probs.device
         self.kind, self.end, self.rules = repr(rules), frozenset(rules.end), FixedRules(rules, device)
+        self.by_kernel = greedy_gpu.serves(rules, device)
         self.length = torch.ones(1, dtype=torch.long, device=device)
         self.notes = Notes(log_probs[:, 0], torch.zeros(count, dtype=torch.long, device=device))
         self.sequences = list(range(count))
         self.tokens: list[list[int]] = [[] for _ in range(count)]
         self.log_probs: list[list[float]] = [[] for _ in range(count)]
 
+    def restart(self) -> None:
+        self.length.fill_(1)
+        self.notes.at.zero_()
+
+    def forget(self) -> None:
+        count = len(self.tokens)
+        self.sequences = list(range(count))
+        self.tokens, self.log_probs = [[] for _ in range(count)], [[] for _ in range(count)]
+
     def choose(self, log_probs: Float[Tensor, "row vocabulary"]) -> tuple[None, Int[Tensor, "row 1"]]:
-        value, token = self.rules.forbid(log_probs, self.length).max(-1)
+        return None, self.note(*self.rules.forbid(log_probs, self.length).max(-1))
+
+    def choose_by_logits(self, logits: Float[Tensor, "row vocabulary"]) -> tuple[Tensor | None, Tensor]:
+        if self.by_kernel:
+            return None, self.note(*greedy_gpu.likeliest(logits))
+        return super().choose_by_logits(logits)
+
+    def note(self, value: Float[Tensor, "row"], token: Int[Tensor, "row"]) -> Int[Tensor, "row 1"]:
         self.notes.write(value, token)
         self.length += 1
-        return None, token.unsqueeze(1)
+        return token.unsqueeze(1)
 
     def read(self) -> list[int]:
         """Take over the tokens of every row up to the first that ends it; return the rows that go on."""
@@ -70,13 +88,15 @@ class Likeliest(OnDevice):
         self.notes.select(sentences)
         self.sequences = [self.sequences[row] for row in sentences.tolist()]
 
-    def hypotheses(self) -> list[Hypothesis]:
+    def found(self) -> list[list[Hypothesis]]:
         return [
-            Hypothesis(
-                tokens=tuple(ids),
-                log_probs=tuple(values),
-                score=sum(values, 0.0),
-                ended=bool(ids) and ids[-1] in self.end,
-            )
+            [
+                Hypothesis(
+                    tokens=tuple(ids),
+                    log_probs=tuple(values),
+                    score=sum(values, 0.0),
+                    ended=bool(ids) and ids[-1] in self.end,
+                )
+            ]
             for ids, values in zip(self.tokens, self.log_probs, strict=True)
         ]

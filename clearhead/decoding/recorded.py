@@ -17,6 +17,7 @@ from torch import Tensor
 
 from clearhead.cuda_graphs import capture, shared_pool
 from clearhead.decoding.caches import Caches, FromSource
+from clearhead.decoding.hypotheses import Hypothesis
 
 __all__ = ["Notes", "OnDevice", "RecordedSearch", "RecordedStep", "pays", "records"]
 
@@ -112,9 +113,26 @@ class OnDevice(ABC):
     kind: Hashable
     """Distinguishes different work on tensors of the same shape."""
 
+    def choose_by_logits(self, logits: Logits) -> tuple[Tensor | None, Tensor]:
+        """Return what `choose` does of the log-probabilities of these logits."""
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        return self.choose(torch.log_softmax(logits, -1, dtype=wide))
+
     @abstractmethod
     def choose(self, log_probs: Logits) -> tuple[Tensor | None, Tensor]:
         """Return the beam that each beam continues (None: itself) and its token, `(sentence, beam)`; note both."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Begin again in the same memory, by work that can be recorded."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Forget what was read, before a search that begins again."""
+
+    @abstractmethod
+    def found(self) -> list[list[Hypothesis]]:
+        """Return the outputs of every sentence, the best first."""
 
     @abstractmethod
     def read(self) -> list[int]:
@@ -172,8 +190,7 @@ class RecordedSearch:
     def work(self) -> None:
         self.clock.begin_step()
         logits = self.compute(self.tokens)
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        origins, chosen = self.search.choose(torch.log_softmax(logits, -1, dtype=wide))
+        origins, chosen = self.search.choose_by_logits(logits)
         self.tokens.copy_(chosen.reshape(-1, 1))
         self.clock.end_step(origins)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
+from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.decoding.caches import Caches, Source
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import OnDevice, RecordedSearch, RecordedStep, records
@@ -26,6 +27,8 @@ Logits = Float[Tensor, "row vocabulary"]
 FOREVER = 1 << 30
 MUCH = 1 << 20
 """From this many logits on they are written into the same memory each step: fresh pages would take longer."""
+MOST_SINES = 1 << 13
+"""Positions whose sines are made ahead for a session."""
 SEEN: WeakKeyDictionary[nn.Module, dict[Hashable, set[Hashable]]] = WeakKeyDictionary()
 """For each decoder, the kinds of steps that have run once and so can be recorded (`clearhead.decoding.recorded`)."""
 
@@ -48,6 +51,7 @@ class Session:
         self.device = decoder.embedding.table.device
         self.kept, self.room = LogProbs(), torch.empty(0)
         longest = max(len(prompt) for prompt in prompts)
+        self.encoded = encode_positions(decoder, longest + n_new) if records(self.device) else None
         pads = [longest - len(prompt) for prompt in prompts]
         tokens = torch.tensor(
             [[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)], device=self.device
@@ -128,7 +132,9 @@ class Session:
     def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
         """Return the vectors of the tokens in the new columns; the clock must have been advanced to them."""
         clock = self.caches.clock
-        positions = None if clock.pads is None and clock.place is None else clock.positions.clamp(min=0)
+        if clock.place is not None:
+            return self.decoder.embedding(tokens, positions=clock.positions.clamp(min=0), encoded=self.encoded)
+        positions = None if clock.pads is None else clock.positions.clamp(min=0)
         return self.decoder.embedding(tokens, positions=positions, start=clock.n)
 
     def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Logits:
@@ -142,6 +148,12 @@ class Session:
         """
         if self.recorded is None or not self.recorded.select(rows, sentences):
             self.caches.select(rows, sentences)
+
+
+def encode_positions(decoder: Decoder, n: int) -> Tensor | None:
+    """Return the sines of the first n positions, which a recorded step would otherwise compute; None for too many."""
+    position = decoder.embedding.position
+    return position(n) if isinstance(position, SinusoidalTable) and n <= MOST_SINES else None
 
 
 def check_masks(decoder: Decoder, rows: int, columns: int) -> None:

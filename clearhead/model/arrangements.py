@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from clearhead.errors import OptionError
 from clearhead.model.fast_step import FastStep, fast_step_of
-from clearhead.model.norms import LayerNorm, Norm
+from clearhead.model.norms import BuiltLayerNorm, LayerNorm, Norm
 from clearhead.registry import kind, register
 from clearhead.serialization import added
 from clearhead.taps import Tapped
@@ -197,6 +197,9 @@ class After(Connection):
 
     def fast_step(self, branch: FastStep) -> FastStep:
         assert self.norm is not None
+        if isinstance(self.norm, BuiltLayerNorm):
+            add = self.norm.add_step()
+            return lambda x: add(x, branch(x))
         norm = fast_step_of(self.norm)
         return lambda x: norm(x + branch(x))
 

@@ -1,7 +1,8 @@
-"""LayerNorm whose backward is one Triton kernel: for training that is compiled, on a GPU.
+"""LayerNorm on a GPU: a backward that is one Triton kernel, for training that is compiled; and residual and norm of a
+decoding step as one.
 
-On an H200 it takes 34 µs for 32,768 rows of 512 numbers, torch's own 194 and inductor's 178: it adds up the gradients
-of gamma and beta on the way. Forward is torch's own, which inductor fuses with what comes before.
+On an H200 the backward takes 34 µs for 32,768 rows of 512 numbers, torch's own 194 and inductor's 178: it adds up the
+gradients of gamma and beta on the way. Forward is torch's own, which inductor fuses with what comes before.
 """
 
 import importlib
@@ -14,7 +15,7 @@ from torch.library import triton_op, wrap_triton
 
 from clearhead.compiling import missing_triton
 
-__all__ = ["layer_norm", "register", "serves"]
+__all__ = ["add_layer_norm", "layer_norm", "register", "serves", "serves_step"]
 
 WIDEST = 8192
 """Numbers of a row that a program holds."""
@@ -81,3 +82,19 @@ class LayerNormByTriton(torch.autograd.Function):
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> Tensor:
     """Return gamma · (x − mean) / √(variance + epsilon) + beta."""
     return LayerNormByTriton.apply(x, gamma, beta, epsilon)  # type: ignore[return-value]
+
+
+def serves_step(gamma: Tensor) -> bool:
+    """Check whether `add_layer_norm` can be used for a norm with this gamma."""
+    return len(gamma) <= WIDEST and gamma.is_contiguous() and missing_triton(gamma.device.type) is None
+
+
+def add_layer_norm(x: Tensor, y: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> Tensor:
+    """Return the norm of x + y, both `(row, d_model)` and of one dtype, without a gradient."""
+    x, y = x.contiguous(), y.contiguous()
+    out, width = torch.empty_like(x), x.shape[1]
+    columns = 1 << (width - 1).bit_length()
+    kernel = importlib.import_module("clearhead.model.layer_norm_triton").add_layer_norm
+    sizes = {"EPSILON": epsilon, "WIDTH": width, "COLUMNS": columns, "num_warps": max(1, min(8, columns // 256))}
+    kernel[(len(x),)](x, y, gamma, beta, out, **sizes)
+    return out

@@ -1,8 +1,8 @@
-"""Triton code of LayerNorm's backward; `layer_norm_gpu.py` launches it, and works without Triton.
+"""Triton code of LayerNorm; `layer_norm_gpu.py` launches it, and works without Triton.
 
-A program takes TILES tiles of ROWS rows each, and adds up the gradients of gamma and beta of all its rows in registers,
-across tiles and, at the end, across the rows of a tile. So each number is read once, and what is left to add up
-afterwards is one row for each program.
+Of the backward, a program takes TILES tiles of ROWS rows each, and adds up the gradients of gamma and beta of all its
+rows in registers, across tiles and, at the end, across the rows of a tile. So each number is read once, and what is
+left to add up afterwards is one row for each program.
 """
 
 import inspect
@@ -10,7 +10,7 @@ import inspect
 import triton
 import triton.language as tl
 
-__all__ = ["layer_norm_backward"]
+__all__ = ["add_layer_norm", "layer_norm_backward"]
 
 
 def jit(function):
@@ -56,3 +56,20 @@ def layer_norm_backward(
     row = partial + tl.program_id(0) * 2 * WIDTH + columns
     tl.store(row, tl.sum(grad_gamma, 0), mask=inside)
     tl.store(row + WIDTH, tl.sum(grad_beta, 0), mask=inside)
+
+
+@jit
+def add_layer_norm(x, y, gamma, beta, out, EPSILON: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """Write the norm of x + y, one program for each row; the sum is rounded as a tensor of its own would be."""
+    wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32  # pyright: ignore[reportAssignmentType]
+    columns = tl.arange(0, COLUMNS)
+    inside = columns < WIDTH
+    places = tl.program_id(0).to(tl.int64) * WIDTH + columns
+    total = tl.load(x + places, mask=inside, other=0.0).to(wide) + tl.load(y + places, mask=inside, other=0.0).to(wide)
+    total = total.to(x.dtype.element_ty).to(wide)
+    centred = tl.where(inside, total - tl.sum(total, 0) / WIDTH, 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centred * centred, 0) / WIDTH + EPSILON)
+    normed = centred * scale * tl.load(gamma + columns, mask=inside, other=0.0).to(wide)
+    if beta is not None:
+        normed += tl.load(beta + columns, mask=inside, other=0.0).to(wide)
+    tl.store(out + places, normed.to(out.dtype.element_ty), mask=inside)

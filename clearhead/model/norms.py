@@ -1,5 +1,6 @@
 """Norms: LayerNorm with gamma and beta, and RMSNorm. A spec is built for a width."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -16,7 +17,7 @@ from clearhead.model.steps import Explained, Step
 from clearhead.registry import register
 from clearhead.serialization import added
 
-__all__ = ["LayerNorm", "Norm", "RMSNorm"]
+__all__ = ["BuiltLayerNorm", "LayerNorm", "Norm", "RMSNorm"]
 
 Vectors = Float[Tensor, "*batch d_model"]
 
@@ -76,6 +77,19 @@ class BuiltLayerNorm(Explained):
     def fast_step(self) -> FastStep:
         shape, gamma, beta, epsilon = self.gamma.shape, self.gamma, self.beta, self.epsilon
         return lambda x: torch.layer_norm(x, shape, gamma, beta, epsilon)
+
+    def add_step(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the norm of a sum of two vectors, for one position of every row."""
+        shape, gamma, beta, epsilon = self.gamma.shape, self.gamma, self.beta, self.epsilon
+        if not layer_norm_gpu.serves_step(gamma):
+            return lambda x, y: torch.layer_norm(x + y, shape, gamma, beta, epsilon)
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            if torch.is_grad_enabled() or not x.dtype is y.dtype is gamma.dtype:
+                return torch.layer_norm(x + y, shape, gamma, beta, epsilon)
+            return layer_norm_gpu.add_layer_norm(x, y, gamma, beta, epsilon)
+
+        return step
 
     @property
     def steps(self) -> tuple[Step, ...]:

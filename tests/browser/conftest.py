@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser.looking import missing, serving
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 HERE = Path(__file__).parent
 lasting = []

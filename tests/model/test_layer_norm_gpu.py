@@ -13,6 +13,7 @@ def test_elsewhere_torch_computes_it():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch 2.11's own compiler does
 @pytest.mark.parametrize(("shape", "dtype"), [((5, 70, 48), torch.float32), ((4000, 768), torch.bfloat16)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_gradients_are_those_of_torch(shape, dtype, bias):

@@ -21,7 +21,7 @@ import clearhead as ch
 from clearhead.attention import grid
 from clearhead.attention.grid.case import difference
 from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan
-from clearhead.decoding import beam_gpu
+from clearhead.decoding import beam_gpu, greedy_gpu
 from clearhead.decoding.beam_state import BeamState
 from clearhead.decoding.rules import FORBIDDEN
 from clearhead.model import layer_norm_gpu
@@ -121,6 +121,28 @@ def layer_norm_problems():
             for name, got, right in named
             if (text := difference(name, got, right, 2e-5)) is not None
         ]
+        for shift in (beta.detach(), None):
+            y = torch.randn(n_rows, width)
+            got = layer_norm_gpu.add_layer_norm(x.detach(), y, gamma.detach(), shift, 1e-5)
+            right = torch.layer_norm(x.detach() + y, (width,), gamma.detach(), shift)
+            text = difference("norm of a sum", got, right, 2e-5)
+            yield [] if text is None else [f"{n_rows} rows of {width}: {text}"]
+
+
+def greedy_problems():
+    """Yield where the likeliest token or its log-probability is wrong: ties, NaN, inf, rows longer than a block."""
+    for rows, vocabulary in ((5, 20), (3, 1), (2, 9000), (4, 8192)):
+        for dtype in (torch.float32, torch.float64):
+            logits = torch.randn(rows, vocabulary, dtype=dtype) * 3
+            logits[-1, vocabulary // 2 :] = logits.max() + 1  # equal: the first is taken
+            odd = torch.full((3, vocabulary), -1.0, dtype=dtype)
+            odd[0, -1], odd[1, 0], odd[2] = float("nan"), float("inf"), float("-inf")
+            logits = torch.cat([logits, odd])
+            wide = torch.log_softmax(logits, -1).max(-1)
+            for got, right in zip(greedy_gpu.likeliest(logits), wide, strict=True):
+                found, wanted = (one.double().nan_to_num(nan=-1e6) for one in (got, right))
+                text = difference(f"{rows} rows of {vocabulary}", found, wanted, 1e-6)
+                yield [] if text is None else [text]
 
 
 def beam_problems():
@@ -169,7 +191,7 @@ def attention_problems(kernel):
 def main(kernels: list[str]) -> None:
     patch_interpreter()
     torch.set_num_threads(1)
-    problems = {"layer_norm": layer_norm_problems, "beam": beam_problems}
+    problems = {"layer_norm": layer_norm_problems, "beam": beam_problems, "greedy": greedy_problems}
     for kernel in kernels:
         torch.manual_seed(0)
         found = list(problems[kernel]() if kernel in problems else attention_problems(kernel))
