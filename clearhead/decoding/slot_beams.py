@@ -122,16 +122,15 @@ def advance_beams(jobs: Sequence[SlotBeam], log_probs: Tensor, session: SlotSess
     `log_probs` are those of all rows of the batch.
     """
     device = session.device
-    found, shown = forbid(
-        jobs, log_probs[torch.tensor([slot for job in jobs for slot in job.rows], device=device)], session
-    )
+    rows = torch.tensor([slot for job in jobs for slot in job.rows], device=device)
+    found, shown = forbid(jobs, log_probs.index_select(0, rows), session)
     values, tokens = (part.tolist() for part in top(found, max(job.keep for job in jobs)))
     moves: Moves = []
     first = 0
     for job in jobs:
-        rows = slice(first, first + len(job.beams))
-        first = rows.stop
-        moves += job.advance(values[rows], tokens[rows], shown[rows])
+        own = slice(first, first + len(job.beams))
+        first = own.stop
+        moves += job.advance(values[own], tokens[own], shown[own])
     session.copy_written([origin for origin, _ in moves], [slot for _, slot in moves])
     pairs = [(slot, node.token) for job in jobs if not job.done for slot, node in zip(job.rows, job.beams, strict=True)]
     if pairs:

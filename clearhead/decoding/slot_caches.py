@@ -166,7 +166,7 @@ class SlotComplete(Complete, SlotCache):
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         for kept in self.memory:
             used = kept[:, :, : self.clock.columns]
-            used.index_copy_(0, slots, used[origins])
+            used.index_copy_(0, slots, used.index_select(0, origins))
 
     def tensors(self) -> list[Tensor]:
         return self.memory
@@ -225,7 +225,7 @@ class SlotSliding(SlotCache):
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         for kept in self.memory:
-            kept.index_copy_(0, slots, kept[origins])
+            kept.index_copy_(0, slots, kept.index_select(0, origins))
 
     def tensors(self) -> list[Tensor]:
         return self.memory
@@ -260,7 +260,7 @@ class SlotState(SlotCache):
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         for kept in self.memory:
-            kept.index_copy_(0, slots, kept[origins])
+            kept.index_copy_(0, slots, kept.index_select(0, origins))
 
     def tensors(self) -> list[Tensor]:
         return self.memory
@@ -290,7 +290,7 @@ class SlotSummed(SlotState):
         if state is not None and guests.read:
             rows, slots = columns_of([(guest.row, guest.slots[0]) for guest in guests.read], self.clock.device)
             for kept, new in zip(self.memory, state.tensors(), strict=True):
-                kept.index_copy_(0, slots, new[rows])
+                kept.index_copy_(0, slots, new.index_select(0, rows))
 
 
 @final
@@ -309,7 +309,7 @@ class SlotFixedSum(SlotState):
         state = cast(FixedSum, caches).state
         assert state is not None
         for kept, new in zip(self.room(state), state.tensors(), strict=True):
-            kept.index_copy_(0, guests.slots, new[guests.rows])
+            kept.index_copy_(0, guests.slots, new.index_select(0, guests.rows))
         self.show()
 
 
@@ -347,7 +347,7 @@ class SlotFixed(SlotCache):
         rows, slots, n = guests.rows, guests.slots, donor.keys.shape[2]
         for kept, new in zip(self.memory, (donor.keys, donor.values), strict=True):
             kept.index_fill_(0, slots, 0)
-            kept[:, :, :n].index_copy_(0, slots, new[rows])
+            kept[:, :, :n].index_copy_(0, slots, new.index_select(0, rows))
         if not guests.masked:
             mask = self.clock.sources
             every = mask.real.new_ones(len(donor.keys), 1, 1, n) if donor.real is None else donor.real.table
@@ -379,7 +379,7 @@ class SlotFixed(SlotCache):
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         self.clock.sources.copy(origins, slots)
         for kept in self.memory:
-            kept.index_copy_(0, slots, kept[origins])
+            kept.index_copy_(0, slots, kept.index_select(0, origins))
 
     def tensors(self) -> list[Tensor]:
         return self.memory

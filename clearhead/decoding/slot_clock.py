@@ -121,10 +121,10 @@ class SourceMask:
     ) -> None:
         """Take over which columns some rows' sources have."""
         found = self.real.new_zeros(len(slots), 1, 1, self.real.shape[3])
-        found[..., : lengths.shape[3]] = lengths[rows]
+        found[..., : lengths.shape[3]] = lengths.index_select(0, rows)
         self.real.index_copy_(0, slots, found)
         self.added.index_copy_(0, slots, found.to(self.added.dtype).log_())
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         for kept in (self.real, self.added):
-            kept.index_copy_(0, slots, kept[origins])
+            kept.index_copy_(0, slots, kept.index_select(0, origins))
