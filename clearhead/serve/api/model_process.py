@@ -18,7 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, cast, final
+from typing import Any, Protocol, cast, final, runtime_checkable
 
 import torch
 
@@ -54,6 +54,7 @@ def can_fork(device: torch.device) -> bool:
     return device.type == "cpu" and hasattr(os, "fork") and sys.platform != "darwin"
 
 
+@runtime_checkable
 class Listener(Protocol):
     """A job, and who is told what comes of it; `each_token`: also of every token, and not only at the end."""
 
