@@ -147,7 +147,7 @@ def measure_process(metrics: Metrics, name: str, process: int) -> None:
     seconds, memory = cpu_seconds(process), resident_bytes(process)
     if seconds is not None and memory is not None:
         metrics.set("model_cpu_seconds_total", seconds, model=name)
-        metrics.set("model_resident_memory_bytes", memory, model=name)
+        metrics.set("model_resident_memory_bytes", float(memory), model=name)
 
 
 def list_models(api: Api) -> Response:

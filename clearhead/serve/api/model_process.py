@@ -234,10 +234,10 @@ class ModelProcess(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for frame in self.frames.take(data):
             for rows in frame["rows"]:
-                self.metrics.observe("batch_rows", rows, model=self.name)
-            self.metrics.count("steps_total", len(frame["rows"]), model=self.name)
-            self.metrics.set("sequences_running", frame["running"], model=self.name)
-            self.metrics.set("sequences_waiting", frame["waiting"], model=self.name)
+                self.metrics.observe("batch_rows", float(rows), model=self.name)
+            self.metrics.count("steps_total", float(len(frame["rows"])), model=self.name)
+            self.metrics.set("sequences_running", float(frame["running"]), model=self.name)
+            self.metrics.set("sequences_waiting", float(frame["waiting"]), model=self.name)
             for number, token, log_prob, candidates in frame.get("tokens", ()):
                 if (listener := self.listeners.get(number)) is not None:
                     listener.put(Chosen(number, token, log_prob, read_candidates(candidates)))
