@@ -11,10 +11,11 @@ The load comes from a process of its own (benchmarks/serving_load.py) on the sam
 since it takes cores from the server. Of the requests some are beams, some are streams, and some have no token.
 
 Offline means `clearhead.generate` on batches of as many texts as the server has slots, in the order of the texts, on
-ids that are there already, with nothing else on the machine, by one thread or by as many as there are cores, whichever
-is better, for time on the wall and for processor time. So without `--pinned` it has all cores, and the server shares
-them with its clients. With `--pinned` both have the same: the server, front and model, is bound to one core, offline
-batches to the same one, the clients to another. What a server adds (HTTP, JSON, tokenising, streams) counts against it.
+ids that are there already, with nothing else of ours on the machine: by one thread on one core, and by as many threads
+as there are cores, each once before the load and once after it, the better counts. The server is held to the better of
+the two. So without `--pinned` offline has all cores, and the server shares them with its clients. With `--pinned` both
+have one: the server, requests and model, is bound to core 0, offline batches to the same one, the clients to core 1.
+What a server adds (HTTP, JSON, tokenising, streams) counts against it.
 
 An answer may differ from the offline one only from a token on whose two best choices were within 1e-4 (greedy), or by a
 score that is within 1e-4 (beams): matrices of other shapes round otherwise. Such answers are counted.
@@ -90,31 +91,25 @@ class Offline:
         rows = self.run.tokenizer.encode_batch([self.texts[place] for place in places])
         return [translation(self.run.task, row, method).first for row in rows]
 
-    def seconds(self, answers, slots, cores):
-        """Seconds of processor and wall time for as many texts as were answered, in batches of as many as slots."""
+    def seconds(self, slots, cores):
+        """Seconds of processor and wall time for a text: {beam: {threads: (processor, wall)}}, of as many as slots."""
         before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cores or before)
-        tried = []
-        for threads in {1, len(cores or before)}:
+        found = {1: {}, self.beam: {}}
+        for threads in sorted({1, len(cores or before)}):
+            os.sched_setaffinity(0, cores or (before if threads > 1 else {min(before)}))
             torch.set_num_threads(threads)
-            tried.append(self.seconds_now(answers, slots))
+            for beam, by_threads in found.items():
+                by_threads[threads] = self.seconds_now(beam, slots)
         os.sched_setaffinity(0, before)
-        return [min(times) for times in zip(*tried, strict=True)]  # a thread that waits for another takes time too
+        return found
 
-    def seconds_now(self, answers, slots):
-        took = [0.0, 0.0]
-        for beam in (1, self.beam):
-            places = [place for place, width, *_ in answers if width == beam]
-            if not places:
-                continue
-            some = places[: 20 * slots]
-            jobs = self.jobs(some, Greedy() if beam == 1 else Beam(width=beam))
-            self.decode(jobs[:slots], slots // beam)
-            began = time.process_time(), time.perf_counter()
-            self.decode(jobs, max(1, slots // beam))
-            for i, now in enumerate((time.process_time(), time.perf_counter())):
-                took[i] += (now - began[i]) * len(places) / len(some)
-        return took
+    def seconds_now(self, beam, slots):
+        places = [place % len(self.texts) for place in range(20 * slots)]
+        jobs = self.jobs(places, Greedy() if beam == 1 else Beam(width=beam))
+        self.decode(jobs[:slots], max(1, slots // beam))
+        began = clocks()
+        self.decode(jobs, max(1, slots // beam))
+        return tuple((now - then) / len(jobs) for now, then in zip(clocks(), began, strict=True))
 
     def decode(self, jobs, size):
         for start in range(0, len(jobs), size):
@@ -123,6 +118,23 @@ class Offline:
             rules = Rules(max_new=longest, end=batch[0].rules.end, never=batch[0].rules.never)
             prefix = [list(batch[0].prefix)]
             generate(self.run.model, [job.inputs for job in batch], batch[0].method, rules=rules, prefix=prefix)
+
+
+def clocks():
+    """Processor time of this process, and time on the wall."""
+    return time.process_time(), time.perf_counter()
+
+
+def best_of(measured, answers):
+    """For each number of threads the seconds of processor and wall time for these answers, the best of several."""
+    count = {beam: sum(width == beam for _, width, *_ in answers) for beam in measured[0]}
+    return {
+        threads: [
+            sum(n * min(one[beam][threads][clock] for one in measured) for beam, n in count.items())
+            for clock in range(2)
+        ]
+        for threads in measured[0][1]
+    }
 
 
 class Served:
@@ -151,11 +163,16 @@ class Served:
 
     @property
     def memory(self):
-        return self.metrics()["process_resident_memory_bytes"] / 1e6
+        """MB of all processes of the server; weights that they share count in each."""
+        return self.total("process_resident_memory_bytes", "clearhead_model_resident_memory_bytes") / 1e6
 
     @property
     def processor(self):
-        return self.metrics()["process_cpu_seconds_total"]
+        """Seconds of processor time of the process that answers requests, and of the models' own."""
+        return self.total("process_cpu_seconds_total"), self.total("clearhead_model_cpu_seconds_total")
+
+    def total(self, *names):
+        return sum(value for key, value in self.metrics().items() if key.partition("{")[0] in names)
 
 
 def bound(command, cores):
@@ -188,19 +205,24 @@ def loaded(served, texts, asked, seconds, folder):
 def measure(name, command, offline, asked, folder):
     """A row of the table: one server under the load."""
     cores = [0] if asked.pinned else []
+    measured = [offline.seconds(asked.slots, cores)]
     with serving(command, folder, cores) as served:
         loaded(served, offline.texts, asked, WARM_UP, folder)
         memory, processor = served.memory, served.processor
         found = loaded(served, offline.texts, asked, asked.minutes * 60, folder)
-        memory, processor = (memory, served.memory), served.processor - processor
+        memory = memory, served.memory
+        requests, model = (now - then for now, then in zip(served.processor, processor, strict=True))
         rows = served.metrics()
+    measured.append(offline.seconds(asked.slots, cores))
     answers = found["answers"]
     kinds = [offline.compare(place, beam, text, score) for place, beam, _, text, score in answers]
     wrong = [one for one, kind in zip(answers, kinds, strict=True) if kind == "wrong"]
-    cpu, wall = offline.seconds(answers, asked.slots, cores)
+    alone = best_of(measured, answers)
+    cpu, wall = (min(times) for times in zip(*alone.values(), strict=True))
     times = sorted(seconds for _, _, seconds, *_ in answers)
     steps = sum(value for key, value in rows.items() if key.startswith("clearhead_batch_rows_sum"))
     count = sum(value for key, value in rows.items() if key.startswith("clearhead_batch_rows_count"))
+    each = 1000 / len(answers)
     return {
         "server": name,
         "answers": len(answers),
@@ -210,14 +232,18 @@ def measure(name, command, offline, asked, folder):
         "failed": len(found["failed"]),
         "without a token": f"{found['without'].count(401)} of {len(found['without'])} refused",
         "answers/s": len(answers) / found["wall"],
+        **{f"offline/s, {threads} threads": len(answers) / one[1] for threads, one in alone.items()},
         "of offline (wall)": wall / found["wall"],
-        "of offline (processor)": cpu / processor,
+        "of offline (processor)": cpu / (requests + model),
         "p50 s": statistics.median(times),
         "p99 s": times[int(len(times) * 0.99)],
         "memory MB": f"{memory[0]:.0f} → {memory[1]:.0f} ({100 * (memory[1] / memory[0] - 1):+.1f} %)",
-        "rows a step": steps / max(count, 1),
-        "server's processor s": processor,
-        "load's processor s": found["processor"],
+        "jobs a step": steps / max(count, 1),
+        "ms on the wall, an answer": each * found["wall"],
+        "processor ms, an answer: requests": each * requests,
+        "processor ms, an answer: model": each * model,
+        "processor ms, an answer: load": each * found["processor"],
+        "processor s: server, load": f"{requests + model:.0f}, {found['processor']:.0f}",
         "first failures": found["failed"][:3],
         "first wrong": [offline.describe(*one) for one in wrong[:5]] if asked.json else len(wrong),
     }

@@ -21,6 +21,9 @@ from clearhead.serve.api.logs import Logs
 from clearhead.serve.api.server import ApiServer
 from clearhead.training.run import load
 
+THREADS = int(os.environ.get("OMP_NUM_THREADS", max(1, (os.cpu_count() or 1) - 1)))
+"""One core is for requests, as `clearhead serve` has it."""
+
 
 class Peer(Scheduler):
     """Jobs wait until the batch before them is done: CTranslate2 has no way to let one join."""
@@ -31,8 +34,7 @@ class Peer(Scheduler):
         self.read = token_names(run.task.tokenizers["source"])
         self.written = token_names(run.task.tokenizers["target"])
         self.ids = {name: place for place, name in enumerate(self.written)}
-        threads = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
-        self.translator = ctranslate2.Translator(str(folder), device="cpu", inter_threads=1, intra_threads=threads)
+        self.folder, self.translator = str(folder), None
         self.jobs, self.next = OrderedDict(), 0
 
     def add(self, job):
@@ -50,6 +52,8 @@ class Peer(Scheduler):
         same = [t for t, job in self.jobs.items() if job.method == first.method and job.rules == first.rules]
         batch = same[: max(1, self.slots // width)]
         rows = [[one for one in self.jobs[t].inputs if one != self.source_end] for t in batch]
+        if self.translator is None:  # here, and not before the fork: its threads would not be there
+            self.translator = ctranslate2.Translator(self.folder, device="cpu", inter_threads=1, intra_threads=THREADS)
         found = self.translator.translate_batch(
             [[self.read[i] for i in row] for row in rows],
             beam_size=width,
@@ -86,6 +90,7 @@ def main():
     server = ApiServer(
         [run],
         scheduler=lambda model, context: Peer(run, asked.exported, asked.slots),
+        model_threads=THREADS,
         token=os.environ["CLEARHEAD_TOKEN"],
         limits=ApiLimits(queue=4096),
         logs=Logs("json"),

@@ -146,8 +146,10 @@ def serve(
     token = listening.read_token()
     if token is not None:
         check_token(token)
+    threads = torch.get_num_threads()
     if "OMP_NUM_THREADS" not in os.environ:  # one core is for requests: threads that share a core wait for one another
-        torch.set_num_threads(max(1, torch.get_num_threads() - 1))
+        threads = max(1, threads - 1)
+    torch.set_num_threads(1)  # until the models have their processes: a fork does not take threads along
     sys.setswitchinterval(SWITCH)
     if listening.ssl_keyfile is not None and listening.ssl_certfile is None:
         raise wrong("--ssl-keyfile", "needs its certificate: add --ssl-certfile")
@@ -166,6 +168,7 @@ def serve(
         [load(run, device=device) for run in runs],
         names=names or (),
         scheduler=batched(bounds.slots),
+        model_threads=threads,
         host=listening.host,
         port=listening.port,
         token=token,

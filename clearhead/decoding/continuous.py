@@ -35,6 +35,9 @@ FEWEST = 32
 """Rows and columns of the smallest step that is recorded."""
 READ_TOGETHER = 16
 """Prompts that are read in one pass, ahead of their turn if need be: a pass for each would take as long as a step."""
+BACKLOG = 2
+"""Where more jobs wait than there are slots, so many times as many prompts are read at once: those who run wait longer
+for a pass, and there are fewer of them."""
 READING, JOINING = 1.0, 0.1
 """About how many steps it takes to read a prompt, or several together, and to let in those that were read."""
 
@@ -221,7 +224,7 @@ class SlotScheduler(Scheduler):
 
     def admit(self) -> None:
         """Read prompts, as many tokens as may be between two steps, and give slots to the jobs whose turn it is."""
-        left = self.prompt_tokens
+        left = self.prompt_tokens * self.patience
         if not self.queue or not self.may_join() or not self.is_worth_it():
             return
         while self.queue:
@@ -233,6 +236,10 @@ class SlotScheduler(Scheduler):
                     return
                 left -= self.read_prompts(first, left)
             self.join()
+
+    @property
+    def patience(self) -> int:
+        return BACKLOG if len(self.queue) > self.slots else 1
 
     def is_worth_it(self) -> bool:
         """Check whether waiting has cost those who wait as much as letting them in will cost those who run.
@@ -274,7 +281,7 @@ class SlotScheduler(Scheduler):
             alone = self.shapes == "fixed" or len(waiting.prompt) - 1 > self.prompt_tokens
             if group and (
                 alone
-                or len(group) == READ_TOGETHER
+                or len(group) == READ_TOGETHER * self.patience
                 or cost * (len(group) + 1) > left
                 or (len(waiting.prompt) > 1) != (len(group[0].prompt) > 1)
             ):

@@ -35,6 +35,7 @@ class SlotBeam:
         self.prompt, self.position, self.length = list(prompt), len(prompt) - 1, 0
         self.keep = max(2, 1 + len(job.rules.end)) * self.method.width
         self.norms = self.method.norms(job.rules.max_new)
+        self.forbids_always_the_same = not (job.rules.look_back or job.rules.min_new > 1 or job.candidates)
         self.beams: list[Node] = [ROOT]
         self.finished: list[tuple[float, Node]] = []
         """The best outputs that have ended, the best first, each with its score."""
@@ -121,16 +122,15 @@ def advance_beams(jobs: Sequence[SlotBeam], log_probs: Tensor, session: SlotSess
     `log_probs` are those of all rows of the batch.
     """
     device = session.device
-    found, shown = forbid(
-        jobs, log_probs[torch.tensor([slot for job in jobs for slot in job.rows], device=device)], session
-    )
+    rows = torch.tensor([slot for job in jobs for slot in job.rows], device=device)
+    found, shown = forbid(jobs, log_probs.index_select(0, rows), session)
     values, tokens = (part.tolist() for part in top(found, max(job.keep for job in jobs)))
     moves: Moves = []
     first = 0
     for job in jobs:
-        rows = slice(first, first + len(job.beams))
-        first = rows.stop
-        moves += job.advance(values[rows], tokens[rows], shown[rows])
+        own = slice(first, first + len(job.beams))
+        first = own.stop
+        moves += job.advance(values[own], tokens[own], shown[own])
     session.copy_written([origin for origin, _ in moves], [slot for _, slot in moves])
     pairs = [(slot, node.token) for job in jobs if not job.done for slot, node in zip(job.rows, job.beams, strict=True)]
     if pairs:
@@ -140,7 +140,11 @@ def advance_beams(jobs: Sequence[SlotBeam], log_probs: Tensor, session: SlotSess
 
 def forbid(jobs: Sequence[SlotBeam], found: Tensor, session: SlotSession) -> tuple[Tensor, list[Candidates]]:
     """Return the log-probabilities of all beams' rows by their rules, and each row's likeliest tokens if wanted."""
-    first, shown = 0, list[Candidates]()
+    first, shown, usual = 0, list[Candidates](), jobs[0].job.rules
+    if all(job.forbids_always_the_same and job.job.rules.never == usual.never for job in jobs):
+        if usual.never:
+            found.index_fill_(1, session.ids(usual.never), FORBIDDEN)
+        return found, [()] * len(found)
     for job in jobs:
         rules, rows = job.job.rules, slice(first, first + len(job.beams))
         first = rows.stop

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from clearhead.attention.heads import WholeMap
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels.linear import State
 from clearhead.attention.layer import Attention
@@ -35,61 +36,16 @@ from clearhead.decoding.caches import (
     cross_cache,
     own_cache,
 )
-from clearhead.decoding.clock import Clock
+from clearhead.decoding.slot_clock import SlotClock, attend_rows
 from clearhead.decoding.source import Source
-from clearhead.model.fast_step import FastStep
+from clearhead.model.fast_step import FastStep, join_linears, linear_step
 from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.model.transformers import Decoder
 
-__all__ = ["Guest", "Guests", "SlotCache", "SlotCaches", "SlotClock", "SlotComplete"]
+__all__ = ["Guest", "Guests", "SlotCache", "SlotCaches", "SlotComplete"]
 
 ALIGNED = 16
 NO_SOURCE = Source(torch.zeros(1, 1, 1), None)
-
-
-@final
-class SlotClock(Clock):
-    """Where every slot stands: `at[slot]` is the position of its next token. `rows` slots are in use."""
-
-    def __init__(self, slots: int, device: torch.device, limit: int, source_limit: int) -> None:
-        super().__init__(None, device, limit)
-        self.source_limit, self.slots_there, self.rows, self.new = source_limit, slots, slots, 1
-        self.columns = self.source_columns = 1
-        self.at = torch.zeros(slots, dtype=torch.long, device=device)
-        self.every = torch.arange(max(slots, limit), device=device)
-
-    def advance(self, new: int) -> None:
-        """Begin a step; the positions were set already."""
-        self.known = {}
-
-    @property
-    def total(self) -> int:
-        return self.columns
-
-    @property
-    def positions(self) -> Int[Tensor, "row 1"]:
-        return self.at[: self.rows].unsqueeze(1)
-
-    @property
-    def keys(self) -> Int[Tensor, "row column"]:
-        """Return the positions of all columns; those not yet written stand at the last one, and `real` hides them."""
-        return self.once("keys", lambda: torch.minimum(self.every[: self.columns], self.positions))
-
-    @property
-    def real(self) -> Table:
-        return self.once(
-            "real", lambda: Table((self.every[: self.columns] <= self.positions)[:, None, None, :].contiguous())
-        )
-
-    def sdpa_mask(self, dtype: torch.dtype) -> Tensor:
-        """Return what is added to scores; it is made once for all layers."""
-        return self.once(("added", dtype), lambda: self.real.table.to(dtype).log_())
-
-    def places(self, columns: int) -> Int[Tensor, "row"]:
-        """Return where each row writes, in memory of so many columns a slot."""
-        return self.once(
-            ("places", columns), lambda: torch.add(self.at[: self.rows], self.every[: self.rows], alpha=columns)
-        )
 
 
 class Guest(NamedTuple):
@@ -114,6 +70,8 @@ class Guests:
         """For every slot that takes a source: the row that has it, and the slot."""
         self.read = [guest for guest in guests if guest.length]
         """Those of whose prompts more than the last token was read."""
+        self.masked = False
+        """Whether the mask of sources has them already."""
 
 
 class SlotCache(Cache):
@@ -139,7 +97,7 @@ class SlotCache(Cache):
 
 @final
 class SlotComplete(Complete, SlotCache):
-    """Every key and value, at the column of its position; memory is `(slot, column, head, d)`."""
+    """Every key and value, at the column of its position; memory is `(slot, head, column, d)`."""
 
     def __init__(self, clock: SlotClock) -> None:
         super().__init__(clock)
@@ -147,19 +105,19 @@ class SlotComplete(Complete, SlotCache):
 
     def room(self, key: Tensor, value: Tensor) -> list[Tensor]:
         """Return the memory of keys and values, for vectors such as these, with as many columns as the clock's."""
-        there = self.memory[0].shape[1] if self.memory else 0
+        there = self.memory[0].shape[2] if self.memory else 0
         wanted = allot(there, self.clock.columns, self.clock.limit)
         if there < wanted:
-            grown = [one.new_zeros(self.clock.slots_there, wanted, one.shape[1], one.shape[3]) for one in (key, value)]
+            grown = [one.new_zeros(self.clock.slots_there, one.shape[1], wanted, one.shape[3]) for one in (key, value)]
             for old, new in zip(self.memory, grown, strict=False):
-                new[:, :there] = old
+                new[:, :, :there] = old
             self.memory = grown
             self.show()
         return self.memory
 
     def show(self) -> None:
         """Make `keys` and `values` the rows and columns in use."""
-        self.keys, self.values = (one[: self.clock.rows, : self.clock.columns].transpose(1, 2) for one in self.memory)
+        self.keys, self.values = (one[: self.clock.rows, :, : self.clock.columns] for one in self.memory)
 
     def fit(self) -> None:
         if self.memory:
@@ -167,10 +125,33 @@ class SlotComplete(Complete, SlotCache):
             self.show()
 
     def write(self, key: Tensor, value: Tensor) -> None:
-        memory = self.room(key, value)
-        places = self.clock.places(memory[0].shape[1])
-        for kept, new in zip(memory, (key, value), strict=True):
-            kept.flatten(0, 1).index_copy_(0, places, new.squeeze(2))
+        for kept, new in zip(self.room(key, value), (key, value), strict=True):
+            places = self.clock.places(kept.shape[1], kept.shape[2])
+            kept.flatten(0, 2).index_copy_(0, places, new.reshape(-1, new.shape[3]))
+
+    def fast_step(self, layer: Attention) -> FastStep:
+        """Return two products for all rows and heads, where the CPU computes buckets of rows and no bits are fixed."""
+        scale, heads = layer.sdpa_scale(), layer.shape
+        if scale is None or layer.mask.kinds != {"causal"} or not self.clock.by_products(heads):
+            return super().fast_step(layer)
+        clock, position = self.clock, layer.position
+        maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
+        project, widths = join_linears([one.linear for one in maps]), [one.linear.weight.shape[0] for one in maps]
+        query_norm, key_norm, _ = (one.norm for one in maps)
+        output = linear_step(layer.output)
+
+        def step(x: Tensor) -> Tensor:
+            parts = torch.split_with_sizes(project(x), widths, 1)
+            query, key, value = (part.view(len(x), -1, 1, heads.d_head) for part in parts)
+            query = query if query_norm is None else query_norm(query)
+            key = key if key_norm is None else key_norm(key)
+            if position.turns:
+                query, key = clock.turn(position, query), clock.turn(position, key)
+            self.write(key, value)
+            bias = clock.own_bias(heads.n_heads, query.dtype)
+            return output(attend_rows(query, self.keys, self.values, bias, scale))
+
+        return step
 
     def join(self, caches: Cache, guests: Guests) -> None:
         held = last_columns(caches)
@@ -180,12 +161,12 @@ class SlotComplete(Complete, SlotCache):
             kept.index_fill_(0, guests.slots, 0)
             for guest in guests.read:
                 read = held[place][guest.row, :, -guest.length :]
-                kept[guest.slots[0], : guest.length] = read.transpose(0, 1)
+                kept[guest.slots[0], :, : guest.length] = read
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         for kept in self.memory:
-            used = kept[:, : self.clock.columns]
-            used.index_copy_(0, slots, used[origins])
+            used = kept[:, :, : self.clock.columns]
+            used.index_copy_(0, slots, used.index_select(0, origins))
 
     def tensors(self) -> list[Tensor]:
         return self.memory
@@ -244,7 +225,7 @@ class SlotSliding(SlotCache):
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         for kept in self.memory:
-            kept.index_copy_(0, slots, kept[origins])
+            kept.index_copy_(0, slots, kept.index_select(0, origins))
 
     def tensors(self) -> list[Tensor]:
         return self.memory
@@ -279,7 +260,7 @@ class SlotState(SlotCache):
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         for kept in self.memory:
-            kept.index_copy_(0, slots, kept[origins])
+            kept.index_copy_(0, slots, kept.index_select(0, origins))
 
     def tensors(self) -> list[Tensor]:
         return self.memory
@@ -309,7 +290,7 @@ class SlotSummed(SlotState):
         if state is not None and guests.read:
             rows, slots = columns_of([(guest.row, guest.slots[0]) for guest in guests.read], self.clock.device)
             for kept, new in zip(self.memory, state.tensors(), strict=True):
-                kept.index_copy_(0, slots, new[rows])
+                kept.index_copy_(0, slots, new.index_select(0, rows))
 
 
 @final
@@ -328,7 +309,7 @@ class SlotFixedSum(SlotState):
         state = cast(FixedSum, caches).state
         assert state is not None
         for kept, new in zip(self.room(state), state.tensors(), strict=True):
-            kept.index_copy_(0, guests.slots, new[guests.rows])
+            kept.index_copy_(0, guests.slots, new.index_select(0, guests.rows))
         self.show()
 
 
@@ -341,14 +322,24 @@ class SlotFixed(SlotCache):
         self.inner = Fixed(clock, NO_SOURCE)
         self.inner.source = None
         self.memory: list[Tensor] = []
-        self.real = torch.zeros(0, 1, 1, 0, dtype=torch.bool)
-        self.added = torch.empty(0)
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         return self.inner(layer, x)
 
     def fast_step(self, layer: Attention) -> FastStep:
-        return self.inner.fast_step(layer)
+        scale, heads, clock = layer.sdpa_scale(), layer.shape, self.clock
+        plain = layer.mask.kinds == {"none"} and not layer.uses_positions
+        if scale is None or not plain or not clock.by_products(heads):
+            return self.inner.fast_step(layer)
+        to_query = cast(WholeMap, layer.query)
+        project, output = linear_step(to_query.linear), linear_step(layer.output)
+
+        def step(x: Tensor) -> Tensor:
+            query = to_query.normed(project(x).view(len(x), heads.n_heads, 1, heads.d_head))
+            bias = clock.source_bias(heads.n_heads)
+            return output(attend_rows(query, self.inner.keys, self.inner.values, bias, scale))
+
+        return step
 
     def join(self, caches: Cache, guests: Guests) -> None:
         donor = cast(Fixed, caches)
@@ -356,11 +347,12 @@ class SlotFixed(SlotCache):
         rows, slots, n = guests.rows, guests.slots, donor.keys.shape[2]
         for kept, new in zip(self.memory, (donor.keys, donor.values), strict=True):
             kept.index_fill_(0, slots, 0)
-            kept[:, :, :n].index_copy_(0, slots, new[rows])
-        self.real.index_fill_(0, slots, value=False)
-        real = self.real.new_ones(len(donor.keys), 1, 1, n) if donor.real is None else donor.real.table
-        self.real[..., :n].index_copy_(0, slots, real[rows])
-        self.added.index_copy_(0, slots, self.real[slots].to(self.added.dtype).log_())
+            kept[:, :, :n].index_copy_(0, slots, new.index_select(0, rows))
+        if not guests.masked:
+            mask = self.clock.sources
+            every = mask.real.new_ones(len(donor.keys), 1, 1, n) if donor.real is None else donor.real.table
+            mask.join(every, rows, slots)
+            guests.masked = True
 
     def room(self, key: Tensor, value: Tensor) -> None:
         there = self.memory[0].shape[2] if self.memory else 0
@@ -371,12 +363,8 @@ class SlotFixed(SlotCache):
         grown = [one.new_zeros(slots, one.shape[1], wanted, one.shape[3]) for one in (key, value)]
         for old, new in zip(self.memory, grown, strict=False):
             new[:, :, :there] = old
-        real = torch.zeros(slots, 1, 1, wanted, dtype=torch.bool, device=key.device)
-        if there:
-            real[..., :there] = self.real
-        else:
-            real[..., :1] = True  # a slot without a source attends to zeros: nothing to attend to would be NaN
-        self.memory, self.real, self.added = grown, real, real.to(key.dtype).log_()
+        self.memory = grown
+        self.clock.sources.grow(wanted, key.dtype)
         self.fit()
 
     def fit(self) -> None:
@@ -384,16 +372,17 @@ class SlotFixed(SlotCache):
             return
         if self.memory[0].shape[2] < self.clock.source_columns:
             self.room(*self.memory)
-        rows, n = self.clock.rows, self.clock.source_columns
+        rows, n, mask = self.clock.rows, self.clock.source_columns, self.clock.sources
         self.inner.keys, self.inner.values = (one[:rows, :, :n] for one in self.memory)
-        self.inner.real, self.inner.bias = Table(self.real[:rows, ..., :n]), self.added[:rows, ..., :n]
+        self.inner.real, self.inner.bias = Table(mask.real[:rows, ..., :n]), mask.added[:rows, ..., :n]
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
-        for kept in (*self.memory, self.real, self.added):
-            kept.index_copy_(0, slots, kept[origins])
+        self.clock.sources.copy(origins, slots)
+        for kept in self.memory:
+            kept.index_copy_(0, slots, kept.index_select(0, origins))
 
     def tensors(self) -> list[Tensor]:
-        return [*self.memory, self.real, self.added]
+        return self.memory
 
 
 def allot(there: int, wanted: int, most: int) -> int:

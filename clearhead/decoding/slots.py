@@ -14,13 +14,17 @@ from clearhead.decoding.caches import Caches, Fixed, FixedSum, Growing
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import Replay, records
 from clearhead.decoding.session import Logits, Session
-from clearhead.decoding.slot_caches import NO_SOURCE, Guest, Guests, SlotCaches, SlotClock, SlotComplete, columns_of
+from clearhead.decoding.slot_caches import NO_SOURCE, Guest, Guests, SlotCaches, SlotComplete, columns_of
+from clearhead.decoding.slot_clock import SlotClock
 from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.transformers import Decoder
 from clearhead.registry import is_built_in
 
 __all__ = ["Guest", "Prefill", "SlotSession"]
+
+MOST_KNOWN = 64
+"""Sets of tokens that are kept on the device."""
 
 
 @final
@@ -72,7 +76,7 @@ class SlotSession(Session):
         """`limits`: the most columns of a row, and of its source. `same_bits`: the same in every slot."""
         self.decoder, self.device = decoder, decoder.embedding.table.device
         self.kept, self.room = LogProbs(), torch.empty(0)
-        self.clock = SlotClock(slots, self.device, *limits)
+        self.clock = SlotClock(slots, self.device, *limits, same_bits=same_bits)
         one_thread = same_bits and self.device.type == "cpu"
         self.caches = SlotCaches(decoder, self.clock, one_thread=one_thread)
         self.fast_step = self.find_fast_step()
@@ -84,9 +88,19 @@ class SlotSession(Session):
         self.logits, self.shape = torch.empty(0), (0, 0, 0)
         self.replays: dict[tuple[int, int, int], Replay] = {}
         self.outputs: dict[tuple[int, int, int], Logits] = {}
+        self.known_ids: dict[tuple[int, ...], Tensor] = {}
         self.held = 0
         """Bytes of the caches that the replays are bound to."""
         self.recordable = self.fast_step is not None and records(self.device) and self.may_be_recorded()
+
+    def ids(self, tokens: Sequence[int]) -> Int[Tensor, "token"]:
+        """Return tokens as a tensor that stays on the device: most jobs have the same rules."""
+        key = tuple(tokens)
+        if key not in self.known_ids:
+            if len(self.known_ids) >= MOST_KNOWN:
+                self.known_ids.clear()
+            self.known_ids[key] = torch.tensor(key, dtype=torch.long, device=self.device)
+        return self.known_ids[key]
 
     def may_be_recorded(self) -> bool:
         """Check that every layer's step is one call of torch's kernel, the same whatever stands in the slots."""

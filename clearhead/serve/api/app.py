@@ -17,12 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clearhead.errors import ClearheadError
 from clearhead.serve.api.completions import chat, complete
-from clearhead.serve.api.errors import ApiError, error_reply
+from clearhead.serve.api.errors import ApiError, as_reply, error_reply
 from clearhead.serve.api.events import ClientGone
+from clearhead.serve.api.metrics import Metrics, cpu_seconds, resident_bytes
 from clearhead.serve.api.one_pass import answer, classify, embed, fill
 from clearhead.serve.api.request import Api, Asked, Noted
 from clearhead.serve.api.translate import translate
-from clearhead.serve.api.worker import as_reply
 from clearhead.serve.guard import Place, Refused, check_content, replay_body, whole_body
 from clearhead.serve.replies import as_json
 
@@ -138,7 +138,16 @@ def show_metrics(api: Api, state: State) -> Response:
     metrics.set("requests_running", state.running)
     for name, served in api.models.by_name.items():
         metrics.set("pending", served.worker.pending, model=name)
+        if served.worker.process is not None:
+            measure_process(metrics, name, served.worker.process.pid)
     return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def measure_process(metrics: Metrics, name: str, process: int) -> None:
+    seconds, memory = cpu_seconds(process), resident_bytes(process)
+    if seconds is not None and memory is not None:
+        metrics.set("model_cpu_seconds_total", seconds, model=name)
+        metrics.set("model_resident_memory_bytes", float(memory), model=name)
 
 
 def list_models(api: Api) -> Response:
@@ -281,9 +290,7 @@ class Observed:
         except Exception as error:
             self.api.logs.failure(error, id=noted.id)
             if not status:
-                reply = as_reply(error)
-                assert isinstance(reply, ApiError)
-                await error_reply(reply)(scope, receive, noting)
+                await error_reply(as_reply(error))(scope, receive, noting)
         finally:
             self.state.running -= counted
             self.note(scope, noted, status)

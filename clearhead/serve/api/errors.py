@@ -4,9 +4,11 @@ from typing import final
 
 from starlette.responses import Response
 
+from clearhead.errors import ClearheadError
 from clearhead.serve.replies import as_json
+from clearhead.system import is_out_of_memory
 
-__all__ = ["ApiError", "error_object", "error_reply"]
+__all__ = ["ApiError", "as_reply", "error_object", "error_reply"]
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -48,3 +50,14 @@ def error_reply(error: ApiError) -> Response:
     if error.status == 401:
         reply.headers["WWW-Authenticate"] = "Bearer"
     return reply
+
+
+def as_reply(error: Exception) -> ApiError:
+    """Return an error as the client is told it."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ClearheadError):
+        return ApiError(400, str(error), code="invalid_value")
+    if is_out_of_memory(error):
+        return ApiError(503, "there was not enough memory; try again later", code="out_of_memory", retry_after=5)
+    return ApiError(500, "this should not happen: the server's log has where")

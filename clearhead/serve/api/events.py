@@ -15,9 +15,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from clearhead.errors import ClearheadError
-from clearhead.serve.api.errors import ApiError, error_object
+from clearhead.serve.api.errors import ApiError, as_reply, error_object
 from clearhead.serve.api.logs import Logs
-from clearhead.serve.api.worker import as_reply
 from clearhead.training.metrics import replace_nonfinite
 
 __all__ = ["ClientGone", "EventStream", "Outgoing", "answer_in_time"]
@@ -166,6 +165,5 @@ class EventStream(Response):
             raise
         except Exception as error:
             self.logs.failure(error)
-            reply = as_reply(error)
-            last = f"data: {json.dumps(error_object(reply) if isinstance(reply, ApiError) else {})}\n\n".encode()
+            last = f"data: {json.dumps(error_object(as_reply(error)))}\n\n".encode()
         await send({"type": "http.response.body", "body": last})

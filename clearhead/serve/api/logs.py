@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal, final
 
-__all__ = ["LogFormat", "Logs"]
+__all__ = ["LogFormat", "Logs", "facts_of"]
 
 LogFormat = Literal["text", "json"]
 
@@ -43,7 +43,12 @@ class Logs:
             self.write(" ".join([self.now(), name, *(f"{key}={value}" for key, value in there.items())]))
 
     def failure(self, error: BaseException, **facts: object) -> None:
-        """Write what an unexpected error was and where, without its message: that may quote a user's text."""
-        frames = traceback.extract_tb(error.__traceback__)
-        where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-        self.event("failure", error=type(error).__name__, where=where, **facts)
+        """Write what an unexpected error was and where."""
+        self.event("failure", **facts_of(error), **facts)
+
+
+def facts_of(error: BaseException) -> dict[str, object]:
+    """Return what an error was and where, without its message: that may quote a user's text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    return {"error": type(error).__name__, "where": where}

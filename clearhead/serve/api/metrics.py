@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, final
 
-__all__ = ["Metrics", "resident_bytes"]
+__all__ = ["Metrics", "cpu_seconds", "resident_bytes"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Kind(NamedTuple):
@@ -43,6 +43,8 @@ KINDS = {
     "request_seconds": Kind("histogram", "Seconds from a request to the end of its answer.", SECONDS),
     "first_token_seconds": Kind("histogram", "Seconds to the first token of a stream.", SECONDS),
     "batch_rows": Kind("histogram", "Sequences in the batch at each step.", ROWS),
+    "model_cpu_seconds_total": Kind("counter", "Processor time of a model's own process in seconds."),
+    "model_resident_memory_bytes": Kind("gauge", "Memory of a model's own process in bytes, the shared weights too."),
 }
 Labels = tuple[tuple[str, str], ...]
 
@@ -129,9 +131,18 @@ def braces(labels: Labels) -> str:
     return f"{{{inside}}}" if inside else ""
 
 
-def resident_bytes() -> int | None:
-    """Return the memory of this process; None where the system has no /proc."""
+def resident_bytes(process: int | str = "self") -> int | None:
+    """Return the memory of a process; None where the system has no /proc, or the process has ended."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def cpu_seconds(process: int) -> float | None:
+    """Return the processor time of a process, in hundredths; None where the system has no /proc, or it has ended."""
+    try:
+        user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
         return None

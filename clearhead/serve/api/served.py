@@ -85,6 +85,10 @@ class Served:
         return next(self.run.model.parameters()).dtype
 
     @property
+    def device(self) -> torch.device:
+        return next(self.run.model.parameters()).device
+
+    @property
     def fingerprint(self) -> str:
         """Return which weights these are: the run's id and the step."""
         return f"fp_{(self.id or 'none')[:12]}_{self.step}"
@@ -107,7 +111,7 @@ class Served:
             "parameters": self.parameters,
             "context": self.task.context,
             "dtype": str(self.dtype).removeprefix("torch."),
-            "device": str(next(self.run.model.parameters()).device),
+            "device": str(self.device),
             "routes": self.routes,
         }
 

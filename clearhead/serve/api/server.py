@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import torch
 import uvicorn
 
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, RunError
 from clearhead.serve.api.app import State, make_app
 from clearhead.serve.api.connection import connection_class
 from clearhead.serve.api.limits import ApiLimits
 from clearhead.serve.api.logs import Logs
 from clearhead.serve.api.metrics import Metrics
+from clearhead.serve.api.model_process import can_fork
 from clearhead.serve.api.request import Api
 from clearhead.serve.api.served import Models, SchedulerOf, Served, batched, names_of
 from clearhead.serve.connections import AT_ONCE, Limits, QuietServer
@@ -53,7 +55,8 @@ class ApiServer:
     """Serves runs. It listens from when it is made; port 0 is any that is free, in `address`.
 
     `token` None: no token is asked for. Models answer at the names of their folders, or at `names`.
-    `scheduler` decodes the jobs of a run; by default they share a batch.
+    `scheduler` decodes the jobs of a run; by default they share a batch. With `model_threads` each run that decodes on
+    the CPU has a process of its own, with so many threads, where the system can fork.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class ApiServer:
         *,
         names: Sequence[str] = (),
         scheduler: SchedulerOf | None = None,
+        model_threads: int | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
@@ -78,6 +82,7 @@ class ApiServer:
         if tls is not None:
             tls.check()
         self.limits, self.logs, self.metrics, self.state = limits, logs or Logs(), Metrics(), State()
+        self.model_threads = model_threads
         self.models = Models(
             [
                 Served(name, run, scheduler or batched(), limits=limits, metrics=self.metrics, logs=self.logs)
@@ -119,9 +124,24 @@ class ApiServer:
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{self.place.port}"
 
     def run(self) -> None:
-        """Serve until told to stop, by SIGTERM, Ctrl-C or `stop`."""
+        """Serve until told to stop, by SIGTERM, Ctrl-C or `stop`. RunError where the process of a model has died."""
         with contextlib.suppress(KeyboardInterrupt), self.socket:
+            if self.model_threads is not None:
+                self.fork_models(self.model_threads)
             self.uvicorn.run(sockets=[self.socket])
+        for name, one in self.models.by_name.items():
+            if one.worker.process is not None and one.worker.process.lost:
+                raise RunError(f"the process of the model {name} ended, and the server with it: start it again")
+
+    def fork_models(self, threads: int) -> None:
+        inherited = [self.socket]
+        for one in self.models.by_name.values():
+            if can_fork(one.device):
+                one.worker.fork(threads, inherited)
+            if one.worker.process is not None:
+                inherited.append(one.worker.process.link)
+                one.worker.process.on_lost = self.stop
+        torch.set_num_threads(threads)
 
     def stop(self) -> None:
         """Stop taking requests, from another thread; those under way may end within the time of the drain."""
@@ -146,7 +166,7 @@ class ApiServer:
                 return
             await receive()
             for one in self.models.by_name.values():
-                one.worker.start()
+                await one.worker.start()
             await send({"type": "lifespan.startup.complete"})
             warming = asyncio.ensure_future(self.warm_up())
             await receive()

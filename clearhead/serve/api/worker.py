@@ -1,25 +1,26 @@
 """A worker: the one thread that uses a run's model. Requests hand it jobs and texts, and get back what came of them.
 
-Jobs that are decoded go to a scheduler and share its batch. Texts that take one pass (classes, blanks, vectors) are
-collected: what waits is computed together. All that the event loop and the thread share is an inbox, under a lock, and
-what is handed back, which goes through the loop.
+Jobs that are decoded go to a scheduler and share its batch; with `fork` that is in a process of its own. Texts that
+take one pass (classes, blanks, vectors) are collected: what waits is computed together. All that the event loop and the
+thread share is an inbox, under a lock, and what is handed back, which goes through the loop.
 """
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, final, runtime_checkable
 
 from clearhead.decoding.scheduler import Chosen, Event, Finished, Job, Scheduler
 from clearhead.errors import ClearheadError
-from clearhead.serve.api.errors import ApiError
+from clearhead.serve.api.errors import ApiError, as_reply
 from clearhead.serve.api.limits import ApiLimits
 from clearhead.serve.api.logs import Logs
 from clearhead.serve.api.metrics import Metrics
-from clearhead.system import is_out_of_memory
+from clearhead.serve.api.model_process import ModelProcess
 
 __all__ = ["Decoding", "Worker"]
 
@@ -106,16 +107,34 @@ class Worker:
         self.closing = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = threading.Thread(target=self.run, name=f"model {name}", daemon=True)
+        self.process: ModelProcess | None = None
+
+    def fork(self, threads: int, inherited: Iterable[socket.socket]) -> None:
+        """Give the scheduler, if there is one, a process of its own; before there is any thread or loop."""
+        if self.scheduler is not None and self.make_scheduler is not None:
+            self.process = ModelProcess.fork(
+                self.name,
+                self.make_scheduler,
+                scheduler=self.scheduler,
+                threads=threads,
+                inherited=inherited,
+                metrics=self.metrics,
+                logs=self.logs,
+            )
 
     # What the event loop calls.
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Start the thread; events go to the loop that is running."""
         self.loop = asyncio.get_running_loop()
         self.thread.start()
+        if self.process is not None:
+            await self.process.connect()
 
     def close(self) -> None:
-        """Stop the thread after the step it is in."""
+        """Stop the thread, and the process, after the step it is in."""
+        if self.process is not None:
+            self.process.close()
         with self.wake:
             self.closing = True
             self.wake.notify()
@@ -125,14 +144,20 @@ class Worker:
     def decode(self, job: Job, *, each_token: bool = False) -> Decoding:
         """Hand over a job, whose place `taking` has taken."""
         made = Decoding(job, each_token=each_token)
-        self.hand_over(lambda: self.add(made))
+        if self.process is None:
+            self.hand_over(lambda: self.add(made))
+        else:
+            self.process.add(made)
         return made
 
     def cancel(self, decoding: Decoding) -> None:
         """Drop a job, wherever it is, and free its place; one that is done is left alone."""
         if not decoding.done:
             decoding.done = True
-            self.hand_over(lambda: self.drop(decoding))
+            if self.process is None:
+                self.hand_over(lambda: self.drop(decoding))
+            else:
+                self.process.drop(decoding)
 
     async def compute(self, key: Hashable, compute: Compute, items: Sequence[Any]) -> list[Any]:
         """Return the answers to texts; those of other requests with the same key may be computed with them."""
@@ -323,14 +348,3 @@ def setter(answer: "asyncio.Future[Any]", *, result: Any = None, error: Exceptio
             answer.set_exception(error)
 
     return deliver
-
-
-def as_reply(error: Exception) -> Exception:
-    """Return an error as the client is told it."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, ClearheadError):
-        return ApiError(400, str(error), code="invalid_value")
-    if is_out_of_memory(error):
-        return ApiError(503, "there was not enough memory; try again later", code="out_of_memory", retry_after=5)
-    return ApiError(500, "this should not happen: the server's log has where")

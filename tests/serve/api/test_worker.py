@@ -23,7 +23,7 @@ def worker(make=None, **limits):
 
 def run(made, work):
     async def whole():
-        made.start()
+        await made.start()
         try:
             return await work()
         finally:

@@ -1,0 +1,130 @@
+"""The clock of slots: where each of them stands, what it may attend to, and how a step attends."""
+
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from clearhead.attention.masks import Table
+from clearhead.attention.parts import HeadShape
+from clearhead.decoding.clock import Clock
+
+__all__ = ["SlotClock", "SourceMask", "attend_rows"]
+
+MOST_HEADS = 1024
+
+
+@final
+class SlotClock(Clock):
+    """Where every slot stands: `at[slot]` is the position of its next token. `rows` slots are in use."""
+
+    def __init__(
+        self, slots: int, device: torch.device, limit: int, source_limit: int, *, same_bits: bool = False
+    ) -> None:
+        super().__init__(None, device, limit)
+        self.same_bits = same_bits
+        self.source_limit, self.slots_there, self.rows, self.new = source_limit, slots, slots, 1
+        self.columns = self.source_columns = 1
+        self.sources = SourceMask(slots, device)
+        self.at = torch.zeros(slots, dtype=torch.long, device=device)
+        self.every = torch.arange(max(slots, limit, MOST_HEADS), device=device)
+
+    def by_products(self, heads: HeadShape) -> bool:
+        """Check whether attention is computed by plain products: on a CPU, each head with keys of its own."""
+        return self.device.type == "cpu" and not self.same_bits and heads.n_heads == heads.n_kv_heads <= MOST_HEADS
+
+    def advance(self, new: int) -> None:
+        """Begin a step; the positions were set already."""
+        self.known = {}
+
+    @property
+    def total(self) -> int:
+        return self.columns
+
+    @property
+    def positions(self) -> Int[Tensor, "row 1"]:
+        return self.at[: self.rows].unsqueeze(1)
+
+    @property
+    def keys(self) -> Int[Tensor, "row column"]:
+        """Return the positions of all columns; those not yet written stand at the last one, and `real` hides them."""
+        return self.once("keys", lambda: torch.minimum(self.every[: self.columns], self.positions))
+
+    @property
+    def real(self) -> Table:
+        return self.once(
+            "real", lambda: Table((self.every[: self.columns] <= self.positions)[:, None, None, :].contiguous())
+        )
+
+    def sdpa_mask(self, dtype: torch.dtype) -> Tensor:
+        """Return what is added to scores; it is made once for all layers."""
+        return self.once(("added", dtype), lambda: self.real.table.to(dtype).log_())
+
+    def places(self, heads: int, columns: int) -> Int[Tensor, "place"]:
+        """Return where each row and head writes, in memory of so many heads a slot and columns a head."""
+
+        def make() -> Tensor:
+            first = torch.add(self.at[: self.rows], self.every[: self.rows], alpha=heads * columns)
+            return torch.add(first.unsqueeze(1), self.every[:heads], alpha=columns).flatten()
+
+        return self.once(("places", heads, columns), make)
+
+    def own_bias(self, heads: int, dtype: torch.dtype) -> Float[Tensor, "row_head 1 column"]:
+        """Return what is added to scores of what the rows have written, for each head."""
+        return self.once(("own bias", heads, dtype), lambda: for_each_head(self.sdpa_mask(dtype), heads))
+
+    def source_bias(self, heads: int) -> Float[Tensor, "row_head 1 column"]:
+        """Return what is added to scores of the sources, for each head."""
+        return self.once(
+            ("source bias", heads),
+            lambda: for_each_head(self.sources.added[: self.rows, ..., : self.source_columns], heads),
+        )
+
+
+def for_each_head(bias: Tensor, heads: int) -> Tensor:
+    return bias.expand(-1, heads, -1, -1).reshape(-1, 1, bias.shape[3])
+
+
+def attend_rows(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """Return the context of one query for each row and head, `(row, head * d)`, as products of small matrices.
+
+    For so few queries torch's attention kernel takes half as long again on a CPU: it calls MKL for each head.
+    """
+    rows = len(query)
+    score = torch.baddbmm(bias, query.reshape(-1, 1, query.shape[-1]), keys.flatten(0, 1).mT, alpha=scale)
+    return torch.bmm(score.softmax(-1), values.flatten(0, 1)).view(rows, -1)
+
+
+@final
+class SourceMask:
+    """Which columns of its source each slot has; the same for all layers, so it is changed once for all of them."""
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self.real = torch.zeros(slots, 1, 1, 0, dtype=torch.bool, device=device)
+        self.added = torch.empty(0)
+        """What is added to scores."""
+
+    def grow(self, columns: int, dtype: torch.dtype) -> None:
+        there = self.real.shape[3]
+        if there >= columns:
+            return
+        real = self.real.new_zeros(len(self.real), 1, 1, columns)
+        if there:
+            real[..., :there] = self.real
+        else:
+            real[..., :1] = True  # a slot without a source attends to zeros: nothing to attend to would be NaN
+        self.real, self.added = real, real.to(dtype).log_()
+
+    def join(
+        self, lengths: Bool[Tensor, "row 1 1 column"], rows: Int[Tensor, "guest"], slots: Int[Tensor, "guest"]
+    ) -> None:
+        """Take over which columns some rows' sources have."""
+        found = self.real.new_zeros(len(slots), 1, 1, self.real.shape[3])
+        found[..., : lengths.shape[3]] = lengths.index_select(0, rows)
+        self.real.index_copy_(0, slots, found)
+        self.added.index_copy_(0, slots, found.to(self.added.dtype).log_())
+
+    def copy(self, origins: Tensor, slots: Tensor) -> None:
+        for kept in (self.real, self.added):
+            kept.index_copy_(0, slots, kept.index_select(0, origins))

@@ -1,0 +1,103 @@
+"""Frames: jobs and events as JSON, between the process that answers requests and the one that has the model.
+
+A frame is its length in four bytes, and a JSON object. Numbers come out as they went in, to the last bit.
+
+>>> frames = Frames()
+>>> data = pack({"drop": [3]}) + pack({"add": []})
+>>> frames.take(data[:9]), frames.take(data[9:])
+([], [{'drop': [3]}, {'add': []}])
+"""
+
+import dataclasses
+import json
+from typing import Any, final
+
+from clearhead.decoding.beam import Beam
+from clearhead.decoding.hypotheses import Candidates, Hypothesis
+from clearhead.decoding.rules import Rules
+from clearhead.decoding.sampling import Greedy, Sample
+from clearhead.decoding.scheduler import Job
+
+__all__ = ["Frames", "pack", "read_candidates", "read_hypothesis", "read_job", "write_hypothesis", "write_job"]
+
+HEAD = 4
+"""Bytes of a frame's length."""
+METHODS = {kind.__name__: kind for kind in (Greedy, Sample, Beam)}
+"""All that a request can ask for."""
+FIELDS = {kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in (Rules, *METHODS.values())}
+
+
+def pack(frame: dict[str, Any]) -> bytes:
+    data = json.dumps(frame, separators=(",", ":")).encode()
+    return len(data).to_bytes(HEAD) + data
+
+
+@final
+class Frames:
+    """Bytes as they come, cut into frames."""
+
+    def __init__(self) -> None:
+        self.held = bytearray()
+
+    def take(self, data: bytes) -> list[dict[str, Any]]:
+        """Return the frames that are complete with these bytes."""
+        held, found, begin = self.held, [], 0
+        held += data
+        while len(held) >= begin + HEAD:
+            end = begin + HEAD + int.from_bytes(held[begin : begin + HEAD])
+            if len(held) < end:
+                break
+            found.append(json.loads(held[begin + HEAD : end]))
+            begin = end
+        del held[:begin]
+        return found
+
+
+def write_fields(part: Any) -> list[Any]:
+    return [getattr(part, name) for name in FIELDS[type(part)]]
+
+
+def read_fields(kind: Any, values: list[Any]) -> Any:
+    plain = (tuple(value) if isinstance(value, list) else value for value in values)
+    return kind(**dict(zip(FIELDS[kind], plain, strict=True)))
+
+
+def write_job(job: Job) -> list[Any]:
+    """Return a job as JSON.
+
+    >>> job = Job(inputs=(4, 5), rules=Rules(max_new=3, end=(2,)), method=Beam(width=2), prefix=(1,))
+    >>> read_job(write_job(job)) == job
+    True
+    """
+    method = [type(job.method).__name__, *write_fields(job.method)]
+    return [job.inputs, write_fields(job.rules), method, job.prefix, job.candidates]
+
+
+def read_job(values: list[Any]) -> Job:
+    inputs, rules, (name, *settings), prefix, candidates = values
+    return Job(
+        inputs=tuple(inputs),
+        rules=read_fields(Rules, rules),
+        method=read_fields(METHODS[name], settings),
+        prefix=None if prefix is None else tuple(prefix),
+        candidates=candidates,
+    )
+
+
+def write_hypothesis(one: Hypothesis) -> list[Any]:
+    return [one.tokens, one.log_probs, one.score, one.ended, one.candidates]
+
+
+def read_hypothesis(values: list[Any]) -> Hypothesis:
+    tokens, log_probs, score, ended, candidates = values
+    return Hypothesis(
+        tokens=tuple(tokens),
+        log_probs=tuple(log_probs),
+        score=score,
+        ended=ended,
+        candidates=tuple(map(read_candidates, candidates)),
+    )
+
+
+def read_candidates(values: list[Any]) -> Candidates:
+    return tuple((token, log_prob) for token, log_prob in values)

@@ -1,0 +1,54 @@
+"""The clock of slots: attention by products is torch's own, and the mask of sources follows who has which slot."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from clearhead.decoding.slot_clock import SlotClock, SourceMask, attend_rows
+
+
+@pytest.mark.parametrize(("rows", "heads", "columns"), [(1, 1, 1), (3, 4, 7), (8, 2, 16)])
+def test_attention_by_products_is_torchs_own(rows, heads, columns):
+    torch.manual_seed(rows)
+    query = torch.randn(rows, heads, 1, 8, dtype=torch.float64)
+    # As in the slots: rows and columns of a larger memory.
+    keys, values = (torch.randn(rows + 2, heads, columns + 5, 8, dtype=torch.float64)[:rows, :, :columns] for _ in "kv")
+    seen = torch.rand(rows, 1, 1, columns) < 0.5
+    seen[..., 0] = True
+    added = seen.double().log()
+    expected = scaled_dot_product_attention(query, keys, values, added, scale=0.3).transpose(1, 2).flatten(1)
+    bias = added.expand(-1, heads, -1, -1).reshape(-1, 1, columns)
+    torch.testing.assert_close(attend_rows(query, keys, values, bias, 0.3), expected)
+
+
+def test_each_row_and_head_writes_in_a_place_of_its_own():
+    clock = SlotClock(4, torch.device("cpu"), 6, 6)
+    clock.rows, clock.at = 3, torch.tensor([5, 0, 2, 1])
+    memory = torch.zeros(4, 2, 6)
+    memory.view(-1)[clock.places(2, 6)] = 1
+    assert memory.nonzero().tolist() == [[row, head, at] for row, at in enumerate((5, 0, 2)) for head in range(2)]
+
+
+def test_a_slot_has_the_source_of_who_came_last():
+    mask = SourceMask(4, torch.device("cpu"))
+    mask.grow(4, torch.float32)
+    assert mask.real[:, 0, 0].tolist() == [[True, False, False, False]] * 4
+    lengths = torch.tensor([[True, True, True, False], [True, True, False, False]])[:, None, None]
+    mask.join(lengths, torch.tensor([0, 1, 1]), torch.tensor([3, 0, 2]))
+    mask.join(lengths[1:, ..., :2], torch.tensor([0]), torch.tensor([3]))
+    mask.grow(8, torch.float32)
+    mask.copy(torch.tensor([3]), torch.tensor([1]))
+    assert mask.real[:, 0, 0].sum(-1).tolist() == [2, 2, 2, 2]
+    assert mask.real.shape[3] == 8
+    assert torch.equal(mask.added, mask.real.float().log())
+
+
+def test_products_are_for_the_cpu_where_no_bits_are_fixed():
+    from clearhead.attention.parts import HeadShape
+
+    shape = HeadShape(n_heads=4, n_kv_heads=4, d_head=8)
+    grouped = HeadShape(n_heads=4, n_kv_heads=2, d_head=8)
+    device = torch.device("cpu")
+    assert SlotClock(2, device, 8, 8).by_products(shape)
+    assert not SlotClock(2, device, 8, 8, same_bits=True).by_products(shape)
+    assert not SlotClock(2, device, 8, 8).by_products(grouped)

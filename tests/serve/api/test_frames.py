@@ -1,0 +1,45 @@
+"""Frames: jobs and hypotheses come out as they went in, however the bytes are cut."""
+
+import math
+
+import pytest
+
+from clearhead.decoding import Beam, Greedy, Rules, Sample
+from clearhead.decoding.hypotheses import Hypothesis
+from clearhead.decoding.scheduler import Job
+from clearhead.serve.api.frames import Frames, pack, read_hypothesis, read_job, write_hypothesis, write_job
+
+RULES = Rules(max_new=9, min_new=2, end=(2, 3), no_repeat=4, repetition_penalty=1.1, never=(0, 7))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(inputs=(1,), rules=Rules(max_new=3)),
+        Job(inputs=(), rules=RULES, method=Greedy(), prefix=(), candidates=5),
+        Job(inputs=(1, 2), rules=RULES, method=Beam(width=4, length_penalty=0.6, n_best=3, stop="early"), prefix=(1,)),
+        Job(inputs=(1, 2), rules=RULES, method=Sample(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1, seeds=2**63)),
+        Job(inputs=(1, 2), rules=RULES, method=Sample(seeds=(4,))),
+    ],
+)
+def test_a_job_comes_out_as_it_went_in(job):
+    [frame] = Frames().take(pack({"job": write_job(job)}))
+    assert read_job(frame["job"]) == job
+
+
+def test_numbers_keep_every_bit():
+    values = (-0.1, -1 / 3, -5e-324, -1.7976931348623157e308, float("-inf"))
+    one = Hypothesis(
+        tokens=(3, 1, 4, 1, 5), log_probs=values, score=math.pi, ended=True, candidates=(((3, -0.1), (9, -0.2)), ())
+    )
+    [frame] = Frames().take(pack({"it": write_hypothesis(one)}))
+    assert read_hypothesis(frame["it"]) == one
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_frames_are_whole_however_the_bytes_are_cut(size):
+    told = [{"n": n, "text": "ü" * n} for n in range(20)]
+    data, frames = b"".join(map(pack, told)), Frames()
+    found = [frame for i in range(0, len(data), size) for frame in frames.take(data[i : i + size])]
+    assert found == told
+    assert not frames.held
