@@ -62,9 +62,9 @@ METHODS = {
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("end", [(), (1, 2, 3, 4, 5)], ids=["all to the last", "ending"])
 def test_sentences_of_one_length_are_translated_by_what_was_recorded_once(end, name, records):
-    model, rules, method = translator(), Rules(max_new=21, end=end), METHODS[name]
+    model, rules, method = translator(), Rules(max_new=13, end=end), METHODS[name]
     counts = []
-    for sentence in [*SENTENCES, *SENTENCES[::-1]]:
+    for sentence in [*SENTENCES[:4], SENTENCES[0]]:
         found = translate(model, sentence, rules, method=method)
         assert_same(found, unrecorded(model, sentence, rules, method=method))
         counts.append(len(records))
@@ -73,9 +73,9 @@ def test_sentences_of_one_length_are_translated_by_what_was_recorded_once(end, n
 
 def test_each_length_and_each_rule_is_kept_by_itself(records):
     model = translator()
-    for rules in (RULES, Rules(max_new=12, never=(3, 4, 5)), Rules(max_new=9, min_new=6, end=(1, 2))):
+    for rules in (Rules(max_new=9, never=(3, 4, 5)), Rules(max_new=9, min_new=6, end=(1, 2))):
         for _ in range(3):
-            for sentence in ([5], [6, 7], [8, 9, 10, 11]):
+            for sentence in ([8, 9, 10, 11], [6, 7]):
                 assert_same(translate(model, sentence, rules), unrecorded(model, sentence, rules))
 
 
@@ -185,7 +185,7 @@ def test_two_threads_may_translate_at_once(records):
     wrong = []
 
     def work():
-        for _ in range(6):
+        for _ in range(2):
             for sentence, right in zip(SENTENCES, wanted, strict=True):
                 if translate(model, sentence).tokens != right.tokens:
                     wrong.append(sentence)
