@@ -152,9 +152,14 @@ def test_a_link_restores_the_view(everywhere, other):
     page.get_by_test_id("theme").click()
 
 
+def are_alike(again, page):
+    assert address_of(again) == address_of(page)
+    return True
+
+
 def check_restored(again, page, view, there):
     expect(again.get_by_test_id(f"view-{view}")).to_have_text(there)
-    eventually(again, lambda: address_of(again) == address_of(page))
+    eventually(again, are_alike, again, page)
     expect(again.locator("html")).to_have_attribute("data-theme", "dark")
 
 
