@@ -11,8 +11,9 @@ PACKAGE := $(VENV)/.installed-package
 TOOLS := $(VENV)/.installed-tools
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 # Tests run side by side, each on one thread: two threads of torch in each of two processes would wait for each other.
-# There are two more of them than cores, up to four: a test waits for a browser, a disk or a process half of its time. A
-# quick test waits for nothing, and each worker needs some seconds to find the tests: of these there are as many as cores.
+# There are two more of them than cores, up to four: a test waits for a browser, a disk or a process. (With six on two
+# cores the same tests took longer.) A quick test waits for nothing, and each worker needs some seconds to find the tests:
+# of these there are as many as cores.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 WORKERS := $(shell echo $$(( $(CORES) < 3 ? $(CORES) + 2 : 4 )))
 QUICK_WORKERS := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))

@@ -9,7 +9,6 @@ from each row's first token, and padding has positions below 0.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import cast, final
 
 import torch
@@ -24,15 +23,14 @@ from clearhead.attention.kernels import KERNELS, run
 from clearhead.attention.kernels.chunked import by_heads, in_chunks
 from clearhead.attention.kernels.linear import State, hide, kernelized, map_features
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask, Table, Window, everything
+from clearhead.attention.masks import Mask, Table, everything
 from clearhead.attention.score_index import Positions
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.source import Source
-from clearhead.model.blocks import Stack
 from clearhead.model.fast_step import FastStep, join_linears, linear_step
-from clearhead.model.kv_source import KVSource, KVSources
+from clearhead.model.kv_source import KVSource
 
-__all__ = ["Cache", "Caches", "Source"]
+__all__ = ["Cache", "Fixed", "FixedSum", "FromSource", "Growing", "Sliding", "Source", "Summed"]
 
 FIRST_COLUMNS = 64
 """Columns allocated at the start; twice as many each time they are filled."""
@@ -410,82 +408,6 @@ class FixedSum(FromSource):
 
     def tensors(self) -> list[Tensor]:
         return [] if self.state is None else self.state.tensors()
-
-
-class Caches:
-    """The caches of a whole decoder, and the clock they share."""
-
-    def __init__(self, stack: Stack, source: Source | None, clock: Clock) -> None:
-        self.clock = clock
-        self.reads = [
-            KVSources(
-                own_cache(block.attention, self.clock),
-                None if block.cross is None or source is None else cross_cache(block.cross, self.clock, source),
-            )
-            for block in stack.blocks
-        ]
-
-    def __iter__(self) -> Iterator[Cache]:
-        return (cache for reads in self.reads for cache in reads if isinstance(cache, Cache))
-
-    def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        for cache in self:
-            cache.select(rows, sentences)
-        self.clock.select(rows)
-
-    def fix(self, beams: int, columns: int) -> None:
-        """Move everything into fixed memory, with `columns` columns for each of `beams` beams of a row."""
-        for cache in self:
-            cache.fix(beams, columns)
-        rows = next(len(cache.tensors()[0]) for cache in self if not isinstance(cache, FromSource))
-        self.clock.fix(rows, beams, columns)
-
-    def refill(self, stack: Stack, source: Float[Tensor, "sentence n d_model"]) -> None:
-        """Begin again in the same memory, with another source of the same shape, by work that can be recorded."""
-        for block, reads in zip(stack.blocks, self.reads, strict=True):
-            for cache, layer in ((reads.own, block.attention), (reads.cross, block.cross)):
-                if isinstance(cache, Cache) and layer is not None:
-                    cache.refill(layer, source)
-        self.clock.restart()
-
-    def move_rows(self, rows: Int[Tensor, "row"]) -> None:
-        """Write these rows over those there are, in the same memory."""
-        for cache in self:
-            if not isinstance(cache, FromSource):
-                cache.move(rows)
-        self.clock.owners.copy_(self.clock.owners[rows])
-        if self.clock.pads is not None:
-            self.clock.pads.copy_(self.clock.pads[rows])
-
-    def move_sentences(self, sentences: Int[Tensor, "sentence"]) -> None:
-        """Write what cross-attention reads of these sentences over what there is."""
-        for cache in self:
-            if isinstance(cache, FromSource):
-                cache.move(sentences)
-
-    def can_fix(self, stack: Stack) -> bool:
-        """Check whether every cache can be in memory that stays where it is."""
-        return all(
-            isinstance(cache, Cache) and cache.can_fix(layer)
-            for block, reads in zip(stack.blocks, self.reads, strict=True)
-            for layer, cache in ((block.attention, reads.own), (block.cross, reads.cross))
-            if layer is not None
-        )
-
-    def bytes(self) -> int:
-        """Return the bytes of all caches."""
-        return sum(made.untyped_storage().nbytes() for cache in self for made in cache.tensors())
-
-
-def own_cache(layer: Attention, clock: Clock) -> Cache:
-    if layer.sums and layer.mask.kinds == {"causal"}:
-        return Summed(clock)
-    windows = [term.left for term in layer.mask.terms if isinstance(term, Window)]
-    return Sliding(clock, min(windows)) if windows else Growing(clock)
-
-
-def cross_cache(layer: Attention, clock: Clock, source: Source) -> Cache:
-    return FixedSum(clock, source) if layer.sums and layer.mask.kinds == {"none"} else Fixed(clock, source)
 
 
 def attend_cached(layer: Attention, call: AttentionInputs) -> Tensor:

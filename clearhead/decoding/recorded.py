@@ -16,7 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.cuda_graphs import capture, shared_pool
-from clearhead.decoding.caches import Caches, FromSource
+from clearhead.decoding.cache_set import Caches
+from clearhead.decoding.caches import FromSource
 from clearhead.decoding.hypotheses import Hypothesis
 
 __all__ = ["Notes", "OnDevice", "RecordedSearch", "RecordedStep", "pays", "records"]

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
 from clearhead.attention.positions.embedded import SinusoidalTable
-from clearhead.decoding.caches import Caches, Source
+from clearhead.decoding.cache_set import Caches
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import OnDevice, RecordedSearch, RecordedStep, records
 from clearhead.decoding.rules import Rules
+from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.cpu_matmul import FEW
 from clearhead.model.fast_step import FastStep, is_observed

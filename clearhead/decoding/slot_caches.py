@@ -22,9 +22,9 @@ from clearhead.attention.kernels.linear import State
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Table
 from clearhead.attention.score_index import Positions
+from clearhead.decoding.cache_set import Caches, cross_cache, own_cache
 from clearhead.decoding.caches import (
     Cache,
-    Caches,
     Complete,
     Fixed,
     FixedSum,
@@ -33,8 +33,6 @@ from clearhead.decoding.caches import (
     Summed,
     attend_cached,
     call_of,
-    cross_cache,
-    own_cache,
 )
 from clearhead.decoding.slot_clock import SlotClock, attend_rows
 from clearhead.decoding.source import Source

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clearhead.decoding.caches import Caches, Fixed, FixedSum, Growing
+from clearhead.decoding.cache_set import Caches
+from clearhead.decoding.caches import Fixed, FixedSum, Growing
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import Replay, records
 from clearhead.decoding.session import Logits, Session
