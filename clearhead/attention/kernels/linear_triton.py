@@ -63,7 +63,7 @@ def narrow(x, DOT: tl.constexpr):
     Two at a time: Triton rounds to bfloat16 one by one, by an instruction of a quarter of the rate, and a third of the
     time went there.
     """
-    if DOT == tl.bfloat16:
+    if DOT == tl.bfloat16:  # noqa: SIM300 - the capitals are Triton's
         x = tl.inline_asm_elementwise(
             "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=False, pack=2
         )
@@ -73,7 +73,7 @@ def narrow(x, DOT: tl.constexpr):
 @jit()
 def exponential(x, DOT: tl.constexpr):
     """Return exp(x) in float32; for bfloat16 without the care for results below 1e-38, which are 0."""
-    if DOT == tl.bfloat16:
+    if DOT == tl.bfloat16:  # noqa: SIM300 - the capitals are Triton's
         x = tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x * 1.4426950408889634], dtype=tl.float32, is_pure=False, pack=1
         )
