@@ -1,6 +1,6 @@
 """What Clearhead does on a GPU, beside its peers in the same run, with the hardware's ceilings measured on the spot.
 
-python -m benchmarks gpu                      # everything, some minutes
+python -m benchmarks gpu                      # everything, under eight minutes on an H200
 python -m benchmarks gpu --only masks linear  # some sections
 python -m benchmarks gpu --json FILE
 python -m benchmarks report FILE              # docs/benchmarks.md with its plots, from what was measured
@@ -13,10 +13,14 @@ import gc
 import importlib.metadata
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,40 +84,71 @@ def step_of(spec, task: Task, batch: dict[str, Tensor], *, compile: bool) -> Cal
     return lambda: stepper.step([batch], 1e-4)
 
 
-def gpt2_training() -> Iterator[Figure]:
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A training step to measure: Clearhead's own, and the peer's, made when it is called."""
+
+    work: str
+    spec: Any
+    task: Task
+    batch: dict[str, Tensor]
+    peer: Callable[[], Callable[[], object]]
+    peer_name: str
+
+    def step(self, *, compile: bool) -> Callable[[], None]:
+        return step_of(self.spec, self.task, self.batch, compile=compile)
+
+    def figures(self) -> Iterator[Figure]:
+        tokens = self.batch["tokens"].numel()
+        peer = tokens / milliseconds(self.peer(), 10)
+        yield Figure(work=f"{self.work}: {self.peer_name}, compiled", figure=peer, unit="k tok/s")
+        for compile in (True, False):
+            clean()
+            speed = tokens / milliseconds(self.step(compile=compile), 10)
+            how = "compiled and captured" if compile else "captured"
+            yield Figure(
+                work=f"{self.work}: Clearhead, {how}",
+                figure=speed,
+                unit="k tok/s",
+                beside=f"{speed / peer:.2f} x plain",
+            )
+
+
+def gpt2_case() -> Case:
     ids = torch.randint(GPT2_VOCABULARY, (32, 1025))
     batch = {"tokens": ids[:, :-1].contiguous(), "wanted": ids[:, 1:].contiguous()}
-    spec = presets.gpt2("small", vocabulary=GPT2_VOCABULARY, dropout=0.0)
-    work = "training GPT-2 124M, 32 x 1024"
-    plain = training_step(PlainGPT2(GPT2_VOCABULARY).cuda(), *(one.cuda() for one in batch.values()))
-    peer = 32 * 1024 / milliseconds(plain, 10)
-    yield Figure(work=f"{work}: plain PyTorch, compiled", figure=peer, unit="k tok/s")
-    yield from trained(work, spec, Generate(tokenizers={}, context=1024), batch, peer)
+    return Case(
+        work="training GPT-2 124M, 32 x 1024",
+        spec=presets.gpt2("small", vocabulary=GPT2_VOCABULARY, dropout=0.0),
+        task=Generate(tokenizers={}, context=1024),
+        batch=batch,
+        peer=lambda: training_step(PlainGPT2(GPT2_VOCABULARY).cuda(), *(one.cuda() for one in batch.values())),
+        peer_name="plain PyTorch",
+    )
 
 
-def base_training() -> Iterator[Figure]:
+def base_case() -> Case:
     source, ids = torch.randint(BASE_VOCABULARY, (256, 128)), torch.randint(BASE_VOCABULARY, (256, 129))
     lengths = torch.randint(100, 129, (256,))
     target, wanted = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-    batch = {"source": source, "source_lengths": lengths, "tokens": target, "wanted": wanted}
     hidden = torch.zeros(256, 128).masked_fill(torch.arange(128) >= lengths[:, None], float("-inf"))
-    work = "training base encoder-decoder, 256 x 128, dropout 0.1"
-    inputs = (one.cuda() for one in (source, target, wanted, hidden))
-    peer = 256 * 128 / milliseconds(training_step(PlainTransformer(BASE_VOCABULARY, 128).cuda(), *inputs), 10)
-    yield Figure(work=f"{work}: nn.Transformer, compiled", figure=peer, unit="k tok/s")
-    task = Translate(tokenizers={}, context=129)
-    yield from trained(work, presets.base(BASE_VOCABULARY), task, batch, peer)
+    inputs = (source, target, wanted, hidden)
+    return Case(
+        work="training base encoder-decoder, 256 x 128, dropout 0.1",
+        spec=presets.base(BASE_VOCABULARY),
+        task=Translate(tokenizers={}, context=129),
+        batch={"source": source, "source_lengths": lengths, "tokens": target, "wanted": wanted},
+        peer=lambda: training_step(PlainTransformer(BASE_VOCABULARY, 128).cuda(), *(one.cuda() for one in inputs)),
+        peer_name="nn.Transformer",
+    )
 
 
-def trained(work: str, spec, task: Task, batch: dict[str, Tensor], peer: float) -> Iterator[Figure]:
-    tokens = batch["tokens"].numel()
-    for compile in (True, False):
-        clean()
-        speed = tokens / milliseconds(step_of(spec, task, batch, compile=compile), 10)
-        how = "compiled and captured" if compile else "captured"
-        yield Figure(
-            work=f"{work}: Clearhead, {how}", figure=speed, unit="k tok/s", beside=f"{speed / peer:.2f} x plain"
-        )
+def gpt2_training() -> Iterator[Figure]:
+    yield from gpt2_case().figures()
+
+
+def base_training() -> Iterator[Figure]:
+    yield from base_case().figures()
 
 
 def masks() -> Iterator[Figure]:
@@ -205,8 +240,8 @@ CELLS = [(1, 1), (1, 4), (64, 1), (64, 4), (512, 1)]
 N_SOURCE, N_NEW = 32, 64
 
 
-def decoding() -> Iterator[Figure]:
-    """Tokens a second of the base encoder-decoder in bf16, 64 new ones after 32 of source; Hugging Face's beside it."""
+def hugging_face_peer() -> Any:
+    """Return Hugging Face's encoder-decoder of the base size, with random weights."""
     from transformers import MarianConfig, MarianMTModel
 
     vocabulary, size = 32_000, 512
@@ -223,7 +258,13 @@ def decoding() -> Iterator[Figure]:
         forced_eos_token_id=None,
         **layers,
     )
-    peer = MarianMTModel(config).eval().cuda().bfloat16()
+    return MarianMTModel(config).eval().cuda().bfloat16()
+
+
+def decoding() -> Iterator[Figure]:
+    """Tokens a second of the base encoder-decoder in bf16, 64 new ones after 32 of source; Hugging Face's beside it."""
+    peer = hugging_face_peer()
+    vocabulary = peer.config.vocab_size
     model = presets.base(vocabulary).build().eval().cuda().bfloat16()
     for batch, width in CELLS:
         source = torch.randint(2, vocabulary - 2, (batch, N_SOURCE))
@@ -239,6 +280,21 @@ def decoding() -> Iterator[Figure]:
             figure=batch * N_NEW / ours,
             unit="tok/s",
             beside=f"{theirs / ours:.1f} x Hugging Face's {batch * N_NEW / theirs:,.0f}",
+        )
+
+
+def static_cache() -> Iterator[Figure]:
+    """Measure Hugging Face with its static cache and a compiled step, which its users must ask for."""
+    peer = hugging_face_peer()
+    peer.forward = torch.compile(peer.forward, mode="reduce-overhead")
+    for batch in (1, 64):
+        source = torch.randint(2, peer.config.vocab_size - 2, (batch, N_SOURCE)).cuda()
+        asked = {"max_new_tokens": N_NEW, "min_new_tokens": N_NEW, "num_beams": 1, "do_sample": False}
+        taken = best_of_five(functools.partial(peer.generate, source, cache_implementation="static", **asked))
+        yield Figure(
+            work=f"decoding base, batch {batch}, greedy: Hugging Face, static cache compiled",
+            figure=batch * N_NEW / taken,
+            unit="tok/s",
         )
 
 
@@ -287,13 +343,48 @@ SECTIONS: dict[str, Section] = {
     "linear": linear,
     "argmax": argmax,
     "decoding": decoding,
-    "base": base_training,
-    "gpt2": gpt2_training,
     "tracing": tracing,
     "million": million,
+    "base": base_training,
+    "gpt2": gpt2_training,
     "attention_growth": attention_growth,
     "model_growth": model_growth,
+    "static_cache": static_cache,
 }
+
+
+def tune_fla() -> None:
+    if importlib.util.find_spec("fla") is not None:
+        inputs = [torch.randn(16, 16, 4096, 64, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
+        linear_by_fla(*inputs).sum().backward()
+
+
+def compile_flex() -> None:
+    """Compile what the growth of attention measures, at its smaller lengths."""
+    for _ in attention_growth(lengths=(4096, 16_384), only=("window of 256", "documents of 1,024", "ALiBi")):
+        pass
+
+
+PREPARED: dict[str, tuple[str, Callable[[], Callable[[], object]]]] = {
+    "base": ("base", lambda: base_case().step(compile=True)),
+    "base_peer": ("base", lambda: base_case().peer()),
+    "gpt2": ("gpt2", lambda: gpt2_case().step(compile=True)),
+    "gpt2_peer": ("gpt2", lambda: gpt2_case().peer()),
+    "fla": ("linear", lambda: tune_fla),
+    "flex": ("attention_growth", lambda: compile_flex),
+}
+"""What takes minutes to compile or to tune: the section that needs it, and what makes the work to run once."""
+
+
+def prepare(names: list[str]) -> None:
+    """Compile for these sections, all at once and each in its own process: torch and Triton keep it on the disk."""
+    begin = time.perf_counter()
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--prepare"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    jobs = [subprocess.Popen([*command, job], **quiet) for job, (section, _) in PREPARED.items() if section in names]
+    for job in jobs:
+        job.wait()
+    print(f"compiled in {len(jobs)} processes: {time.perf_counter() - begin:.0f} s", flush=True)
 
 
 def clean() -> None:
@@ -338,11 +429,18 @@ def describe_machine() -> str:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    usual = [name for name in SECTIONS if name != "static_cache"]  # which compiles for a minute
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=usual)
     parser.add_argument("--json", type=Path, help="a file for what was measured, which `report` reads")
+    parser.add_argument("--prepare", choices=list(PREPARED), help="only compile what this needs, and measure nothing")
     asked = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("there is no CUDA device here; the CPU's figures are made by the scripts in benchmarks/README.md")
+    if asked.prepare:
+        PREPARED[asked.prepare][1]()()
+        return
+    os.environ["TRITON_CACHE_AUTOTUNING"] = "1"  # what fla finds in a minute and a half is kept for this process
+    prepare(asked.only)
     found: list[Figure | Point] = []
     for one in measured(asked.only):
         found.append(one)

@@ -1,6 +1,6 @@
 """Measure how time and memory grow on a GPU: for attention with the tokens, for a training step with the model."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +68,10 @@ def measure(run: Callable[[], object]) -> tuple[float, float]:
     return 1e3 * min(taken), memory
 
 
-def attention_growth() -> Iterator[Point]:
-    """Measure forward and backward of each kind of attention at each length, 8 heads of 64 in bf16."""
+def attention_growth(lengths: Sequence[int] = LENGTHS, only: Sequence[str] = ()) -> Iterator[Point]:
+    """Measure forward and backward of each kind of attention, or of some, at each length: 8 heads of 64 in bf16."""
     for name, options in kinds_of_attention().items():
-        for n in LENGTHS:
+        for n in lengths if name in only or not only else ():
             leaves = [
                 torch.randn(1, N_HEADS, n, D_HEAD, device="cuda", dtype=torch.bfloat16).requires_grad_()
                 for _ in range(3)
