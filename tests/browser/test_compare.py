@@ -153,6 +153,10 @@ def test_it_can_be_read_and_used_by_anyone(tabs):
         page.evaluate(AXE.read_text(encoding="utf-8"))
         found = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa']})")
         assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]] == [], pane
+    page.get_by_test_id("nav-similarity").click()
+    expect(page.get_by_test_id("column-b").get_by_test_id("view-similarity")).to_be_visible()
+    rests(page)
+    eventually(page, is_readable, page, "similarity", "half of a desk")
 
 
 def test_two_runs(chromium, demo_folder, tmp_path_factory):

@@ -76,6 +76,11 @@ TOO_SMALL = """least => {
     }
     return [...new Set(found)];
 }"""
+MANY = "q x z j v w k y p f b g c q x z j v w k"
+"""More than 28 tokens, one for a letter or a blank."""
+OUT_OF_SIGHT = """() => [...document.querySelectorAll(".choice [aria-pressed=true]")]
+    .map(each => [each.getBoundingClientRect(), each.closest(".tokens").getBoundingClientRect()])
+    .filter(([inner, outer]) => inner.top < outer.top || inner.bottom > outer.bottom)"""
 RUNS_OFF = """() => {
     const wide = document.documentElement.clientWidth;
     if (document.documentElement.scrollWidth <= wide) return [];
@@ -115,9 +120,18 @@ def test_no_text_is_too_small_and_nothing_runs_off_the_side(everywhere):
     check_readable(page, view)
 
 
-@pytest.mark.parametrize("view", ["design", "steps", "model"])
-def test_all_can_be_read_where_a_view_opens_too(tabs, view):
-    check_readable(tabs.open(view, window=SIZES["phone"]), view)
+@pytest.mark.parametrize(
+    ("view", "state"),
+    [
+        ("design", {"source": MANY}),
+        ("steps", {"source": MANY, "site": "encoder.0.attention", "head": 0, "query": 28}),
+        ("model", {}),
+    ],
+)
+def test_all_can_be_read_where_a_view_opens_too(tabs, view, state):
+    page = tabs.open(view, window=SIZES["phone"], **state)
+    check_readable(page, view)
+    assert page.evaluate(OUT_OF_SIGHT) == []
 
 
 def check_readable(page, view):

@@ -70,6 +70,8 @@ const LEGEND = 90;
 /** From which width on its entries stand side by side, and the height of all of them one under another. */
 const ABREAST = 720;
 const STACKED = 190;
+/** The height of entries side by side: three lines of letters that keep their size in a drawing shown at 0.8. */
+const SIDE_BY_SIDE = 66;
 /** The two lines over the small pictures, in letters that keep their size in a drawing that is shown smaller. */
 const TITLE = 44;
 
@@ -104,7 +106,7 @@ export function diagramOf(run: Pick<Run, "sides">, counts: TokenCounts, room: nu
   const last = laid.at(-1)!.findLast((box) => box.kind === "cross");
   return {
     width,
-    height: !across ? bottom : bottom + (width < ABREAST ? STACKED : 56),
+    height: !across ? bottom : bottom + (width < ABREAST ? STACKED : SIDE_BY_SIDE),
     legend: { y: across ? bottom + 20 : shapes[1].top + 14, across: across && width >= ABREAST },
     line,
     attention,

@@ -411,7 +411,15 @@ export class Explorer {
     const wanted = state.request ?? now.request;
     const same = wanted !== null && state.unchanged === now.unchanged && sameRequest(wanted, now.request);
     if (wanted !== null && !same) void this.load(wanted, { push: false, unchanged: state.unchanged });
+    else if (this.pending === null) this.stay();
     this.tellAbsent(state.view);
+  }
+
+  /** Shows another place of the trace that is there, as an answer would: within it, and with all of it in the address. */
+  private stay(): void {
+    this.error = null;
+    this.settle();
+    this.publish(false);
   }
 
   /** An address from elsewhere may name a view that a page of one file does not have. */

@@ -265,6 +265,29 @@ describe("what the address asks for", () => {
     expect(asked).toHaveLength(before + 1);
   });
 
+  it("is written and held to as a loaded page does it, where the trace is there already", async () => {
+    const sites = [{ name: "encoder.0.attention", n_heads: 2, n_query: 3, n_key: 3 }];
+    const link = "#/head?theme=dark&source=first&by=entropy&site=encoder.0.attention&head=7&query=9&key=2";
+    const there = { id: "", source: "first", edits: [], sites } as unknown as Meta;
+    pages.entries = [link];
+    await explorerOf(there).start();
+    const loaded = pages.hash;
+    expect(loaded).toBe("#/head?source=first&site=encoder.0.attention&head=0&key=2&theme=dark&by=entropy");
+
+    [pages.entries, pages.listeners] = [[""], []];
+    const explorer = explorerOf(there);
+    await explorer.start();
+    explorer.fail(new Error("of what was asked before"));
+    pages.entries[0] = link;
+    pages.go(0);
+    expect([explorer.head, explorer.query, explorer.key, explorer.error]).toEqual([0, null, 2, null]);
+    expect(pages.hash).toBe(loaded);
+    pages.entries[0] = "#/model?source=first"; // the theme stays, so a link to what is seen has it
+    pages.go(0);
+    expect(pages.hash).toBe("#/model?source=first&head=0&theme=dark");
+    expect(pages.entries).toHaveLength(1);
+  });
+
   it("may be a view that the page does not have, which is said", async () => {
     const explorer = explorerOf();
     await explorer.start();

@@ -117,6 +117,13 @@ export const server: Record<string, string> = {
   "The server does not answer. Start it again with: clearhead look RUN":
     "Der Server antwortet nicht. Starte ihn neu mit: clearhead look RUN",
   "The server answered {} and gave no reason.": "Der Server antwortete {} und nannte keinen Grund.",
+  "there is no text to trace: expected one; came a blank one": "es gibt keinen Text zu verfolgen: Er ist leer",
+  "the text has {} tokens, and the model was trained to read {}; shorten it":
+    "der Text hat {} Tokens, und das Modell lernte {} zu lesen; kürze ihn",
+  "the source has {} tokens, and the model reads {}; shorten it":
+    "die Quelle hat {} Tokens, und das Modell liest {}; kürze sie",
+  "the target has {} tokens, and the model reads {}; shorten it":
+    "das Ziel hat {} Tokens, und das Modell liest {}; kürze es",
   "the text fills the {} tokens that the model reads; shorten it to go on from it":
     "der Text füllt die {} Tokens, die das Modell liest; kürze ihn, um ihn fortzusetzen",
   "there is no word to follow: write one that stands in every text":

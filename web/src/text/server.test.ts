@@ -17,5 +17,8 @@ test("what stands in a phrase goes along, and is itself told in German where it 
   expect(spoken("the word '$&' does not stand in 'a.b'; write it in every text", "de")).toBe(
     "das Wort '$&' steht nicht in 'a.b'; schreibe es in jeden Text",
   );
+  expect(spoken("the source has 130 tokens, and the model reads 63; shorten it", "de")).toBe(
+    "die Quelle hat 130 Tokens, und das Modell liest 63; kürze sie",
+  );
   expect(spoken("row of the table × √64", "de")).toBe("Zeile der Tabelle × √64");
 });

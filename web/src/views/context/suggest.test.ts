@@ -55,4 +55,10 @@ describe("words of a text", () => {
   it("come without their commas, in any script", () => {
     expect([...wordsOf("Fünf, sechs; семь")]).toEqual(["Fünf", "sechs", "семь"]);
   });
+
+  it("come without the mask of a text with a blank, which is a token that is in no text", () => {
+    const texts = ["All<mask>", "Before we <mask> any"];
+    expect(sharedWord(texts)).toBeNull();
+    expect(sharedToken(texts, [["All", "<mask>"], ["Before", "▁we", "<mask>", "▁any"]])?.word).toBe("All"); // prettier-ignore
+  });
 });

@@ -44,9 +44,9 @@ function bare(token: string): string {
   return token.replace(/^[ \u2581]/, "");
 }
 
-/** The words of a text as the server tells them apart: letters and digits, nothing else. */
+/** The words of a text as the server tells them apart: letters and digits, nothing else; `<mask>` is a token, no word. */
 export function wordsOf(text: string): Set<string> {
-  return new Set(text.match(/[\p{L}\p{N}_]+/gu) ?? []);
+  return new Set(text.replace(/<\w+>/g, " ").match(/[\p{L}\p{N}_]+/gu) ?? []);
 }
 
 /** Parts that more than one text has: most texts first, then those that stand once in a text, then the longer ones. */
