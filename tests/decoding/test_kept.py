@@ -59,6 +59,7 @@ METHODS = {
 }
 
 
+@pytest.mark.pairs(1)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("end", [(), (1, 2, 3, 4, 5)], ids=["all to the last", "ending"])
 def test_sentences_of_one_length_are_translated_by_what_was_recorded_once(end, name, records):
