@@ -48,7 +48,7 @@ matplotlib.use("Agg")
 # times in each test and each step of training.
 for device in (torch.cuda, torch.xpu, torch.mtia):
     if not device.is_available():
-        device.manual_seed_all = lambda seed: None
+        vars(device)["manual_seed_all"] = lambda seed: None
 
 # What is compiled is compiled here: a pool of processes that each import torch takes longer than these few kernels.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
