@@ -66,11 +66,11 @@ def mark_thorough(items: Sequence[pytest.Item]) -> None:
                 case.add_marker(pytest.mark.thorough)
 
 
-def mark_quick(items: Sequence[pytest.Item], of_shapes: tuple[str, ...]) -> None:
+def mark_quick(items: Sequence[pytest.Item], of_shapes: tuple[str, ...], but: tuple[str, ...] = ()) -> None:
     """Mark `brief` up to three cases of every test that is neither slow nor thorough: `make test-fast` runs them.
 
-    They are the first, the middle and the last. The first is marked `shapes` too where its path, below `tests` or
-    `clearhead`, begins with one of `of_shapes`.
+    They are the first, the middle and the last. The first is marked `shapes` too where its name, from below `tests` or
+    `clearhead`, begins with one of `of_shapes` and with none of `but`.
     """
     tests = defaultdict(list)
     for item in items:
@@ -79,10 +79,6 @@ def mark_quick(items: Sequence[pytest.Item], of_shapes: tuple[str, ...]) -> None
     for cases in tests.values():
         for place in {0, len(cases) // 2, len(cases) - 1}:
             cases[place].add_marker(pytest.mark.brief)
-        if path_below(cases[0]).startswith(of_shapes):
+        name = cases[0].nodeid.partition("/")[-1]
+        if name.startswith(of_shapes) and not name.startswith(but):
             cases[0].add_marker(pytest.mark.shapes)
-
-
-def path_below(item: pytest.Item) -> str:
-    """Return the path of a test's file below tests or clearhead."""
-    return item.nodeid.partition("::")[0].partition("/")[-1]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.covering import covering, mark_quick, mark_thorough, path_below
+from tests.covering import covering, mark_quick, mark_thorough
 
 AXES = {"similarity": "abcd", "weighting": "abcdefg", "mask": "abc", "heads": "abc", "dtype": "ab"}
 
@@ -100,18 +100,7 @@ def test_three_cases_of_each_quick_test_are_brief_and_shapes_are_checked_in_the_
     brief = [place for place, item in enumerate(items) if pytest.mark.brief in item.marks]
     assert brief == [0, 4, 8, 11]
     assert [place for place, item in enumerate(items) if pytest.mark.shapes in item.marks] == [0, 11]
-    elsewhere = [Item("page", None)]
-    mark_quick(elsewhere, ("serve/",))
-    assert elsewhere[0].marks == [pytest.mark.brief]
-
-
-@pytest.mark.parametrize(
-    ("nodeid", "path"),
-    [
-        ("tests/attention/kernels/test_flex.py::test_it[1]", "attention/kernels/test_flex.py"),
-        ("clearhead/model/sizes.py::clearhead.model.sizes", "model/sizes.py"),
-        ("tests/test_taps.py::test_a/b", "test_taps.py"),
-    ],
-)
-def test_the_path_of_a_test_begins_below_the_first_folder(nodeid, path):
-    assert path_below(SimpleNamespace(nodeid=nodeid)) == path
+    for of_shapes, but in ((("serve/",), ()), (("model/",), ("model/test_it.py::page",))):
+        elsewhere = [Item("page", None)]
+        mark_quick(elsewhere, of_shapes, but)
+        assert elsewhere[0].marks == [pytest.mark.brief]

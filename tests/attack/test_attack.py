@@ -43,9 +43,9 @@ def attack(*args, change=None):
     return ended.returncode, ended.stdout + ended.stderr
 
 
-ELSEWHERE = ("folders", "damage", "requests", "signals", "texts")
+ELSEWHERE = ("folders", "damage", "requests", "signals", "texts", "kills")
 """Attacks that have a short form in tests/training/test_folder_attacks.py, test_mutated_files.py, tests/serve,
-tests/cli/test_train.py and tests/text/test_fuzz.py.
+tests/cli/test_train.py, tests/text/test_fuzz.py and tests/training/test_killed.py.
 """
 
 

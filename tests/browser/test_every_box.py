@@ -54,8 +54,10 @@ RUNS = {
 }
 
 
-SOME = ("translator", "the note's block")
-"""Of these every name is read in `make test`: both stacks and what is between them, another arrangement."""
+SOME = ("translator",)
+"""Of these every name is read in `make test`: both stacks and what is between them. Of another arrangement a test below
+sees which boxes there are, and tests/tracing/test_inner.py holds every value to what passed there.
+"""
 
 
 @pytest.fixture(

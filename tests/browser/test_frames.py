@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from clearhead.training.folder import RunFolder
-from tests.browser.looking import looking
+from tests.browser.looking import serving
 from tests.browser.watching import SITE, Tabs, comes_to, shown, steady
 
 pytestmark = pytest.mark.slow
@@ -128,7 +128,7 @@ def test_the_film_grows_while_the_run_trains(chromium, demo_folder, tmp_path):
     frames = sorted((folder.path / "film").iterdir())
     away = tmp_path / frames[2].name
     frames[2].rename(away)
-    with folder.lock(), looking(folder.path) as home:
+    with folder.lock(), serving(folder.path) as home:
         tabs = Tabs(chromium, home)
         page = tabs.open("model")
         before = int(page.get_by_test_id("step-slider").get_attribute("max"))

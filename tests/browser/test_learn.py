@@ -315,9 +315,8 @@ SOLVED = {
 """The tasks that are solved on each of the other kinds of run, where its text has one."""
 
 
-@pytest.mark.parametrize(
-    "kind", [kind if kind == "documents" else pytest.param(kind, marks=pytest.mark.thorough) for kind in PATHS]
-)
+@pytest.mark.thorough  # chapters.test.ts has the chapters of each kind, and the translator's path is above
+@pytest.mark.parametrize("kind", PATHS)
 def test_the_path_of_other_runs(kind, chromium, request):
     run = request.getfixturevalue(kind)
     with serving(getattr(run, "path", run)) as home:

@@ -90,7 +90,7 @@ def test_its_numbers_are_the_traces(opened, demo):
     expect(page.get_by_test_id("answer")).to_have_text(own_answer(demo, OTHER, [off]))
 
 
-def test_learn_walks_to_its_end_and_anyone_can_use_it(opened):
+def test_learn_walks_to_its_end(opened):
     """Every chapter finds its view, its numbers and its task without a server."""
     page = opened
     page.keyboard.press("l")
@@ -105,6 +105,13 @@ def test_learn_walks_to_its_end_and_anyone_can_use_it(opened):
         if at < len(names) - 1:
             page.keyboard.press("n")
     expect(page.get_by_test_id("learn-finished")).to_be_visible()
+
+
+@pytest.mark.thorough  # it is the panel of tests/browser/test_learn.py, where axe looks at three of its chapters
+def test_anyone_can_use_learn(opened):
+    page = opened
+    page.keyboard.press("l")
+    expect(page.get_by_test_id("learn-said")).not_to_be_empty()
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
     assert [told for one in found["violations"] for told in faults(one)] == []

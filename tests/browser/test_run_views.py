@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
-from tests.browser.looking import looking
+from tests.browser.looking import serving
 from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, eventually, point_at, rests, says, state, tab_to
 
 pytestmark = pytest.mark.slow
@@ -298,7 +298,7 @@ class TestTraining:
 
     def test_curves_follow_a_run_that_trains(self, chromium, demo_folder, tmp_path):
         folder = RunFolder(shutil.copytree(demo_folder, tmp_path / "growing"))
-        with folder.lock(), looking(folder.path) as home:
+        with folder.lock(), serving(folder.path) as home:
             tabs = Tabs(chromium, home)
             page = tabs.open("training")
             expect(page.get_by_test_id("live")).to_be_visible()

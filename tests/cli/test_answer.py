@@ -68,6 +68,7 @@ def test_one_line_out_for_each_line_in_and_blank_for_blank(runs, command, verb, 
 
 
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.slow
 def test_a_line_is_answered_the_same_alone_and_whatever_the_chunks_are(runs, command, verb, monkeypatch):
     lines = ["zwei drei", "red cat", "the <mask> eats", "eins", "old plum " * 3]
     options = ["--greedy", "--tokens", "6"] if verb == "generate" else []

@@ -39,6 +39,7 @@ def command(capsys, plain_terminal):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # a signal ends it below; tests/browser/test_compare.py ends the command by Ctrl-C
 def test_it_serves_until_ctrl_c_and_ends_well(classifier, page):
     """In a process of its own, as in a terminal."""
     script = f"from pathlib import Path; from clearhead.serve import server; server.STATIC = Path({str(page)!r}); "

@@ -48,6 +48,7 @@ def inside(home, monkeypatch):
     monkeypatch.chdir(home)
 
 
+@pytest.mark.slow
 def test_the_recipe_names_them_with_their_fields():
     recipe = json.loads(Path("run/recipe.json").read_text(encoding="utf-8"))
     block = recipe["model"]["decoder"]["blocks"][0]

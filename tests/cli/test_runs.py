@@ -45,6 +45,7 @@ def command(capsys, plain_terminal):
     return ran
 
 
+@pytest.mark.slow
 def test_every_run_has_a_row(command, trained):
     code, out, err = command(trained)
     assert (code, err) == (0, "")

@@ -61,6 +61,7 @@ def test_every_pair_of_parts_gives_what_generate_gives(place):
 
 @pytest.mark.parametrize("kind", [ContinuousBatch, StaticBatch])
 @pytest.mark.parametrize("shapes", ["buckets", "fixed"])
+@pytest.mark.slow
 def test_mixed_jobs_get_what_generate_gives(kind, shapes, translator):
     model, draw = translator.double(), random.Random(5)
     jobs = [draw_job(draw, 20, encoder=True) for _ in range(12)]

@@ -59,8 +59,10 @@ METHODS = {
 }
 
 
+@pytest.mark.pairs(1)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("end", [(), (1, 2, 3, 4, 5)], ids=["all to the last", "ending"])
+@pytest.mark.slow
 def test_sentences_of_one_length_are_translated_by_what_was_recorded_once(end, name, records):
     model, rules, method = translator(), Rules(max_new=13, end=end), METHODS[name]
     counts = []
@@ -71,6 +73,7 @@ def test_sentences_of_one_length_are_translated_by_what_was_recorded_once(end, n
     assert counts[-1] == counts[1] > counts[0], "the third sentence was recorded again"
 
 
+@pytest.mark.slow
 def test_each_length_and_each_rule_is_kept_by_itself(records):
     model = translator()
     for rules in (Rules(max_new=9, never=(3, 4, 5)), Rules(max_new=9, min_new=6, end=(1, 2))):
@@ -177,6 +180,7 @@ def test_a_model_that_nobody_holds_is_freed(records, monkeypatch):
     assert gone() is None
 
 
+@pytest.mark.slow
 def test_two_threads_may_translate_at_once(records):
     model = translator()
     wanted = [unrecorded(model, sentence) for sentence in SENTENCES]

@@ -30,6 +30,7 @@ def test_a_prompt_in_pieces_leaves_the_keys_it_leaves_as_a_whole():
         torch.testing.assert_close(other.keys[:, :, :11], one.keys[:, :, :11], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_step_is_recorded_once_for_each_shape_and_again_when_memory_has_grown(monkeypatch):
     """Recording is CUDA's; here a recorded step computes again, into the output that its shape has."""
     shapes = []

@@ -18,6 +18,7 @@ def data():
     return figures.scale_data()
 
 
+@pytest.mark.slow
 def test_the_variance_of_a_score_is_its_width_and_1_once_scaled(data):
     for width, plain, scaled in zip(data.widths, data.variance["score"], data.variance["scaled"], strict=True):
         assert plain == pytest.approx(width, rel=0.05)

@@ -223,9 +223,11 @@ def test_nothing_that_is_possible_is_nothing_to_compare(tmp_path):
         compare(tmp_path, [Impossible(arm="x", why="too small")])
 
 
-def test_processes_do_the_same_as_this_one(tmp_path, finished):
+@pytest.mark.parametrize("arms", [1, pytest.param(None, marks=pytest.mark.thorough)])  # a process each
+def test_processes_do_the_same_as_this_one(tmp_path, finished, arms):
     told = []
-    found = compare(tmp_path, arms_of(tmp_path), seeds=(1,), probe="copy", parallel=2, log=told.append)
+    found = compare(tmp_path, arms_of(tmp_path)[:arms], seeds=(1,), probe="copy", parallel=2, log=told.append)
+    assert len(found.outcomes) == len(arms_of(tmp_path)[:arms])
     here = {(one.arm, one.seed): one.numbers["loss"] for one in finished[1].outcomes}
     assert {(one.arm, one.seed): one.numbers["loss"] for one in found.outcomes}.items() <= here.items()
     assert told[0].startswith("60 records")

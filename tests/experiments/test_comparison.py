@@ -26,6 +26,7 @@ from clearhead.experiments.comparison_plot import draw_comparison, figure_of
 from clearhead.experiments.probes import PROBES
 from clearhead.training.folder import RunFolder
 from clearhead.training.tasks import TASKS, Generate
+from tests.covering import few
 from tests.training.small_runs import documents, stretch, trained
 
 EXACT = {("softmax", 1): 0.98, ("softmax", 2): 0.96, ("argmax", 1): 0.5, ("argmax", 2): 0.7}
@@ -163,7 +164,7 @@ def test_a_run_without_an_evaluation_is_told(tmp_path_factory, tmp_path, one_thr
         outcome_of(folder, arm="x", data=tmp_path)
 
 
-@pytest.mark.parametrize("comparison", [COPY, RECALL, replace(COPY, outcomes=COPY.outcomes[:1])])
+@pytest.mark.parametrize("comparison", few([COPY, replace(COPY, outcomes=COPY.outcomes[:1]), RECALL], 2))
 @pytest.mark.slow
 def test_the_picture_is_the_same_bytes_twice(comparison, tmp_path):
     for name in ("one.svg", "other.svg"):

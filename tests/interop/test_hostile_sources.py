@@ -113,7 +113,7 @@ def check_many(sources, tmp_path, seeds):
 
 @pytest.mark.slow
 def test_dozens_of_changed_sources(sources, tmp_path):
-    check_many(sources, tmp_path, range(80))
+    check_many(sources, tmp_path, range(40))
 
 
 @pytest.mark.thorough

@@ -127,18 +127,24 @@ WALKS = {
     "marian": (AutoModelForSeq2SeqLM, ("translate", "runs/a", "--beam", "2", "<", LINE), ASIDE),
 }
 """By model: the class that opens it again, the command that answers, and the options for text."""
-OFTEN = ("gpt2",)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in OFTEN else pytest.mark.thorough) for name in WALKS]
-)
+@pytest.mark.thorough  # tests/packaging has an installed package that trains, and tests/docs pages that are walked so
+@pytest.mark.parametrize("name", WALKS)
 def test_a_model_is_imported_used_fine_tuned_and_taken_back(home, name):
+    go_there_and_back(name, home.folder, home.walk)
+
+
+def test_a_model_goes_there_and_back_in_this_process(walk_here, tmp_path):
+    go_there_and_back("gpt2", tmp_path, walk_here)
+
+
+def go_there_and_back(name, folder, walk):
     auto, answer, text = WALKS[name]
-    saved_models.save(name, home.folder / "model")
-    (home.folder / "text.txt").write_text(LINE * 60 + "a window in the rain\n" * 60)
+    saved_models.save(name, folder / "model")
+    (folder / "text.txt").write_text(LINE * 60 + "a window in the rain\n" * 60)
     rows = [(LINE.strip(), "cat"), ("a window", "window"), ("plums", "plum")] * 30
-    write_table(home.folder / "labels.tsv", ("text", "label"), rows)
+    write_table(folder / "labels.tsv", ("text", "label"), rows)
     commands = [
         ("import", "model", "runs/a"),
         ("describe", "runs/a"),
@@ -154,13 +160,13 @@ def test_a_model_is_imported_used_fine_tuned_and_taken_back(home, name):
     ]
     if name in ("roberta", "classifier"):
         commands.append(("embed", "runs/a", "<", LINE))
-    found = home.walk(*commands)
+    found = walk(*commands)
     for command, (code, out, err) in zip(commands, found, strict=True):
         assert code == 0, (command, err)
         assert out, command
     assert found[10][1] == found[7][1]  # what came back answers as what went out
-    peer = auto.from_pretrained(home.folder / "back").eval()
-    before = auto.from_pretrained(home.folder / "model").state_dict()
+    peer = auto.from_pretrained(folder / "back").eval()
+    before = auto.from_pretrained(folder / "model").state_dict()
     moved = [key for key, one in peer.state_dict().items() if not torch.equal(one, before[key])]
     assert moved  # and is not what came in
     assert "6 steps" in found[6][1] + found[6][2] or "step 6" in found[6][1] + found[6][2]

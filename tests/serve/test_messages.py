@@ -87,6 +87,7 @@ def test_a_fault_of_every_kind_is_found():
 
 
 @pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.slow
 def test_every_reply_is_what_its_message_says(name, request, client_of):
     run = request.getfixturevalue(name)
     client, text = client_of(run), TEXTS[name]

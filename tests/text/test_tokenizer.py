@@ -144,6 +144,7 @@ def test_text_never_becomes_a_special_token(kind, text, other):
 
 
 @every
+@pytest.mark.pairs
 @pytest.mark.parametrize("text", LOOKALIKES)
 @pytest.mark.parametrize("lower", [False, True])
 def test_text_never_becomes_a_special_token_after_loading(kind, text, lower, tmp_path):

@@ -115,6 +115,7 @@ def test_what_has_no_keyed_masks_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("attention", [{"similarity": similarity.Additive()}, {"weighting": weighting.Sparsemax()}])
+@pytest.mark.slow
 def test_attention_block_by_block_has_the_masks_of_the_whole(attention, tmp_path, monkeypatch):
     """Blocks are computed again in the backward pass, and their size follows from the rows of a process."""
     torch.set_default_dtype(torch.float64)

@@ -208,6 +208,7 @@ def test_a_model_with_other_tensors_is_not_saved(translator, tmp_path):
 
 
 @pytest.mark.parametrize("given", ["run", "folder"])
+@pytest.mark.slow
 def test_training_starts_from_a_run(translator, tmp_path, given):
     recipe = recipe_for(small_runs.translating, tmp_path / "text", budget=Budget(steps=1))
     initial = translator if given == "run" else translator.folder.path

@@ -56,6 +56,7 @@ def run(tmp_path_factory):
     return made, said, folder
 
 
+@pytest.mark.slow
 def test_every_label_is_answered_by_itself(run):
     made, _, _ = run
     answers = made.task.answer(made.model, ["red plum", "old plum", "old cat", "red cat", "old plum blue"])
