@@ -91,6 +91,12 @@ class Bounds:
     slots: Annotated[
         int, typer.Option(min=1, max=1024, help="Sequences of a run that are decoded together.", metavar="N")
     ] = 32
+    replicas: Annotated[
+        int,
+        typer.Option(
+            min=1, max=64, help="Processes that decode a run on the CPU, each with slots of its own.", metavar="N"
+        ),
+    ] = 1
     queue: Annotated[
         int, typer.Option(min=1, help="Texts of a run that may wait or run; more get status 429.", metavar="N")
     ] = 512
@@ -169,6 +175,7 @@ def serve(
         names=names or (),
         scheduler=batched(bounds.slots),
         model_threads=threads,
+        replicas=bounds.replicas,
         host=listening.host,
         port=listening.port,
         token=token,
