@@ -153,8 +153,9 @@ def serve(
     if token is not None:
         check_token(token)
     threads = torch.get_num_threads()
-    if "OMP_NUM_THREADS" not in os.environ:  # one core is for requests: threads that share a core wait for one another
-        threads = max(1, threads - 1)
+    if "OMP_NUM_THREADS" not in os.environ:  # threads that share a core wait for one another
+        # A single process leaves one core to the requests; of several, whichever is on that core gives way.
+        threads = max(1, threads - 1 if bounds.replicas == 1 else threads // bounds.replicas)
     torch.set_num_threads(1)  # until the models have their processes: a fork does not take threads along
     sys.setswitchinterval(SWITCH)
     if listening.ssl_keyfile is not None and listening.ssl_certfile is None:

@@ -50,6 +50,18 @@ class Tls:
             raise OptionError(f"ssl-certfile: {self.certificate} and its key cannot be used ({error})") from None
 
 
+def check_replicas(replicas: int, runs: Sequence[Run], model_threads: int | None) -> None:
+    """Raise OptionError where a run cannot have so many processes."""
+    if replicas < 1:
+        raise OptionError(f"replicas must be 1 or more; came {replicas}")
+    devices = [next(run.model.parameters()).device for run in runs]
+    if replicas > 1 and (model_threads is None or not all(map(can_fork, devices))):
+        raise OptionError(
+            f"replicas: {replicas} processes for a run need models on the CPU, a system that forks (not macOS), and "
+            f"threads for each; here models are on {', '.join(sorted({one.type for one in devices}))}. Leave it at 1"
+        )
+
+
 @final
 class ApiServer:
     """Serves runs. It listens from when it is made; port 0 is any that is free, in `address`.
@@ -85,6 +97,7 @@ class ApiServer:
             tls.check()
         self.limits, self.logs, self.metrics, self.state = limits, logs or Logs(), Metrics(), State()
         self.model_threads, self.replicas = model_threads, replicas
+        check_replicas(replicas, runs, model_threads)
         self.models = Models(
             [
                 Served(name, run, scheduler or batched(), limits=limits, metrics=self.metrics, logs=self.logs)
