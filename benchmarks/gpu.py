@@ -122,14 +122,20 @@ def masks() -> Iterator[Figure]:
     q, k, v = (torch.randn(1, 16, n, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     causal = ch.masks.causal()
     documents = causal & ch.masks.document(torch.arange(n, device="cuda") // 2048)
+    lengths = [512, 3584, 1024, 3072, 2048, 2048, 1536, 2560]
+    ragged = causal & ch.masks.document([i for i, length in enumerate(lengths) for _ in range(length)])
     own = [one.view(16, 8, 2048, 64).transpose(0, 1) for one in (q, k, v)]
+    each = list(zip(*(one.split(lengths, 2) for one in (q, k, v)), strict=True))
     whole = milliseconds(lambda: ch.attend(q, k, v, mask=causal))
     apart = milliseconds(lambda: F.scaled_dot_product_attention(*own, is_causal=True))
+    one_by_one = milliseconds(lambda: [F.scaled_dot_product_attention(*one, is_causal=True) for one in each])
     yield Figure(work="causal, n = 16k", figure=whole, unit="ms")
     yield Figure(work="8 x 2k causal, one batched call of torch", figure=apart, unit="ms")
+    yield Figure(work="512 to 3,584, causal, 16k in all, eight calls of torch", figure=one_by_one, unit="ms")
     for name, options, beside in (
         ("window 256", {"mask": causal & ch.masks.window(256)}, lambda ms: "mark 0.3 ms"),
         ("8 documents, causal", {"mask": documents}, lambda ms: f"{ms / apart:.2f} x the batched call"),
+        ("8 unequal documents, causal", {"mask": ragged}, lambda ms: f"{ms / one_by_one:.2f} x the eight calls"),
         ("ALiBi, causal", {"mask": causal, "position": ch.positions.ALiBi()}, lambda ms: f"{ms / whole:.2f} x causal"),
     ):
         taken = milliseconds(lambda options=options: ch.attend(q, k, v, **options))

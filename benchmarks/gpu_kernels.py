@@ -333,12 +333,12 @@ def argmax(setting: Setting) -> None:
             weighting, label = ch.weighting.Argmax(ties=rule), f"{rule} {'tied' if ties else 'random'}"
             cases = [(f"{label} {name}", *rest) for name, *rest in argmax_cases(setting, dtypes)]
             parity(setting, "argmax", weighting, cases, ties=ties)
-    best = {"choose": (1e9, ""), "grad_value": (1e9, "")}
+    best = {"choose": (1e9, ""), "sum_chosen": (1e9, "")}
     tensors = argmax_tensors(setting)
     smoke_tiles = {"16x16": argmax_gpu.Tile(rows=16, keys=16)}
     for name, tile in setting.pick(ARGMAX_TILES, smoke_tiles).items():
         try:
-            times = kernel_times(partial(argmax_once, tensors, tile, argmax_task()), setting, ("choose", "grad_value"))
+            times = kernel_times(partial(argmax_once, tensors, tile, argmax_task()), setting, ("choose", "sum_chosen"))
         except Exception as problem:  # a tile may not fit: the others are still worth their time
             print(f"argmax {name}: {type(problem).__name__} {str(problem)[:200]}", flush=True)
             continue

@@ -8,9 +8,9 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from clearhead.attention.mask_numbers import Extent
-from clearhead.attention.masks import Mask
-from clearhead.attention.modes import can_read
+from clearhead.attention.mask_numbers import Extent, Run, cut_runs
+from clearhead.attention.masks import Causal, Document, Mask
+from clearhead.attention.modes import BLOCK_DROPOUT, can_read, has_numbers
 from clearhead.attention.positions import Position
 from clearhead.attention.score_index import Positions, ScoreIndex, Subset, box, four_axes
 from clearhead.attention.similarity import Similarity
@@ -20,8 +20,13 @@ __all__ = ["AttentionInputs", "KernelFacts", "Visibility"]
 
 HALF = (torch.float16, torch.bfloat16)
 FLOATS = (*HALF, torch.float32, torch.float64)
+DOCUMENTS = frozenset(["document", "scattered documents"])
 LONG = 1 << 21
 """Scores of a head from which on compiling a mask into the kernel pays: about 1,450 queries on as many keys."""
+SCORES_SAVED = 1 << 15
+"""Scores of a whole mask that take as long on a CPU as one more call: 70 microseconds, with gradients 150."""
+SCORES_LAUNCHED = 1 << 25
+"""Scores that a GPU computes while Python launches a call: reckoned from an H200's 370 TFLOP/s, not measured."""
 ORDINARY = 1e15
 """Products with numbers below it stay finite in float32, for any sensible query."""
 
@@ -45,6 +50,8 @@ class KernelFacts(NamedTuple):
     """The larger of d_head and d_value."""
     long: bool
     """True if, on a GPU, an n_query x n_key matrix is worth avoiding: see `LONG`."""
+    by_document: bool = False
+    """The mask packs documents, each of which can be attended to by itself: see `AttentionInputs.document_runs`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +115,12 @@ class AttentionInputs:
         """Return the facts about this call that a kernel is chosen by; asked for every call, so in few operations."""
         query = self.query
         d_head, d_value = query.shape[-1], self.value.shape[-1]
+        kinds = self.mask.kinds
         return KernelFacts(
             self.similarity.form,
             self.weighting.form,
             self.position.bias_kind,
-            self.mask.kinds,
+            kinds,
             aligned=self.given_positions is None,
             device=query.device.type,
             dtype=query.dtype,
@@ -121,6 +129,7 @@ class AttentionInputs:
             equal_widths=d_head == d_value,
             width=max(d_head, d_value),
             long=self.is_long(),
+            by_document=not kinds.isdisjoint(DOCUMENTS) and self.document_runs() is not None,
         )
 
     def is_long(self) -> bool:
@@ -128,6 +137,37 @@ class AttentionInputs:
         if not self.query.is_cuda or torch.compiler.is_compiling():
             return False
         return self.n_query * self.n_key >= LONG
+
+    def document_runs(self) -> tuple[tuple[Run, ...], ...] | None:
+        """Return the runs of each batch row, or of all, if documents can be attended to one by one; else None.
+
+        That is in self-attention at the default positions, without a bias, where the mask holds the lengths of its
+        documents and these are not too many to be worth a call each. Keyed dropout needs the whole matrix of weights. A
+        captured CUDA graph is replayed after its tensors have changed: there only a list's lengths are known.
+        """
+        if not has_numbers(self.query) or self.position.bias_kind != "none" or self.query.shape[0] == 0:
+            return None
+        if self.given_positions is not None or self.share is not None or self.n_query != self.n_key:
+            return None
+        if self.dropout and BLOCK_DROPOUT.get() is not None:
+            return None
+        documents = [term for term in self.mask.terms if isinstance(term, Document)]
+        if len(documents) != 1 or not all(isinstance(term, Causal | Document) for term in self.mask.terms):
+            return None
+        lengths = documents[0].lengths
+        if lengths is None or (documents[0].can_change and is_capturing(self.query)):
+            return None
+        rows = tuple(cut_runs(row, self.n_key) for row in lengths)
+        return rows if self.is_worth_calls(rows) else None
+
+    def is_worth_calls(self, rows: tuple[tuple[Run, ...], ...]) -> bool:
+        """Check that documents are not too short, or too uneven, to be worth a call for each length."""
+        runs = [run for row in rows for run in row if run.document]
+        heads = self.query.shape[0] * self.n_heads
+        if self.query.is_cpu:
+            return 0 < len(runs) <= max(2, heads * self.n_query * self.n_key // SCORES_SAVED)
+        scores = heads // len(rows) * sum(run.repeats * run.length**2 for run in runs)
+        return 0 < len(runs) <= max(4, min(64, scores // SCORES_LAUNCHED))
 
     def needs_gradient(self) -> bool:
         if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
@@ -208,6 +248,11 @@ class AttentionInputs:
 
 
 FIELDS = tuple(field.name for field in fields(AttentionInputs))
+
+
+def is_capturing(tensor: Tensor) -> bool:
+    """Check whether a CUDA graph is being captured."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def ordinary(vectors: Tensor) -> bool:

@@ -15,12 +15,15 @@ __all__ = [
     "Ids",
     "ListedNumbers",
     "Numbers",
+    "Run",
+    "Runs",
     "at_position",
     "check_device",
     "check_per_row",
     "check_whole",
+    "cut_runs",
     "numbers_on",
-    "one_run_each",
+    "read_runs",
     "row_numbers",
 ]
 
@@ -129,8 +132,76 @@ def at_position(numbers: Numbers, cells: ScoreIndex, position: Tensor) -> Tensor
     return torch.where(inside, ids[cells.batch, place] if ids.shape[0] != 1 else ids[0, place], -1)
 
 
-def one_run_each(ids: Tensor) -> bool:
-    """Check whether each id of a row stands in one unbroken run."""
+class Run(NamedTuple):
+    """Documents of one length that follow each other, or positions that belong to no document."""
+
+    repeats: int
+    length: int
+    document: bool
+
+
+class Runs(NamedTuple):
+    """Lengths of the documents in some ids, as they were when they were read."""
+
+    packed: bool
+    """Each id of a row stands in one unbroken run."""
+    rows: tuple[tuple[Run, ...], ...] | None
+    """Runs of each row of ids, or one row if all are the same. None where a document is in several pieces, or where
+    lengths change more than `MOST_RUNS` times."""
+    version: int | None
+    """The ids' version when they were read; None for numbers that nobody can change."""
+
+
+MOST_RUNS = 1024
+
+
+def read_runs(numbers: Numbers) -> Runs | None:
+    """Read ids, once, to find where documents begin and end; None where they cannot be read or watched."""
+    ids = numbers if isinstance(numbers, Tensor) else numbers.copies[0]
     if not has_numbers(ids):
-        return False
-    return all(int((row[1:] != row[:-1]).sum()) + 1 == row.unique().numel() for row in ids)
+        return None
+    listed = not isinstance(numbers, Tensor)
+    with torch.inference_mode(False), torch.no_grad():
+        packed, rows = find_runs(ids.cpu())
+    watched = listed or not ids.is_inference()  # an inference tensor does not count its changes
+    return Runs(packed, rows if watched else None, None if listed or not watched else ids._version)
+
+
+def find_runs(ids: Tensor) -> tuple[bool, tuple[tuple[Run, ...], ...] | None]:
+    """Return whether each id of a row stands in one run, and the runs, where each document is one."""
+    n_rows, n = ids.shape
+    if ids.numel() == 0:
+        return True, None
+    begins = torch.ones_like(ids, dtype=torch.bool)
+    begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    start = begins.flatten().nonzero().squeeze(1)
+    row, own = start // n, ids.flatten()[start]
+    length = torch.diff(start, append=start.new_tensor([n_rows * n]))
+    order = own.argsort(stable=True)
+    order = order[row[order].argsort(stable=True)]  # by row, and by id within it: the same id twice stands together
+    again = (row[order][1:] == row[order][:-1]) & (own[order][1:] == own[order][:-1])
+    packed = not bool(again.any())
+    if not packed and bool((again & (own[order][1:] >= 0)).any()):
+        return packed, None
+    facts = torch.stack([row, length, (own >= 0).long()], 1)
+    alike, counts = torch.unique_consecutive(facts, dim=0, return_counts=True)
+    if len(alike) > MOST_RUNS:
+        return packed, None
+    rows: list[list[Run]] = [[] for _ in range(n_rows)]
+    for (where, size, document), count in zip(alike.tolist(), counts.tolist(), strict=True):
+        rows[where].append(Run(count, size, bool(document)))
+    same = tuple(map(tuple, rows))
+    return packed, same[:1] if len(set(same)) == 1 else same
+
+
+def cut_runs(runs: tuple[Run, ...], n: int) -> tuple[Run, ...]:
+    """Return the runs of the first `n` positions; the last document may become shorter."""
+    found = []
+    for run in runs:
+        whole = min(run.repeats, n // run.length)
+        if whole:
+            found.append(run._replace(repeats=whole))
+            n -= whole * run.length
+        if whole < run.repeats:
+            return (*found, run._replace(repeats=1, length=n)) if n else tuple(found)
+    return tuple(found)

@@ -14,7 +14,7 @@ Combine with `&`, `|`, `~`. A query that may attend nothing gets a context of ze
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, SupportsIndex, final
 
 import torch
@@ -24,11 +24,13 @@ from clearhead.attention.mask_numbers import (
     Extent,
     Ids,
     Numbers,
+    Run,
+    Runs,
     at_position,
     check_device,
     check_per_row,
     numbers_on,
-    one_run_each,
+    read_runs,
     row_numbers,
 )
 from clearhead.attention.score_index import Positions, ScoreIndex, box, four_axes
@@ -166,10 +168,25 @@ class Document(Mask):
     ids: Numbers
     packed: bool
     """Each document is one run: what the chunked linear form needs."""
+    runs: Runs | None = field(default=None, repr=False, compare=False)
+    """Lengths of the documents, read when the mask was made; None where they could not be read."""
 
     @property
     def kind(self) -> str:  # type: ignore[override]
         return "document" if self.packed else "scattered documents"
+
+    @property
+    def lengths(self) -> tuple[tuple[Run, ...], ...] | None:
+        """Lengths of the documents of each row, or of every row; None if unknown, or if the ids have changed since."""
+        if self.runs is None or self.runs.rows is None:
+            return None
+        changed = isinstance(self.ids, Tensor) and self.ids._version != self.runs.version
+        return None if changed else self.runs.rows
+
+    @property
+    def can_change(self) -> bool:
+        """True for the ids of a tensor, which its owner may write to; those of a list are the mask's own."""
+        return isinstance(self.ids, Tensor)
 
     def check(self, extent: Extent) -> None:
         check_per_row("document ids", self.ids, extent)
@@ -359,12 +376,14 @@ def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
     `ids`, `(n,)` or `(batch, n)`, are read by position. For queries and keys of two sequences give the `ids` of the
     queries and the `key_ids`, each in the order of its own sequence.
 
-    Kernelized attention takes linear time where each document is one unbroken run of positions. `document` reads the
-    ids to find that out, which is impossible inside a function that is being compiled: make the mask outside.
+    Where each document is one unbroken run of positions, kernelized attention takes linear time, and softmax attends
+    to each document by itself. `document` reads the ids to find that out, which is impossible inside a function that is
+    being compiled: make the mask outside.
     """
     query = row_numbers("document ids", ids, axes=(1, 2), rows=True)
     if key_ids is None:
-        return Document(query, packed=one_run_each(query if isinstance(query, Tensor) else query.copies[0]))
+        runs = read_runs(query)
+        return Document(query, packed=runs is not None and runs.packed, runs=runs)
     return CrossDocument(query, row_numbers("document key ids", key_ids, axes=(1, 2), rows=True))
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.mask_numbers import Extent, at_position, one_run_each, row_numbers
+from clearhead.attention.mask_numbers import Extent, Run, at_position, cut_runs, read_runs, row_numbers
 from clearhead.attention.masks import Mask
 from clearhead.attention.score_index import Positions, box
 
@@ -72,7 +72,48 @@ def test_a_tensor_stays_where_its_owner_put_it():
     [([[0, 0, 1, 1]], True), ([[5, 5, 5]], True), ([[0, 1, 0]], False), ([[0, 0, 1], [2, 1, 2]], False)],
 )
 def test_packed_documents_are_runs(ids: list[list[int]], packed: bool):
-    assert one_run_each(torch.tensor(ids)) is packed
+    runs = read_runs(torch.tensor(ids))
+    assert runs is not None
+    assert runs.packed is packed
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows"),
+    [
+        ([[4, 4, 1, 1, 2]], [[Run(2, 2, True), Run(1, 1, True)]]),
+        ([[-1, 0, 0, 1, 1, -1]], [[Run(1, 1, False), Run(2, 2, True), Run(1, 1, False)]]),
+        ([[0, 0, 1, 1], [5, 5, 4, 4]], [[Run(2, 2, True)]]),
+        ([[0, 0, 1, 1], [1, 1, 1, 0]], [[Run(2, 2, True)], [Run(1, 3, True), Run(1, 1, True)]]),
+        ([[0, 1, 0]], None),
+    ],
+)
+def test_documents_of_one_length_are_counted_together(ids: list[list[int]], rows: list[list[Run]] | None):
+    runs = read_runs(torch.tensor(ids))
+    assert runs is not None
+    assert runs.rows == (rows if rows is None else tuple(map(tuple, rows)))
+
+
+def test_lengths_that_change_too_often_are_not_kept():
+    ids = torch.repeat_interleave(torch.arange(1200), torch.arange(1200) % 2 + 1)
+    runs = read_runs(ids[None])
+    assert runs is not None
+    assert runs.packed
+    assert runs.rows is None
+
+
+@pytest.mark.parametrize("n", range(1, 10))
+def test_runs_of_the_first_positions(n: int):
+    ids = torch.tensor([[0, 0, 1, 1, -1, 2, 2, 2, 3]])
+    whole, first = read_runs(ids), read_runs(ids[:, :n])
+    assert whole is not None
+    assert whole.rows is not None
+    assert first is not None
+    assert first.rows is not None
+    assert lengths(cut_runs(whole.rows[0], n)) == lengths(first.rows[0])
+
+
+def lengths(runs: tuple[Run, ...]) -> list[tuple[int, bool]]:
+    return [(run.length, run.document) for run in runs for _ in range(run.repeats)]
 
 
 def test_a_position_outside_the_ids_belongs_to_no_document():

@@ -10,15 +10,17 @@ exactly one key is tied: the winner, whatever the rule for ties. Every other row
 ambiguous one goes through its keys a second time, now knowing m: it finds the first or last tied key of each row, or
 adds up the values of all of them. Both passes compute a score by the same instructions, and so to the same bits.
 
-`grad_value` gives each value the gradients of the rows that chose it, as a matrix product with the choices: no atomic
-additions, so the same bits every time.
+On the way back each value gets the gradients of the rows that chose it. `sum_chosen` is given the rows sorted by the
+key they chose, so that a tile of keys finds its own side by side; `grad_value` is for tied keys that share a row, and
+goes through all rows. Both add up by a matrix product with the choices: no atomic additions, so the same bits every
+time.
 """
 
 import triton.language as tl
 
 from clearhead.attention.kernels.linear_triton import jit, load_rows, row_length, store_rows
 
-__all__ = ["choose", "grad_value"]
+__all__ = ["choose", "grad_value", "sum_chosen"]
 
 COUNTS = ["n_heads", "n_kv_heads", "n_query", "n_key", "n_blocks", "length_stride", "tolerance"]
 NOWHERE = tl.constexpr(2147483647)
@@ -209,6 +211,65 @@ def choose(
     store_rows(out, rows, out_row, here, amount, DV, BV)
 
 
+@jit(do_not_specialize=["n_heads", "n_kv_heads", "n_query", "n_key", "n_blocks"])
+def sum_chosen(
+    grad,
+    dv,
+    order,
+    starts,
+    grad_batch,
+    grad_head,
+    grad_row,
+    dv_batch,
+    dv_head,
+    dv_row,
+    n_heads,
+    n_kv_heads,
+    n_query,
+    n_key,
+    n_blocks,
+    GROUPED: tl.constexpr,
+    DV: tl.constexpr,
+    BV: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    DOT_GRAD: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Add up, for a tile of keys, the gradients of the rows that chose them.
+
+    `order` has all rows of the batch, sorted by key; those of a key begin at its place in `starts`.
+    """
+    program = tl.program_id(0)
+    block, row = program % n_blocks, (program // n_blocks).to(tl.int64)
+    batch, kv_head = row // n_kv_heads, row % n_kv_heads
+    first_key, columns = block * KEYS, tl.arange(0, KEYS)
+    here = first_key + columns < n_key
+    starts += row * n_key + first_key
+    begins = tl.load(starts + columns, mask=here, other=0)[:, None]
+    ends = tl.load(starts + columns + 1, mask=here, other=0)[:, None]
+    first = tl.load(starts)
+    last = tl.load(starts + tl.minimum(KEYS, n_key - first_key))
+    first_head = kv_head * (n_heads // n_kv_heads)
+    first_row = (batch * n_heads + first_head) * n_query
+    grad += batch * grad_batch + first_head * grad_head
+    total = tl.zeros((KEYS, BV), tl.float32)
+    for start in range(first, last, ROWS):
+        places = start + tl.arange(0, ROWS)
+        there = places < last
+        # Counted from the first row of these heads, in 32 bits: a division of 64 bits takes a hundred instructions.
+        chosen_by = (tl.load(order + places, mask=there, other=0) - first_row).to(tl.int32)
+        at = chosen_by * grad_row
+        if GROUPED:
+            at = chosen_by // n_query * grad_head + chosen_by % n_query * grad_row
+        mask = there[:, None] & (tl.arange(0, BV) < DV)[None, :]
+        upstream = tl.load(grad + at[:, None] + tl.arange(0, BV)[None, :], mask=mask, other=0.0)
+        weight = (places[None, :] >= begins) & (places[None, :] < ends)
+        total = tl.dot(weight.to(DOT_GRAD), upstream.to(DOT_GRAD), total, input_precision=PRECISION)
+    dv += batch * dv_batch + kv_head * dv_head + first_key.to(tl.int64) * dv_row
+    store_rows(dv, columns, dv_row, here, total, DV, BV)
+
+
 @jit(do_not_specialize=COUNTS)
 def grad_value(
     q,
@@ -241,7 +302,6 @@ def grad_value(
     CAUSAL: tl.constexpr,
     PADDED: tl.constexpr,
     NEGATED: tl.constexpr,
-    TIES: tl.constexpr,
     D: tl.constexpr,
     DV: tl.constexpr,
     BD: tl.constexpr,
@@ -260,9 +320,8 @@ def grad_value(
     first_key, columns, rows = block * KEYS, tl.arange(0, KEYS), tl.arange(0, ROWS)
     keys = first_key + columns
     here = keys < n_key
-    if TIES == "average":
-        k += batch * k_batch + kv_head * k_head + first_key.to(tl.int64) * k_row
-        key = load_rows(k, columns, k_row, keys < length, D, BD).to(DOT)
+    k += batch * k_batch + kv_head * k_head + first_key.to(tl.int64) * k_row
+    key = load_rows(k, columns, k_row, keys < length, D, BD).to(DOT)
     total = tl.zeros((KEYS, BV), tl.float32)
     begin = block * 0
     if CAUSAL:  # the first row that sees a key of this block
@@ -278,19 +337,16 @@ def grad_value(
         base = grad + batch * grad_batch + head * grad_head + start.to(tl.int64) * grad_row
         winner = tl.load(winners + offset + rows, mask=there, other=-1)
         upstream = load_rows(base, rows, grad_row, winner >= 0, DV, BV)
-        if TIES == "average":
-            base = q + batch * q_batch + head * q_head + start.to(tl.int64) * q_row
-            query = load_rows(base, rows, q_row, winner >= 0, D, BD).to(DOT)
-            if NEGATED:
-                query = -query
-            positions = start + rows + (n_key - n_query)
-            score = scores_of(query, key, first_key, positions, columns, length, CAUSAL, True, PRECISION)
-            threshold = tl.load(thresholds + offset + rows, mask=there, other=0.0)
-            share = tl.load(shares + offset + rows, mask=there, other=0.0)
-            chosen = (score > float("-inf")) & (score * scale >= threshold[:, None]) & (winner >= 0)[:, None]
-            upstream = upstream.to(tl.float32) * share[:, None]
-        else:
-            chosen = winner[:, None] == keys[None, :]
+        base = q + batch * q_batch + head * q_head + start.to(tl.int64) * q_row
+        query = load_rows(base, rows, q_row, winner >= 0, D, BD).to(DOT)
+        if NEGATED:
+            query = -query
+        positions = start + rows + (n_key - n_query)
+        score = scores_of(query, key, first_key, positions, columns, length, CAUSAL, True, PRECISION)
+        threshold = tl.load(thresholds + offset + rows, mask=there, other=0.0)
+        share = tl.load(shares + offset + rows, mask=there, other=0.0)
+        chosen = (score > float("-inf")) & (score * scale >= threshold[:, None]) & (winner >= 0)[:, None]
+        upstream = upstream.to(tl.float32) * share[:, None]
         weight = tl.trans(chosen.to(DOT_GRAD))
         total = tl.dot(weight, upstream.to(DOT_GRAD), total, input_precision=PRECISION)
     dv += batch * dv_batch + kv_head * dv_head + first_key.to(tl.int64) * dv_row

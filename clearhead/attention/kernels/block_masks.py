@@ -67,6 +67,8 @@ def mask_identity(mask: object) -> tuple[object, ...] | None:
         return None
     found: list[object] = [type(mask)]
     for field in fields(mask):
+        if not field.compare:  # it follows from the other fields
+            continue
         value = getattr(mask, field.name)
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, Tensor):

@@ -1,7 +1,7 @@
 """Fused: torch's scaled_dot_product_attention, with Clearhead's rule for masks around it.
 
 Boolean masks mean "may attend" there too; what torch lacks is added here: positions other than top-left for causal,
-zeros for rows that see nothing, and no leak from keys nobody sees.
+zeros for rows that see nothing, no leak from keys nobody sees, and packed documents one by one (`documents.py`).
 """
 
 from typing import ClassVar, final
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from clearhead.attention.inputs import FLOATS, AttentionInputs, KernelFacts, Visibility, ordinary
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import Blockwise
+from clearhead.attention.kernels.documents import attend_documents
 from clearhead.attention.masks import Causal
 from clearhead.attention.modes import can_read, under_torch_func
 from clearhead.attention.score_index import ScoreIndex
@@ -44,8 +45,11 @@ class Fused(Kernel):
 
     def notes(self, facts: KernelFacts) -> tuple[str, ...]:
         found = []
+        if facts.by_document:
+            found.append("each document is attended to by itself; lengths that differ take a call each")
         if facts.device == "cpu" and facts.dropout:
-            found.append("with dropout on the CPU torch builds the n_query x n_key weights")
+            whose = " of each document" if facts.by_document else ""
+            found.append(f"with dropout on the CPU torch builds the n_query x n_key weights{whose}")
         if facts.device == "cpu" and facts.bias == "learned" and facts.gradients:
             found.append("for a bias's gradient on the CPU torch builds the n_query x n_key weights")
         if not facts.equal_widths:
@@ -63,9 +67,12 @@ class Fused(Kernel):
         # of none that kernel gives no gradient to a bias.
         if under_torch_func() or call.query.shape[0] == 0:
             return Blockwise().run(call)
+        documents = call.document_runs()
+        if documents is not None:
+            return attend_documents(call, documents, attend_fused)
         unmasked = call.unmasked
         if unmasked and call.position.bias_kind == "none":
-            return attend_fused(call, None)
+            return attend_fused(call)
         cells = call.cells()
         allowed = call.mask.allowed(cells)
         if unmasked:
@@ -101,6 +108,8 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
 
 def builds_mask(facts: KernelFacts) -> bool:
     """Check whether the mask becomes a matrix of truth values, and is not a switch or one row for all queries."""
+    if facts.by_document:
+        return False
     return len(facts.masks) > 1 or bool(facts.masks - {"none", "causal", "padding"}) or not facts.aligned
 
 
@@ -113,7 +122,7 @@ def mask_with_bias(call: AttentionInputs, cells: ScoreIndex, allowed: Tensor) ->
     return torch.where(allowed, bias, float("-inf")).to(call.query.dtype)
 
 
-def attend_fused(call: AttentionInputs, mask: Tensor | None) -> Context:
+def attend_fused(call: AttentionInputs, mask: Tensor | None = None) -> Context:
     query, key, scale = scale_query(call)
     value, d_value = call.value, call.value.shape[-1]
     causal = mask is None and call.n_query > 1 and call.mask.kinds == {"causal"}

@@ -21,6 +21,7 @@ from clearhead.attention.kernels.linear_triton import (
     load_features,
     load_rows,
     load_state,
+    narrow,
     row_length,
     segments_to_add,
     store_rows,
@@ -81,15 +82,13 @@ def sum_queries(
         sees = here & (length > 0)
         if CAUSAL:
             sees = sees & (first_key + rows >= 0)
-        features = load_features(load_rows(q, rows, q_row, sees, D, BF), sees, MAP, D, BF)
+        features = load_features(q, rows, q_row, sees, MAP, D, BF, DOT)
         upstream = load_rows(grad, rows, grad_row, sees, DV, BV)
         if NORMALISED:
             # p = φ(q) / denominator, rounded once: the same p enters R = Σ pᵀ g and w = Σ d p, which nearly cancel.
-            features = (features * tl.load(inverse + rows, mask=sees, other=0.0)[:, None]).to(DOT)
+            features = narrow(features.to(tl.float32) * tl.load(inverse + rows, mask=sees, other=0.0)[:, None], DOT)
             change = tl.load(delta + rows, mask=sees, other=0.0)
             rest += tl.sum(features.to(tl.float32) * change[:, None], 0)
-        else:
-            features = features.to(DOT)
         total = tl.dot(tl.trans(features), upstream.to(DOT), total, input_precision=PRECISION)
     store_state(sums + program.to(tl.int64) * (BF * BV + BF), total, rest, BF, BV)
 
@@ -168,17 +167,16 @@ def grad_query(
         sees = here & (length > 0)
         if CAUSAL:
             sees = sees & (first_key + rows >= 0)
-        query = load_rows(q, rows, q_row, sees, D, BF)
+        features = load_features(q, rows, q_row, sees, MAP, D, BF, DOT)
         upstream = load_rows(grad, rows, grad_row, sees, DV, BV).to(DOT)
         slope = add_product(upstream, total, tl.zeros((CHUNK, BF), tl.float32), DOT, PRECISION, SPLIT)
         causal = rows[:, None] >= rows[None, :]
         if NORMALISED:
-            features = load_features(query, sees, MAP, D, BF).to(DOT)
             # g · context times the denominator: the part of earlier chunks here, that of this chunk below.
             agreement = tl.sum(features.to(tl.float32) * slope, 1)
         if CAUSAL:
             valid = (first_key + rows >= 0) & (first_key + rows < length)
-            key = load_features(load_rows(k, rows, k_row, valid, D, BF), valid, MAP, D, BF).to(DOT)
+            key = load_features(k, rows, k_row, valid, MAP, D, BF, DOT)
             value = load_rows(v, rows, v_row, valid, DV, BV).to(DOT)
             score = tl.dot(upstream, tl.trans(value), input_precision=PRECISION)
             if NORMALISED:
@@ -192,12 +190,12 @@ def grad_query(
         if CAUSAL:
             if NORMALISED:
                 score += change[:, None]  # g vᵀ + d: added before rounding, since the two nearly cancel
-            slope = tl.dot(tl.where(causal, score, 0.0).to(DOT), key, slope, input_precision=PRECISION)
+            slope = tl.dot(narrow(tl.where(causal, score, 0.0), DOT), key, slope, input_precision=PRECISION)
             total = tl.dot(tl.trans(value), key, total, input_precision=PRECISION)
             rest += tl.sum(key.to(tl.float32), 0)
         if NORMALISED:
             slope = slope * factor[:, None]
-        slope = tl.where(sees[:, None], times_slope(slope, query, MAP), 0.0)
+        slope = tl.where(sees[:, None], times_slope(slope, features, MAP), 0.0)
         store_rows(dq, rows, dq_row, here, slope, D, BF)
 
 
@@ -278,32 +276,30 @@ def grad_key(
         rows = (n_chunks - 1 - step) * CHUNK + tl.arange(0, CHUNK)
         here = (first_key + rows >= 0) & (first_key + rows < n_key)
         valid = here & (first_key + rows < length)
-        key = load_rows(k, rows, k_row, valid, D, BF)
+        features = load_features(k, rows, k_row, valid, MAP, D, BF, DOT)
         value = load_rows(v, rows, v_row, valid, DV, BV).to(DOT)
-        features = load_features(key, valid, MAP, D, BF).to(DOT)
         # Queries of later chunks come from the state (R, w); those of this chunk are met one by one.
         slope = tl.zeros((CHUNK, BF), tl.float32) + rest[None, :]
         amount = tl.zeros((CHUNK, BV), tl.float32)
         if CAUSAL:
             sees = (first_query + rows >= 0) & (first_query + rows < n_query) & (length > 0) & (first_key + rows >= 0)
-            query = load_features(load_rows(q, rows, q_row, sees, D, BF), sees, MAP, D, BF)
+            query = load_features(q, rows, q_row, sees, MAP, D, BF, DOT)
             upstream = load_rows(grad, rows, grad_row, sees, DV, BV).to(DOT)
             change = tl.zeros((CHUNK,), tl.float32)
             if NORMALISED:
                 change = tl.load(delta + rows, mask=sees, other=0.0)
-                query = query * tl.load(inverse + rows, mask=sees, other=0.0)[:, None]
-            query = query.to(DOT)
+                query = narrow(query.to(tl.float32) * tl.load(inverse + rows, mask=sees, other=0.0)[:, None], DOT)
             after = rows[:, None] <= rows[None, :]
             weight = tl.dot(features, tl.trans(query), input_precision=PRECISION)
-            amount = tl.dot(tl.where(after, weight, 0.0).to(DOT), upstream, amount, input_precision=PRECISION)
+            amount = tl.dot(narrow(tl.where(after, weight, 0.0), DOT), upstream, amount, input_precision=PRECISION)
             score = tl.dot(value, tl.trans(upstream), input_precision=PRECISION) + change[None, :]
-            slope = tl.dot(tl.where(after, score, 0.0).to(DOT), query, slope, input_precision=PRECISION)
+            slope = tl.dot(narrow(tl.where(after, score, 0.0), DOT), query, slope, input_precision=PRECISION)
         amount = add_product(features, total, amount, DOT, PRECISION, SPLIT)
         slope = add_product(value, tl.trans(total), slope, DOT, PRECISION, SPLIT)
         if CAUSAL:  # only now, so that no key met a query of its own chunk in the state
             total = tl.dot(tl.trans(query), upstream, total, input_precision=PRECISION)
             if NORMALISED:
                 rest += tl.sum(query.to(tl.float32) * change[:, None], 0)
-        slope = tl.where(valid[:, None], times_slope(slope, key, MAP), 0.0)
+        slope = tl.where(valid[:, None], times_slope(slope, features, MAP), 0.0)
         store_rows(dk, rows, dk_row, here, slope, D, BF)
         store_rows(dv, rows, dv_row, here, amount, DV, BV)

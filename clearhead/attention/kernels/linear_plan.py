@@ -1,6 +1,6 @@
 """How a call of the linear kernel is cut up: segments, chunks and launch options, chosen by the shapes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -67,8 +67,9 @@ def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
     wide = max(query.shape[-1], value.shape[-1]) > 64
     if value.dtype == torch.bfloat16:
         tile = Tile(chunk=64, warps=8 if wide else 4, stages=2)
-        walk = tile if wide else Tile(chunk=64, warps=4, stages=2, registers=168)
-        return Plan(segment=segment, sums=tile, attend=walk, grad_query=tile, grad_key=tile)
+        deep = tile if wide else Tile(chunk=64, warps=4, stages=3)
+        sums = tile if wide else replace(deep, registers=128)
+        return Plan(segment=segment, sums=sums, attend=deep, grad_query=tile, grad_key=tile)
     return Plan.of(Tile(16 if value.dtype == torch.float32 else 32, 8 if wide else 4, 1), segment=segment)
 
 
