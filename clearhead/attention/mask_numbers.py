@@ -1,5 +1,6 @@
 """The whole numbers that masks hold (lengths, document ids), checked against the batch and read by position."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple, final
 
@@ -194,6 +195,7 @@ def find_runs(ids: Tensor) -> tuple[bool, tuple[tuple[Run, ...], ...] | None]:
     return packed, same[:1] if len(set(same)) == 1 else same
 
 
+@functools.lru_cache(maxsize=256)
 def cut_runs(runs: tuple[Run, ...], n: int) -> tuple[Run, ...]:
     """Return the runs of the first `n` positions; the last document may become shorter."""
     found = []

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from clearhead.devices import synchronize
+from clearhead.devices import seed_random, synchronize
 from clearhead.errors import RunError
 from clearhead.extras import has_package, how_to_install
 from clearhead.files import os_errors_as_run_errors
@@ -251,7 +251,7 @@ class Trainer:
 
     def try_step(self, batches: list[Batch], rate: float) -> bool:
         """Take a step with random numbers of its own; return False where the GPU's memory is too small for it."""
-        torch.manual_seed(step_seed(self.recipe.seed, self.done, self.processes.rank))
+        seed_random(step_seed(self.recipe.seed, self.done, self.processes.rank), self.train_state.device)
         nll, places = self.train_state.nll.clone(), self.train_state.places
         try:
             self.stepper.step([part for batch in batches for part in split_rows(batch, self.splits)], rate)

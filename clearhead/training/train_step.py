@@ -235,7 +235,7 @@ def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
 
 @final
 class AdamW(torch.optim.AdamW):
-    """Torch's AdamW on a CPU, without the wrappers around its methods.
+    """Torch's AdamW, without the wrappers around its methods.
 
     They keep a compiler away, and import it for that, which takes two seconds. The update is never compiled.
     """
@@ -258,8 +258,7 @@ def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torc
     ]
     on_gpu = device.type == "cuda"
     rate = torch.tensor(optimizer.lr, device=device) if on_gpu else optimizer.lr
-    kind = torch.optim.AdamW if on_gpu else AdamW
-    return kind(
+    return AdamW(
         [group for group in groups if group["params"]],
         lr=rate,
         betas=optimizer.betas,

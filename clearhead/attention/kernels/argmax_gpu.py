@@ -396,17 +396,16 @@ def backward_value(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, til
 
 
 def sort_rows(winners: Tensor, n_kv_heads: int, n_key: int) -> tuple[Tensor, Tensor]:
-    """Return all rows of the batch in the order of the keys they chose, those that chose none last; and where the rows
-    of each key begin, with the end of the last.
+    """Return all rows of the batch in the order of the keys they chose, and where the rows of each key begin, with the
+    end of the last. Before the keys of each head is a place for the rows that chose none.
     """
     batch, n_heads, _ = winners.shape
-    n_keys = batch * n_kv_heads * n_key
-    dtype = torch.int32 if n_keys < 2**31 else torch.int64
-    begins = torch.arange(0, n_keys, n_key, dtype=dtype, device=winners.device)
-    keys = winners.view(batch, n_kv_heads, n_heads // n_kv_heads, -1) + begins.view(batch, n_kv_heads, 1, 1)
-    keys = keys.masked_fill_((winners < 0).view_as(keys), n_keys).flatten()
-    ordered, order = torch.sort(keys, stable=True)
-    return order, torch.searchsorted(ordered, torch.arange(n_keys + 1, dtype=dtype, device=winners.device))
+    n_places = batch * n_kv_heads * (n_key + 1)
+    dtype = torch.int32 if n_places < 2**31 else torch.int64
+    begins = torch.arange(1, n_places, n_key + 1, dtype=dtype, device=winners.device)
+    places = winners.view(batch, n_kv_heads, n_heads // n_kv_heads, -1) + begins.view(batch, n_kv_heads, 1, 1)
+    ordered, order = torch.sort(places.flatten(), stable=True)
+    return order, torch.searchsorted(ordered, torch.arange(n_places + 1, dtype=dtype, device=winners.device))
 
 
 def share_gradient(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, tile: Tile) -> Tensor:

@@ -238,14 +238,15 @@ def sum_chosen(
 ):
     """Add up, for a tile of keys, the gradients of the rows that chose them.
 
-    `order` has all rows of the batch, sorted by key; those of a key begin at its place in `starts`.
+    `order` has all rows of the batch, sorted by key; those of a key begin at its place in `starts`, which has one more
+    place before the keys of each head.
     """
     program = tl.program_id(0)
     block, row = program % n_blocks, (program // n_blocks).to(tl.int64)
     batch, kv_head = row // n_kv_heads, row % n_kv_heads
     first_key, columns = block * KEYS, tl.arange(0, KEYS)
     here = first_key + columns < n_key
-    starts += row * n_key + first_key
+    starts += row * (n_key + 1) + 1 + first_key
     begins = tl.load(starts + columns, mask=here, other=0)[:, None]
     ends = tl.load(starts + columns + 1, mask=here, other=0)[:, None]
     first = tl.load(starts)

@@ -9,50 +9,45 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels.base import Context
 from clearhead.attention.mask_numbers import Run
-from clearhead.attention.masks import Causal, Everything
 
 __all__ = ["attend_documents"]
 
-Attend = Callable[[AttentionInputs], Context]
+Attend = Callable[[Tensor, Tensor, Tensor], Context]
+Tensors = tuple[Tensor, Tensor, Tensor]
 
 
-def attend_documents(call: AttentionInputs, rows: Sequence[Sequence[Run]], attend: Attend) -> Context:
-    """Return the context of every query, by `attend`, which computes whole sequences with no mask or a causal one.
+def attend_documents(tensors: Tensors, rows: Sequence[Sequence[Run]], attend: Attend) -> Context:
+    """Return the context of every query, by `attend`, which computes it for whole documents.
 
     `rows` are the runs of each batch row, or one row of runs for all of them.
     """
-    causal = any(isinstance(term, Causal) for term in call.mask.terms)
-    call = call.replace(mask=Causal() if causal else Everything())
     if len(rows) == 1:
-        return attend_runs(call, rows[0], attend)
+        return attend_runs(tensors, rows[0], attend)
     # The gradient of `split` is one cat; that of a slice would be a tensor of zeros as large as the whole.
-    each = zip(call.query.split(1), call.key.split(1), call.value.split(1), rows, strict=True)
-    return join([attend_runs(call.replace(query=q, key=k, value=v), runs, attend) for q, k, v, runs in each], 0)
+    each = zip(*(one.split(1) for one in tensors), strict=True)
+    return join([attend_runs(row, runs, attend) for row, runs in zip(each, rows, strict=True)], 0)
 
 
-def attend_runs(call: AttentionInputs, runs: Sequence[Run], attend: Attend) -> Context:
+def attend_runs(tensors: Tensors, runs: Sequence[Run], attend: Attend) -> Context:
     """Return the context of sequences that are all packed in the same way."""
     if len(runs) == 1:
-        return attend_run(call, runs[0], attend)
+        return attend_run(tensors, runs[0], attend)
     sizes = [run.repeats * run.length for run in runs]
-    each = zip(call.query.split(sizes, 2), call.key.split(sizes, 2), call.value.split(sizes, 2), runs, strict=True)
-    return join([attend_run(call.replace(query=q, key=k, value=v), run, attend) for q, k, v, run in each], 2)
+    each = zip(*(one.split(sizes, 2) for one in tensors), strict=True)
+    return join([attend_run(some, run, attend) for some, run in zip(each, runs, strict=True)], 2)
 
 
-def attend_run(call: AttentionInputs, run: Run, attend: Attend) -> Context:
+def attend_run(tensors: Tensors, run: Run, attend: Attend) -> Context:
     """Return the context of documents of one length; zeros, without a gradient, where there is no document."""
+    query, _, value = tensors
     if not run.document:
-        return call.value.new_zeros(*call.query.shape[:3], call.value.shape[-1])
+        return value.new_zeros(*query.shape[:3], value.shape[-1])
     if run.repeats == 1:
-        return attend(call)
-    query, key, value = (
-        one.unflatten(2, (run.repeats, -1)).transpose(1, 2) for one in (call.query, call.key, call.value)
-    )
-    context = attend(call.replace(query=query.flatten(0, 1), key=key.flatten(0, 1), value=value.flatten(0, 1)))
-    return context.unflatten(0, (-1, run.repeats)).transpose(1, 2).flatten(2, 3)
+        return attend(*tensors)
+    query, key, value = (one.unflatten(2, (run.repeats, -1)).transpose(1, 2).flatten(0, 1) for one in tensors)
+    return attend(query, key, value).unflatten(0, (-1, run.repeats)).transpose(1, 2).flatten(2, 3)
 
 
 def join(parts: list[Tensor], axis: int) -> Tensor:

@@ -4,6 +4,7 @@ Boolean masks mean "may attend" there too; what torch lacks is added here: posit
 zeros for rows that see nothing, no leak from keys nobody sees, and packed documents one by one (`documents.py`).
 """
 
+from collections.abc import Callable
 from typing import ClassVar, final
 
 import torch
@@ -14,13 +15,16 @@ from clearhead.attention.inputs import FLOATS, AttentionInputs, KernelFacts, Vis
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import Blockwise
 from clearhead.attention.kernels.documents import attend_documents
-from clearhead.attention.masks import Causal
+from clearhead.attention.masks import Both, Causal, Document, Everything
 from clearhead.attention.modes import can_read, under_torch_func
+from clearhead.attention.positions import NoPosition
 from clearhead.attention.score_index import ScoreIndex
-from clearhead.attention.similarity import Similarity
+from clearhead.attention.similarity import ScaledDot, Similarity
+from clearhead.attention.weighting import Softmax
 
 __all__ = ["Fused"]
 
+SCALED_DOT, SOFTMAX, NO_POSITION = ScaledDot(), Softmax(), NoPosition()
 ENOUGH_KEYS = 32
 """From so many keys on, torch's fused kernel for a CPU carries NaN on. With fewer keys than a vector register has lanes
 (8 on this kind of machine, 16 on the widest) it makes 0 of a row whose scores are all NaN."""
@@ -69,7 +73,7 @@ class Fused(Kernel):
             return Blockwise().run(call)
         documents = call.document_runs()
         if documents is not None:
-            return attend_documents(call, documents, attend_fused)
+            return attend_documents((call.query, call.key, call.value), documents, by_document(call))
         unmasked = call.unmasked
         if unmasked and call.position.bias_kind == "none":
             return attend_fused(call)
@@ -86,7 +90,8 @@ class Fused(Kernel):
 
 
 def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> Context | None:
-    """Return softmax attention of three plain tensors of one shape, without or with a causal mask; None for all else.
+    """Return softmax attention of three plain tensors of one shape, without or with a causal mask, or of packed
+    documents on a GPU; None for all else.
 
     It is a shortcut around the checks, the choice of a kernel and `Fused.run`, with the same result bit for bit: those
     take about 50 microseconds, a tenth of the arithmetic at n = 256.
@@ -94,7 +99,8 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
     if torch.compiler.is_compiling() or not type(query) is type(key) is type(value) is Tensor:
         return None
     shape, device, causal = query.shape, query.device, type(mask) is Causal
-    if not shape == key.shape == value.shape or len(shape) != 4 or not (causal or mask is None):
+    packed = device.type == "cuda" and isinstance(mask, Both | Document)
+    if not shape == key.shape == value.shape or len(shape) != 4 or not (causal or mask is None or packed):
         return None
     if shape[2] < ENOUGH_KEYS or 0 in shape or not query.dtype is key.dtype is value.dtype:
         return None
@@ -102,8 +108,34 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
         return None
     if torch._C._are_functorch_transforms_active() or torch.is_autocast_enabled(device.type):
         return None
+    if isinstance(mask, Both | Document):
+        call = AttentionInputs(query, key, value, SCALED_DOT, SOFTMAX, NO_POSITION, mask)
+        mask.check(call.extent)
+        documents = call.document_runs()
+        return None if documents is None else attend_documents((query, key, value), documents, by_document(call))
     context = F.scaled_dot_product_attention(query, key, value, None, 0.0, causal, scale=shape[3] ** -0.5)
     return differentiable_once(context, Fused.name, operation="ScaledDotProduct")
+
+
+def by_document(call: AttentionInputs) -> Callable[[Tensor, Tensor, Tensor], Context]:
+    """Return the function that attends to documents of this call. On a GPU, where Python must keep ahead of the
+    kernels, what is the same for all of them is asked once.
+    """
+    causal = any(isinstance(term, Causal) for term in call.mask.terms)
+    scale = call.scale / call.weighting.temperature
+    plain = type(call.similarity).prepare is Similarity.prepare and not isinstance(scale, Tensor)
+    if not call.query.is_cuda or not plain or call.query.shape[-1] != call.value.shape[-1]:
+        whole = call.replace(mask=Causal() if causal else Everything())
+        return lambda query, key, value: attend_fused(whole.replace(query=query, key=key, value=value))
+    grouped = call.n_heads != call.key.shape[1]
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Context:
+        context = F.scaled_dot_product_attention(
+            query, key, value, None, call.dropout, causal, scale=scale, enable_gqa=grouped
+        )
+        return differentiable_once(context, Fused.name, operation="ScaledDotProduct")
+
+    return attend
 
 
 def builds_mask(facts: KernelFacts) -> bool:

@@ -45,10 +45,10 @@ class Plan:
     attend: Tile = Tile()
     grad_query: Tile = Tile()
     grad_key: Tile = Tile()
-    split: bool = True
-    """Forward, the float32 state enters bfloat16 products as two parts (16 bits of it) instead of one (8 bits); one is
-    faster, and how exact it is on long texts is not measured. On the way back it is always two: the product nearly
-    cancels with d z."""
+    split: bool = False
+    """Forward, the float32 state enters bfloat16 products as two parts (16 bits of it) instead of one (8 bits). On an
+    H200 one takes 231 instead of 255 µs, and the error is 1.87e-3 instead of 1.86e-3 at 65,536 tokens, of which the
+    rounding of the result is 1.59e-3. On the way back it is always two: the product nearly cancels with d z."""
     precision: str = "tf32x3"
     """Of float32 products: `tf32x3`, three products on tensor cores for one, or `ieee`, slow and no more exact here."""
     few: int = FEW

@@ -1,5 +1,6 @@
 """Kernelized (linear) attention: weights in proportion to φ(q)·φ(k), so that keys and values can be summed first."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -58,8 +59,9 @@ class Kernelized(Weighting):
 
     @property
     def similarity(self) -> Similarity:
-        part = self.part
-        return LogFeatureDot(part) if self.normalised and isinstance(part, LogFeatures) else FeatureDot(part)
+        if isinstance(self.features, str) and not torch.compiler.is_compiling():
+            return named_similarity(self.features, self.normalised)
+        return feature_similarity(self.part, self.normalised)
 
     @property
     def page_arithmetic(self) -> dict[str, Any]:
@@ -78,3 +80,13 @@ class Kernelized(Weighting):
             return amount
         nothing = total == 0
         return (amount / torch.where(nothing, torch.ones_like(total), total)).masked_fill(nothing, 0)
+
+
+def feature_similarity(part: Features, normalised: bool) -> Similarity:
+    return LogFeatureDot(part) if normalised and isinstance(part, LogFeatures) else FeatureDot(part)
+
+
+@functools.cache
+def named_similarity(features: str, normalised: bool) -> Similarity:
+    """Return the similarity of features given by name, made once: `attend` asks for it in every call."""
+    return feature_similarity(FEATURES[features], normalised)

@@ -12,7 +12,7 @@ import clearhead as ch
 from clearhead.attention.inputs import SCORES_SAVED, AttentionInputs
 from clearhead.attention.kernels import choose
 from clearhead.attention.kernels.documents import attend_documents
-from clearhead.attention.kernels.fused import attend_fused
+from clearhead.attention.kernels.fused import by_document
 from clearhead.attention.request import AttentionOptions
 from clearhead.attention.similarity import LearnedCosine
 from clearhead.training.keyed_dropout import KeyedDropout
@@ -212,17 +212,18 @@ def test_a_long_text_builds_nothing_of_n_by_n():
 def test_documents_of_one_length_are_views_where_heads_are_within_positions():
     seen = []
 
-    def attend(call: AttentionInputs) -> Tensor:
-        seen.append(call)
-        return attend_fused(call)
-
     tensors = draw()
     call = inputs_of(tensors, document(ids_of(45, 45)))
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        seen.append(query)
+        return by_document(call)(query, key, value)
+
     rows = call.document_runs()
     assert rows is not None
-    context = attend_documents(call, rows, attend)
-    assert [one.query.shape for one in seen] == [(4, 4, 45, 8)]
-    assert seen[0].query.data_ptr() == tensors[0].data_ptr()
+    context = attend_documents(tensors, rows, attend)
+    assert [one.shape for one in seen] == [(4, 4, 45, 8)]
+    assert seen[0].data_ptr() == tensors[0].data_ptr()
     assert context.transpose(1, 2).is_contiguous()
 
 
