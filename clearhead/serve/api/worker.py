@@ -338,12 +338,11 @@ class Worker:
             self.loop.call_soon_threadsafe(deliver)
 
     def measure(self) -> None:
-        if self.processes:
-            self.metrics.set("sequences_running", sum(one.running for one in self.processes), model=self.name)
-            self.metrics.set("sequences_waiting", sum(one.waiting for one in self.processes), model=self.name)
-        elif self.scheduler is not None:
-            self.metrics.set("sequences_running", self.scheduler.running, model=self.name)
-            self.metrics.set("sequences_waiting", self.scheduler.waiting, model=self.name)
+        if self.scheduler is None:
+            return
+        counted = self.processes or [self.scheduler]
+        self.metrics.set("sequences_running", float(sum(one.running for one in counted)), model=self.name)
+        self.metrics.set("sequences_waiting", float(sum(one.waiting for one in counted)), model=self.name)
 
 
 def setter(answer: "asyncio.Future[Any]", *, result: Any = None, error: Exception | None = None) -> Callable[[], None]:
