@@ -10,12 +10,17 @@
 The load comes from a process of its own (benchmarks/serving_load.py) on the same machine; its processor time is told,
 since it takes cores from the server. Of the requests some are beams, some are streams, and some have no token.
 
-Offline means `clearhead.generate` on batches of as many texts as the server has slots, in the order of the texts, on
-ids that are there already, with nothing else of ours on the machine: by one thread on one core, and by as many threads
-as there are cores, each once before the load and once after it, the better counts. The server is held to the better of
-the two. So without `--pinned` offline has all cores, and the server shares them with its clients. With `--pinned` both
-have one: the server, requests and model, is bound to core 0, offline batches to the same one, the clients to core 1.
-What a server adds (HTTP, JSON, tokenising, streams) counts against it.
+Offline means `clearhead.generate` on batches of as many rows as a process of the server has slots (32 texts, or 8 beams
+of 4), in the order of the texts, on ids that are there already. It is measured in turn with the load, before and after
+every half a minute of it, while clients and server wait: this machine's speed changes by a third from one minute to
+the next. A round of load is compared with the offline batches just before and after it: by one thread on one core, and
+by as many threads as there are cores, whichever is faster over all rounds. So without `--pinned` offline has all cores,
+and the server shares them with its clients. With `--pinned` both have one: the server, requests and model, is bound to
+core 0, offline batches to the same one, the clients to core 1. What a server adds (HTTP, JSON, tokenising, streams)
+counts against it. Only answers that came before a round's time was over count as throughput; all are compared.
+
+Told besides: the ratio to what the cores would give without the clients' processor time, and the ratio to as many
+offline processes at once as there are cores.
 
 An answer may differ from the offline one only from a token on whose two best choices were within 1e-4 (greedy), or by a
 score that is within 1e-4 (beams): matrices of other shapes round otherwise. Such answers are counted.
@@ -35,25 +40,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from measure import table
+from serving_offline import Pace, make_jobs
 
 import clearhead as ch
 from clearhead.cli.number_words import draw, german
-from clearhead.decoding import Beam, Greedy, Rules, generate
-from clearhead.serve.api.sequences import translation
+from clearhead.decoding import Greedy, generate
 
 CLOSE = 1e-4
 """How near the two best choices must be where an answer differs."""
 WARM_UP = 10.0
 """Seconds of load before memory and time are measured."""
+ROUND = 30.0
+"""Seconds of load between two measurements of offline batches."""
 
 
 class Offline:
-    """What a run answers without a server, and how fast."""
+    """What a run answers without a server."""
 
     def __init__(self, run, texts, beam):
-        self.run, self.texts, self.beam = run, texts, beam
+        self.run, self.texts = run, texts
         self.best = dict(enumerate(run.scored_translations(texts, beam=1)))
         self.searched = dict(enumerate(run.scored_translations(texts, beam=beam)))
 
@@ -73,7 +79,7 @@ class Offline:
 
     def close_ones(self, place):
         """The texts that differ from the greedy one from a token on whose two best choices were within `CLOSE`."""
-        job = self.jobs([place], Greedy())[0]
+        [job] = make_jobs(self.run, [self.texts[place]], Greedy())
         found, prefixes = set(), [()]
         while prefixes:
             forced = prefixes.pop()
@@ -86,55 +92,6 @@ class Offline:
                 if first - other <= CLOSE:
                     prefixes.append((*forced, *one.tokens[:at], second))
         return found
-
-    def jobs(self, places, method):
-        rows = self.run.tokenizer.encode_batch([self.texts[place] for place in places])
-        return [translation(self.run.task, row, method).first for row in rows]
-
-    def seconds(self, slots, cores):
-        """Seconds of processor and wall time for a text: {beam: {threads: (processor, wall)}}, of as many as slots."""
-        before = os.sched_getaffinity(0)
-        found = {1: {}, self.beam: {}}
-        for threads in sorted({1, len(cores or before)}):
-            os.sched_setaffinity(0, cores or (before if threads > 1 else {min(before)}))
-            torch.set_num_threads(threads)
-            for beam, by_threads in found.items():
-                by_threads[threads] = self.seconds_now(beam, slots)
-        os.sched_setaffinity(0, before)
-        return found
-
-    def seconds_now(self, beam, slots):
-        places = [place % len(self.texts) for place in range(20 * slots)]
-        jobs = self.jobs(places, Greedy() if beam == 1 else Beam(width=beam))
-        self.decode(jobs[:slots], max(1, slots // beam))
-        began = clocks()
-        self.decode(jobs, max(1, slots // beam))
-        return tuple((now - then) / len(jobs) for now, then in zip(clocks(), began, strict=True))
-
-    def decode(self, jobs, size):
-        for start in range(0, len(jobs), size):
-            batch = jobs[start : start + size]
-            longest = max(job.rules.max_new for job in batch)
-            rules = Rules(max_new=longest, end=batch[0].rules.end, never=batch[0].rules.never)
-            prefix = [list(batch[0].prefix)]
-            generate(self.run.model, [job.inputs for job in batch], batch[0].method, rules=rules, prefix=prefix)
-
-
-def clocks():
-    """Processor time of this process, and time on the wall."""
-    return time.process_time(), time.perf_counter()
-
-
-def best_of(measured, answers):
-    """For each number of threads the seconds of processor and wall time for these answers, the best of several."""
-    count = {beam: sum(width == beam for _, width, *_ in answers) for beam in measured[0]}
-    return {
-        threads: [
-            sum(n * min(one[beam][threads][clock] for one in measured) for beam, n in count.items())
-            for clock in range(2)
-        ]
-        for threads in measured[0][1]
-    }
 
 
 class Served:
@@ -203,50 +160,72 @@ def loaded(served, texts, asked, seconds, folder):
 
 
 def measure(name, command, offline, asked, folder):
-    """A row of the table: one server under the load."""
+    """A row of the table: one server under the load, in turn with offline batches."""
     cores = [0] if asked.pinned else []
-    measured = [offline.seconds(asked.slots, cores)]
+    rounds = max(1, round(asked.minutes * 60 / ROUND))
+    seconds = asked.minutes * 60 / rounds
+    pace = Pace(asked.run, offline.texts, asked.batch or asked.slots, asked.beam, cores)
     with serving(command, folder, cores) as served:
         loaded(served, offline.texts, asked, WARM_UP, folder)
         memory, processor = served.memory, served.processor
-        found = loaded(served, offline.texts, asked, asked.minutes * 60, folder)
+        found, paces = [], [pace.measure()]
+        for _ in range(rounds):
+            found.append(loaded(served, offline.texts, asked, seconds, folder))
+            paces.append(pace.measure())
         memory = memory, served.memory
         requests, model = (now - then for now, then in zip(served.processor, processor, strict=True))
         rows = served.metrics()
-    measured.append(offline.seconds(asked.slots, cores))
-    answers = found["answers"]
-    kinds = [offline.compare(place, beam, text, score) for place, beam, _, text, score in answers]
-    wrong = [one for one, kind in zip(answers, kinds, strict=True) if kind == "wrong"]
-    alone = best_of(measured, answers)
-    cpu, wall = (min(times) for times in zip(*alone.values(), strict=True))
-    times = sorted(seconds for _, _, seconds, *_ in answers)
+    pace.close()
+    every = [one for part in found for one in (*part["answers"], *part["late"])]
+    kinds = [offline.compare(place, beam, text, score) for place, beam, _, text, score in every]
+    wrong = [one for one, kind in zip(every, kinds, strict=True) if kind == "wrong"]
+    failed, without = ([one for part in found for one in part[key]] for key in ("failed", "without"))
+    in_time, load = sum(len(part["answers"]) for part in found), sum(part["processor"] for part in found)
+    alone = {mode: [offline_seconds(*turn, mode) for turn in turns(found, paces)] for mode in paces[0]}
+    best = min((mode for mode in alone if "processes" not in mode), key=lambda mode: sum(alone[mode]))
+    ratios = sorted(one / seconds for one in alone[best])
+    # What the server could have had of the cores, were the clients on another machine.
+    left = 1 - load / (sum(part["wall"] for part in found) * len(cores or os.sched_getaffinity(0)))
+    times = sorted(taken for _, _, taken, *_ in every)
     steps = sum(value for key, value in rows.items() if key.startswith("clearhead_batch_rows_sum"))
     count = sum(value for key, value in rows.items() if key.startswith("clearhead_batch_rows_count"))
-    each = 1000 / len(answers)
+    each = 1000 / len(every)
     return {
         "server": name,
-        "answers": len(answers),
+        "answers": len(every),
         "same": kinds.count("same"),
         "close": kinds.count("close"),
         "wrong": kinds.count("wrong"),
-        "failed": len(found["failed"]),
-        "without a token": f"{found['without'].count(401)} of {len(found['without'])} refused",
-        "answers/s": len(answers) / found["wall"],
-        **{f"offline/s, {threads} threads": len(answers) / one[1] for threads, one in alone.items()},
-        "of offline (wall)": wall / found["wall"],
-        "of offline (processor)": cpu / (requests + model),
+        "failed": len(failed),
+        "without a token": f"{without.count(401)} of {len(without)} refused",
+        "answers/s": in_time / (rounds * seconds),
+        **{f"offline/s, {mode}": in_time / sum(walls) for mode, walls in alone.items()},
+        f"of offline, {best}": sum(alone[best]) / (rounds * seconds),
+        "  in each round": f"{ratios[0]:.2f} to {ratios[-1]:.2f}, median {statistics.median(ratios):.2f}",
+        "  without the clients' processor time": sum(alone[best]) / (rounds * seconds) / (1 if asked.pinned else left),
+        **{f"of offline, {mode}": sum(walls) / (rounds * seconds) for mode, walls in alone.items() if mode != best},
         "p50 s": statistics.median(times),
         "p99 s": times[int(len(times) * 0.99)],
         "memory MB": f"{memory[0]:.0f} → {memory[1]:.0f} ({100 * (memory[1] / memory[0] - 1):+.1f} %)",
         "jobs a step": steps / max(count, 1),
-        "ms on the wall, an answer": each * found["wall"],
         "processor ms, an answer: requests": each * requests,
         "processor ms, an answer: model": each * model,
-        "processor ms, an answer: load": each * found["processor"],
-        "processor s: server, load": f"{requests + model:.0f}, {found['processor']:.0f}",
-        "first failures": found["failed"][:3],
+        "processor ms, an answer: load": each * load,
+        "processor s: server, load": f"{requests + model:.0f}, {load:.0f}",
+        "first failures": failed[:3],
         "first wrong": [offline.describe(*one) for one in wrong[:5]] if asked.json else len(wrong),
     }
+
+
+def turns(found, paces):
+    """Each round of load, with what was measured of offline batches before and after it."""
+    return zip(found, paces, paces[1:], strict=False)
+
+
+def offline_seconds(part, before, after, mode):
+    """Seconds on the wall in which offline batches would have given the answers of a round."""
+    widths = [width for _, width, *_ in part["answers"]]
+    return sum(widths.count(beam) * (before[mode][beam] + after[mode][beam]) / 2 for beam in before[mode])
 
 
 def read_texts(asked, run):
@@ -264,7 +243,9 @@ def main():
     options.add_argument("run", help="a run that translates")
     options.add_argument("--minutes", type=float, default=5.0)
     options.add_argument("--clients", type=int, default=200)
-    options.add_argument("--slots", type=int, default=32)
+    options.add_argument("--slots", type=int, default=32, help="rows of a batch, of each process")
+    options.add_argument("--batch", type=int, help="rows of an offline batch; as many as --slots unless given")
+    options.add_argument("--replicas", type=int, help="processes that decode; as many as cores unless given")
     options.add_argument("--beam", type=int, default=4)
     options.add_argument("--beams", type=float, default=0.05, help="share of requests that are beams")
     options.add_argument("--streams", type=float, default=0.05, help="share of requests that stream")
@@ -281,11 +262,12 @@ def main():
 
         attack(asked)
         return
+    asked.replicas = asked.replicas or (1 if asked.pinned else len(os.sched_getaffinity(0)))
     run = ch.load(asked.run, device="cpu")
     offline = Offline(run, read_texts(asked, run), asked.beam)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        slots = ["--slots", str(asked.slots)]
+        slots = ["--slots", str(asked.slots), "--replicas", str(asked.replicas)]
         command = [sys.executable, "-m", "clearhead", "serve", asked.run, "--port", "0", "--log-format", "json", *slots]
         rows = [] if asked.only_peer else [measure("clearhead serve", command, offline, asked, folder)]
         if asked.peer or asked.only_peer:
@@ -307,7 +289,8 @@ def main():
     if asked.json:
         print(json.dumps(rows))
         return
-    title = f"{asked.clients} clients for {asked.minutes:g} minutes, {asked.slots} slots, {os.cpu_count()} cores"
+    title = f"{asked.clients} clients for {asked.minutes:g} minutes, {asked.replicas} x {asked.slots} slots, "
+    title += f"{os.cpu_count()} cores"
     print(
         table(
             title,

@@ -68,12 +68,13 @@ async def client(number, plan, until, kept):
         elif status != 200:
             kept["failed"].append([status, reply.decode(errors="replace")[:200]])
         else:
-            kept["answers"].append([place, beam, seconds, *text_of(reply, stream)])
+            kind = "answers" if time.perf_counter() <= until else "late"
+            kept[kind].append([place, beam, seconds, *text_of(reply, stream)])
     writer.close()
 
 
 async def load(plan):
-    kept = {"answers": [], "without": [], "failed": [], "lost": 0}
+    kept = {"answers": [], "late": [], "without": [], "failed": [], "lost": 0}
     until = time.perf_counter() + plan["seconds"]
     work = [client(number, plan, until, kept) for number in range(plan["clients"])]
     began, used = time.perf_counter(), time.process_time()

@@ -85,12 +85,14 @@ def main():
     options.add_argument("run")
     options.add_argument("exported")
     options.add_argument("--slots", type=int, default=32)
+    options.add_argument("--replicas", type=int, default=1)
     asked = options.parse_args()
     run = load(asked.run, device="cpu")
     server = ApiServer(
         [run],
         scheduler=lambda model, context: Peer(run, asked.exported, asked.slots),
         model_threads=THREADS,
+        replicas=asked.replicas,
         token=os.environ["CLEARHEAD_TOKEN"],
         limits=ApiLimits(queue=4096),
         logs=Logs("json"),

@@ -91,6 +91,12 @@ class Bounds:
     slots: Annotated[
         int, typer.Option(min=1, max=1024, help="Sequences of a run that are decoded together.", metavar="N")
     ] = 32
+    replicas: Annotated[
+        int,
+        typer.Option(
+            min=1, max=64, help="Processes that decode a run on the CPU, each with slots of its own.", metavar="N"
+        ),
+    ] = 1
     queue: Annotated[
         int, typer.Option(min=1, help="Texts of a run that may wait or run; more get status 429.", metavar="N")
     ] = 512
@@ -147,8 +153,9 @@ def serve(
     if token is not None:
         check_token(token)
     threads = torch.get_num_threads()
-    if "OMP_NUM_THREADS" not in os.environ:  # one core is for requests: threads that share a core wait for one another
-        threads = max(1, threads - 1)
+    if "OMP_NUM_THREADS" not in os.environ:  # threads that share a core wait for one another
+        # A single process leaves one core to the requests; of several, whichever is on that core gives way.
+        threads = max(1, threads - 1 if bounds.replicas == 1 else threads // bounds.replicas)
     torch.set_num_threads(1)  # until the models have their processes: a fork does not take threads along
     sys.setswitchinterval(SWITCH)
     if listening.ssl_keyfile is not None and listening.ssl_certfile is None:
@@ -169,6 +176,7 @@ def serve(
         names=names or (),
         scheduler=batched(bounds.slots),
         model_threads=threads,
+        replicas=bounds.replicas,
         host=listening.host,
         port=listening.port,
         token=token,

@@ -79,8 +79,10 @@ def test_elsewhere_than_loopback_a_token_is_missed_loudly(command, classifier, u
 def test_limits_and_names_reach_the_server(command, classifier, translator, unserved):
     paths = classifier.folder.path, translator.folder.path
     names = ("--name", "classes", "--name", "words")
-    assert command(*paths, *names, "--port", 0, "--queue", 7, "--memory", 9, "--slots", 3, "--drain-seconds", 1)[0] == 0
+    limits = ("--queue", 7, "--memory", 9, "--slots", 3, "--drain-seconds", 1, "--replicas", 2)
+    assert command(*paths, *names, "--port", 0, *limits)[0] == 0
     [made] = unserved
+    assert made.replicas == 2
     assert list(made.models.by_name) == ["classes", "words"]
     assert (made.limits.queue, made.limits.memory, made.limits.drain) == (7, 9_000_000, 1.0)
     assert made.models.by_name["words"].worker.scheduler.slots == 3

@@ -138,16 +138,18 @@ def show_metrics(api: Api, state: State) -> Response:
     metrics.set("requests_running", state.running)
     for name, served in api.models.by_name.items():
         metrics.set("pending", served.worker.pending, model=name)
-        if served.worker.process is not None:
-            measure_process(metrics, name, served.worker.process.pid)
+        if served.worker.processes:
+            served.worker.measure()
+            measure_processes(metrics, name, [process.pid for process in served.worker.processes])
     return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-def measure_process(metrics: Metrics, name: str, process: int) -> None:
-    seconds, memory = cpu_seconds(process), resident_bytes(process)
-    if seconds is not None and memory is not None:
-        metrics.set("model_cpu_seconds_total", seconds, model=name)
-        metrics.set("model_resident_memory_bytes", float(memory), model=name)
+def measure_processes(metrics: Metrics, name: str, processes: list[int]) -> None:
+    seconds = [found for process in processes if (found := cpu_seconds(process)) is not None]
+    memory = [found for process in processes if (found := resident_bytes(process)) is not None]
+    if len(seconds) == len(memory) == len(processes):
+        metrics.set("model_cpu_seconds_total", sum(seconds), model=name)
+        metrics.set("model_resident_memory_bytes", float(sum(memory)), model=name)
 
 
 def list_models(api: Api) -> Response:

@@ -43,8 +43,10 @@ KINDS = {
     "request_seconds": Kind("histogram", "Seconds from a request to the end of its answer.", SECONDS),
     "first_token_seconds": Kind("histogram", "Seconds to the first token of a stream.", SECONDS),
     "batch_rows": Kind("histogram", "Sequences in the batch at each step.", ROWS),
-    "model_cpu_seconds_total": Kind("counter", "Processor time of a model's own process in seconds."),
-    "model_resident_memory_bytes": Kind("gauge", "Memory of a model's own process in bytes, the shared weights too."),
+    "model_cpu_seconds_total": Kind("counter", "Processor time of a model's own processes in seconds."),
+    "model_resident_memory_bytes": Kind(
+        "gauge", "Memory of a model's own processes in bytes, the shared weights in each."
+    ),
 }
 Labels = tuple[tuple[str, str], ...]
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol, cast, final, runtime_checkable
 
 import torch
 
+from clearhead.decoding.beam import Beam
 from clearhead.decoding.scheduler import Chosen, Event, Finished, Job, Scheduler
 from clearhead.serve.api.errors import ApiError, as_reply
 from clearhead.serve.api.frames import (
@@ -52,6 +53,10 @@ def can_fork(device: torch.device) -> bool:
     Nor on macOS, whose own libraries do not.
     """
     return device.type == "cpu" and hasattr(os, "fork") and sys.platform != "darwin"
+
+
+def rows_of(job: Job) -> int:
+    return job.method.width if isinstance(job.method, Beam) else 1
 
 
 @runtime_checkable
@@ -156,6 +161,10 @@ class ModelProcess(asyncio.Protocol):
         self.dropping: list[int] = []
         self.transport: asyncio.Transport | None = None
         self.closing, self.lost = False, False
+        self.load = 0
+        """Rows that its jobs take, running or waiting."""
+        self.running, self.waiting = 0, 0
+        """Jobs, as the process has last told."""
 
     @classmethod
     def fork(
@@ -208,6 +217,7 @@ class ModelProcess(asyncio.Protocol):
             raise self.gone()
         self.next_number += 1
         self.listeners[self.next_number], self.numbers[listener] = listener, self.next_number
+        self.load += rows_of(listener.job)
         self.flush_soon()
         self.adding.append((self.next_number, listener.each_token, write_job(listener.job)))
 
@@ -215,6 +225,7 @@ class ModelProcess(asyncio.Protocol):
         """Take a job back, wherever it is."""
         if (number := self.numbers.pop(listener, None)) is not None:
             del self.listeners[number]
+            self.load -= rows_of(listener.job)
             self.flush_soon()
             self.dropping.append(number)
 
@@ -236,8 +247,7 @@ class ModelProcess(asyncio.Protocol):
             for rows in frame["rows"]:
                 self.metrics.observe("batch_rows", float(rows), model=self.name)
             self.metrics.count("steps_total", float(len(frame["rows"])), model=self.name)
-            self.metrics.set("sequences_running", float(frame["running"]), model=self.name)
-            self.metrics.set("sequences_waiting", float(frame["waiting"]), model=self.name)
+            self.running, self.waiting = frame["running"], frame["waiting"]
             for number, token, log_prob, candidates in frame.get("tokens", ()):
                 if (listener := self.listeners.get(number)) is not None:
                     listener.put(Chosen(number, token, log_prob, read_candidates(candidates)))
@@ -251,6 +261,7 @@ class ModelProcess(asyncio.Protocol):
         listener = self.listeners.pop(number, None)
         if listener is not None:
             del self.numbers[listener]
+            self.load -= rows_of(listener.job)
         return listener
 
     def fail(self, frame: dict[str, Any]) -> None:

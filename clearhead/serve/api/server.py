@@ -50,13 +50,26 @@ class Tls:
             raise OptionError(f"ssl-certfile: {self.certificate} and its key cannot be used ({error})") from None
 
 
+def check_replicas(replicas: int, runs: Sequence[Run], model_threads: int | None) -> None:
+    """Raise OptionError where a run cannot have so many processes."""
+    if replicas < 1:
+        raise OptionError(f"replicas must be 1 or more; came {replicas}")
+    devices = [next(run.model.parameters()).device for run in runs]
+    if replicas > 1 and (model_threads is None or not all(map(can_fork, devices))):
+        raise OptionError(
+            f"replicas: {replicas} processes for a run need models on the CPU, a system that forks (not macOS), and "
+            f"threads for each; here models are on {', '.join(sorted({one.type for one in devices}))}. Leave it at 1"
+        )
+
+
 @final
 class ApiServer:
     """Serves runs. It listens from when it is made; port 0 is any that is free, in `address`.
 
     `token` None: no token is asked for. Models answer at the names of their folders, or at `names`.
     `scheduler` decodes the jobs of a run; by default they share a batch. With `model_threads` each run that decodes on
-    the CPU has a process of its own, with so many threads, where the system can fork.
+    the CPU has a process of its own, with so many threads, where the system can fork; `replicas` of them, each with a
+    batch of its own, where that is more than 1.
     """
 
     def __init__(
@@ -66,6 +79,7 @@ class ApiServer:
         names: Sequence[str] = (),
         scheduler: SchedulerOf | None = None,
         model_threads: int | None = None,
+        replicas: int = 1,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
@@ -82,7 +96,8 @@ class ApiServer:
         if tls is not None:
             tls.check()
         self.limits, self.logs, self.metrics, self.state = limits, logs or Logs(), Metrics(), State()
-        self.model_threads = model_threads
+        self.model_threads, self.replicas = model_threads, replicas
+        check_replicas(replicas, runs, model_threads)
         self.models = Models(
             [
                 Served(name, run, scheduler or batched(), limits=limits, metrics=self.metrics, logs=self.logs)
@@ -130,17 +145,17 @@ class ApiServer:
                 self.fork_models(self.model_threads)
             self.uvicorn.run(sockets=[self.socket])
         for name, one in self.models.by_name.items():
-            if one.worker.process is not None and one.worker.process.lost:
+            if any(process.lost for process in one.worker.processes):
                 raise RunError(f"the process of the model {name} ended, and the server with it: start it again")
 
     def fork_models(self, threads: int) -> None:
         inherited = [self.socket]
         for one in self.models.by_name.values():
             if can_fork(one.device):
-                one.worker.fork(threads, inherited)
-            if one.worker.process is not None:
-                inherited.append(one.worker.process.link)
-                one.worker.process.on_lost = self.stop
+                one.worker.fork(threads, inherited, replicas=self.replicas)
+            for process in one.worker.processes:
+                inherited.append(process.link)
+                process.on_lost = self.stop
         torch.set_num_threads(threads)
 
     def stop(self) -> None:

@@ -1,8 +1,9 @@
 """A worker: the one thread that uses a run's model. Requests hand it jobs and texts, and get back what came of them.
 
-Jobs that are decoded go to a scheduler and share its batch; with `fork` that is in a process of its own. Texts that
-take one pass (classes, blanks, vectors) are collected: what waits is computed together. All that the event loop and the
-thread share is an inbox, under a lock, and what is handed back, which goes through the loop.
+Jobs that are decoded go to a scheduler and share its batch; with `fork` that is in a process of its own, or in several,
+each with a batch. Texts that take one pass (classes, blanks, vectors) are collected: what waits is computed together.
+All that the event loop and the thread share is an inbox, under a lock, and what is handed back, which goes through the
+loop.
 """
 
 import asyncio
@@ -51,6 +52,8 @@ class Decoding:
         self.done = False
         self.ticket: int | None = None
         """The scheduler's number of it; the thread alone reads and writes it."""
+        self.process: ModelProcess | None = None
+        """The process that decodes it, where that is not the thread."""
 
     async def next_event(self) -> Event:
         """Return the next event; raise the error that the job failed with."""
@@ -107,20 +110,23 @@ class Worker:
         self.closing = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = threading.Thread(target=self.run, name=f"model {name}", daemon=True)
-        self.process: ModelProcess | None = None
+        self.processes: list[ModelProcess] = []
 
-    def fork(self, threads: int, inherited: Iterable[socket.socket]) -> None:
-        """Give the scheduler, if there is one, a process of its own; before there is any thread or loop."""
-        if self.scheduler is not None and self.make_scheduler is not None:
-            self.process = ModelProcess.fork(
+    def fork(self, threads: int, inherited: Iterable[socket.socket], *, replicas: int = 1) -> None:
+        """Give the scheduler, if there is one, processes of its own; before there is any thread or loop."""
+        if self.scheduler is None or self.make_scheduler is None:
+            return
+        for _ in range(replicas):
+            one = ModelProcess.fork(
                 self.name,
                 self.make_scheduler,
                 scheduler=self.scheduler,
                 threads=threads,
-                inherited=inherited,
+                inherited=[*inherited, *(other.link for other in self.processes)],
                 metrics=self.metrics,
                 logs=self.logs,
             )
+            self.processes.append(one)
 
     # What the event loop calls.
 
@@ -128,13 +134,13 @@ class Worker:
         """Start the thread; events go to the loop that is running."""
         self.loop = asyncio.get_running_loop()
         self.thread.start()
-        if self.process is not None:
-            await self.process.connect()
+        for process in self.processes:
+            await process.connect()
 
     def close(self) -> None:
         """Stop the thread, and the process, after the step it is in."""
-        if self.process is not None:
-            self.process.close()
+        for process in self.processes:
+            process.close()
         with self.wake:
             self.closing = True
             self.wake.notify()
@@ -144,20 +150,21 @@ class Worker:
     def decode(self, job: Job, *, each_token: bool = False) -> Decoding:
         """Hand over a job, whose place `taking` has taken."""
         made = Decoding(job, each_token=each_token)
-        if self.process is None:
-            self.hand_over(lambda: self.add(made))
+        if self.processes:
+            made.process = min(self.processes, key=lambda process: process.load)
+            made.process.add(made)
         else:
-            self.process.add(made)
+            self.hand_over(lambda: self.add(made))
         return made
 
     def cancel(self, decoding: Decoding) -> None:
         """Drop a job, wherever it is, and free its place; one that is done is left alone."""
         if not decoding.done:
             decoding.done = True
-            if self.process is None:
+            if decoding.process is None:
                 self.hand_over(lambda: self.drop(decoding))
             else:
-                self.process.drop(decoding)
+                decoding.process.drop(decoding)
 
     async def compute(self, key: Hashable, compute: Compute, items: Sequence[Any]) -> list[Any]:
         """Return the answers to texts; those of other requests with the same key may be computed with them."""
@@ -331,9 +338,11 @@ class Worker:
             self.loop.call_soon_threadsafe(deliver)
 
     def measure(self) -> None:
-        if self.scheduler is not None:
-            self.metrics.set("sequences_running", self.scheduler.running, model=self.name)
-            self.metrics.set("sequences_waiting", self.scheduler.waiting, model=self.name)
+        if self.scheduler is None:
+            return
+        counted = self.processes or [self.scheduler]
+        self.metrics.set("sequences_running", float(sum(one.running for one in counted)), model=self.name)
+        self.metrics.set("sequences_waiting", float(sum(one.waiting for one in counted)), model=self.name)
 
 
 def setter(answer: "asyncio.Future[Any]", *, result: Any = None, error: Exception | None = None) -> Callable[[], None]:

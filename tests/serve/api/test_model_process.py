@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clearhead.decoding import Rules
+from clearhead.decoding import Beam, Greedy, Rules
 from clearhead.decoding.scheduler import Chosen, Finished, Job
 from clearhead.errors import OptionError
 from clearhead.serve.api.errors import ApiError
@@ -38,8 +38,8 @@ def linked(make, lines):
     made = Worker("it", make, limits=ApiLimits(), metrics=Metrics(), logs=Logs("json", write=lines.append))
     side = ModelSide(theirs, made.scheduler, make)
     thread = threading.Thread(target=side.run)
-    made.process = ModelProcess("it", ours, 0, metrics=made.metrics, logs=made.logs)
-    made.process.end = lambda: 0  # there is no process to end: 0 would be all of this group
+    made.processes = [ModelProcess("it", ours, 0, metrics=made.metrics, logs=made.logs)]
+    made.processes[0].end = lambda: 0  # there is no process to end: 0 would be all of this group
     thread.start()
     try:
         yield made, side
@@ -57,12 +57,12 @@ def run(make, work):
     async def whole():
         with linked(make, lines) as (made, side):
             made.loop = asyncio.get_running_loop()
-            await made.process.connect()
+            await made.processes[0].connect()
             try:
                 return await work(made, side)
             finally:
-                made.process.closing = True
-                made.process.transport.abort()
+                made.processes[0].closing = True
+                made.processes[0].transport.abort()
 
     return run_apart(whole()), [json.loads(line) for line in lines]
 
@@ -71,7 +71,7 @@ def test_tokens_come_to_those_who_want_them_and_the_end_to_all():
     async def work(made, side):
         jobs = [made.decode(JOB, each_token=True), made.decode(JOB)]
         found = [[await jobs[0].next_event() for _ in range(4)], [await jobs[1].next_event()]]
-        assert not made.process.listeners
+        assert not made.processes[0].listeners
         assert not side.jobs
         return found
 
@@ -89,6 +89,7 @@ def test_a_job_that_is_dropped_frees_its_place():
         await long.next_event()
         made.cancel(long)
         await made.decode(JOB).next_event()
+        made.measure()
         return side.scheduler.jobs, made.metrics.text()
 
     (left, text), _ = run(lambda: Slow(None, 0), work)
@@ -126,16 +127,36 @@ def test_what_fails_is_told_to_those_it_concerns_and_the_next_job_is_done():
     assert "user" not in str(line)
 
 
+def test_a_job_goes_to_the_process_with_the_fewest_rows():
+    async def work():
+        made = Worker("it", lambda: Slow(None, 0), limits=ApiLimits(), metrics=Metrics(), logs=Logs())
+        pairs = [socket.socketpair() for _ in range(2)]
+        made.processes = [ModelProcess("it", ours, 0, metrics=made.metrics, logs=made.logs) for ours, _ in pairs]
+        loads, jobs = [], []
+        for method in (Beam(width=3), Greedy(), Greedy(), Greedy(), Beam(width=2)):
+            jobs.append(made.decode(Job(inputs=(1,), rules=JOB.rules, method=method)))
+            loads.append([process.load for process in made.processes])
+        for job in (jobs[0], jobs[1], jobs[0]):
+            made.cancel(job)
+        loads.append([process.load for process in made.processes])
+        for one in pairs:
+            one[0].close()
+            one[1].close()
+        return loads
+
+    assert run_apart(work()) == [[3, 0], [3, 1], [3, 2], [3, 3], [5, 3], [2, 2]]
+
+
 def test_a_gpu_is_not_forked():
     assert not can_fork(torch.device("cuda"))
 
 
 @pytest.fixture
 def served(api_runs):
-    """`clearhead serve` in a process of its own, with the model in another; and what asks it."""
+    """`clearhead serve` in a process of its own, with two for each model; and what asks it."""
     script = f"from clearhead.cli import main; main(['serve', {str(api_runs['translator'].folder.path)!r}, "
     script += f"{str(api_runs['stretch'].folder.path)!r}, '--name', 'words', '--name', 'text', '--port', '0', "
-    script += "'--log-format', 'json'])"
+    script += "'--log-format', 'json', '--replicas', '2'])"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CLEARHEAD_TOKEN": TOKEN}
     with (
         subprocess.Popen(
@@ -172,11 +193,11 @@ def test_killed_while_it_serves_it_is_told_and_the_server_ends(served, api_runs)
     found = json.loads(send("/v1/translate", model="words", input=texts, beam=3).read())
     expected = [one.text for [one] in api_runs["translator"].scored_translations(texts, beam=3)]
     assert [one["text"] for one in found["data"]] == expected
-    first, second = children_of(process)
+    first, second, third, fourth = children_of(process)
     assert 'clearhead_model_cpu_seconds_total{model="words"}' in send("/metrics").read().decode()
     reply = send("/v1/completions", model="text", prompt="the", max_tokens=4000, temperature=0, stream=True)
     assert reply.readline()[:6] == b"data: "
-    os.kill(second, signal.SIGKILL)
+    os.kill(third, signal.SIGKILL)
     assert b'"code": "model_lost"' in reply.read()
     eventually(lambda: process.poll() is not None)
     assert process.returncode == 1
@@ -185,7 +206,7 @@ def test_killed_while_it_serves_it_is_told_and_the_server_ends(served, api_runs)
     lost = next(one for one in events if one["event"] == "model_lost")
     assert (lost["model"], lost["lost"], lost["status"]) == ("text", 1, -signal.SIGKILL)
     assert any("the process of the model text ended" in line for line in lines if not line.startswith("{"))
-    eventually(lambda: not Path(f"/proc/{first}").exists())
+    eventually(lambda: not any(Path(f"/proc/{one}").exists() for one in (first, second, fourth)))
 
 
 @pytest.mark.slow
@@ -193,6 +214,7 @@ def test_a_server_that_is_killed_takes_its_models_along(served):
     process, send = served
     assert send("/v1/translate", model="words", input="eins").status == 200
     models = children_of(process)
+    assert len(models) == 4
     for one in models:
         os.kill(one, signal.SIGTERM)  # as systemd sends it to all: the server alone decides
     assert send("/v1/translate", model="words", input="eins").status == 200
