@@ -269,7 +269,7 @@ class Worker:
             self.start_again(error)
             return
         self.metrics.count("steps_total", model=self.name)
-        self.metrics.observe("batch_rows", self.scheduler.running or rows, model=self.name)
+        self.metrics.observe("batch_rows", float(self.scheduler.running or rows), model=self.name)
         self.measure()
         for event in events:
             decoding = self.by_ticket.get(event.ticket)
