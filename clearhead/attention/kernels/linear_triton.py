@@ -64,10 +64,12 @@ def narrow(x, DOT: tl.constexpr):
     time went there.
     """
     if DOT == tl.bfloat16:  # noqa: SIM300 - the capitals are Triton's
-        x = tl.inline_asm_elementwise(
+        rounded = tl.inline_asm_elementwise(
             "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=False, pack=2
         )
-    return x.to(DOT)
+    else:
+        rounded = x.to(DOT)
+    return rounded
 
 
 @jit()
@@ -105,13 +107,19 @@ def times_slope(gradient, features, MAP: tl.constexpr):
 
 
 @jit()
-def load_rows(base, rows, stride, valid, WIDTH: tl.constexpr, BLOCK: tl.constexpr, NOTHING: tl.constexpr = 0.0):
-    """Load vectors; zeros, or NOTHING, in rows that are not valid and in columns past WIDTH."""
+def load_or(nothing, base, rows, stride, valid, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Load vectors; `nothing` in rows that are not valid and in columns past WIDTH."""
     columns = tl.arange(0, BLOCK)
     mask = valid[:, None]
     if WIDTH < BLOCK:
         mask = mask & (columns < WIDTH)[None, :]
-    return tl.load(base + rows[:, None] * stride + columns[None, :], mask=mask, other=NOTHING)
+    return tl.load(base + rows[:, None] * stride + columns[None, :], mask=mask, other=nothing)
+
+
+@jit()
+def load_rows(base, rows, stride, valid, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Load vectors; zeros in rows that are not valid and in columns past WIDTH."""
+    return load_or(0.0, base, rows, stride, valid, WIDTH, BLOCK)
 
 
 @jit()
@@ -129,8 +137,11 @@ def load_features(
     base, rows, stride, valid, MAP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr
 ):
     """Load vectors and return φ of them, zeros where there is nothing: φ(0) of elu is 1, but φ(-inf) is 0."""
-    nothing: tl.constexpr = float("-inf") if MAP == "elu" else 0.0
-    return feature_map(load_rows(base, rows, stride, valid, WIDTH, BLOCK, nothing), MAP, DOT)
+    if MAP == "elu":
+        x = load_or(float("-inf"), base, rows, stride, valid, WIDTH, BLOCK)
+    else:
+        x = load_rows(base, rows, stride, valid, WIDTH, BLOCK)
+    return feature_map(x, MAP, DOT)
 
 
 @jit()
