@@ -12,13 +12,14 @@ from torch import Tensor
 from clearhead.attention.kernels.base import Context
 from clearhead.attention.mask_numbers import Run
 
-__all__ = ["attend_documents"]
+__all__ = ["Rows", "attend_documents"]
 
 Attend = Callable[[Tensor, Tensor, Tensor], Context]
 Tensors = tuple[Tensor, Tensor, Tensor]
+Rows = Sequence[Sequence[Run]]
 
 
-def attend_documents(tensors: Tensors, rows: Sequence[Sequence[Run]], attend: Attend) -> Context:
+def attend_documents(tensors: Tensors, rows: Rows, attend: Attend) -> Context:
     """Return the context of every query, by `attend`, which computes it for whole documents.
 
     `rows` are the runs of each batch row, or one row of runs for all of them.

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from clearhead.attention.inputs import FLOATS, AttentionInputs, KernelFacts, Visibility, ordinary
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import Blockwise
-from clearhead.attention.kernels.documents import attend_documents
+from clearhead.attention.kernels.documents import Rows, attend_documents
 from clearhead.attention.masks import Both, Causal, Document, Everything
 from clearhead.attention.modes import can_read, under_torch_func
 from clearhead.attention.positions import NoPosition
@@ -73,7 +73,7 @@ class Fused(Kernel):
             return Blockwise().run(call)
         documents = call.document_runs()
         if documents is not None:
-            return attend_documents((call.query, call.key, call.value), documents, by_document(call))
+            return attend_documents((call.query, call.key, call.value), documents, by_document(call, documents))
         unmasked = call.unmasked
         if unmasked and call.position.bias_kind == "none":
             return attend_fused(call)
@@ -91,7 +91,7 @@ class Fused(Kernel):
 
 def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> Context | None:
     """Return softmax attention of three plain tensors of one shape, without or with a causal mask, or of packed
-    documents on a GPU; None for all else.
+    documents; None for all else.
 
     It is a shortcut around the checks, the choice of a kernel and `Fused.run`, with the same result bit for bit: those
     take about 50 microseconds, a tenth of the arithmetic at n = 256.
@@ -99,7 +99,7 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
     if torch.compiler.is_compiling() or not type(query) is type(key) is type(value) is Tensor:
         return None
     shape, device, causal = query.shape, query.device, type(mask) is Causal
-    packed = device.type == "cuda" and isinstance(mask, Both | Document)
+    packed = isinstance(mask, Both | Document)
     if not shape == key.shape == value.shape or len(shape) != 4 or not (causal or mask is None or packed):
         return None
     if shape[2] < ENOUGH_KEYS or 0 in shape or not query.dtype is key.dtype is value.dtype:
@@ -112,19 +112,24 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
         call = AttentionInputs(query, key, value, SCALED_DOT, SOFTMAX, NO_POSITION, mask)
         mask.check(call.extent)
         documents = call.document_runs()
-        return None if documents is None else attend_documents((query, key, value), documents, by_document(call))
+        return (
+            None
+            if documents is None
+            else attend_documents((query, key, value), documents, by_document(call, documents))
+        )
     context = F.scaled_dot_product_attention(query, key, value, None, 0.0, causal, scale=shape[3] ** -0.5)
     return differentiable_once(context, Fused.name, operation="ScaledDotProduct")
 
 
-def by_document(call: AttentionInputs) -> Callable[[Tensor, Tensor, Tensor], Context]:
-    """Return the function that attends to documents of this call. On a GPU, where Python must keep ahead of the
-    kernels, what is the same for all of them is asked once.
+def by_document(call: AttentionInputs, rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Context]:
+    """Return the function that attends to documents of this call. What is the same for all of them is asked once, but
+    where a document is so short that torch's kernel for a CPU must be watched.
     """
     causal = any(isinstance(term, Causal) for term in call.mask.terms)
     scale = call.scale / call.weighting.temperature
-    plain = type(call.similarity).prepare is Similarity.prepare and not isinstance(scale, Tensor)
-    if not call.query.is_cuda or not plain or call.query.shape[-1] != call.value.shape[-1]:
+    plain = type(call.similarity).prepare is Similarity.prepare and call.query.shape[-1] == call.value.shape[-1]
+    watched = not call.query.is_cuda and any(run.document and run.length < ENOUGH_KEYS for row in rows for run in row)
+    if watched or not plain or isinstance(scale, Tensor):
         whole = call.replace(mask=Causal() if causal else Everything())
         return lambda query, key, value: attend_fused(whole.replace(query=query, key=key, value=value))
     grouped = call.n_heads != call.key.shape[1]

@@ -217,7 +217,7 @@ def test_documents_of_one_length_are_views_where_heads_are_within_positions():
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         seen.append(query)
-        return by_document(call)(query, key, value)
+        return by_document(call, rows)(query, key, value)
 
     rows = call.document_runs()
     assert rows is not None
