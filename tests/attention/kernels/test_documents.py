@@ -221,7 +221,7 @@ def test_documents_of_one_length_are_views_where_heads_are_within_positions():
 
     rows = call.document_runs()
     assert rows is not None
-    context = attend_documents(tensors, rows, attend)
+    context = attend_documents((call.query, call.key, call.value), rows, attend)
     assert [one.shape for one in seen] == [(4, 4, 45, 8)]
     assert seen[0].data_ptr() == tensors[0].data_ptr()
     assert context.transpose(1, 2).is_contiguous()
