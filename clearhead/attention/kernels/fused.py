@@ -110,13 +110,11 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
         return None
     if isinstance(mask, Both | Document):
         call = AttentionInputs(query, key, value, SCALED_DOT, SOFTMAX, NO_POSITION, mask)
-        mask.check(call.extent)
         documents = call.document_runs()
-        return (
-            None
-            if documents is None
-            else attend_documents((query, key, value), documents, by_document(call, documents))
-        )
+        if documents is None:
+            return None
+        mask.check(call.extent)
+        return attend_documents((query, key, value), documents, by_document(call, documents))
     context = F.scaled_dot_product_attention(query, key, value, None, 0.0, causal, scale=shape[3] ** -0.5)
     return differentiable_once(context, Fused.name, operation="ScaledDotProduct")
 
