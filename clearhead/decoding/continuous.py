@@ -66,7 +66,7 @@ class Waiting:
 
     @property
     def n_slots(self) -> int:
-        return self.job.method.width if isinstance(self.job.method, Beam) else 1
+        return self.job.rows
 
     @property
     def n_columns(self) -> int:

@@ -30,6 +30,11 @@ class Job:
     prefix: tuple[int, ...] | None = None
     candidates: int = 0
 
+    @property
+    def rows(self) -> int:
+        """Return how many sequences of a batch it takes: those of a beam, else one."""
+        return self.method.width if isinstance(self.method, Beam) else 1
+
 
 class Chosen(NamedTuple):
     """A token that a job has chosen. Beams have none: they may change their mind until the end."""

@@ -22,7 +22,6 @@ from typing import Any, Protocol, cast, final, runtime_checkable
 
 import torch
 
-from clearhead.decoding.beam import Beam
 from clearhead.decoding.scheduler import Chosen, Event, Finished, Job, Scheduler
 from clearhead.serve.api.errors import ApiError, as_reply
 from clearhead.serve.api.frames import (
@@ -53,10 +52,6 @@ def can_fork(device: torch.device) -> bool:
     Nor on macOS, whose own libraries do not.
     """
     return device.type == "cpu" and hasattr(os, "fork") and sys.platform != "darwin"
-
-
-def rows_of(job: Job) -> int:
-    return job.method.width if isinstance(job.method, Beam) else 1
 
 
 @runtime_checkable
@@ -217,7 +212,7 @@ class ModelProcess(asyncio.Protocol):
             raise self.gone()
         self.next_number += 1
         self.listeners[self.next_number], self.numbers[listener] = listener, self.next_number
-        self.load += rows_of(listener.job)
+        self.load += listener.job.rows
         self.flush_soon()
         self.adding.append((self.next_number, listener.each_token, write_job(listener.job)))
 
@@ -225,7 +220,7 @@ class ModelProcess(asyncio.Protocol):
         """Take a job back, wherever it is."""
         if (number := self.numbers.pop(listener, None)) is not None:
             del self.listeners[number]
-            self.load -= rows_of(listener.job)
+            self.load -= listener.job.rows
             self.flush_soon()
             self.dropping.append(number)
 
@@ -261,7 +256,7 @@ class ModelProcess(asyncio.Protocol):
         listener = self.listeners.pop(number, None)
         if listener is not None:
             del self.numbers[listener]
-            self.load -= rows_of(listener.job)
+            self.load -= listener.job.rows
         return listener
 
     def fail(self, frame: dict[str, Any]) -> None:
