@@ -354,6 +354,7 @@ def choose(inputs: Inputs, task: Task, tile: Tile | None = None) -> Choice:
             padding.stride,
             task.causal,
             padding.padded,
+            TIES=task.rule.ties,
             **constants_for(query, value, task),
             **tile.options(),
         )
@@ -441,7 +442,7 @@ def share_gradient(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, til
             task.causal,
             padding.padded,
             DOT_GRAD=product_type(grad.dtype),
-            **{name: one for name, one in constants_for(query, value, task).items() if name != "TIES"},
+            **constants_for(query, value, task),
             **tile.options(),
         )
     return dv
@@ -452,7 +453,6 @@ def constants_for(query: Tensor, value: Tensor, task: Task) -> dict[str, Any]:
     d_head, d_value = query.shape[-1], value.shape[-1]
     return {
         "NEGATED": task.scale < 0,
-        "TIES": task.rule.ties,
         "D": d_head,
         "DV": d_value,
         "BD": block_width(d_head),

@@ -260,9 +260,9 @@ def sum_chosen(
         there = places < last
         # Counted from the first row of these heads, in 32 bits: a division of 64 bits takes a hundred instructions.
         chosen_by = (tl.load(order + places, mask=there, other=0) - first_row).to(tl.int32)
-        at = chosen_by * grad_row
+        at = chosen_by.to(tl.int64) * grad_row  # an offset may pass 2^31
         if GROUPED:
-            at = chosen_by // n_query * grad_head + chosen_by % n_query * grad_row
+            at = (chosen_by // n_query).to(tl.int64) * grad_head + (chosen_by % n_query).to(tl.int64) * grad_row
         mask = there[:, None] & (tl.arange(0, BV) < DV)[None, :]
         upstream = tl.load(grad + at[:, None] + tl.arange(0, BV)[None, :], mask=mask, other=0.0)
         weight = (places[None, :] >= begins) & (places[None, :] < ends)
