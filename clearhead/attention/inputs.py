@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.mask_numbers import Extent, Run, cut_runs
 from clearhead.attention.masks import Causal, Document, Mask
-from clearhead.attention.modes import BLOCK_DROPOUT, can_read, has_numbers
+from clearhead.attention.modes import BLOCK_DROPOUT, can_read, has_numbers, is_captured
 from clearhead.attention.positions import Position
 from clearhead.attention.score_index import Positions, ScoreIndex, Subset, box, four_axes
 from clearhead.attention.similarity import Similarity
@@ -27,7 +27,7 @@ SCORES_SAVED = 1 << 15
 """Scores of a whole mask that take as long on a CPU as one more call: 70 microseconds, with gradients 150."""
 SCORES_LAUNCHED = 1 << 28
 """Scores for which one more call pays on a GPU. On an H200 a call takes Python 65 µs, in which flex, at 0.6 of the
-speed, loses as much on so many: eight uneven documents of 16,384 tokens took 0.66 ms by themselves, 0.33 by flex."""
+speed, loses as much on so many: eight uneven documents of 16,384 tokens took 0.66 ms by themselves, 0.45 by flex."""
 ORDINARY = 1e15
 """Products with numbers below it stay finite in float32, for any sensible query."""
 
@@ -156,7 +156,7 @@ class AttentionInputs:
         if len(documents) != 1 or not all(isinstance(term, Causal | Document) for term in self.mask.terms):
             return None
         lengths = documents[0].lengths
-        if lengths is None or (documents[0].can_change and is_capturing(self.query)):
+        if lengths is None or (documents[0].can_change and is_captured(self.query)):
             return None
         rows = tuple(cut_runs(row, self.n_key) for row in lengths)
         return rows if self.is_worth_calls(rows) else None
@@ -249,11 +249,6 @@ class AttentionInputs:
 
 
 FIELDS = tuple(field.name for field in fields(AttentionInputs))
-
-
-def is_capturing(tensor: Tensor) -> bool:
-    """Check whether a CUDA graph is being captured."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def ordinary(vectors: Tensor) -> bool:

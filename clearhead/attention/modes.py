@@ -17,6 +17,7 @@ __all__ = [
     "autocast_enabled",
     "can_read",
     "has_numbers",
+    "is_captured",
     "outside_modes",
     "under_torch_func",
 ]
@@ -42,6 +43,11 @@ def has_numbers(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     return type(tensor) in PLAIN and not tensor.is_meta
+
+
+def is_captured(tensor: Tensor) -> bool:
+    """Check whether a CUDA graph is being captured from the tensor's device, so that nobody may read its numbers."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def under_torch_func() -> bool:

@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from clearhead.attention import masks
 from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.mask_numbers import ListedNumbers
-from clearhead.attention.modes import has_numbers
+from clearhead.attention.modes import has_numbers, is_captured
 from clearhead.attention.score_index import four_axes
 from clearhead.lru_cache import LRUCache
 
@@ -57,8 +57,15 @@ def cache_key(call: AttentionInputs) -> tuple[object, ...] | None:
     identity = mask_identity(call.mask)
     if identity is None or call.given_positions is not None or call.share is not None:
         return None
-    capturing = call.query.is_cuda and torch.cuda.is_current_stream_capturing()
-    return identity, call.query.shape[0], call.n_heads, call.n_query, call.n_key, call.query.device, capturing
+    return (
+        identity,
+        call.query.shape[0],
+        call.n_heads,
+        call.n_query,
+        call.n_key,
+        call.query.device,
+        is_captured(call.query),
+    )
 
 
 def mask_identity(mask: object) -> tuple[object, ...] | None:
@@ -116,7 +123,7 @@ def count_cells(allowed: Bool[Tensor, "b h row key"]) -> Int[Tensor, "b h row_ti
 
 def sees_all(sight: Visibility) -> bool:
     """Look whether nothing is hidden: once for each mask, and never while a CUDA graph is captured."""
-    if not has_numbers(sight.rows) or (sight.rows.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if not has_numbers(sight.rows) or is_captured(sight.rows):
         return False
     return bool(sight.rows.all() & sight.keys.all())
 

@@ -99,7 +99,7 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
     if torch.compiler.is_compiling() or not type(query) is type(key) is type(value) is Tensor:
         return None
     shape, device, causal = query.shape, query.device, type(mask) is Causal
-    packed = isinstance(mask, Both | Document)
+    packed = isinstance(mask, Both | Document) and any(isinstance(term, Document) for term in mask.terms)
     if not shape == key.shape == value.shape or len(shape) != 4 or not (causal or mask is None or packed):
         return None
     if shape[2] < ENOUGH_KEYS or 0 in shape or not query.dtype is key.dtype is value.dtype:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.attention.modes import has_numbers
+from clearhead.attention.modes import has_numbers, is_captured
 from clearhead.attention.positions.base import EmbeddedPosition, PositionTable, angle_dtype
 from clearhead.errors import OptionError, ShapeError
 from clearhead.serialization import added
@@ -116,9 +116,7 @@ class LearnedTable(PositionTable):
         return self.table[self.first + start : self.first + start + n]
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
-        # Nobody may read positions while a CUDA graph is captured.
-        captured = positions.is_cuda and torch.cuda.is_current_stream_capturing()
-        if positions.numel() and has_numbers(positions) and not captured:
+        if positions.numel() and has_numbers(positions) and not is_captured(positions):
             self.check(int(positions.min()), int(positions.max()))
         return self.table[positions + self.first if self.first else positions]
 
