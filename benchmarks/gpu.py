@@ -1,6 +1,6 @@
 """What Clearhead does on a GPU, beside its peers in the same run, with the hardware's ceilings measured on the spot.
 
-python -m benchmarks gpu                      # everything, under eight minutes on an H200
+python -m benchmarks gpu                      # everything: three minutes to compile, then more than five
 python -m benchmarks gpu --only masks linear  # some sections
 python -m benchmarks gpu --json FILE
 python -m benchmarks report FILE              # docs/benchmarks.md with its plots, from what was measured
