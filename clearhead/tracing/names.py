@@ -31,7 +31,7 @@ from clearhead.model.blocks import Block
 from clearhead.model.steps import Explained, Step
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 
-__all__ = ["CONCAT", "STEPS", "Box", "Model", "Names", "Value", "sides_of"]
+__all__ = ["CONCAT", "STEPS", "Box", "Model", "Names", "Value", "names_of", "sides_of"]
 
 Model = Encoder | Decoder | EncoderDecoder
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
@@ -139,6 +139,23 @@ class Names:
     def check_site(self, name: str) -> None:
         if name not in self.sites:
             raise OptionError(f"there is no attention called {name!r} in this model; there are {', '.join(self.sites)}")
+
+
+KEPT = "_clearhead_names"
+
+
+def names_of(model: nn.Module) -> Names:
+    """Return the names of a model, kept with it for as long as its modules and their positions are the same.
+
+    To make them takes milliseconds, and a recording asks at every pass.
+    """
+    modules = list(model.modules())
+    parts = [*modules, *(one.position for one in modules if isinstance(one, Attention))]
+    before, names = model.__dict__.get(KEPT, ([], None))
+    if names is None or len(before) != len(parts) or any(a is not b for a, b in zip(before, parts, strict=True)):
+        names = Names(model)
+        model.__dict__[KEPT] = parts, names
+    return names
 
 
 @final

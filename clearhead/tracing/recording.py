@@ -27,7 +27,7 @@ from clearhead.attention.kernels import kernel_for, run
 from clearhead.attention.layer import Attention
 from clearhead.taps import replacing, watching
 from clearhead.tracing.edits import Change, Edit, apply_edits, apply_to_inputs, check_changes, step_tap
-from clearhead.tracing.names import Names
+from clearhead.tracing.names import names_of
 from clearhead.tracing.stopping import check_stopped
 
 __all__ = ["Record", "RecordedAttention", "recording"]
@@ -68,7 +68,7 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
 
     Dropout of weights is left out, so that a training step too can be rebuilt.
     """
-    names = Names(model)
+    names = names_of(model)
     check_changes(changes, names)
     record = Record()
     projections = {
@@ -94,7 +94,7 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
         here = tuple(change for change in changes if change.at == name)
         layer.runner = functools.partial(run_recorded, record, name, layer, here)
     try:
-        with replacing(model, edit), watching(model, keep):
+        with replacing(model, edit) if changes else contextlib.nullcontext(), watching(model, keep):
             yield record
     finally:
         for layer, runner in before.items():

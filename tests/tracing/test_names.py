@@ -1,0 +1,41 @@
+"""Names kept with a model: made once, and anew where a part of it is another."""
+
+import copy
+
+import torch
+
+import clearhead as ch
+from clearhead.model import presets
+from clearhead.tracing.names import names_of
+from clearhead.tracing.recording import recording
+
+
+def test_names_are_made_once_for_a_model_that_stays_as_it_is():
+    model = presets.gpt2("tiny", vocabulary=20).build().eval()
+    first = names_of(model)
+    with recording(model):
+        model(torch.randint(20, (1, 5)))
+    assert names_of(model) is first
+
+
+def test_another_position_or_block_makes_them_anew():
+    model = presets.gpt2("tiny", vocabulary=20).build().eval()
+    first = names_of(model)
+    layer = first.sites["decoder.0.attention"]
+    layer.position = ch.positions.Rotary()
+    turned = names_of(model)
+    assert "decoder.0.attention.projected_query" in turned.all
+    assert "decoder.0.attention.projected_query" not in first.all
+    del model.stack.blocks[-1]
+    assert len(names_of(model).sites) == len(first.sites) - 1
+
+
+def test_a_copy_of_the_model_has_names_of_its_own():
+    model = presets.gpt2("tiny", vocabulary=20).build().eval()
+    own = names_of(model).sites["decoder.0.attention"]
+    twin = copy.deepcopy(model)
+    with recording(twin) as record:
+        twin(torch.randint(20, (1, 5)))
+    assert names_of(twin).sites["decoder.0.attention"] is not own
+    assert list(record.sites) == list(names_of(model).sites)
+    assert own.runner is names_of(model).sites["decoder.0.attention"].runner
