@@ -12,13 +12,16 @@ TOOLS := $(VENV)/.installed-tools
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 # Tests run side by side, each on one thread: two threads of torch in each of two processes would wait for each other.
 # There are two more of them than cores, up to four: a test waits for a browser, a disk or a process. (With six on two
-# cores the same tests took longer.) A quick test waits for nothing, and each worker needs some seconds to find the tests:
-# of these there are as many as cores.
+# cores the same tests took longer.) A quick test waits for nothing: of these there are as many as cores.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 WORKERS := $(shell echo $$(( $(CORES) < 3 ? $(CORES) + 2 : 4 )))
 QUICK_WORKERS := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 # What pytest and the hook make of each file is kept, though the machine may say not to: it takes half of the start.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Workers are forks of one process that has imported and collected (tests/forked_workers.py). On a Mac a fork may not go
+# on, nor use a GPU that its parent has asked for; and coverage is not measured in forks. Processes of xdist's then.
+APART := --dist loadfile --no-loadscope-reorder --numprocesses
+SHARED := $(if $(filter Linux,$(shell uname)),$(if $(wildcard /dev/nvidia0 /dev/kfd /dev/dxg),$(APART),--forks),$(APART))
 UNCHECKED := --jaxtyping-packages=
 NODE := $(VENV)/.installed-node
 MODULES := web/node_modules/.installed
@@ -55,24 +58,26 @@ wheel: $(TOOLS) $(WEB)
 docs: $(TOOLS) $(WEB)
 	$(BIN)/python site/build.py
 
+# The page's own tests run while one process collects Python's; what they say comes last, and either may fail.
+beside_the_page = mkdir -p build; $(NPM) test >build/page-tests.txt 2>&1 & page=$$!; \
+	$(1); python=$$?; wait $$page; page=$$?; cat build/page-tests.txt; exit $$((python | page))
+
 # To check the types and shapes of every call takes longer than the tests. So every test runs without, those of
 # tests/plain among them, and with it the first case of each quick test in folders that have shapes to check (marked
 # `shapes` by tests/conftest.py).
 test: $(TOOLS) $(WEB)
-	$(NPM) test
-	$(PYTEST) $(WORKERS) $(UNCHECKED) -m "not thorough" --durations=10
-	$(PYTEST) $(QUICK_WORKERS) -m shapes --durations=10
+	$(call beside_the_page,$(PYTEST) $(SHARED) $(WORKERS) $(UNCHECKED) -m "not thorough" --durations=10)
+	$(PYTEST) $(SHARED) $(QUICK_WORKERS) -m shapes --durations=10
 
 test-fast: $(TOOLS) $(WEB)
-	$(NPM) test
-	$(PYTEST) $(QUICK_WORKERS) $(UNCHECKED) -m brief
+	$(call beside_the_page,$(PYTEST) $(SHARED) $(QUICK_WORKERS) $(UNCHECKED) -m brief)
 
 # Everything, with the checks, but for what must run without (compile, export, messages for bad input: tests/plain).
 # Coverage is measured here alone: it slows every test down.
 test-all: $(TOOLS) $(WEB)
 	$(NPM) test
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(WORKERS) --durations=10 --cov --cov-report=
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(WORKERS) $(UNCHECKED) -m plain --durations=10 --cov --cov-append --cov-report=term
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(APART) $(WORKERS) --durations=10 --cov --cov-report=
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(APART) $(WORKERS) $(UNCHECKED) -m plain --durations=10 --cov --cov-append --cov-report=term
 
 # The same with the table of docs/reliability.md written anew: make attack WRITE=--write
 attack: $(TOOLS) $(WEB)

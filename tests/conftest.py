@@ -14,6 +14,7 @@ import pytest
 import torch
 from _pytest.doctest import DoctestModule
 
+from tests import forked_workers
 from tests.covering import mark_quick, mark_thorough
 from tests.scheduling import FilesInTurn, longest_first
 
@@ -89,6 +90,10 @@ class Collecting:
         if file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8"):
             return found
         return [one for one in found if not isinstance(one, DoctestModule)]
+
+
+pytest_addoption = forked_workers.pytest_addoption
+pytest_runtestloop = forked_workers.pytest_runtestloop
 
 
 def pytest_configure(config: pytest.Config) -> None:

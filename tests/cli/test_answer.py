@@ -79,6 +79,7 @@ def test_a_line_is_answered_the_same_alone_and_whatever_the_chunks_are(runs, com
     assert "".join(alone) == together
 
 
+@pytest.mark.slow
 def test_a_file_is_read_plain_gzipped_or_from_stdin_without_its_last_line_end(runs, command, tmp_path):
     text = b"eins zwei\r\ndrei"
     (tmp_path / "a").write_bytes(text)

@@ -81,6 +81,7 @@ def test_the_page_says_what_is_shared_and_what_is_counted(printed):
     assert "cache, each source token 24.6 kB 12.3 kB" in page
 
 
+@pytest.mark.slow
 def test_json_holds_the_whole_description(printed):
     answer = json.loads(
         printed("tiny", "--vocabulary", "500", "--source", "20", "--target", "9", "--batch", "3", "--json")

@@ -145,6 +145,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize(("spoil", "said"), SPOILED.values(), ids=SPOILED.keys())
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_read_is_listed_beside_the_others(command, copied, spoil, said):
     spoil(copied / "ended")
     code, out, err = command(copied)

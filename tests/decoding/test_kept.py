@@ -122,6 +122,7 @@ def test_a_model_that_has_changed_is_translated_by_as_it_is(change, records):
 
 
 @pytest.mark.parametrize("where", ["encoder", "decoder"])
+@pytest.mark.slow
 def test_a_hook_is_called_for_every_sentence(where, records):
     model, calls = translator(), []
     for _ in range(3):
@@ -135,6 +136,7 @@ def test_a_hook_is_called_for_every_sentence(where, records):
     assert_same(translate(model, SENTENCES[1]), unrecorded(model, SENTENCES[1]))
 
 
+@pytest.mark.slow
 def test_nan_in_one_translation_is_not_in_the_next(records):
     model = translator()
     for _ in range(3):
@@ -151,6 +153,7 @@ def test_nan_in_one_translation_is_not_in_the_next(records):
         assert_same(translate(model, SENTENCES[0]), wanted)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_training_or_begins_with_more_tokens_is_not_kept(records):
     for model, prefix in ((translator().train(), ((1,),)), (translator(), ((1, 5),))):
         for sentence in SENTENCES[:3]:

@@ -124,6 +124,7 @@ def test_where_keys_are_read_can_be_hashed_before_its_fields_are_set(kind):
     ("name", "rate"),
     [*((name, 0.0) for name in CHECKPOINTED), *((name, 0.3) for name in CHECKPOINTED if name != "llama")],
 )
+@pytest.mark.slow
 def test_checkpointing_changes_neither_outputs_nor_gradients(name, rate):
     model = CHECKPOINTED[name](rate).build().double()
     tokens = inputs(model)

@@ -66,6 +66,7 @@ def test_the_interpreter_is_the_plain_function(name):
 
 @pytest.mark.parametrize("most", few(MOST, 1))
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_the_compiled_model_is_the_interpreter_on_every_short_input(name, most):
     program, draw = PROGRAMS[name], random.Random(1)
     crafted = program.compile()

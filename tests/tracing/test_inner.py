@@ -190,6 +190,7 @@ def test_a_unit_that_is_not_there_is_told():
         trace_model(built(decoder_spec()), words(1), changes=[edit])
 
 
+@pytest.mark.slow
 def test_a_loaded_trace_has_everything_with_its_model_and_says_what_is_missing_without(tmp_path):
     model = built(both_spec())
     trace = trace_model(model, words(1, 7), words(1, 5))

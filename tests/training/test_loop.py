@@ -93,6 +93,7 @@ def test_what_is_logged_and_shown(recipe, go):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_a_line_of_a_step(recipe, go):
     lines = of_kind(read_metrics(go(recipe).metrics), "step")
     rates = [recipe.optimizer.lr * recipe.optimizer.schedule.at(step - 1, total=STEPS) for step in (3, 6, 9, 12)]
@@ -117,6 +118,7 @@ def test_a_line_of_an_evaluation(recipe, go):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch):
     goals = iter([0.1, 0.9, 0.5, 0.5, 0.4, 0.3])
     monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
@@ -128,6 +130,7 @@ def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch)
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_a_score_that_is_no_number_is_never_the_best(recipe, go, monkeypatch):
     goals = iter([float("nan"), 0.2, float("nan")])
     monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
@@ -315,6 +318,7 @@ def test_a_signal_before_the_first_step_is_obeyed(recipe, go, tmp_path, monkeypa
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_the_weights_to_use_are_the_averaged_ones(recipe, go):
     averaged = replace(recipe.optimizer, averaging=Ema(0.9))
     newest = go(replace(recipe, optimizer=averaged)).checkpoints.newest()

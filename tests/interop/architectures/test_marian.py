@@ -68,6 +68,7 @@ def draw(kind, seed, ties=None, **changes):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_it_is_read_and_goes_back(kind, seed, tmp_path):
     translator_is_read(draw(kind, seed), tmp_path)
 
