@@ -9,6 +9,7 @@ import torch
 
 from clearhead.decoding import Beam, Greedy, Rules, generate, generating, kept, recorded, session
 from clearhead.model import presets
+from tests.covering import few
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RULES = Rules(max_new=12, never=(1,))
@@ -60,7 +61,7 @@ METHODS = {
 
 
 @pytest.mark.pairs(1)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", few(METHODS, 2))
 @pytest.mark.parametrize("end", [(), (1, 2, 3, 4, 5)], ids=["all to the last", "ending"])
 @pytest.mark.slow
 def test_sentences_of_one_length_are_translated_by_what_was_recorded_once(end, name, records):

@@ -78,6 +78,7 @@ def test_it_trains_as_it_is(task, sources, tmp_path):
 
 
 @tasks
+@pytest.mark.pairs(1)
 @pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.slow
 def test_every_size_of_text_has_a_recipe(task, on_gpu, sources):
