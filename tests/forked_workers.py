@@ -51,8 +51,8 @@ class Pipe:
     def __init__(self, end: socket.socket) -> None:
         self.end, self.rest = end, b""
 
-    def send(self, message: Any) -> None:
-        self.end.sendall(json.dumps(message, default=str).encode() + b"\n")
+    def send(self, *messages: Any) -> None:
+        self.end.sendall(b"".join(json.dumps(one, default=str).encode() + b"\n" for one in messages))
 
     def receive(self) -> list[Any] | None:
         """Wait, and return the messages that have come whole; None where the other end is closed."""
@@ -166,6 +166,8 @@ class Worker:
 
     def __init__(self, session: pytest.Session, pipe: Pipe, name: str) -> None:
         self.session, self.config, self.pipe, self.name = session, session.config, pipe, name
+        self.unsent: list[Any] = []
+        """What there is to tell of a test. It is sent when the test has ended: the other end knows who is at what."""
 
     def work(self, base: Any) -> int:
         """Run tests until there are none left; return the exit code."""
@@ -210,11 +212,12 @@ class Worker:
         return answers[0]
 
     def pytest_runtest_logstart(self, nodeid: str, location: Any) -> None:
-        self.pipe.send({"kind": "start", "test": nodeid, "location": location})
+        self.unsent.append({"kind": "start", "test": nodeid, "location": location})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
-        self.pipe.send({"kind": "report", "data": data})
+        self.unsent.append({"kind": "report", "data": data})
 
     def pytest_runtest_logfinish(self, nodeid: str, location: Any) -> None:
-        self.pipe.send({"kind": "finish", "test": nodeid, "location": location})
+        self.pipe.send(*self.unsent, {"kind": "finish", "test": nodeid, "location": location})
+        self.unsent.clear()
