@@ -9,7 +9,7 @@ import torch
 
 from clearhead.decoding import Beam, Greedy, Rules, generate, generating, kept, recorded, session
 from clearhead.model import presets
-from tests.covering import few
+from tests.covering import few, share_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RULES = Rules(max_new=12, never=(1,))
@@ -193,7 +193,7 @@ def test_two_threads_may_translate_at_once(records):
     wrong = []
 
     def work():
-        for _ in range(2):
+        for _ in range(share_of(4)):
             for sentence, right in zip(SENTENCES, wanted, strict=True):
                 if translate(model, sentence).tokens != right.tokens:
                     wrong.append(sentence)
