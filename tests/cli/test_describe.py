@@ -71,6 +71,7 @@ def test_the_page_fits_80_columns_without_escape_codes(printed, args):
     assert "\x1b" not in page
 
 
+@pytest.mark.slow
 def test_the_page_says_what_is_shared_and_what_is_counted(printed):
     page = " ".join(printed("base").split())
     assert "encoder.embedding.table is shared with decoder embedding and decoder output, and counted once." in page

@@ -73,6 +73,7 @@ every_design = pytest.mark.parametrize(
 
 @every_design
 @pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.slow
 def test_the_margin_is_the_least_of_any_text(name, n):
     design = designs()[name]
     assert design.sharpness(n).margin == pytest.approx(margins(design, n), abs=1e-6)
@@ -91,6 +92,7 @@ def test_the_scale_is_enough_and_where_all_others_score_alike_no_less_is(name, e
 
 @every_design
 @pytest.mark.parametrize("scale", few([3.0, 0.5], 1))
+@pytest.mark.slow
 def test_softmax_never_leaves_less_than_it_says(name, scale):
     design = designs()[name].scaled(scale)
     least = min(
@@ -105,6 +107,7 @@ def test_softmax_never_leaves_less_than_it_says(name, scale):
 
 
 @every_design
+@pytest.mark.slow
 def test_argmax_is_exact(name):
     design = designs()[name]
     assert design.sharpness(4).exact

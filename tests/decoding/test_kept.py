@@ -112,6 +112,7 @@ def change_attribute(model):
     [change_weight, replace_weight, assign_data, replace_module, change_attribute],
     ids=lambda one: one.__name__,
 )
+@pytest.mark.slow
 def test_a_model_that_has_changed_is_translated_by_as_it_is(change, records):
     model = translator()
     before = [translate(model, SENTENCES[0]) for _ in range(3)][-1]
@@ -162,6 +163,7 @@ def test_a_model_that_is_training_or_begins_with_more_tokens_is_not_kept(records
         assert model not in kept.KEPT or not any(kept.KEPT[model].found.values())
 
 
+@pytest.mark.slow
 def test_only_so_many_lengths_are_kept(records, monkeypatch):
     monkeypatch.setattr(kept, "MOST_LENGTHS", 2)
     model = translator()

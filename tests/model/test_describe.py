@@ -130,6 +130,7 @@ def test_operations_of_an_encoder_decoder_are_those_torch_counts_but_for_what_th
     assert ran(model) - told(model).operations == 2 * BATCH * 4 * blocked * 2 * (4 + 4)
 
 
+@pytest.mark.slow
 def test_operations_by_hand():
     spec, n, m = presets.base(37_000), 20, 10
     parts = by_name(describe(spec, source=n, target=m))

@@ -238,6 +238,7 @@ def test_nothing_in_it_ends_the_script_and_the_rest_of_the_page_stands(tokenizer
     assert data_of(text)["meta"]["target"].endswith("</script>")
 
 
+@pytest.mark.slow
 def test_chosen_sites_are_exact_and_no_other(tokenizer, tmp_path):
     one = traced(translating(tokenizer, tmp_path), SOURCE, TARGET)
     found = made(one, exact=["decoder.1.cross", "encoder.0.attention"])

@@ -45,6 +45,7 @@ def test_the_answer_is_what_craft_run_prints(look, name):
     assert meta["answer"] == " ".join(wanted)
 
 
+@pytest.mark.slow
 def test_sort_answers_with_the_tokens_in_order(look):
     _, explorer = look("sort")
     assert explorer.trace(Params({"source": "c a b b a"}))["answer"] == "a a b b c"

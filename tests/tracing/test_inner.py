@@ -147,6 +147,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+@pytest.mark.slow
 def test_what_is_changed_by_name_is_changed_there_and_after_it(edit):
     """The same as putting the value in by a tap; and the changed trace is complete."""
     model, tokens = built(both_spec()), [words(1, 7), words(1, 5)]

@@ -126,6 +126,7 @@ def test_a_film_that_cannot_be_made_at_all_is_only_told(recipe, tmp_path, run):
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
+@pytest.mark.slow
 def test_only_a_film_that_is_small_is_made_without_being_asked_for(tmp_path):
     def frames(asked):
         film = Film(tmp_path / str(asked))

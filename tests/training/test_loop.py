@@ -108,6 +108,7 @@ def test_a_line_of_a_step(recipe, go):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_a_line_of_an_evaluation(recipe, go):
     lines = of_kind(read_metrics(go(recipe).metrics), "evaluation")
     assert lines[0]["best"] is True
@@ -139,6 +140,7 @@ def test_a_score_that_is_no_number_is_never_the_best(recipe, go, monkeypatch):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_patience_ends_it(recipe, go, monkeypatch):
     goals = iter([0.5, 0.6, 0.6, 0.1])
     monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
@@ -153,6 +155,7 @@ def test_patience_ends_it(recipe, go, monkeypatch):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_patience_is_not_renewed_by_a_stop(recipe, go, go_on, monkeypatch):
     goals = iter([0.5, 0.4, 0.3])
     monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
@@ -191,6 +194,7 @@ def test_epochs_end_it(recipe, go):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_epochs_are_counted_in_steps_of_several_passes(recipe, go):
     """Nine batches of 256 tokens, two of them a step."""
     batching = Batching(tokens=512, micro_batch_tokens=256, context=32)
@@ -264,6 +268,7 @@ def test_a_disk_that_is_full_for_a_checkpoint_loses_no_other(recipe, go, tmp_pat
     assert saved(go_on())[0] == STEPS
 
 
+@pytest.mark.slow
 def test_curves_that_cannot_be_written_are_told_after_the_last_checkpoint(recipe, go, tmp_path, monkeypatch):
     def full(*given, **named):
         raise OSError(errno.ENOSPC, "No space left on device")
