@@ -59,7 +59,6 @@ def test_what_is_not_there_is_told(translated):
 
 
 @pytest.mark.parametrize(("run", "text"), [("translator", "zwei null vier"), ("documents", "the cat eats")])
-@pytest.mark.slow
 def test_the_page_has_it_in_tiles(request, run, text):
     explorer = Explorer(request.getfixturevalue(run))
     meta = explorer.trace(Params({"source": text}))

@@ -104,7 +104,6 @@ def test_a_run_of_pairs_loads_and_is_traced(run):
         ch.trace(again, ("cat " * 20, "sea " * 21))
 
 
-@pytest.mark.slow
 def test_rows_to_train_on_are_those_of_transformers(imported, home):
     """Ids and segments of a batch, of pairs that are too long too; filled up, a row stays what it is."""
     tokenizer, task = AutoTokenizer.from_pretrained(home / "classifier"), imported.task
