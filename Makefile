@@ -18,8 +18,8 @@ WORKERS := $(shell echo $$(( $(CORES) < 3 ? $(CORES) + 2 : 4 )))
 QUICK_WORKERS := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 # What pytest and the hook make of each file is kept, though the machine may say not to: it takes half of the start.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# Workers are forks of one process that has imported and collected (tests/forked_workers.py). On a Mac a fork may not go
-# on, nor use a GPU that its parent has asked for; and coverage is not measured in forks. Processes of xdist's then.
+# Workers are forks of one process that has imported and collected (tests/forked_workers.py). A Mac's libraries do not
+# bear a fork, CUDA does not work in one, and coverage does not measure it: there the workers are pytest-xdist's.
 APART := --dist loadfile --no-loadscope-reorder --numprocesses
 SHARED := $(if $(filter Linux,$(shell uname)),$(if $(wildcard /dev/nvidia0 /dev/kfd /dev/dxg),$(APART),--forks),$(APART))
 UNCHECKED := --jaxtyping-packages=
@@ -40,7 +40,7 @@ help:
 	@echo "make wheel      build dist/clearhead-*.whl, with the page inside; prints its size and its files"
 	@echo "make docs       build the site into build/site"
 	@echo "make test       the tests of every law: 15 minutes on two cores when last measured"
-	@echo "make test-fast  three cases of each that takes no more than half a second: two minutes"
+	@echo "make test-fast  three cases of each that takes no more than a fifth of a second: 75 seconds"
 	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"
 	@echo "make attack     kill, fill, move, flip and ask for real for some seven minutes; prints what survived (SEED=1)"
 	@echo "make check      formatting, lint, types, direction of imports; of the page too"
