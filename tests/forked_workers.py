@@ -187,7 +187,8 @@ class Worker:
         factory = type(self.config._tmp_path_factory)  # pyright: ignore[reportAttributeAccessIssue]
         self.config._tmp_path_factory = factory.from_config(self.config, _ispytest=True)  # pyright: ignore[reportAttributeAccessIssue]
         manager = self.config.pluginmanager
-        if (capture := manager.getplugin("capturemanager")) is not None:
+        capture: Any = manager.getplugin("capturemanager")
+        if capture is not None:
             capture.stop_global_capturing()
             capture.start_global_capturing()
             capture.suspend_global_capture()
