@@ -12,13 +12,16 @@ TOOLS := $(VENV)/.installed-tools
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 # Tests run side by side, each on one thread: two threads of torch in each of two processes would wait for each other.
 # There are two more of them than cores, up to four: a test waits for a browser, a disk or a process. (With six on two
-# cores the same tests took longer.) A quick test waits for nothing, and each worker needs some seconds to find the tests:
-# of these there are as many as cores.
+# cores the same tests took longer.) A quick test waits for nothing: of these there are as many as cores.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 WORKERS := $(shell echo $$(( $(CORES) < 3 ? $(CORES) + 2 : 4 )))
 QUICK_WORKERS := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 # What pytest and the hook make of each file is kept, though the machine may say not to: it takes half of the start.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Workers are forks of one process that has imported and collected (tests/forked_workers.py). A Mac's libraries do not
+# bear a fork, CUDA does not work in one, and coverage does not measure it: there the workers are pytest-xdist's.
+APART := --dist loadfile --no-loadscope-reorder --numprocesses
+SHARED := $(if $(filter Linux,$(shell uname)),$(if $(wildcard /dev/nvidia0 /dev/kfd /dev/dxg),$(APART),--forks),$(APART))
 UNCHECKED := --jaxtyping-packages=
 NODE := $(VENV)/.installed-node
 MODULES := web/node_modules/.installed
@@ -37,7 +40,7 @@ help:
 	@echo "make wheel      build dist/clearhead-*.whl, with the page inside; prints its size and its files"
 	@echo "make docs       build the site into build/site"
 	@echo "make test       the tests of every law: 15 minutes on two cores when last measured"
-	@echo "make test-fast  three cases of each that takes no more than half a second: two minutes"
+	@echo "make test-fast  three cases of each that takes no more than a fifth of a second: 75 seconds"
 	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"
 	@echo "make attack     kill, fill, move, flip and ask for real for some seven minutes; prints what survived (SEED=1)"
 	@echo "make check      formatting, lint, types, direction of imports; of the page too"
@@ -55,24 +58,26 @@ wheel: $(TOOLS) $(WEB)
 docs: $(TOOLS) $(WEB)
 	$(BIN)/python site/build.py
 
+# The page's own tests run while one process collects Python's; what they say comes last, and either may fail.
+beside_the_page = mkdir -p build; $(NPM) test >build/page-tests.txt 2>&1 & page=$$!; \
+	$(1); python=$$?; wait $$page; page=$$?; cat build/page-tests.txt; exit $$((python | page))
+
 # To check the types and shapes of every call takes longer than the tests. So every test runs without, those of
 # tests/plain among them, and with it the first case of each quick test in folders that have shapes to check (marked
 # `shapes` by tests/conftest.py).
 test: $(TOOLS) $(WEB)
-	$(NPM) test
-	$(PYTEST) $(WORKERS) $(UNCHECKED) -m "not thorough" --durations=10
-	$(PYTEST) $(QUICK_WORKERS) -m shapes --durations=10
+	$(call beside_the_page,$(PYTEST) $(SHARED) $(WORKERS) $(UNCHECKED) -m "not thorough" --durations=10)
+	$(PYTEST) $(SHARED) $(QUICK_WORKERS) -m shapes --durations=10
 
 test-fast: $(TOOLS) $(WEB)
-	$(NPM) test
-	$(PYTEST) $(QUICK_WORKERS) $(UNCHECKED) -m brief
+	$(call beside_the_page,$(PYTEST) $(SHARED) $(QUICK_WORKERS) $(UNCHECKED) -m brief)
 
 # Everything, with the checks, but for what must run without (compile, export, messages for bad input: tests/plain).
 # Coverage is measured here alone: it slows every test down.
 test-all: $(TOOLS) $(WEB)
 	$(NPM) test
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(WORKERS) --durations=10 --cov --cov-report=
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(WORKERS) $(UNCHECKED) -m plain --durations=10 --cov --cov-append --cov-report=term
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(APART) $(WORKERS) --durations=10 --cov --cov-report=
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(APART) $(WORKERS) $(UNCHECKED) -m plain --durations=10 --cov --cov-append --cov-report=term
 
 # The same with the table of docs/reliability.md written anew: make attack WRITE=--write
 attack: $(TOOLS) $(WEB)

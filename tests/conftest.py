@@ -4,6 +4,7 @@ Nothing here may import clearhead: jaxtyping's hook must be in place before that
 """
 
 import gc
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 from _pytest.doctest import DoctestModule
 
+from tests import forked_workers
 from tests.covering import mark_quick, mark_thorough
 from tests.scheduling import FilesInTurn, longest_first
 
@@ -41,6 +43,9 @@ REPEATS_SHAPES = (
 """Of these, what takes longest and calls no signature with shapes that the others do not call: measured by a profile
 of every test, 165 functions with them and without.
 """
+
+IN_EVERY_WORKER = ("torch._dynamo",)
+"""What every worker would import sooner or later, for a second and a half: an optimiser does. Forks have it so."""
 
 matplotlib.use("Agg")
 
@@ -91,6 +96,10 @@ class Collecting:
         return [one for one in found if not isinstance(one, DoctestModule)]
 
 
+pytest_addoption = forked_workers.pytest_addoption
+pytest_runtestloop = forked_workers.pytest_runtestloop
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Not as a function here: what a conftest.py has to say of files holds for its own folder alone.
     config.pluginmanager.register(Collecting())
@@ -101,11 +110,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection():
+def pytest_collection(session: pytest.Session):
     """Collect no garbage while tests are collected, nor ever what is there by then: it stays, and takes a second."""
     gc.disable()
     try:
-        return (yield)
+        found = yield
+        if session.config.getoption("forks"):
+            for name in IN_EVERY_WORKER:
+                importlib.import_module(name)
+        return found
     finally:
         gc.freeze()
         gc.enable()

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["FilesInTurn", "longest_first"]
+__all__ = ["FilesInTurn", "longest_first", "unit_of"]
 
 BY_TEST = ("tests/docs/test_pages.py", "tests/attack/", "tests/plain/test_export_graphs.py")
 """Where a test takes up to a minute, and needs nothing of the others. Those that compile do: inductor starts once."""
@@ -46,12 +46,17 @@ class FilesInTurn(LoadScopeScheduling):
     """Gives the next file to the worker that has two tests or fewer left to do."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if all(part in nodeid for part in STRANGERS):
-            return "pages of strangers"
-        for name, files in TOGETHER.items():
-            if nodeid.startswith(files):
-                return name
-        return nodeid if nodeid.startswith(BY_TEST) else nodeid.partition("::")[0]
+        return unit_of(nodeid)
+
+
+def unit_of(nodeid: str) -> str:
+    """Return the name of the tests that this one is given to a worker with: a file's, mostly."""
+    if all(part in nodeid for part in STRANGERS):
+        return "pages of strangers"
+    for name, files in TOGETHER.items():
+        if nodeid.startswith(files):
+            return name
+    return nodeid if nodeid.startswith(BY_TEST) else nodeid.partition("::")[0]
 
 
 def longest_first(items: list[pytest.Item]) -> None:

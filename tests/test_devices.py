@@ -18,6 +18,7 @@ from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Machine
 from clearhead.training.train import resume, train
 from clearhead.training.train_step import Eager, TrainState, make_stepper
+from tests.covering import few
 from tests.training import small_runs
 from tests.training.tiny import quiet, recipe_for
 
@@ -121,7 +122,7 @@ def test_the_simulation_refuses_float64(without_float64):
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread", "undrawn")
 @pytest.mark.parametrize(
-    "kind", [small_runs.translating, small_runs.documents, small_runs.filling, small_runs.classifying]
+    "kind", few([small_runs.translating, small_runs.documents, small_runs.classifying, small_runs.filling], 3)
 )
 def test_every_task_trains_and_answers_without_float64(tmp_path, without_float64, kind):
     recipe = recipe_for(kind, tmp_path / "text")

@@ -79,6 +79,7 @@ def lines_with(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_no_file_names_a_package_host(files):
     assert lines_with(PACKAGE_HOST, files) == []
 

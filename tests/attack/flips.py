@@ -26,9 +26,10 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 
 def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
+    tasks = random.Random(f"{seed} flips").sample([*TASKS], 2 if short else len(TASKS))
     return [
-        in_use(home, seed, 12 if short else 1200),
-        in_scores(home, seed, 2 if short else 100),
+        in_use(home, tasks, seed, 12 if short else 1200),
+        in_scores(home, tasks, seed, 2 if short else 100),
         before_a_resume(home / "resumed", seed, 2 if short else 150),
     ]
 
@@ -39,9 +40,9 @@ def answer(task: str, run: Path) -> tuple[str, list[str]]:
     return repr(USES[task](load(run, device="cpu", log=told.append))), told
 
 
-def in_use(home: Path, seed: int, count: int) -> Row:
+def in_use(home: Path, tasks: list[str], seed: int, count: int) -> Row:
     """Flip a bit, load the run and use it."""
-    runs = {task: make(home / "runs" / task, recipe_of(home, task)) for task in TASKS}
+    runs = {task: make(home / "runs" / task, recipe_of(home, task)) for task in tasks}
     before = {task: answer(task, run)[0] for task, run in runs.items()}
     files = [
         (task, path)
@@ -68,14 +69,14 @@ def in_use(home: Path, seed: int, count: int) -> Row:
     return Row("a flipped bit in a file that decides an output", count, forking.in_batches(count, one))
 
 
-def in_scores(home: Path, seed: int, count: int) -> Row:
+def in_scores(home: Path, tasks: list[str], seed: int, count: int) -> Row:
     """Flip a bit of the scores, and list the runs."""
     row = Row("a flipped bit in evaluation.json, and `clearhead runs`")
     listing = command("runs", home / "runs", "--json")
     before = listed(forking.run(listing).out)
     for i in range(count):
         draw = random.Random(f"{seed} scores {i}")
-        kept = Kept(home / "runs" / draw.choice([*TASKS]) / "evaluation.json")
+        kept = Kept(home / "runs" / draw.choice(tasks) / "evaluation.json")
         how = flip_bit(kept.path, draw)
         ended = forking.run(listing)
         silent = any(one not in before for one in listed(ended.out)) and not ended.err.strip()

@@ -171,6 +171,7 @@ def test_a_denominator_of_zero_gives_zeros_and_finite_gradients(kernel: str):
 
 
 @pytest.mark.parametrize("count", [1, 4, 6])
+@pytest.mark.slow
 def test_random_features_are_the_exponential_on_average(count: int):
     """Over many drawn projections, within five standard errors; short vectors, so that no few of them weigh it all."""
     draws, d = 1500, 4

@@ -79,6 +79,7 @@ def test_a_line_is_answered_the_same_alone_and_whatever_the_chunks_are(runs, com
     assert "".join(alone) == together
 
 
+@pytest.mark.slow
 def test_a_file_is_read_plain_gzipped_or_from_stdin_without_its_last_line_end(runs, command, tmp_path):
     text = b"eins zwei\r\ndrei"
     (tmp_path / "a").write_bytes(text)
@@ -135,6 +136,7 @@ def test_more_translations_than_the_beam_are_refused(runs, command):
     assert "--n-best: it cannot be more than the beam, 5" in err
 
 
+@pytest.mark.slow
 def test_what_was_never_seen_is_told_once(runs, command):
     lines = ["🙂 eins", "Ω🙂", "eins"]
     code, out, err = command("translate", runs["translate"].folder.path, stdin=written(lines))
@@ -245,6 +247,7 @@ def test_a_blank_past_the_context_stays_and_is_told(runs, command):
     assert f"and the model takes {CONTEXT - 2} of them: the rest was not read" in err
 
 
+@pytest.mark.slow
 def test_a_prompt_is_gone_on_from_as_it_is_written(runs, command):
     stretch = runs["stretch"]
     code, out, err = command("generate", stretch.folder.path, "--prompt", "the cow", "--tokens", "100", "--seed", "5")

@@ -71,6 +71,7 @@ def test_the_page_fits_80_columns_without_escape_codes(printed, args):
     assert "\x1b" not in page
 
 
+@pytest.mark.slow
 def test_the_page_says_what_is_shared_and_what_is_counted(printed):
     page = " ".join(printed("base").split())
     assert "encoder.embedding.table is shared with decoder embedding and decoder output, and counted once." in page
@@ -81,6 +82,7 @@ def test_the_page_says_what_is_shared_and_what_is_counted(printed):
     assert "cache, each source token 24.6 kB 12.3 kB" in page
 
 
+@pytest.mark.slow
 def test_json_holds_the_whole_description(printed):
     answer = json.loads(
         printed("tiny", "--vocabulary", "500", "--source", "20", "--target", "9", "--batch", "3", "--json")

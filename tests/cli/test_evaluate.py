@@ -65,6 +65,7 @@ def test_the_page_has_the_scores_and_sacrebleus_signature(translator, command, f
     assert "\x1b" not in out
 
 
+@pytest.mark.slow
 def test_stdin_can_be_one_side(translator, command, files):
     with open(files[0], "rb") as file:
         typed = file.read()

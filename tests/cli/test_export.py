@@ -51,6 +51,7 @@ def test_a_folder_that_is_there_is_left_as_it_was(documents, command, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_describe_lists_what_blocks_which_export(filler, command):
     code, out, _ = command("describe", filler.folder.path, "--json")
     assert code == 0

@@ -157,6 +157,7 @@ def test_the_explorer_opens_it(runs, name):
     assert changed["id"] != made["id"]
 
 
+@pytest.mark.slow
 def test_replies_of_a_conversation(runs, command):
     asked = ("generate", runs / "llama", "--chat", "--greedy", "--tokens", 8)
     code, one, _ = command(*asked, "--prompt", "Who sat?")

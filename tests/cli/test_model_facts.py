@@ -65,6 +65,7 @@ def test_json_has_the_spec_and_the_purpose(said, translator):
     assert found["parameters"] == sum(one.numel() for one in translator.model.parameters())
 
 
+@pytest.mark.slow
 def test_a_spec_in_a_file_is_described_as_the_preset_it_is(spec_file):
     facts = gather_facts(str(spec_file), source=7, target=9)
     assert facts.costs == describe(presets.tiny(vocabulary=100), source=7, target=9)

@@ -83,12 +83,17 @@ def test_a_run_folder_itself_is_a_row(command, trained):
     [
         ("recipe.json", None, "it has no recipe.json"),
         ("recipe.json", "{", "is not JSON"),
-        ("recipe.json", '{"is": "Unaveraged"}', "holds no recipe but Unaveraged"),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)  # told by the same lines, or by tests/test_files.py
+            for case in (
+                ("evaluation.json", "nonsense", "is not JSON"),
+                ("recipe.json", '{"is": "Unaveraged"}', "holds no recipe but Unaveraged"),
+                ("recipe.json", "[" * 100_000, "nested more than 64 deep"),
+                ("evaluation.json", "[]", "expected a JSON object; came list"),
+            )
+        ),
         ("recipe.json", '{"is": "Unheard"}', "there is no 'Unheard' in this version"),
-        ("evaluation.json", "[]", "expected a JSON object; came list"),
-        ("evaluation.json", "nonsense", "is not JSON"),
         ("evaluation.json", '{"scores": 3}', "has no format and no checksum"),
-        ("recipe.json", "[" * 100_000, "nested more than 64 deep"),
         ("run.json", "{", "is not JSON"),
     ],
 )
@@ -145,6 +150,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize(("spoil", "said"), SPOILED.values(), ids=SPOILED.keys())
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_read_is_listed_beside_the_others(command, copied, spoil, said):
     spoil(copied / "ended")
     code, out, err = command(copied)

@@ -254,8 +254,8 @@ def test_a_variant_is_trained_resumed_evaluated_translated_with_and_looked_into(
                 {"is": "ScaledDot", "factor": 0.25},
             ],
         ),
-        (["--block", "post"], [{"is": "PostNorm"}]),
-        (["--block", "none"], [{"is": "NoNorm"}]),
+        pytest.param(["--block", "post"], [{"is": "PostNorm"}], marks=pytest.mark.thorough),
+        pytest.param(["--block", "none"], [{"is": "NoNorm"}], marks=pytest.mark.thorough),
     ],
     ids=lambda one: "-".join(one) if isinstance(one[0], str) else "",
 )

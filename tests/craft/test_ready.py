@@ -87,6 +87,7 @@ def matching(ids):
 
 
 @pytest.mark.parametrize("weighting", [HARD, SOFT], ids=["argmax", "softmax"])
+@pytest.mark.slow
 def test_brackets_are_matched_balanced_or_not(weighting):
     model = ready.bracket_model(16, weighting=weighting)
     for ids, _, found in seen(model, texts(2, short=6, longest=16)):

@@ -1,5 +1,6 @@
 """The margin, the scale softmax needs and what it does with less: held to softmax itself, over every text."""
 
+import functools
 import itertools
 import math
 
@@ -39,6 +40,7 @@ def needed(design, n, epsilon):
     return least_scale(scores, torch.cat([design.targets(text) for text in texts(n)]), epsilon=epsilon)
 
 
+@functools.cache
 def designs():
     read, waves = inputs(WORDS, 5), inputs(WORDS, 5, waves=8)
     asks = {"a": ["b"], "b": ["a", "c"]}
@@ -62,14 +64,22 @@ def designs():
     }
 
 
-@pytest.mark.parametrize("name", designs())
+OFTEN = ("graded", "correlated", "both", "not itself", "latest", "causal back", "waves and content")
+"""Each kind of score, of sum and of mask, alone or together; `make test-all` has every design."""
+every_design = pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.thorough) for name in designs()]
+)
+
+
+@every_design
 @pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.slow
 def test_the_margin_is_the_least_of_any_text(name, n):
     design = designs()[name]
     assert design.sharpness(n).margin == pytest.approx(margins(design, n), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", designs())
+@every_design
 @pytest.mark.parametrize("epsilon", few([0.001, 0.3], 1))
 def test_the_scale_is_enough_and_where_all_others_score_alike_no_less_is(name, epsilon):
     design = designs()[name]
@@ -80,8 +90,9 @@ def test_the_scale_is_enough_and_where_all_others_score_alike_no_less_is(name, e
         assert found == pytest.approx(sharp.needed, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", designs())
+@every_design
 @pytest.mark.parametrize("scale", few([3.0, 0.5], 1))
+@pytest.mark.slow
 def test_softmax_never_leaves_less_than_it_says(name, scale):
     design = designs()[name].scaled(scale)
     least = min(
@@ -95,7 +106,8 @@ def test_softmax_never_leaves_less_than_it_says(name, scale):
         assert least == pytest.approx(said, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", designs())
+@every_design
+@pytest.mark.slow
 def test_argmax_is_exact(name):
     design = designs()[name]
     assert design.sharpness(4).exact

@@ -140,6 +140,7 @@ def test_a_penalty_that_no_number_can_hold_is_refused(penalty):
         Beam(length_penalty=penalty).norms(3000)
 
 
+@pytest.mark.slow
 def test_a_greater_penalty_favours_longer_outputs():
     lengths = []
     for penalty in (-2.0, 0.0, 1.0, 4.0):

@@ -291,6 +291,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
+@pytest.mark.slow
 def test_cached_is_uncached_past_every_allocation(name):
     """Past 64 columns, past 128, and over chunks of 64; one prompt short, one long."""
     case = case_of(model_of(**{"kind": "decoder", "layers": "two"} | LONG[name]), (2, 70))

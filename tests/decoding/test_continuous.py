@@ -74,6 +74,7 @@ def test_mixed_jobs_get_what_generate_gives(kind, shapes, translator):
 
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", ["decoder", "translator"])
+@pytest.mark.slow
 def test_with_fixed_shapes_bits_do_not_depend_on_neighbours_slots_or_times(name, threads, request):
     model, draw = request.getfixturevalue(name), random.Random(1)
     jobs = [draw_job(draw, 20, encoder=name == "translator") for _ in range(5)]

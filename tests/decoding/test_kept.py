@@ -9,6 +9,7 @@ import torch
 
 from clearhead.decoding import Beam, Greedy, Rules, generate, generating, kept, recorded, session
 from clearhead.model import presets
+from tests.covering import few, share_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RULES = Rules(max_new=12, never=(1,))
@@ -60,7 +61,7 @@ METHODS = {
 
 
 @pytest.mark.pairs(1)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", few(METHODS, 2))
 @pytest.mark.parametrize("end", [(), (1, 2, 3, 4, 5)], ids=["all to the last", "ending"])
 @pytest.mark.slow
 def test_sentences_of_one_length_are_translated_by_what_was_recorded_once(end, name, records):
@@ -111,6 +112,7 @@ def change_attribute(model):
     [change_weight, replace_weight, assign_data, replace_module, change_attribute],
     ids=lambda one: one.__name__,
 )
+@pytest.mark.slow
 def test_a_model_that_has_changed_is_translated_by_as_it_is(change, records):
     model = translator()
     before = [translate(model, SENTENCES[0]) for _ in range(3)][-1]
@@ -122,6 +124,7 @@ def test_a_model_that_has_changed_is_translated_by_as_it_is(change, records):
 
 
 @pytest.mark.parametrize("where", ["encoder", "decoder"])
+@pytest.mark.slow
 def test_a_hook_is_called_for_every_sentence(where, records):
     model, calls = translator(), []
     for _ in range(3):
@@ -135,6 +138,7 @@ def test_a_hook_is_called_for_every_sentence(where, records):
     assert_same(translate(model, SENTENCES[1]), unrecorded(model, SENTENCES[1]))
 
 
+@pytest.mark.slow
 def test_nan_in_one_translation_is_not_in_the_next(records):
     model = translator()
     for _ in range(3):
@@ -151,6 +155,7 @@ def test_nan_in_one_translation_is_not_in_the_next(records):
         assert_same(translate(model, SENTENCES[0]), wanted)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_training_or_begins_with_more_tokens_is_not_kept(records):
     for model, prefix in ((translator().train(), ((1,),)), (translator(), ((1, 5),))):
         for sentence in SENTENCES[:3]:
@@ -158,6 +163,7 @@ def test_a_model_that_is_training_or_begins_with_more_tokens_is_not_kept(records
         assert model not in kept.KEPT or not any(kept.KEPT[model].found.values())
 
 
+@pytest.mark.slow
 def test_only_so_many_lengths_are_kept(records, monkeypatch):
     monkeypatch.setattr(kept, "MOST_LENGTHS", 2)
     model = translator()
@@ -189,7 +195,7 @@ def test_two_threads_may_translate_at_once(records):
     wrong = []
 
     def work():
-        for _ in range(2):
+        for _ in range(share_of(4)):
             for sentence, right in zip(SENTENCES, wanted, strict=True):
                 if translate(model, sentence).tokens != right.tokens:
                     wrong.append(sentence)

@@ -101,6 +101,7 @@ def test_prompts_of_different_lengths_are_padded_in_recorded_steps(recording):
     [Rules(max_new=12, never=(3, 7)), Rules(max_new=12, min_new=9, end=(1, 2, 3)), Rules(max_new=12, no_repeat=2)],
 )
 @pytest.mark.pairs(1)
+@pytest.mark.slow
 def test_rules_hold_in_recorded_steps(name, rules, recording, request):
     got = generate(translator(), SOURCES, METHODS[name], rules=rules, prefix=[[1]])
     request.getfixturevalue("monkeypatch").undo()

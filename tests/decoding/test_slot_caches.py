@@ -41,6 +41,7 @@ def job(*inputs: int, prefix=(1, 4, 5), method=None):
 
 @pytest.mark.parametrize("shapes", ["buckets", "fixed"])
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.slow
 def test_nan_in_a_slot_that_was_freed_does_not_reach_the_next(name, shapes):
     model = make(name)
     scheduler = ContinuousBatch(model, slots=3, columns=24, source_columns=24, shapes=shapes)

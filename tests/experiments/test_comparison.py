@@ -174,6 +174,7 @@ def test_the_picture_is_the_same_bytes_twice(comparison, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_the_panels_show_what_was_found():
     panels = {axes.get_xlabel(): axes for axes in figure_of(RECALL).axes}
     assert list(panels) == [

@@ -224,6 +224,7 @@ def test_bfloat16_weights_are_kept_and_used_as_such(llama, tmp_path):
     assert sizes[0] < 0.6 * sizes[1]
 
 
+@pytest.mark.slow
 def test_int8_weights_are_kept_and_used_as_such(pair, tmp_path):
     import_model(pair.source, tmp_path / "run", dtype="int8", device="cpu")
     run, plain = (ch.load(tmp_path / "run", device="cpu") for _ in range(2))

@@ -38,6 +38,7 @@ def test_greedy_translations_are_those_of_transformers(pair):
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_the_loss_of_a_translation_is_that_of_transformers(pair, tmp_path):
     for name, lines in (("source", SOURCES), ("target", TARGETS)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

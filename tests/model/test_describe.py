@@ -130,6 +130,7 @@ def test_operations_of_an_encoder_decoder_are_those_torch_counts_but_for_what_th
     assert ran(model) - told(model).operations == 2 * BATCH * 4 * blocked * 2 * (4 + 4)
 
 
+@pytest.mark.slow
 def test_operations_by_hand():
     spec, n, m = presets.base(37_000), 20, 10
     parts = by_name(describe(spec, source=n, target=m))
@@ -208,6 +209,7 @@ def test_parameters_are_those_torch_lists(make):
         ("three", {"decoder embedding": ("encoder.embedding.table",), "decoder output": ("encoder.embedding.table",)}),
     ],
 )
+@pytest.mark.slow
 def test_shared_tables_are_counted_once_and_named(tied, shared):
     made = describe(replace(presets.tiny(50), tied=tied))
     found = {section.name: part.shares for section in made.sections for part in section.parts if part.shares}
@@ -277,6 +279,7 @@ def test_lengths_that_cannot_be_are_told():
         describe(presets.bert("tiny"), source=513)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_source_or_a_target_says_so():
     assert (describe(presets.gpt2("tiny")).source, describe(presets.gpt2("tiny")).target) == (0, 128)
     assert (describe(presets.bert("tiny")).source, describe(presets.bert("tiny")).target) == (128, 0)
@@ -308,6 +311,7 @@ CACHED = {
 
 
 @pytest.mark.parametrize("parts", CACHED.values(), ids=CACHED)
+@pytest.mark.slow
 def test_memory_of_the_caches_is_what_decoding_holds(parts):
     spec = decoder(AttentionSpec(**{"heads": 4, **parts}))
     model, memory, n = spec.build(), describe(spec).memory(), 64  # columns are allocated by 64

@@ -7,6 +7,7 @@ from clearhead.model import layer_norm_gpu
 from clearhead.model.norms import LayerNorm
 
 
+@pytest.mark.slow
 def test_elsewhere_torch_computes_it():
     assert not layer_norm_gpu.serves(torch.randn(2, 3))
     assert not torch.compile(lambda x: torch.tensor(layer_norm_gpu.serves(x)), backend="eager")(torch.randn(2, 3))

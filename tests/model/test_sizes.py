@@ -171,6 +171,7 @@ def test_almost_no_memory_is_taken_for_a_size(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_growth_is_that_of_models_as_wide(kind):
     """`growth` follows a polynomial through three narrow models; a wider one lies on it."""
     for width in (16, 80, 128, 256):

@@ -191,7 +191,7 @@ def test_a_compiler_is_looked_for_by_the_name_torch_uses(monkeypatch):
 @pytest.mark.parametrize(
     "weighting",
     [
-        ch.weighting.Softmax(),
+        pytest.param(ch.weighting.Softmax(), marks=pytest.mark.thorough),  # the first layer above is compiled with it
         ch.weighting.Argmax(ties="average"),
         pytest.param(ch.weighting.Kernelized("elu"), marks=pytest.mark.slow),
         pytest.param(ch.weighting.Kernelized("random"), marks=(pytest.mark.slow, pytest.mark.thorough)),

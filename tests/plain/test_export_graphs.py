@@ -7,10 +7,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from clearhead.interop.export import export
-from clearhead.interop.export.onnx import Loop, Onnx, Session, cut
+from clearhead.interop.export.graphs import SourceForward, TargetStep, freeze_for_graph
+from clearhead.interop.export.onnx import Loop, Onnx, Session, cut, notes, save_graph, target_example
 from clearhead.training.train import train
+from tests.covering import few
 from tests.interop.export.random_runs import draw_spec, run_of
 from tests.training.test_wide import wide_recipe
 from tests.training.tiny import quiet
@@ -46,16 +49,35 @@ def test_onnxruntime_computes_what_many_runs_compute(family, seed, tmp_path):
     assert export(run_of(draw_spec(family, seed), tmp_path), to="onnx", path=tmp_path / "out").figures.passed
 
 
+def written_graphs(run, folder):
+    """Write both graphs; return how texts are encoded, and what a loop must know."""
+    Onnx().write(run, folder, "float32")
+    return Session(folder / "encoder.onnx"), json.loads((folder / "clearhead.json").read_text())
+
+
+def written_decoder(run, folder):
+    """The same with the decoder's graph alone: the encoder is torch's, since another graph takes as long again."""
+    model = freeze_for_graph(run.model, run.task.context)
+    encoder = SourceForward(model)
+    save_graph(TargetStep(model), folder / "decoder.onnx", target_example(model.decoder))
+
+    def encode(values):
+        found = encoder(*(torch.from_numpy(values[name]) for name in encoder.inputs))
+        return {name: one.detach().numpy() for name, one in zip(encoder.outputs, found, strict=True)}
+
+    return encode, json.loads(json.dumps(notes(run)))
+
+
 @pytest.mark.slow
-def test_the_greedy_loop_needs_numpy_alone_and_rows_do_not_disturb_each_other(translator, tmp_path):
-    Onnx().write(translator, tmp_path, "float32")
-    told = json.loads((tmp_path / "clearhead.json").read_text())
+@pytest.mark.parametrize("written", few([written_decoder, written_graphs], 1))
+def test_the_greedy_loop_needs_numpy_alone_and_rows_do_not_disturb_each_other(written, translator, tmp_path):
+    encode, told = written(translator, tmp_path)
     rows = [[*row, told["source_end"]] for row in translator.tokenizer.encode_batch(["eins", "zwei drei vier"])]
     longest = max(map(len, rows))
     tokens = np.array([[*row, *[0] * (longest - len(row))] for row in rows])
     lengths = np.array(list(map(len, rows)))
-    encoder, loop = Session(tmp_path / "encoder.onnx"), Loop(Session(tmp_path / "decoder.onnx"), told["past"])
-    fixed = {"source_lengths": lengths, **encoder({"tokens": tokens, "lengths": lengths})}
+    loop = Loop(Session(tmp_path / "decoder.onnx"), told["past"])
+    fixed = {"source_lengths": lengths, **encode({"tokens": tokens, "lengths": lengths})}
     found = cut(loop.run([[told["start"]]] * 2, fixed, 12), told["end"])
     ours = translator.translate(["eins", "zwei drei vier"], beam=1)
     assert [translator.tokenizer.decode(row) for row in found] == ours

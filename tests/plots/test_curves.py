@@ -72,6 +72,7 @@ def test_without_scores_the_best_is_marked_on_the_dev_loss():
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 @pytest.mark.parametrize("with_dev", [False, True])
+@pytest.mark.slow
 def test_next_to_nothing_can_be_drawn(tmp_path, count, with_dev):
     lines = [*STEPS[:count], *(evaluations(TRANSLATION[:count]) if with_dev else [])]
     draw_curves(lines, tmp_path / "curves.svg")
@@ -80,6 +81,7 @@ def test_next_to_nothing_can_be_drawn(tmp_path, count, with_dev):
         assert panels(lines) == {"loss (nats)": ([[], [], []], ["nothing has been logged yet"])}
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_is_a_gap(tmp_path):
     lost = [line | {"loss": {4: None, 7: math.inf, 10: math.nan}.get(line["step"], line["loss"])} for line in STEPS]
     lines = [*lost, *evaluations([{"bleu": None}])]

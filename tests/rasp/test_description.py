@@ -24,6 +24,7 @@ def test_a_predicate_is_told_in_words(predicate, told):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.slow
 def test_every_head_and_unit_of_a_plan_is_described_where_it_stands(name):
     made = PROGRAMS[name].plan()
     layers = describe_layers(made)

@@ -1,5 +1,6 @@
 """Every program: interpreted, it is a plain Python function; compiled, it is the interpreter."""
 
+import functools
 import itertools
 import random
 
@@ -51,6 +52,11 @@ def inputs(program, length, draw, count=None, most=MOST[0]):
     return [(text, tuple(draw.choices(program.source_vocabulary, k=length))) for text in found]
 
 
+@functools.cache
+def compiled(name):
+    return PROGRAMS[name].compile()
+
+
 def same(got, wanted):
     pairs = zip(got, wanted, strict=True)
     return all(abs(a - b) <= 1e-5 if isinstance(b, float) else a == b for a, b in pairs)
@@ -66,9 +72,10 @@ def test_the_interpreter_is_the_plain_function(name):
 
 @pytest.mark.parametrize("most", few(MOST, 1))
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_the_compiled_model_is_the_interpreter_on_every_short_input(name, most):
     program, draw = PROGRAMS[name], random.Random(1)
-    crafted = program.compile()
+    crafted = compiled(name)
     for length in range(1, min(EXHAUSTIVE, program.length) + 1):
         check(program, crafted, inputs(program, length, draw, most=most))
 
@@ -77,7 +84,7 @@ def test_the_compiled_model_is_the_interpreter_on_every_short_input(name, most):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_compiled_model_is_the_interpreter_up_to_its_length(name):
     program, draw = PROGRAMS[name], random.Random(2)
-    crafted = program.compile()
+    crafted = compiled(name)
     for length in range(EXHAUSTIVE + 1, program.length + 1):
         check(program, crafted, inputs(program, length, draw, RANDOM))
 
@@ -98,4 +105,4 @@ def test_its_example_is_one_it_is_for(name):
     program = PROGRAMS[name]
     given = [tuple(program.example)] + ([] if program.source_example is None else [tuple(program.source_example)])
     assert program.fits(given[0])
-    assert same(program.compile().run(*given), program.plain(*given))
+    assert same(compiled(name).run(*given), program.plain(*given))

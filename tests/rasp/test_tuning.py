@@ -94,7 +94,7 @@ def tune(crafted, parts, rate):
 @pytest.mark.parametrize(
     ("parts", "rate"),
     [
-        pytest.param(("",), 0.02, id="the whole model"),
+        pytest.param(("",), 0.02, id="the whole model", marks=pytest.mark.thorough),
         pytest.param(("attention.query",), 0.1, id="its query map alone"),
     ],
 )

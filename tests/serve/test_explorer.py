@@ -97,6 +97,7 @@ def test_what_a_run_is(runs, client_of):
         assert facts.get("labels") == (["beast", "fruit"] if name == "classifier" else None)
 
 
+@pytest.mark.slow
 def test_every_example_of_a_run_can_be_traced(runs, client_of):
     for run in runs.values():
         client = client_of(run)

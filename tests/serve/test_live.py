@@ -40,7 +40,9 @@ def runs(translator, documents, stretch, filler, classifier):
             "classifier": classifier}  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.thorough) if kind == "documents" else kind for kind in TEXTS]
+)  # a stretch is generated as well
 def test_every_answer_is_the_explorers(kind, runs, script, tmp_path):
     run, text = runs[kind], TEXTS[kind]
     asked = Asked(script, run, tmp_path)

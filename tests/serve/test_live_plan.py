@@ -108,13 +108,27 @@ EMBEDDINGS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "embedding"), [*zip(BLOCKS, EMBEDDINGS * 2, strict=True)])
-def test_every_block_and_embedding(name, embedding, tokenizer, script, tmp_path):
+IN_TWOS = [*zip(*[iter(BLOCKS)] * 2, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("names", "embedding"),
+    [
+        *zip(IN_TWOS, EMBEDDINGS, strict=True),
+        *(
+            pytest.param((name, name), embedding, marks=pytest.mark.thorough)
+            for name, embedding in zip(BLOCKS, EMBEDDINGS * 2, strict=True)
+        ),
+    ],
+    ids=lambda one: " and ".join(one) if isinstance(one, tuple) else "",
+)
+def test_every_block_and_embedding(names, embedding, tokenizer, script, tmp_path):
+    """Two kinds of blocks in one model; `make test-all` has a model of each as well."""
     torch.manual_seed(0)
     spec = DecoderSpec(
         vocabulary=tokenizer.vocabulary,
         d_model=32,
-        blocks=(BlockSpec(attention=AttentionSpec(heads=Heads(4)), **BLOCKS[name]),) * 2,
+        blocks=tuple(BlockSpec(attention=AttentionSpec(heads=Heads(4)), **BLOCKS[name]) for name in names),
         embedding=embedding,
         output=NextToken(tied=False, bias=True, scaled=True),
     )

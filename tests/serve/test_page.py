@@ -207,6 +207,7 @@ def test_the_rest_is_as_the_explorer_gives_it(tokenizer, tmp_path):
     assert list(data["readings"]) == list(one.trace.sites)
 
 
+@pytest.mark.slow
 def test_boxes_have_the_numbers_of_the_last_tokens_as_far_as_there_is_room(tokenizer, tmp_path, monkeypatch):
     one = traced(translating(tokenizer, tmp_path), SOURCE, TARGET)
     data = data_of(made(one).text)["boxes"]
@@ -237,6 +238,7 @@ def test_nothing_in_it_ends_the_script_and_the_rest_of_the_page_stands(tokenizer
     assert data_of(text)["meta"]["target"].endswith("</script>")
 
 
+@pytest.mark.slow
 def test_chosen_sites_are_exact_and_no_other(tokenizer, tmp_path):
     one = traced(translating(tokenizer, tmp_path), SOURCE, TARGET)
     found = made(one, exact=["decoder.1.cross", "encoder.0.attention"])
@@ -244,6 +246,7 @@ def test_chosen_sites_are_exact_and_no_other(tokenizer, tmp_path):
     assert data_of(made(one, exact=[]).text)["exact"] == {}
 
 
+@pytest.mark.slow
 def test_as_many_are_exact_as_there_is_room_for_the_one_that_is_shown_first(tokenizer, tmp_path, monkeypatch):
     one = traced(translating(tokenizer, tmp_path), SOURCE, TARGET)
     found = survey(one.trace)
@@ -261,6 +264,7 @@ def test_as_many_are_exact_as_there_is_room_for_the_one_that_is_shown_first(toke
     assert seen[2][1:] == [name for name in order if name != "decoder.0.cross"][: len(seen[2]) - 1]
 
 
+@pytest.mark.slow
 def test_a_weighting_of_the_users_own_is_told_by_its_own_sentence_and_its_weights(tokenizer, tmp_path):
     one = traced(translating(tokenizer, tmp_path, attention=AttentionSpec(heads=Heads(4), weighting=Argmax())), SOURCE)
     data = data_of(made(one).text)
@@ -272,6 +276,7 @@ def test_a_weighting_of_the_users_own_is_told_by_its_own_sentence_and_its_weight
     assert (cell.kind, cell.exponential, cell.total) == ("rows", None, None)
 
 
+@pytest.mark.slow
 def test_what_an_edit_changed_is_not_exact(tokenizer, tmp_path):
     run = translating(tokenizer, tmp_path)
     off = ch.Edit(at="decoder.0.cross", step="context", head=1, times=0.0)

@@ -45,6 +45,7 @@ def test_the_answer_is_what_craft_run_prints(look, name):
     assert meta["answer"] == " ".join(wanted)
 
 
+@pytest.mark.slow
 def test_sort_answers_with_the_tokens_in_order(look):
     _, explorer = look("sort")
     assert explorer.trace(Params({"source": "c a b b a"}))["answer"] == "a a b b c"
@@ -111,6 +112,7 @@ def test_trained_runs_lack_only_what_their_task_lacks(translator, documents, fil
         assert "program" not in facts
 
 
+@pytest.mark.slow
 def test_a_program_that_was_trained_on_has_curves_and_its_own_answer_no_longer(look):
     _, explorer = look("shift")
     again = Explorer(resume(explorer.run.folder.path, budget=Budget(steps=1), log=lambda line: None))

@@ -67,6 +67,7 @@ def test_a_change_that_changes_nothing_is_decoded_as_without_it(case):
     assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_an_edit_of_one_place_is_decoded_as_the_trace_writes_it(translator):
     text = TEXTS["translator"]
     for query in (0, 1, 2):

@@ -7,6 +7,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from clearhead.text.preparing import Tokenizing
+from tests.covering import share_of
 from tests.text.corpora import KINDS, Case, prepare_case
 
 BROKEN = [b"\0", b"\xff", b"\xc3", b"\xef\xbb\xbf", b"\n", b"\r\n", b"\r", b" ", b"a", b"<s>", b"</s>", b"<mask>"]
@@ -51,7 +52,7 @@ def test_any_bytes_give_a_clear_error_or_batches(folder, kind, draw):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 @given(draw=st.data(), packed=st.booleans(), cut=st.integers(0, 9))
-@settings(max_examples=25)
+@settings(max_examples=share_of(25))
 def test_packed_and_cut_short_too(folder, kind, draw, packed, cut):
     """The same, packed with gzip and cut short; `make attack` tries thousands."""
     case = draw.draw(cases(kind))

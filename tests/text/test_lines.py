@@ -17,7 +17,7 @@ from clearhead.errors import ClearheadError, DataError
 from clearhead.text import lines
 from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts, spool
 from clearhead.text.problems import Place, Problems
-from tests.covering import share_of
+from tests.covering import few, share_of
 
 LINE_TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\n\r"))
 BYTES = st.lists(
@@ -396,7 +396,7 @@ def test_gzip_files_with_any_damage_are_read_or_refused(folder, packed, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", few([True, False], 1))
 def test_a_huge_line_takes_little_memory(tmp_path, packed):
     path = tmp_path / "huge"
     with gzip.open(path, "wb", compresslevel=1) if packed else path.open("wb") as stream:

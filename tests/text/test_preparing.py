@@ -103,6 +103,7 @@ def test_pairs_from_every_kind_of_file(file, ready, make, end):
 
 @pytest.mark.parametrize("end", ["", ".gz"])
 @pytest.mark.parametrize("task", ["generate", "fill"])
+@pytest.mark.slow
 def test_documents_of_a_line(file, ready, task, end):
     prepared = ready(Documents(paths=(file(f"text{end}", DE),), unit="line"), LAYOUTS[task])
     assert both(prepared) == [[(line,) for line in side] for side in split(DE)]

@@ -147,6 +147,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+@pytest.mark.slow
 def test_what_is_changed_by_name_is_changed_there_and_after_it(edit):
     """The same as putting the value in by a tap; and the changed trace is complete."""
     model, tokens = built(both_spec()), [words(1, 7), words(1, 5)]
@@ -190,6 +191,7 @@ def test_a_unit_that_is_not_there_is_told():
         trace_model(built(decoder_spec()), words(1), changes=[edit])
 
 
+@pytest.mark.slow
 def test_a_loaded_trace_has_everything_with_its_model_and_says_what_is_missing_without(tmp_path):
     model = built(both_spec())
     trace = trace_model(model, words(1, 7), words(1, 5))

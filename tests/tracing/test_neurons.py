@@ -38,6 +38,7 @@ def case(request):
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_units_and_the_bias_add_up_to_the_output(case):
     model, rows = case
     made = trace_model(model, *rows)

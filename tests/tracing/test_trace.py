@@ -55,7 +55,7 @@ def ids_of(model, given):
     return {side: tokens[0].tolist() for side, tokens in zip(sides, given, strict=True)}
 
 
-@pytest.mark.parametrize("choices", few(SOME, 12), ids=str)
+@pytest.mark.parametrize("choices", few(SOME, 6), ids=str)
 @pytest.mark.parametrize("method", [Greedy(), Beam(width=3, n_best=3)], ids=["greedy", "beam"])
 @pytest.mark.pairs(1)
 @pytest.mark.slow

@@ -78,7 +78,9 @@ def test_it_trains_as_it_is(task, sources, tmp_path):
 
 
 @tasks
+@pytest.mark.pairs(1)
 @pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.slow
 def test_every_size_of_text_has_a_recipe(task, on_gpu, sources):
     corpus = Corpus(train=sources[task])
     found = [TASKS[task].default_recipe(corpus, int(size), on_gpu) for size in SIZES]
@@ -94,6 +96,7 @@ def test_every_size_of_text_has_a_recipe(task, on_gpu, sources):
     assert sizes == sorted(sizes)
 
 
+@pytest.mark.slow
 def test_a_gpu_affords_a_larger_model(sources):
     with torch.device("meta"):
         for task in ("translate", "generate", "fill"):

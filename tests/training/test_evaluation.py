@@ -53,6 +53,7 @@ def read_as_sacrebleu(path):
         return [line.rstrip() for line in file]
 
 
+@pytest.mark.slow
 def test_the_outputs_are_the_translations_of_the_raw_lines(translator, tmp_path):
     rows = [*pairs(8, seed=6), *ODD]
     evaluate(translator, aligned(tmp_path, rows), Evaluating(beam=3), output=tmp_path / "out")

@@ -51,6 +51,7 @@ def test_frames_are_of_step_0_and_powers_of_two_apart_from_checkpoints(run):
     assert sorted(os.listdir(run.folder.film.folder)) == [f"step-{n:08d}.safetensors" for n in (0, 1, 2, 4, 8)]
 
 
+@pytest.mark.slow
 def test_a_frame_is_loaded_as_a_checkpoint_is(run, recipe, home):
     """The frame of step 8 has the numbers of a checkpoint that is saved at step 8."""
     saving = replace(recipe, checkpointing=replace(recipe.checkpointing, save=8, film=False))
@@ -68,6 +69,7 @@ def test_the_frame_of_step_0_is_the_model_before_training(run, recipe):
     assert same(first, named_tensors(run.folder.spec().build()))
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_for_longer_has_frames_spread_alike(run, recipe, home):
     short = train(home / "longer", replace(recipe, budget=Budget(steps=5)), log=quiet).folder.film
     assert short.steps() == [0, 1, 2, 4]
@@ -78,6 +80,7 @@ def test_a_run_that_goes_on_for_longer_has_frames_spread_alike(run, recipe, home
     assert same(first, run.folder.film.load(0))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_film_of_one_that_was_never_stopped(run, recipe, home):
     """The last checkpoint is lost, so steps from the fifth on are trained again, and their frames taken again."""
     again = train(home / "again", recipe, log=quiet)
@@ -92,6 +95,7 @@ def test_a_resumed_run_has_the_film_of_one_that_was_never_stopped(run, recipe, h
     assert not any(name.startswith(".") for name in os.listdir(film.folder))
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_out_a_frame_and_never_ends_the_training(recipe, home, monkeypatch):
     def full(path, tensors, about):
         if about["step"] in ("2", "4"):
@@ -122,6 +126,7 @@ def test_a_film_that_cannot_be_made_at_all_is_only_told(recipe, tmp_path, run):
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
+@pytest.mark.slow
 def test_only_a_film_that_is_small_is_made_without_being_asked_for(tmp_path):
     def frames(asked):
         film = Film(tmp_path / str(asked))
@@ -181,6 +186,7 @@ def test_a_step_that_is_nowhere_is_refused_with_those_there_are(run):
         load(run.folder.path, step=3)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_film_loads_as_before(run, home, recipe):
     plain = train(home / "plain", replace(recipe, checkpointing=replace(recipe.checkpointing, film=False)), log=quiet)
     assert not (plain.folder.path / "film").exists()

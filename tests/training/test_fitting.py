@@ -75,6 +75,7 @@ def size_of(recipe):
 
 @pytest.mark.parametrize(("speed", "minutes"), [(1e8, 1.0), (1e10, 8.0), (1e14, 3.0), (1e12, 100.0)])
 @pytest.mark.parametrize("kind", [small_runs.translating, small_runs.documents])
+@pytest.mark.slow
 def test_on_any_machine_the_rate_is_down_at_the_end_after_eight_evaluations(fitted, kind, speed, minutes):
     recipe = fitted(kind, speed=speed, budget=Budget(minutes=minutes))
     steps, schedule = recipe.plan.steps, recipe.optimizer.schedule
@@ -99,6 +100,7 @@ def test_more_minutes_train_a_larger_model_on_larger_batches(fitted, kind):
     assert [recipe.optimizer.lr for recipe in made][-1] < made[0].optimizer.lr
 
 
+@pytest.mark.slow
 def test_a_short_text_gets_a_small_model_much_dropout_and_an_early_end(fitted):
     said = []
     little, much = (fitted(small_runs.documents, text=n, speed=1e13, log=said.append) for n in (300_000, 3_000_000_000))
@@ -112,6 +114,7 @@ def test_a_short_text_gets_a_small_model_much_dropout_and_an_early_end(fitted):
 
 
 @pytest.mark.parametrize("kind", [small_runs.translating, small_runs.documents])
+@pytest.mark.slow
 def test_more_time_than_the_text_bears_makes_no_larger_batches_and_no_fewer_steps(fitted, kind):
     """On Multi30k three minutes of a GPU once trained for half as many steps as one minute did."""
     made = [fitted(kind, text=400_000, speed=1e13, budget=Budget(minutes=minutes)) for minutes in (5.0, 50.0, 500.0)]

@@ -71,6 +71,7 @@ def test_attention_without_a_drop_is_torchs(causal, bias):
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(query, key, value, **options))
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_pass_is_that_of_its_rows(tmp_path):
     """Micro-batches in one part or in two, R-Drop's two passes too: the same loss and gradients, in float64."""
     torch.set_default_dtype(torch.float64)

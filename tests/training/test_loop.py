@@ -93,6 +93,7 @@ def test_what_is_logged_and_shown(recipe, go):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_a_line_of_a_step(recipe, go):
     lines = of_kind(read_metrics(go(recipe).metrics), "step")
     rates = [recipe.optimizer.lr * recipe.optimizer.schedule.at(step - 1, total=STEPS) for step in (3, 6, 9, 12)]
@@ -107,6 +108,7 @@ def test_a_line_of_a_step(recipe, go):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_a_line_of_an_evaluation(recipe, go):
     lines = of_kind(read_metrics(go(recipe).metrics), "evaluation")
     assert lines[0]["best"] is True
@@ -117,6 +119,7 @@ def test_a_line_of_an_evaluation(recipe, go):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch):
     goals = iter([0.1, 0.9, 0.5, 0.5, 0.4, 0.3])
     monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
@@ -128,6 +131,7 @@ def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch)
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_a_score_that_is_no_number_is_never_the_best(recipe, go, monkeypatch):
     goals = iter([float("nan"), 0.2, float("nan")])
     monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
@@ -136,6 +140,7 @@ def test_a_score_that_is_no_number_is_never_the_best(recipe, go, monkeypatch):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_patience_ends_it(recipe, go, monkeypatch):
     goals = iter([0.5, 0.6, 0.6, 0.1])
     monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
@@ -150,6 +155,7 @@ def test_patience_ends_it(recipe, go, monkeypatch):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_patience_is_not_renewed_by_a_stop(recipe, go, go_on, monkeypatch):
     goals = iter([0.5, 0.4, 0.3])
     monkeypatch.setattr(Task, "goal", lambda self, scores, loss: next(goals))
@@ -188,6 +194,7 @@ def test_epochs_end_it(recipe, go):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_epochs_are_counted_in_steps_of_several_passes(recipe, go):
     """Nine batches of 256 tokens, two of them a step."""
     batching = Batching(tokens=512, micro_batch_tokens=256, context=32)
@@ -261,6 +268,7 @@ def test_a_disk_that_is_full_for_a_checkpoint_loses_no_other(recipe, go, tmp_pat
     assert saved(go_on())[0] == STEPS
 
 
+@pytest.mark.slow
 def test_curves_that_cannot_be_written_are_told_after_the_last_checkpoint(recipe, go, tmp_path, monkeypatch):
     def full(*given, **named):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -315,6 +323,7 @@ def test_a_signal_before_the_first_step_is_obeyed(recipe, go, tmp_path, monkeypa
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_the_weights_to_use_are_the_averaged_ones(recipe, go):
     averaged = replace(recipe.optimizer, averaging=Ema(0.9))
     newest = go(replace(recipe, optimizer=averaged)).checkpoints.newest()

@@ -42,6 +42,7 @@ def storage(tensors):
 
 
 @pytest.mark.parametrize(("rank", "world"), [(0, 1), (0, 3), (2, 3), (0, 5), (4, 5), (6, 16), (15, 16), (39, 40)])
+@pytest.mark.slow
 def test_a_rank_holds_what_fully_shard_gives_it(as_rank, rank, world):
     mesh, model = as_rank(rank, world), SPEC.build()
     units = units_of(model)

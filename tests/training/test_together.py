@@ -62,7 +62,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
     home = with_source(tmp_path / "together")
     shutil.copytree(home, tmp_path / "one")
     one = alone(tmp_path / "one", sorted(set(map(name_of, FEW))), steps=3)
-    launch(2, home, "--runs", ",".join(FEW), "--steps", 3)
+    launch(0, home, "--forks", 2, "--runs", ",".join(FEW), "--steps", 3)
     for run in FEW:
         name = name_of(run)
         assert relative(gradients(home / run), gradients(one / name)) < 1e-12, run

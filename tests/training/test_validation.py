@@ -119,6 +119,7 @@ def test_without_samples_there_are_none(kind, of):
 
 
 @kinds
+@pytest.mark.slow
 def test_no_sample_comes_twice(kind, of):
     run, held = of(kind, samples=10_000, score_records=10_000)
     samples = assess(run.model, run.task, held).samples

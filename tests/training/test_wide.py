@@ -104,6 +104,7 @@ def test_it_is_said_and_saved_and_loaded(run):
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=2)], ids=["whole", "lora"])
+@pytest.mark.slow
 def test_for_other_labels_it_is_fitted_to_the_new_text(run, lora, tmp_path):
     names, path = {"beast": "animal", "fruit": "plant"}, tmp_path / "others.tsv"
     records = [f"{text}\t{names[label]}\n" for text, label in small_runs.labelled(200)]

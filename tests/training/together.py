@@ -2,7 +2,8 @@
 
 `torchrun --nproc-per-node 2 -m tests.training.together HOME --steps 5` trains a run of each task in each way, in
 HOME/WAY/TASK, and writes the gradients of its first step beside it. Without torchrun it is one process that trains
-them, which is what they are compared with.
+them, which is what they are compared with. `--forks 2` does what torchrun does, with processes that are forks of one:
+each imports for four seconds otherwise.
 
 `python -m tests.training.together HOME --kills 20` kills a random process of a sharded training again and again, and
 compares the weights in the end with those of a training that was left alone.
@@ -104,6 +105,28 @@ def launch(count: int, *args: object, check: bool = True) -> subprocess.Complete
     if check and done.returncode:
         raise AssertionError(done.stderr[-6000:])
     return done
+
+
+def fork_processes(count: int, args: argparse.Namespace) -> None:
+    """Do what torchrun does in this process, with forks of it."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        start_method="fork",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    elastic_launch(config, train_asked)(args)
+
+
+def train_asked(args: argparse.Namespace) -> None:
+    options = {"steps": args.steps, "dtype": getattr(torch, args.dtype), "device": args.device, "lr": args.lr}
+    train_all(args.home, args.runs.split(","), **options)
+    assert args.forks in (0, current_processes().count)
 
 
 def losses(run: Path) -> list[float]:
@@ -234,6 +257,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--timeout", type=float, help="seconds that a process waits for another one in a step")
     parser.add_argument("--slow", type=Path)
+    parser.add_argument("--forks", type=int, default=0)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--counts", default="1,2,4")
     parser.add_argument("--seed", type=int, default=0)
@@ -246,8 +270,10 @@ def main() -> int:
     if args.kills:
         counts = tuple(map(int, args.counts.split(",")))
         return int(kill_again_and_again(args.home, args.kills, args.steps, args.seed, counts) > 1e-9)
-    options = {"steps": args.steps, "dtype": getattr(torch, args.dtype), "device": args.device, "lr": args.lr}
-    train_all(args.home, args.runs.split(","), **options)
+    if args.forks:
+        fork_processes(args.forks, args)
+    else:
+        train_asked(args)
     return 0
 
 

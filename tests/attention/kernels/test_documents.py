@@ -112,6 +112,7 @@ def test_a_learned_scale_has_its_gradient_whatever_stands_outside_of_documents()
     )
 
 
+@pytest.mark.slow
 def test_dropout_leaves_out_weights_within_documents():
     mask = document(ids_of(30, -10, 50)) & causal()
     tensors = draw(dtype=torch.float32)

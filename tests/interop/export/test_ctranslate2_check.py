@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder", "encoder"])
+@pytest.mark.slow
 def test_other_weights_fail_and_nothing_is_left(family, tmp_path, monkeypatch):
     run, write = run_of(draw_spec(family, 2), tmp_path / "run"), CTranslate2.write
 

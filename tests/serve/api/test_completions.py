@@ -40,6 +40,7 @@ def test_sampled_text_is_the_offline_one_of_the_same_seed_past_the_context_too(c
     assert {one.finish_reason for one in found.choices} == {"length"}
 
 
+@pytest.mark.slow
 def test_a_stream_is_the_whole_in_pieces_and_ends_with_its_usage(client):
     asked = {"model": "stretch", "prompt": "größ", "seed": 3, "max_tokens": 60, "n": 2}
     whole = client.completions.create(**asked)
@@ -55,6 +56,7 @@ def test_a_stream_is_the_whole_in_pieces_and_ends_with_its_usage(client):
 
 
 @pytest.mark.parametrize("stop", ["eats", ["e p", "er\nt"], ["zzz"]])
+@pytest.mark.slow
 def test_stop_strings_cut_exactly_whole_and_streamed(client, stop):
     """Tokens are bytes here, so that every stop string lies across their borders."""
     asked = {"model": "stretch", "prompt": "the cat", "temperature": 0, "max_tokens": 60}

@@ -32,6 +32,7 @@ def test_a_client_that_hangs_up_frees_its_place(slow, stream):
     assert client.post("/v1/completions", prompt="a", max_tokens=3)[0] == 200
 
 
+@pytest.mark.slow
 def test_a_reader_that_reads_nothing_is_dropped_and_holds_nobody_up(slow):
     client = slow(pause=0.0, limits=ApiLimits(unread=20_000))
     asked = {"prompt": "a", "max_tokens": 4096, "stream": True, "n": 8}

@@ -10,6 +10,7 @@ from clearhead.serve.api.served import names_of
 from tests.serve.api.conftest import serving
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_replaced_or_damaged_changes_no_answer(api_runs, tmp_path):
     folder = tmp_path / "served"
     shutil.copytree(api_runs["translator"].folder.path, folder)

@@ -66,6 +66,7 @@ def test_before_it_is_ready_it_says_so(slow):
     client.server.state.ready = True
 
 
+@pytest.mark.slow
 def test_it_speaks_tls(api_runs, tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     command = (
