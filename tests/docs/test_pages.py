@@ -49,7 +49,7 @@ def test_page_as_a_stranger(page: Path, tmp_path, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("tables_as_they_were")
+@pytest.mark.usefixtures("tables_as_they_were", "trained_once")
 @named([page for page in EVERY if page not in WITH_COMMANDS])
 def test_page(page: Path):
     run_page(page)
