@@ -71,7 +71,7 @@ def serving(*runs):
 
 @contextlib.contextmanager
 def timed_briefly():
-    """Time a training in two steps instead of twelve (tests/training/test_timing.py has them): the runs here are short."""
+    """Time a training in two steps instead of twelve (tests/training/test_timing.py): the runs here are short."""
     from clearhead.training import timing
 
     before, timing.MOST_STEPS = timing.MOST_STEPS, 1

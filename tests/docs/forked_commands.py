@@ -76,8 +76,8 @@ def sketch() -> None:
     """Cut short what takes longer than a page's trainings, and is tested elsewhere.
 
     An empty picture is written where a command would draw curves, a training is timed in two steps instead of twelve
-    (tests/training/test_timing.py), and a part is checked in eight combinations of each kernel, half of them ones that it
-    serves; `make test-all` checks it in every pair.
+    (tests/training/test_timing.py), and a part is checked in eight combinations of each kernel, half of them ones that
+    it serves; `make test-all` checks it in every pair.
     """
     for module, name in (
         ("clearhead.training.loop", "draw_curves"),
