@@ -132,11 +132,16 @@ def read(page, name, *, products=False):
 
 
 def boxes_to_read(made):
-    """Every box, or in `make test` one of each kind: those of the decoder's first layer, the encoder's attention, and
-    those of no layer. The others are drawn alike.
+    """Every box, or in `make test` one of each kind: of the decoder's first layer those of its cross-attention with their
+    sum and norm, its attention and its feed-forward; the encoder's attention; those of no layer. The others are alike.
     """
     every = made.inner.names.boxes.values()
-    return [box for box in every if share_of(4) == 4 or re.match(r"decoder\.0|encoder\.0\.attention$|\D+$", box.name)]
+    return [
+        box
+        for box in every
+        if share_of(4) == 4
+        or re.match(r"decoder\.0\.cross|\w+\.0\.attention$|decoder\.0\.feed_forward$|\D+$", box.name)
+    ]
 
 
 def test_every_name_of_the_trace_is_read_in_its_box(case, page):
