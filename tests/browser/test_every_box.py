@@ -132,8 +132,8 @@ def read(page, name, *, products=False):
 
 
 def boxes_to_read(made):
-    """Every box, or in `make test` one of each kind: of the decoder's first layer those of its cross-attention with their
-    sum and norm, its attention and its feed-forward; the encoder's attention; those of no layer. The others are alike.
+    """Every box, or in `make test` one of each kind: in the decoder's first layer the cross-attention with its sum and
+    norm, the attention and the feed-forward; the encoder's attention; those of no layer. The others are drawn alike.
     """
     every = made.inner.names.boxes.values()
     return [
