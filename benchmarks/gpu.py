@@ -1,24 +1,22 @@
 """What Clearhead does on a GPU, beside its peers in the same run, with the hardware's ceilings measured on the spot.
 
-python -m benchmarks gpu                      # everything: three minutes to compile, then more than five
+python -m benchmarks gpu                      # everything, and docs/benchmarks.md with its plots
 python -m benchmarks gpu --only masks linear  # some sections
 python -m benchmarks gpu --json FILE
-python -m benchmarks report FILE              # docs/benchmarks.md with its plots, from what was measured
+python -m benchmarks report FILE FILE         # docs/benchmarks.md with its plots, from several runs
 """
 
 import argparse
 import contextlib
 import functools
-import gc
 import importlib.metadata
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,44 +25,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import clearhead as ch
+from benchmarks.gpu_figure import Figure, clean, milliseconds
 from benchmarks.gpu_growth import Point, attention_growth, model_growth, step_over_a_million
+from benchmarks.gpu_training import CASES, beside_the_peer, own_job, peer_job
+from benchmarks.in_turn import Job, Waiting, serve_job
 from benchmarks.measure import once
-from benchmarks.plain import PlainGPT2, PlainTransformer, training_step
+from benchmarks.report import write_page
 from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.model import presets
 from clearhead.tracing.recording import recording
-from clearhead.training.recipe import Machine, Optimizer
-from clearhead.training.tasks import Generate, Task, Translate
-from clearhead.training.train_step import TrainState, make_stepper
-
-GPT2_VOCABULARY, BASE_VOCABULARY = 50_304, 32_768
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One measured number, and what stands beside it."""
-
-    work: str
-    figure: float
-    unit: str
-    beside: str = ""
-    """The peer in the same run, or the mark to reach."""
-
 
 Section = Callable[[], Iterator[Figure | Point]]
-
-
-def milliseconds(run: Callable[[], object], rounds: int = 20, warm_ups: int = 4) -> float:
-    """Return the time of one call, calls following each other as in a program: the GPU does not wait for Python."""
-    for _ in range(warm_ups):
-        run()
-    torch.cuda.synchronize()
-
-    def several() -> None:
-        for _ in range(rounds):
-            run()
-
-    return 1e3 * min(once(several, "cuda") for _ in range(3)) / rounds
 
 
 def ceilings() -> Iterator[Figure]:
@@ -74,81 +45,6 @@ def ceilings() -> Iterator[Figure]:
     )
     b = torch.randn(1 << 30, device="cuda", dtype=torch.bfloat16)
     yield Figure(work="copy, read and written", figure=4 * b.numel() / milliseconds(b.clone) / 1e6, unit="GB/s")
-
-
-def step_of(spec, task: Task, batch: dict[str, Tensor], *, compile: bool) -> Callable[[], None]:
-    """Return a step as `clearhead train` takes it, captured as CUDA graphs."""
-    torch.manual_seed(0)
-    machine = Machine(device="cuda", precision="bfloat16", compile=compile)
-    stepper = make_stepper(TrainState(spec.build().cuda().train(), task, Optimizer(), machine), machine)
-    return lambda: stepper.step([batch], 1e-4)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A training step to measure: Clearhead's own, and the peer's, made when it is called."""
-
-    work: str
-    spec: Any
-    task: Task
-    batch: dict[str, Tensor]
-    peer: Callable[[], Callable[[], object]]
-    peer_name: str
-
-    def step(self, *, compile: bool) -> Callable[[], None]:
-        return step_of(self.spec, self.task, self.batch, compile=compile)
-
-    def figures(self) -> Iterator[Figure]:
-        tokens = self.batch["tokens"].numel()
-        peer = tokens / milliseconds(self.peer(), 10)
-        yield Figure(work=f"{self.work}: {self.peer_name}, compiled", figure=peer, unit="k tok/s")
-        for compile in (True, False):
-            clean()
-            speed = tokens / milliseconds(self.step(compile=compile), 10)
-            how = "compiled and captured" if compile else "captured"
-            yield Figure(
-                work=f"{self.work}: Clearhead, {how}",
-                figure=speed,
-                unit="k tok/s",
-                beside=f"{speed / peer:.2f} x plain",
-            )
-
-
-def gpt2_case() -> Case:
-    ids = torch.randint(GPT2_VOCABULARY, (32, 1025))
-    batch = {"tokens": ids[:, :-1].contiguous(), "wanted": ids[:, 1:].contiguous()}
-    return Case(
-        work="training GPT-2 124M, 32 x 1024",
-        spec=presets.gpt2("small", vocabulary=GPT2_VOCABULARY, dropout=0.0),
-        task=Generate(tokenizers={}, context=1024),
-        batch=batch,
-        peer=lambda: training_step(PlainGPT2(GPT2_VOCABULARY).cuda(), *(one.cuda() for one in batch.values())),
-        peer_name="plain PyTorch",
-    )
-
-
-def base_case() -> Case:
-    source, ids = torch.randint(BASE_VOCABULARY, (256, 128)), torch.randint(BASE_VOCABULARY, (256, 129))
-    lengths = torch.randint(100, 129, (256,))
-    target, wanted = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-    hidden = torch.zeros(256, 128).masked_fill(torch.arange(128) >= lengths[:, None], float("-inf"))
-    inputs = (source, target, wanted, hidden)
-    return Case(
-        work="training base encoder-decoder, 256 x 128, dropout 0.1",
-        spec=presets.base(BASE_VOCABULARY),
-        task=Translate(tokenizers={}, context=129),
-        batch={"source": source, "source_lengths": lengths, "tokens": target, "wanted": wanted},
-        peer=lambda: training_step(PlainTransformer(BASE_VOCABULARY, 128).cuda(), *(one.cuda() for one in inputs)),
-        peer_name="nn.Transformer",
-    )
-
-
-def gpt2_training() -> Iterator[Figure]:
-    yield from gpt2_case().figures()
-
-
-def base_training() -> Iterator[Figure]:
-    yield from base_case().figures()
 
 
 def masks() -> Iterator[Figure]:
@@ -168,7 +64,7 @@ def masks() -> Iterator[Figure]:
     yield Figure(work="8 x 2k causal, one batched call of torch", figure=apart, unit="ms")
     yield Figure(work="512 to 3,584, causal, 16k in all, eight calls of torch", figure=one_by_one, unit="ms")
     for name, options, beside in (
-        ("window 256", {"mask": causal & ch.masks.window(256)}, lambda ms: "mark 0.3 ms"),
+        ("window 256", {"mask": causal & ch.masks.window(256)}, lambda ms: ""),
         ("8 documents, causal", {"mask": documents}, lambda ms: f"{ms / apart:.2f} x the batched call"),
         ("8 unequal documents, causal", {"mask": ragged}, lambda ms: f"{ms / one_by_one:.2f} x the eight calls"),
         ("ALiBi, causal", {"mask": causal, "position": ch.positions.ALiBi()}, lambda ms: f"{ms / whole:.2f} x causal"),
@@ -192,17 +88,32 @@ def forward_backward(work: str, tensors: list[Tensor], run: Callable[..., Tensor
     yield Figure(work=f"{work}, backward", figure=taken, unit="ms")
 
 
+LINEAR_SIZES = [(16, 4096), (1, 65_536)]
+
+
 def linear() -> Iterator[Figure]:
     """Kernelized attention of 65,536 tokens in all, 16 heads of 64, causal and normalised, bf16."""
-    for batch, n in ((16, 4096), (1, 65_536)):
+    for batch, n in LINEAR_SIZES:
         clean()
         tensors = [torch.randn(batch, 16, n, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
         options = {"weighting": ch.weighting.Kernelized("elu"), "mask": ch.masks.causal()}
         kernel = ch.which_kernel(*tensors, **options).kernel
         run = functools.partial(ch.attend, **options)
         yield from forward_backward(f"linear attention, {batch} x {n:,} ({kernel})", tensors, run)
-        if batch > 1 and importlib.util.find_spec("fla") is not None:  # it tunes itself for a minute and a half
-            yield from forward_backward(f"fla's, normalised, {batch} x {n:,}", tensors, linear_by_fla)
+        if f"fla {batch}" in WAITING:
+            yield from in_turn(f"fla {batch}")
+
+
+def fla_job(batch: int, n: int) -> Job:
+    """Tune fla's kernels, which takes a minute and a half, and then measure them."""
+
+    def prepare() -> Callable[[], Iterator[Figure]]:
+        tensors = [torch.randn(batch, 16, n, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+        measure = functools.partial(forward_backward, f"fla's, normalised, {batch} x {n:,}", tensors, linear_by_fla)
+        list(measure())
+        return measure
+
+    return prepare
 
 
 def linear_by_fla(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -283,19 +194,26 @@ def decoding() -> Iterator[Figure]:
         )
 
 
-def static_cache() -> Iterator[Figure]:
-    """Measure Hugging Face with its static cache and a compiled step, which its users must ask for."""
+def static_cache_job() -> Callable[[], Iterator[Figure]]:
+    """Let Hugging Face compile its step for a static cache, which its users must ask for, and then measure it."""
     peer = hugging_face_peer()
-    peer.forward = torch.compile(peer.forward, mode="reduce-overhead")
+    asked = {"max_new_tokens": N_NEW, "min_new_tokens": N_NEW, "num_beams": 1, "do_sample": False}
+    works = {}
     for batch in (1, 64):
         source = torch.randint(2, peer.config.vocab_size - 2, (batch, N_SOURCE)).cuda()
-        asked = {"max_new_tokens": N_NEW, "min_new_tokens": N_NEW, "num_beams": 1, "do_sample": False}
-        taken = best_of_five(functools.partial(peer.generate, source, cache_implementation="static", **asked))
-        yield Figure(
-            work=f"decoding base, batch {batch}, greedy: Hugging Face, static cache compiled",
-            figure=batch * N_NEW / taken,
-            unit="tok/s",
-        )
+        works[batch] = functools.partial(peer.generate, source, cache_implementation="static", **asked)
+        for _ in range(3):
+            works[batch]()
+
+    def measure() -> Iterator[Figure]:
+        for batch, work in works.items():
+            yield Figure(
+                work=f"decoding base, batch {batch}, greedy: Hugging Face, static cache compiled",
+                figure=batch * N_NEW / min(once(work, "cuda") for _ in range(5)),
+                unit="tok/s",
+            )
+
+    return measure
 
 
 BASE_LAYER = {"layers": 6, "attention_heads": 8, "ffn_dim": 2048}
@@ -337,60 +255,80 @@ def million() -> Iterator[Figure]:
     )
 
 
+def attention_growth_job() -> Callable[[], Iterator[Point]]:
+    """Compile flex for every length, and then measure."""
+    list(attention_growth())
+    torch.cuda.empty_cache()
+    return attention_growth
+
+
+def in_turn(*jobs: str) -> Iterator[Any]:
+    """Let the jobs measure, one after the other."""
+    for job in jobs:
+        yield from WAITING[job].measure({"Figure": Figure, "Point": Point})
+
+
 SECTIONS: dict[str, Section] = {
     "ceilings": ceilings,
+    "gpt2": lambda: beside_the_peer(in_turn("gpt2's peer", "gpt2")),
+    "base": lambda: beside_the_peer(in_turn("base's peer", "base")),
     "masks": masks,
     "linear": linear,
     "argmax": argmax,
     "decoding": decoding,
+    "static_cache": lambda: in_turn("static cache"),
     "tracing": tracing,
     "million": million,
-    "base": base_training,
-    "gpt2": gpt2_training,
-    "attention_growth": attention_growth,
+    "attention_growth": lambda: in_turn("attention growth"),
     "model_growth": model_growth,
-    "static_cache": static_cache,
 }
-
-
-def tune_fla() -> None:
-    if importlib.util.find_spec("fla") is not None:
-        inputs = [torch.randn(16, 16, 4096, 64, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
-        linear_by_fla(*inputs).sum().backward()
-
-
-def compile_flex() -> None:
-    """Compile what the growth of attention measures, at its smaller lengths."""
-    for _ in attention_growth(lengths=(4096, 16_384), only=("window of 256", "documents of 1,024", "ALiBi")):
-        pass
-
-
-PREPARED: dict[str, tuple[str, Callable[[], Callable[[], object]]]] = {
-    "base": ("base", lambda: base_case().step(compile=True)),
-    "base_peer": ("base", lambda: base_case().peer()),
-    "gpt2": ("gpt2", lambda: gpt2_case().step(compile=True)),
-    "gpt2_peer": ("gpt2", lambda: gpt2_case().peer()),
-    "fla": ("linear", lambda: tune_fla),
-    "flex": ("attention_growth", lambda: compile_flex),
+MARKS = {
+    ("training base", "compiled and captured"): "850 k tok/s",
+    ("training GPT-2", "compiled and captured"): "630 k tok/s",
+    ("window 256", ""): "0.3 ms",
+    ("8 documents", ""): "1.15 x",
+    ("ALiBi", ""): "1.5 x",
+    ("linear attention", "forward"): "0.35 ms",
+    ("linear attention", "backward"): "0.9 ms",
+    ("argmax, straight-through", "forward"): "0.5 ms",
+    ("argmax, straight-through", "backward"): "2 ms",
+    ("decoding base, batch 1, greedy", "greedy"): "10 x",
+    ("decoding base, batch 1, beam 4", ""): "8 x",
+    ("decoding base, batch 64, greedy", "greedy"): "4 x",
+    ("decoding base, batch 64, beam 4", ""): "4 x",
+    ("decoding base, batch 512, greedy", "greedy"): "3 x",
+    ("the same, everything recorded", ""): "+5 %",
 }
-"""What takes minutes to compile or to tune: the section that needs it, and what makes the work to run once."""
+"""What was to be reached, by how a row's name begins and ends."""
+JOBS: dict[str, tuple[str, Job]] = {
+    **{f"{name}'s peer": (name, peer_job(make)) for name, make in CASES.items()},
+    **{name: (name, own_job(make)) for name, make in CASES.items()},
+    "static cache": ("static_cache", static_cache_job),
+    "attention growth": ("attention_growth", attention_growth_job),
+}
+"""What takes minutes to compile or to tune, with the section that needs it: in a process of its own, all at once."""
+if importlib.util.find_spec("fla") is not None:
+    JOBS |= {f"fla {batch}": ("linear", fla_job(batch, n)) for batch, n in LINEAR_SIZES}
+WAITING: dict[str, Waiting] = {}
 
 
-def prepare(names: list[str]) -> None:
-    """Compile for these sections, all at once and each in its own process: torch and Triton keep it on the disk."""
+def start_jobs(sections: list[str]) -> None:
+    """Start the jobs of these sections, and wait until all of them have compiled."""
     begin = time.perf_counter()
-    command = [sys.executable, "-m", "benchmarks", "gpu", "--prepare"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    jobs = [subprocess.Popen([*command, job], **quiet) for job, (section, _) in PREPARED.items() if section in names]
-    for job in jobs:
-        job.wait()
-    print(f"compiled in {len(jobs)} processes: {time.perf_counter() - begin:.0f} s", flush=True)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # each process would take all cores
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--job"]
+    WAITING.update({job: Waiting([*command, job]) for job, (section, _) in JOBS.items() if section in sections})
+    for job, waiting in WAITING.items():
+        waiting.wait()
+        print(f"{job}: {'ready' if waiting.ready else 'failed'} after {time.perf_counter() - begin:.0f} s", flush=True)
 
 
-def clean() -> None:
-    gc.collect()
-    torch._dynamo.reset()
-    torch.cuda.empty_cache()
+def with_mark(one: Figure | Point) -> Figure | Point:
+    if isinstance(one, Point):
+        return one
+    found = (mark for (begin, end), mark in MARKS.items() if one.work.startswith(begin) and one.work.endswith(end))
+    mark = next(found, None)
+    return one if mark is None else replace(one, beside="; ".join(filter(None, (one.beside, f"mark {mark}"))))
 
 
 def measured(names: list[str]) -> Iterator[Figure | Point]:
@@ -399,7 +337,7 @@ def measured(names: list[str]) -> Iterator[Figure | Point]:
         clean()
         begin = time.perf_counter()
         try:
-            for one in SECTIONS[name]():
+            for one in map(with_mark, SECTIONS[name]()):
                 print(row_of(one), flush=True)  # a run that is cut off has told what it measured
                 yield one
         except Exception as error:
@@ -429,31 +367,35 @@ def describe_machine() -> str:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    usual = [name for name in SECTIONS if name != "static_cache"]  # which compiles for a minute
-    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=usual)
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     parser.add_argument("--json", type=Path, help="a file for what was measured, which `report` reads")
-    parser.add_argument("--prepare", choices=list(PREPARED), help="only compile what this needs, and measure nothing")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("docs"), help="where benchmarks.md is written, after all sections"
+    )
+    parser.add_argument("--job", choices=list(JOBS), help="compile for this, and measure when a line is read")
     asked = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("there is no CUDA device here; the CPU's figures are made by the scripts in benchmarks/README.md")
-    if asked.prepare:
-        PREPARED[asked.prepare][1]()()
+    if asked.job:
+        serve_job(JOBS[asked.job][1])
         return
-    os.environ["TRITON_CACHE_AUTOTUNING"] = "1"  # what fla finds in a minute and a half is kept for this process
-    prepare(asked.only)
+    begin = time.perf_counter()
+    start_jobs(asked.only)
     found: list[Figure | Point] = []
     for one in measured(asked.only):
         found.append(one)
         if asked.json:  # each time: a run that is cut off has kept what it measured
-            write(found, asked.json)
+            asked.json.write_text(json.dumps(as_run(found), indent=1), encoding="utf-8")
+    if asked.only == list(SECTIONS):
+        write_page([as_run(found)], asked.folder)
+    print(f"{time.perf_counter() - begin:.0f} s in all")
 
 
-def write(found: list[Figure | Point], path: Path) -> None:
-    """Write what was measured, for `report`."""
-    kept = {
+def as_run(found: list[Figure | Point]) -> dict[str, Any]:
+    """Return what was measured, as `report` reads it."""
+    return {
         "machine": describe_machine(),
         "date": time.strftime("%Y-%m-%d"),
         "figures": [asdict(one) for one in found if isinstance(one, Figure)],
         "points": [asdict(one) for one in found if isinstance(one, Point)],
     }
-    path.write_text(json.dumps(kept, indent=1), encoding="utf-8")

@@ -2,6 +2,7 @@
 
     python benchmarks/gpu_kernels.py            # everything
     python benchmarks/gpu_kernels.py linear     # one of them
+    python benchmarks/gpu_kernels.py --parity   # compared only
     TRITON_INTERPRET=1 python benchmarks/gpu_kernels.py --smoke   # does the script run? tiny shapes, on a CPU
 
 Parity is the norm of the difference over the norm of the float64 reference, on random inputs with NaN in the padding.
@@ -200,9 +201,11 @@ def warm_linear(name: str) -> str:
     return name
 
 
+def linear_parity(setting: Setting) -> None:
+    parity(setting, "linear", ch.weighting.Kernelized(), linear_cases(setting))
+
+
 def linear(setting: Setting) -> None:
-    weighting = ch.weighting.Kernelized()
-    parity(setting, "linear", weighting, linear_cases(setting))
     shapes = setting.pick({"16x4k": (16, 4096), "1x64k": (1, 65536)}, {"2x64": (2, 64)})
     heads, width = setting.pick((16, 64), (2, 16))
     best: dict[tuple[str, str], tuple[float, str]] = {}
@@ -325,7 +328,7 @@ def argmax_cases(setting: Setting, dtypes):
         yield f"more queries, d 80 {name}", dtype, (n, m), (2, 1), setting.pick((80, 40), (10, 6)), causal, None
 
 
-def argmax(setting: Setting) -> None:
+def argmax_parity(setting: Setting) -> None:
     every = (torch.bfloat16, torch.float32, torch.float16)
     for rule in ("first", "last", "average"):
         dtypes = every if rule == "first" else every[:1]
@@ -333,6 +336,9 @@ def argmax(setting: Setting) -> None:
             weighting, label = ch.weighting.Argmax(ties=rule), f"{rule} {'tied' if ties else 'random'}"
             cases = [(f"{label} {name}", *rest) for name, *rest in argmax_cases(setting, dtypes)]
             parity(setting, "argmax", weighting, cases, ties=ties)
+
+
+def argmax(setting: Setting) -> None:
     best = {"choose": (1e9, ""), "sum_chosen": (1e9, "")}
     tensors = argmax_tensors(setting)
     smoke_tiles = {"16x16": argmax_gpu.Tile(rows=16, keys=16)}
@@ -408,26 +414,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=["linear", "argmax"])
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--parity", action="store_true", help="compare with the reference, and time nothing")
     arguments = parser.parse_args()
     setting = Setting(arguments.smoke)
     begin = time.perf_counter()
     torch.manual_seed(0)
+    checks = {"linear": linear_parity, "argmax": argmax_parity}
+    for what in arguments.what:
+        checks[what](setting)
+    if not arguments.parity:
+        time_all(setting, arguments.what)
+    print(f"\n=== summary, {time.perf_counter() - begin:.0f} s ===")
+    for name, text in SUMMARY:
+        print(f"{name}: {text}")
+
+
+def time_all(setting: Setting, names: list[str]) -> None:
+    begin = time.perf_counter()
     if not setting.smoke:
         with ProcessPoolExecutor(12, mp_context=multiprocessing.get_context("spawn")) as pool:
-            jobs = [pool.submit(warm_linear, name) for name in LINEAR_PLANS if "linear" in arguments.what]
-            jobs += [pool.submit(warm_argmax, name) for name in ARGMAX_TILES if "argmax" in arguments.what]
+            jobs = [pool.submit(warm_linear, name) for name in LINEAR_PLANS if "linear" in names]
+            jobs += [pool.submit(warm_argmax, name) for name in ARGMAX_TILES if "argmax" in names]
             for job in jobs:
                 job.result()
         print(f"compiled after {time.perf_counter() - begin:.0f} s", flush=True)
         print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}", flush=True)
     ceilings(setting)
-    if "linear" in arguments.what:
+    if "linear" in names:
         linear(setting)
-    if "argmax" in arguments.what:
+    if "argmax" in names:
         argmax(setting)
-    print(f"\n=== summary, {time.perf_counter() - begin:.0f} s ===")
-    for name, text in SUMMARY:
-        print(f"{name}: {text}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md and its plots from what `python -m benchmarks gpu --json FILE` measured.
+"""Write docs/benchmarks.md and its plots from what `python -m benchmarks gpu --json FILE` measured, in several runs.
 
 python -m benchmarks report FILE [FILE ...] [--folder docs]
 
@@ -24,13 +24,12 @@ COLOURS = (*ROLES.values(), "#333333", "#888888")
 WIDTH, HEIGHT = 9.0, 3.6
 
 
-def read(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the measurements of all files; the last one counts where several have the same name."""
+def merge(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the measurements of all runs; the last one counts where several have the same name."""
     figures: dict[str, dict[str, Any]] = {}
     points: dict[tuple[str, str, int], dict[str, Any]] = {}
     sources: dict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+    for kept in runs:
         sources[kept["machine"]].append(kept["date"])
         figures |= {without_numbers(one["work"]): one for one in kept["figures"]}
         points |= {(one["plot"], one["curve"], one["x"]): one for one in kept["points"]}
@@ -69,8 +68,8 @@ def page(found: dict[str, Any], plots: dict[str, str]) -> str:
     lines = [
         "# Benchmarks on a GPU",
         "",
-        "Measured by `python -m benchmarks gpu --json FILE`, each beside its peer in the same run, and written by",
-        f"`python -m benchmarks report FILE`: {'; '.join(found['sources'])}.",
+        "Measured and written by `python -m benchmarks gpu`, each beside its peer in the same run:",
+        f"{'; '.join(found['sources'])}.",
         "The CPU's figures are in [benchmarks/README.md](../benchmarks/README.md).",
         "",
         "| work | figure | unit | beside it |",
@@ -105,11 +104,16 @@ def main(arguments: list[str]) -> None:
         "--folder", type=Path, default=Path("docs"), help="where benchmarks.md and figures/ are written"
     )
     asked = parser.parse_args(arguments)
-    found = read(asked.files)
+    write_page([json.loads(path.read_text(encoding="utf-8")) for path in asked.files], asked.folder)
+
+
+def write_page(runs: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write benchmarks.md and its plots into a folder."""
+    found = merge(runs)
     plots = {}
     for plot in dict.fromkeys(one["plot"] for one in found["points"]):
         plots[plot] = f"growth-{plot.replace(' ', '-')}.svg"
         some = [one for one in found["points"] if one["plot"] == plot]
-        save_svg(lambda some=some, plot=plot: draw(some, plot), asked.folder / "figures" / plots[plot], what="the plot")
-    (asked.folder / "benchmarks.md").write_text(page(found, plots), encoding="utf-8")
-    print(f"{asked.folder / 'benchmarks.md'}: {len(found['figures'])} figures, {len(plots)} plots")
+        save_svg(lambda some=some, plot=plot: draw(some, plot), folder / "figures" / plots[plot], what="the plot")
+    (folder / "benchmarks.md").write_text(page(found, plots), encoding="utf-8")
+    print(f"{folder / 'benchmarks.md'}: {len(found['figures'])} figures, {len(plots)} plots")

@@ -1,5 +1,6 @@
 """`compile`: torch.compile where the machine can, eager where it cannot, and it says so."""
 
+import functools
 import importlib.util
 import os
 import shutil
@@ -25,9 +26,15 @@ def missing_compiler(device: str = "cpu") -> str | None:
     if device != "cpu":
         return None
     compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
+    if find_command(compiler, os.environ.get("PATH")) is None:
         return f"no C++ compiler ({compiler}) was found; install one, or name it in the environment variable CXX"
     return None
+
+
+@functools.lru_cache(maxsize=8)
+def find_command(name: str, path: str | None) -> str | None:
+    """Return where a command is; looked up once, as this is asked before every call of a compiled kernel."""
+    return shutil.which(name, path=path)
 
 
 def missing_triton(device: str) -> str | None:

@@ -1,11 +1,12 @@
 """Operations on lists of tensors, in place and in one call each: what torch has under private names."""
 
 from collections.abc import Sequence
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-__all__ = ["copy_all", "move_all", "zero_all"]
+__all__ = ["RoundAll", "add_all", "copy_all", "move_all", "zero_all"]
 
 
 def zero_all(tensors: Sequence[Tensor]) -> None:
@@ -21,3 +22,40 @@ def copy_all(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 def move_all(tensors: Sequence[Tensor], towards: Sequence[Tensor], share: float) -> None:
     """Move the tensors a share of the way towards others."""
     torch._foreach_lerp_(list(tensors), list(towards), share)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def add_all(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Add others to the tensors."""
+    torch._foreach_add_(list(tensors), list(others))  # pyright: ignore[reportPrivateImportUsage]
+
+
+@final
+class RoundAll(torch.autograd.Function):
+    """Weights in a narrower dtype, all by one call; on the way back their gradients are added to `grad` by two.
+
+    A rounding, a widening and an addition of each weight by itself are three launches, and a small model has as many of
+    those as of all others together.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.weights = weights
+        ctx.set_materialize_grads(False)
+        rounded = [torch.empty_like(one, dtype=dtype) for one in weights]
+        copy_all(rounded, weights)
+        ctx.mark_non_differentiable(*(new for new, one in zip(rounded, weights, strict=True) if not one.requires_grad))
+        return tuple(rounded)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        used = [
+            (one, grad) for one, grad in zip(ctx.weights, grads, strict=True) if grad is not None and one.requires_grad
+        ]
+        for one, _ in used:
+            if one.grad is None:
+                one.grad = torch.zeros_like(one)
+        if used:
+            wide = [torch.empty_like(one) for one, _ in used]
+            copy_all(wide, [grad for _, grad in used])
+            add_all([one.grad for one, _ in used], wide)
+        return (None,) * (1 + len(grads))

@@ -23,7 +23,7 @@ from clearhead.model import layer_norm_gpu
 from clearhead.registry import is_built_in
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.distributed import Processes
-from clearhead.training.foreach import copy_all, move_all, zero_all
+from clearhead.training.foreach import RoundAll, copy_all, move_all, zero_all
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
 from clearhead.training.parallel import Alone, Parallel, local_tensors
@@ -88,7 +88,9 @@ class TrainState:
         self.run_loss = compile(loss_in, device=self.device.type) if machine.compile else loss_in
         # Sharded weights are rounded while they are gathered.
         dtype = None if self.parallel.shards else dtype
-        self.forward = self.parallel.wrap(LossPass(self.loss_module, self.run_loss, dtype))
+        # A compiler fuses the rounding of a weight with its use, and other processes wait for a gradient of each.
+        at_once = self.device.type == "cuda" and isinstance(self.parallel, Alone) and not machine.compile
+        self.forward = self.parallel.wrap(LossPass(self.loss_module, self.run_loss, dtype, at_once=at_once))
         self.make_state()
 
     def backward(self, batch: Batch, share: Tensor) -> None:
@@ -211,24 +213,33 @@ class LossPass(nn.Module):
     def __init__(
         self,
         loss: BatchLoss,
-        run: Callable[[BatchLoss, Batch, torch.dtype | None], Loss],
+        run: "RunLoss",
         dtype: torch.dtype | None,
+        *,
+        at_once: bool = False,
     ) -> None:
         super().__init__()
-        self.loss, self.run, self.dtype = loss, run, dtype
+        self.loss, self.run, self.dtype, self.at_once = loss, run, dtype, at_once
 
     def forward(self, batch: Batch) -> Loss:
-        return self.run(self.loss, batch, self.dtype)
+        return self.run(self.loss, batch, self.dtype, self.at_once)
 
 
-def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
+RunLoss = Callable[[BatchLoss, Batch, torch.dtype | None, bool], Loss]
+
+
+def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None, at_once: bool = False) -> Loss:
     """Return the loss, with all weights rounded to this dtype; None leaves them as they are.
 
     Gradients pass through the rounding to the weights themselves, in float32. Unlike under autocast, everything between
-    the products is in the narrow dtype as well, which is half of the memory to move.
+    the products is in the narrow dtype as well, which is half of the memory to move. `at_once`: all weights are rounded
+    by one call, and the gradients added by one.
     """
     if dtype is None:
         return loss(batch)
+    if at_once:
+        names, weights = zip(*loss.named_parameters(), strict=True)
+        return functional_call(loss, dict(zip(names, RoundAll.apply(dtype, *weights), strict=True)), (batch,))
     rounded = {name: one.to(dtype) for name, one in loss.named_parameters()}
     return functional_call(loss, rounded, (batch,))
 

@@ -5,6 +5,8 @@ torch's `create_block_mask` evaluates a mask on all n_query x n_key cells at onc
 that no query sees. The layers of a model share their masks, so what was found is cached by the mask.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 
 import torch
@@ -43,10 +45,19 @@ class MaskTiles:
 cache = LRUCache[tuple[object, ...], MaskTiles](most=CACHED)
 
 
-def tiles_of(call: AttentionInputs) -> MaskTiles:
-    """Return the tiles of a call's mask, from the cache where the same mask was seen at the same size."""
+Rule = Callable[..., Tensor]
+"""From the indices of batch, head, query and key to whether the query may attend: flex asks it in partial tiles."""
+
+
+def tiles_of(call: AttentionInputs, rule_of: Callable[[AttentionInputs], Rule]) -> MaskTiles:
+    """Return the tiles of a call's mask with their rule, from the cache where the same mask was seen at the same size.
+
+    The rule is kept too: torch's compiler looks at a function that it has seen before in a few microseconds.
+    """
     key = cache_key(call)
-    return find_tiles(call) if key is None else cache.get_or_make(key, lambda: find_tiles(call))
+    if key is None:
+        return find_tiles(call, rule_of(call))
+    return cache.get_or_make(key, lambda: find_tiles(call, rule_of(call)))
 
 
 def cache_key(call: AttentionInputs) -> tuple[object, ...] | None:
@@ -70,13 +81,12 @@ def cache_key(call: AttentionInputs) -> tuple[object, ...] | None:
 
 def mask_identity(mask: object) -> tuple[object, ...] | None:
     """Return a mask's class with its numbers, and its tensors by identity and version."""
-    if type(mask).__module__ != masks.__name__ or isinstance(mask, masks.Function) or not is_dataclass(mask):
+    names = compared_fields(type(mask))
+    if names is None:
         return None
     found: list[object] = [type(mask)]
-    for field in fields(mask):
-        if not field.compare:  # it follows from the other fields
-            continue
-        value = getattr(mask, field.name)
+    for name in names:
+        value = getattr(mask, name)
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, Tensor):
                 found.append(None if one.is_inference() else (id(one), one._version))
@@ -91,7 +101,15 @@ def mask_identity(mask: object) -> tuple[object, ...] | None:
     return tuple(found)
 
 
-def find_tiles(call: AttentionInputs) -> MaskTiles:
+@functools.cache
+def compared_fields(kind: type) -> tuple[str, ...] | None:
+    """Return the fields that make up a mask of Clearhead's own, those that follow from others left out."""
+    if kind.__module__ != masks.__name__ or kind is masks.Function or not is_dataclass(kind):
+        return None
+    return tuple(field.name for field in fields(kind) if field.compare)
+
+
+def find_tiles(call: AttentionInputs, rule: Rule) -> MaskTiles:
     """Evaluate the mask band by band; count the allowed cells of each tile, and note who sees and who is seen."""
     n_query, n_key = call.n_query, call.n_key
     batch, heads, *_ = four_axes(call.mask.allowed(call.cells(slice(0, 1)))).shape
@@ -109,7 +127,7 @@ def find_tiles(call: AttentionInputs) -> MaskTiles:
     assert keys is not None
     sight = Visibility(rows=torch.cat(rows, -1), keys=keys)
     return MaskTiles(
-        block_mask=block_mask_of(torch.cat(counts, 2), n_query, n_key),
+        block_mask=block_mask_of(torch.cat(counts, 2), rule, n_query, n_key),
         sight=None if sees_all(sight) else sight,
         mask=call.mask,
     )
@@ -128,12 +146,11 @@ def sees_all(sight: Visibility) -> bool:
     return bool(sight.rows.all() & sight.keys.all())
 
 
-def block_mask_of(counts: Int[Tensor, "b h row_tile key_tile"], n_query: int, n_key: int) -> BlockMask:
-    """Make the block mask; the rule for cells of partial tiles is given by the call that uses it."""
+def block_mask_of(counts: Int[Tensor, "b h row_tile key_tile"], rule: Rule, n_query: int, n_key: int) -> BlockMask:
     full = counts == TILE * TILE
     partial = (counts > 0) & ~full
     return BlockMask.from_kv_blocks(
-        *list_tiles(partial), *list_tiles(full), BLOCK_SIZE=TILE, seq_lengths=(n_query, n_key)
+        *list_tiles(partial), *list_tiles(full), BLOCK_SIZE=TILE, mask_mod=rule, seq_lengths=(n_query, n_key)
     )
 
 

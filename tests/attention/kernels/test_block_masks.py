@@ -6,7 +6,7 @@ import torch
 from clearhead.attention import masks
 from clearhead.attention.inputs import LONG
 from clearhead.attention.kernels import block_masks, choose
-from clearhead.attention.kernels.block_masks import find_tiles, tiles_of
+from clearhead.attention.kernels.block_masks import find_tiles
 from clearhead.attention.kernels.flex import mask_mod
 from clearhead.attention.masks import Extent
 from clearhead.attention.positions import ALiBi, NoPosition
@@ -30,13 +30,17 @@ def call_of(mask, n_query=300, n_key=300, positions=(None, None), position=NoPos
     return AttentionOptions(None, Softmax(), position, mask).inputs((query, key, key), positions)
 
 
+def tiles_of(call):
+    return block_masks.tiles_of(call, mask_mod)
+
+
 @pytest.mark.parametrize(("n_query", "n_key"), [(300, 300), (128, 256), (5, 290), (270, 130)])
 @pytest.mark.parametrize("name", list(masks.TABLE))
 @pytest.mark.pairs(1)
 def test_tiles_are_those_of_torch(name, n_query, n_key, monkeypatch):
     monkeypatch.setattr(block_masks, "BAND_CELLS", 1)  # a band is one row of tiles
     call = call_of(masks.TABLE[name](Extent(BATCH, HEADS, n_query, n_key, CPU)), n_query, n_key)
-    found = find_tiles(call)
+    found = find_tiles(call, mask_mod(call))
     batch, heads = found.block_mask.kv_num_blocks.shape[:2]
     rule = mask_mod(call)
 

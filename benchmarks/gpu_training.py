@@ -1,0 +1,120 @@
+"""Measure training steps on a GPU: the base encoder-decoder and GPT-2, beside plain PyTorch compiled."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu_figure import Figure, clean, milliseconds
+from benchmarks.in_turn import Job
+from benchmarks.plain import PlainGPT2, PlainTransformer, training_step
+from clearhead.model import presets
+from clearhead.training.recipe import Machine, Optimizer
+from clearhead.training.tasks import Generate, Task, Translate
+from clearhead.training.train_step import TrainState, make_stepper
+
+__all__ = ["CASES", "Case", "beside_the_peer", "own_job", "peer_job"]
+
+GPT2_VOCABULARY, BASE_VOCABULARY = 50_304, 32_768
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A training step to measure: Clearhead's own, and the peer's, made when it is called."""
+
+    work: str
+    spec: Any
+    task: Task
+    batch: dict[str, Tensor]
+    peer: Callable[[], Callable[[], object]]
+    peer_name: str
+
+    def step(self, *, compile: bool) -> Callable[[], None]:
+        """Return a step as `clearhead train` takes it, captured as CUDA graphs."""
+        torch.manual_seed(0)
+        machine = Machine(device="cuda", precision="bfloat16", compile=compile)
+        stepper = make_stepper(TrainState(self.spec.build().cuda().train(), self.task, Optimizer(), machine), machine)
+        return lambda: stepper.step([self.batch], 1e-4)
+
+    def speed(self, run: Callable[[], object]) -> float:
+        return self.batch["tokens"].numel() / milliseconds(run, 10)
+
+
+def gpt2_case() -> Case:
+    ids = torch.randint(GPT2_VOCABULARY, (32, 1025))
+    batch = {"tokens": ids[:, :-1].contiguous(), "wanted": ids[:, 1:].contiguous()}
+    return Case(
+        work="training GPT-2 124M, 32 x 1024",
+        spec=presets.gpt2("small", vocabulary=GPT2_VOCABULARY, dropout=0.0),
+        task=Generate(tokenizers={}, context=1024),
+        batch=batch,
+        peer=lambda: training_step(PlainGPT2(GPT2_VOCABULARY).cuda(), *(one.cuda() for one in batch.values())),
+        peer_name="plain PyTorch",
+    )
+
+
+def base_case() -> Case:
+    source, ids = torch.randint(BASE_VOCABULARY, (256, 128)), torch.randint(BASE_VOCABULARY, (256, 129))
+    lengths = torch.randint(100, 129, (256,))
+    target, wanted = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    hidden = torch.zeros(256, 128).masked_fill(torch.arange(128) >= lengths[:, None], float("-inf"))
+    inputs = (source, target, wanted, hidden)
+    return Case(
+        work="training base encoder-decoder, 256 x 128, dropout 0.1",
+        spec=presets.base(BASE_VOCABULARY),
+        task=Translate(tokenizers={}, context=129),
+        batch={"source": source, "source_lengths": lengths, "tokens": target, "wanted": wanted},
+        peer=lambda: training_step(PlainTransformer(BASE_VOCABULARY, 128).cuda(), *(one.cuda() for one in inputs)),
+        peer_name="nn.Transformer",
+    )
+
+
+CASES: dict[str, Callable[[], Case]] = {"base": base_case, "gpt2": gpt2_case}
+
+
+def peer_job(make: Callable[[], Case]) -> Job:
+    def prepare() -> Callable[[], Iterator[Figure]]:
+        case = make()
+        run = warmed_up(case.peer())
+
+        def measure() -> Iterator[Figure]:
+            yield Figure(work=f"{case.work}: {case.peer_name}, compiled", figure=case.speed(run), unit="k tok/s")
+
+        return measure
+
+    return prepare
+
+
+def own_job(make: Callable[[], Case]) -> Job:
+    def prepare() -> Callable[[], Iterator[Figure]]:
+        case = make()
+        compiled = [warmed_up(case.step(compile=True))]
+
+        def measure() -> Iterator[Figure]:
+            work = f"{case.work}: Clearhead"
+            yield Figure(work=f"{work}, compiled and captured", figure=case.speed(compiled.pop()), unit="k tok/s")
+            clean()
+            yield Figure(work=f"{work}, captured", figure=case.speed(case.step(compile=False)), unit="k tok/s")
+
+        return measure
+
+    return prepare
+
+
+def warmed_up(run: Callable[[], object]) -> Callable[[], object]:
+    """Return the step compiled and captured, with no more memory than it needs: other processes wait beside it."""
+    for _ in range(4):
+        run()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return run
+
+
+def beside_the_peer(found: Iterator[Figure]) -> Iterator[Figure]:
+    """Yield the peer's figure, which comes first, and the others with their ratio to it."""
+    peer = next(found)
+    yield peer
+    for one in found:
+        yield replace(one, beside=f"{one.figure / peer.figure:.2f} x plain")
