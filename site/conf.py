@@ -114,7 +114,7 @@ def titles_in(toc: nodes.Element) -> nodes.Element:
     """Return a page's table of contents without its sections: its title, and the trees of pages below it."""
     kept = toc.deepcopy()
     for title in kept.children:
-        if len(title) > 1:
+        if isinstance(title, nodes.Element) and len(title) > 1:
             below = list(title.findall(addnodes.toctree))
             title[1:] = [nodes.bullet_list("", *below)] if below else []
     return kept
