@@ -1,8 +1,13 @@
 """Sphinx's settings for the site. `site/build.py` copies this file beside the pages it has put together."""
 
+import functools
 import re
 from importlib.metadata import version as version_of
 from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.search.en import SearchEnglish
 
 project = "Clearhead"
 author = "Clearhead contributors"
@@ -79,7 +84,45 @@ def skip_fields(_app: object, _what: str, _name: str, obj: Any, _skip: bool, _op
     return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field number") else None
 
 
+class Search(SearchEnglish):
+    """The search for English, in which a word is cut to its stem once for all pages, not once for each."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self.stem = functools.cache(super().stem)
+
+
+def menu_of_titles(app: Any, _page: str, _template: str, context: dict[str, Any], _doctree: object) -> None:
+    """Let the menu be made from the titles of pages alone: it shows no more, and each page has a menu of all others."""
+    env, whole = app.env, context.get("toctree")
+    if whole is None:
+        return
+    if not hasattr(app, "titles_of_pages"):
+        app.titles_of_pages = {name: titles_in(toc) for name, toc in env.tocs.items()}
+
+    def made(**options: Any) -> str:
+        every, env.tocs = env.tocs, app.titles_of_pages if options.get("titles_only") else env.tocs
+        try:
+            return whole(**options)
+        finally:
+            env.tocs = every
+
+    context["toctree"] = made
+
+
+def titles_in(toc: nodes.Element) -> nodes.Element:
+    """Return a page's table of contents without its sections: its title, and the trees of pages below it."""
+    kept = toc.deepcopy()
+    for title in kept.children:
+        if isinstance(title, nodes.Element) and len(title) > 1:
+            below = list(title.findall(addnodes.toctree))
+            title[1:] = [nodes.bullet_list("", *below)] if below else []
+    return kept
+
+
 def setup(app: Any) -> None:
+    app.add_search_language(Search)
+    app.connect("html-page-context", menu_of_titles, priority=400)  # Furo makes the menu at 500
     app.connect("autodoc-process-docstring", to_rst)
     app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-skip-member", skip_fields)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.looking import missing, serving
+from tests.browser.looking import missing, serving, timed_briefly
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
@@ -76,12 +76,19 @@ def pytest_runtest_teardown(nextitem):
             close_browser()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def soon_trained():
+    with timed_briefly():
+        yield
+
+
 @pytest.fixture(scope="session")
 def demo_folder(browser_program, tmp_path_factory):
     """The demo's run with fewer numbers and steps, and several checkpoints; made once for all workers."""
     from tests.training.small_demo import demo_once
 
-    return demo_once(tmp_path_factory)
+    with timed_briefly():
+        return demo_once(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -47,8 +47,8 @@ def looking(*folders):
 
 
 @contextlib.contextmanager
-def serving(run):
-    """The explorer of a run with the built page, in a thread of this process; its address.
+def serving(*runs):
+    """The explorer of a run, or of two, with the built page, in a thread of this process; its address.
 
     A process of its own needs seconds to start: `looking` is for tests of the command.
     """
@@ -58,7 +58,8 @@ def serving(run):
 
     if not (STATIC / "index.html").exists():
         missing("the explorer's page is not built; run `make web`")
-    server = Server(Explorer(run if isinstance(run, Run) else load(run, device="cpu")), static=STATIC)
+    first, *others = (run if isinstance(run, Run) else load(run, device="cpu") for run in runs)
+    server = Server(Explorer(first, beside=Explorer(*others) if others else None), static=STATIC)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -66,3 +67,15 @@ def serving(run):
     finally:
         server.stop()
         thread.join(300)
+
+
+@contextlib.contextmanager
+def timed_briefly():
+    """Time a training in two steps instead of twelve (tests/training/test_timing.py): the runs here are short."""
+    from clearhead.training import timing
+
+    before, timing.MOST_STEPS = timing.MOST_STEPS, 1
+    try:
+        yield
+    finally:
+        timing.MOST_STEPS = before

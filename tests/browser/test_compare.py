@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 import clearhead as ch
 from clearhead.training.run import load
-from tests.browser.looking import looking, missing
+from tests.browser.looking import looking, missing, serving
 from tests.browser.test_every_view import AXE, LEAST, RUNS_OFF, SIZES, TOO_SMALL
 from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, eventually, number_in, rests, says, shown
 from tests.training import small_runs
@@ -152,7 +152,9 @@ def test_it_can_be_read_and_used_by_anyone(tabs):
             eventually(page, is_readable, page, pane, size)
             assert page.evaluate(RUNS_OFF) == [], (pane, size)
         page.evaluate(AXE.read_text(encoding="utf-8"))
-        found = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa']})")
+        found = page.evaluate(
+            "axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa'], resultTypes: ['violations'] })"
+        )
         assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]] == [], pane
     page.get_by_test_id("nav-similarity").click()
     expect(page.get_by_test_id("column-b").get_by_test_id("view-similarity")).to_be_visible()
@@ -160,10 +162,14 @@ def test_it_can_be_read_and_used_by_anyone(tabs):
     eventually(page, is_readable, page, "similarity", "half of a desk")
 
 
-def test_two_runs(chromium, demo_folder, tmp_path_factory):
-    """Another task, another tokeniser, one layer: what cannot be compared is said, and nothing fails."""
+@pytest.mark.parametrize("served", [serving, pytest.param(looking, marks=pytest.mark.thorough)])
+def test_two_runs(served, chromium, demo_folder, tmp_path_factory):
+    """Another task, another tokeniser, one layer: what cannot be compared is said, and nothing fails.
+
+    By the command itself in `make test-all`; tests/cli/test_look.py has its process, and that it takes two runs.
+    """
     other = small_runs.trained(small_runs.translating, tmp_path_factory)
-    with looking(demo_folder, other.folder.path) as home:
+    with served(demo_folder, other.folder.path) as home:
         tabs = Tabs(chromium, home)
         page = tabs.context().new_page()
         page.goto(f"{home}#/head?source=zwei&site={SITE}&head=3")

@@ -132,9 +132,16 @@ def read(page, name, *, products=False):
 
 
 def boxes_to_read(made):
-    """Every box, or in `make test` those of the first layer and of no layer: the next layers are drawn alike."""
+    """Every box, or in `make test` one of each kind: in the decoder's first layer the cross-attention with its sum and
+    norm, the attention and the feed-forward; the encoder's attention; those of no layer. The others are drawn alike.
+    """
     every = made.inner.names.boxes.values()
-    return [box for box in every if share_of(4) == 4 or not re.match(r"\w+\.[1-9]", box.name)]
+    return [
+        box
+        for box in every
+        if share_of(4) == 4
+        or re.match(r"decoder\.0\.cross|\w+\.0\.attention$|decoder\.0\.feed_forward$|\D+$", box.name)
+    ]
 
 
 def test_every_name_of_the_trace_is_read_in_its_box(case, page):

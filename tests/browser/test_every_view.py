@@ -30,6 +30,7 @@ from tests.browser.watching import (
     shown,
     steady,
 )
+from tests.covering import few
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +58,9 @@ STATES = {
 
 
 OFTEN = ("model", "head", "steps", "decoding", "intervene", "training")
-"""Views whose links and pictures every run tries; the others are of the same make, and tried in `make test-all`."""
+"""Views whose pictures and dark colours every run tries; the others are of the same make: see `make test-all`."""
+LINKED = ("steps", "intervene", "training")
+"""Views whose links every run opens in a window that is there: a place in a head, edits, a checkpoint."""
 LEAST = 12
 """Pixels of the smallest letters, after all scaling."""
 SIZES = {"phone": {"width": 390, "height": 844}, "desk": {"width": 1280, "height": 800}}
@@ -149,7 +152,7 @@ def can_be_read(page, size):
     return True
 
 
-@pytest.mark.often(OFTEN)
+@pytest.mark.often(LINKED)
 def test_a_link_restores_the_view(everywhere, other):
     """In a window that is there already, and was at another view; the next test loads the page."""
     view, page, _ = everywhere
@@ -180,7 +183,7 @@ def check_restored(again, page, view, there):
 
 @pytest.mark.parametrize(
     "view",
-    [view if view in ("head", "intervene") else pytest.param(view, marks=pytest.mark.thorough) for view in VIEWS],
+    [view if view == "head" else pytest.param(view, marks=pytest.mark.thorough) for view in VIEWS],
 )
 def test_a_link_restores_the_view_where_the_page_is_loaded(tabs, view):
     page = tabs.open(view, theme="dark", **STATES[view])
@@ -256,20 +259,27 @@ OF_COLOURS = ["color-contrast", "link-in-text-block"]
 
 
 def test_axe_finds_no_serious_fault(everywhere):
-    """In the dark theme too, for the views of every run; for all of them in `make test-all`."""
+    """In the dark theme too, for the views of every run; for all of them in `make test-all`.
+
+    What is around a view is the same for all: in every run it is looked at with the first.
+    """
     if not AXE.exists():
         missing("axe-core is not installed; run `make web`")
     view, page, _ = everywhere
     page.set_viewport_size(SIZES["desk"])
     steady(page, view)
     page.evaluate(AXE.read_text(encoding="utf-8"))
-    both = view in OFTEN or os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+    thorough = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+    both, whole = view in OFTEN or thorough, view == VIEWS[0] or thorough
     for theme, rules in (("light", None), ("dark", OF_COLOURS))[: 2 if both else 1]:
         expect(page.locator("html")).to_have_attribute("data-theme", theme)
         rests(page)
         page.evaluate("Promise.allSettled(document.getAnimations().map(each => each.finished))")
         found = page.evaluate(
-            "runOnly => axe.run(document, { resultTypes: ['violations'], ...(runOnly && { runOnly }) })", rules
+            """([part, runOnly]) => axe.run(document.querySelector(part), {
+                resultTypes: ["violations"], ...(runOnly && { runOnly }),
+            })""",
+            ["html" if whole else "main", rules],
         )
         told = [told for one in found["violations"] for told in faults(one)]
         assert not told, f"{theme}: {told}"
@@ -338,7 +348,7 @@ def brightness(colour):
     return sum(map(int, re.findall(r"\d+", colour)[:3]))
 
 
-@pytest.mark.parametrize("view", ["model", "heads", "head", "steps"])
+@pytest.mark.parametrize("view", few(["heads", "head", "model", "steps"], 2))
 def test_a_phones_width_is_enough(tabs, view):
     page = tabs.open(view, **STATES[view], window={"width": 390, "height": 844, "has_touch": True, "is_mobile": True})
     steady(page, view)

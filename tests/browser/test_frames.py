@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 from clearhead.training.folder import RunFolder
 from tests.browser.looking import serving
 from tests.browser.watching import SITE, Tabs, comes_to, shown, steady
+from tests.covering import few
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +67,7 @@ def second_step(page):
     return sorted({*run["film"], *run["steps"], run["step"]})[1]
 
 
-@pytest.mark.parametrize("view", ["model", "steps"])
+@pytest.mark.parametrize("view", few(["model", "steps"], 1))
 def test_a_fast_hand_comes_to_the_step_it_stops_at(tabs, view):
     """Each move begins before the last is answered: nothing is broken off, and the last one is what is shown."""
     page = tabs.open(view, site=SITE, head=0, **({"at": 4} if view == "steps" else {}))
@@ -94,8 +95,8 @@ def test_a_fast_hand_comes_to_the_step_it_stops_at(tabs, view):
 
 
 FILMED = {
-    "steps": {"site": SITE, "head": 0, "at": 4},
     "decoding": {"mode": "beam"},
+    "steps": {"site": SITE, "head": 0, "at": 4},
     **{view: {"site": SITE, "head": 0} for view in ("model", "heads", "head", "intervene")},
     "spaces": {"site": "encoder.1.attention", "head": 0},
 }
@@ -108,10 +109,7 @@ SCRUB = """async slider => {
 }"""
 
 
-@pytest.mark.parametrize(
-    "view",
-    [view if view in ("steps", "decoding") else pytest.param(view, marks=pytest.mark.thorough) for view in FILMED],
-)
+@pytest.mark.parametrize("view", few(FILMED, 1))
 def test_after_scrubbing_a_view_says_what_it_says_of_that_step(tabs, view):
     """Parts of a view take turns while the slider moves; when it rests none is left behind."""
     page = tabs.open(view, **FILMED[view])

@@ -87,6 +87,6 @@ def test_no_view_in_german_has_an_english_sentence(tabs):
         shown(page, view)
         steady(page, view)
         said = page.evaluate(SAID)
-        found[view] = [one for one in ENGLISH if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", said)]
+        found[view] = [one for one in ENGLISH if one in said and re.search(rf"(?<!\w){re.escape(one)}(?!\w)", said)]
     assert found == {view: [] for view in STATES}
     expect(page.get_by_role("heading", level=1)).to_have_text("Tokenizer")

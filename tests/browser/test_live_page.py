@@ -35,9 +35,9 @@ def page_file(demo_folder, tmp_path_factory):
     return file
 
 
-@pytest.fixture
-def opened(chromium, page_file):
-    """The file in a window without a network; it may ask for itself and nothing else."""
+@pytest.fixture(scope="module")
+def window(chromium, page_file):
+    """The file in a window without a network; it may ask for itself and nothing else. To load it takes a second."""
     tabs = Tabs(chromium, page_file.as_uri())
     context = tabs.context()
     context.set_offline(True)
@@ -45,9 +45,21 @@ def opened(chromium, page_file):
     page = context.new_page()
     page.goto(page_file.as_uri())
     shown(page, "model")
+    yield page, tabs
+    tabs.close()
+
+
+@pytest.fixture
+def opened(window):
+    """The window at the model of a short text; whatever a test does, there is no error on the page."""
+    page, tabs = window
+    changed = "edits" in page.url
+    page.goto(f"{page.url.partition('#')[0]}#/model?source={OTHER}")
+    if changed:
+        page.reload()  # an edit stays until it is undone
+    shown(page, "model")
     yield page
     tabs.check()
-    tabs.close()
 
 
 def own_answer(run, source, edits=()):

@@ -63,7 +63,13 @@ def test_views_it_has_nothing_for_are_not_offered(tabs):
     shown(page, "design")
 
 
-@pytest.mark.parametrize(("view", "why"), [("training", "not trained"), ("decoding", "answers in one step")])
+@pytest.mark.parametrize(
+    ("view", "why"),
+    [
+        ("training", "not trained"),
+        pytest.param("decoding", "answers in one step", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_link_to_such_a_view_says_why_and_leads_back(tabs, view, why):
     page = tabs.context().new_page()
     page.goto(f"{tabs.home}#/{view}?source=c+a+b")

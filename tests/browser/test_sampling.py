@@ -17,15 +17,6 @@ from tests.browser.watching import SOURCE, Tabs, comes_to, rests, says, state, s
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def shared(chromium, home):
-    """Tabs for all tests of this file, which end with none of them complaining."""
-    made = Tabs(chromium, home)
-    yield made
-    made.check()
-    made.close()
-
-
 def drawn(run, text, **how):
     """Return the ids that the library draws."""
     request = request_of(run, text, None)
@@ -37,8 +28,8 @@ def written(run, ids):
     return run.task.tokenizers["target"].decode(ids)
 
 
-def test_a_translator_is_sampled_token_by_token_as_the_library_does(shared, demo):
-    page = shared.open("decoding")
+def test_a_translator_is_sampled_token_by_token_as_the_library_does(tabs, demo):
+    page = tabs.open("decoding")
     expect(page.get_by_test_id("mode-beam")).to_have_attribute("aria-pressed", "true")
     page.get_by_test_id("mode-sample").click()
     wanted = drawn(demo, SOURCE, temperature=0.8, seeds=0)
@@ -62,7 +53,7 @@ def test_a_translator_is_sampled_token_by_token_as_the_library_does(shared, demo
     expect(page.get_by_test_id("draw-strip")).to_contain_text("The random number")
     expect(page.get_by_test_id("sample-bars").locator(".cut")).to_have_count(8)
     expect(page.get_by_test_id("left")).to_have_text(re.compile("^2 of "))
-    fresh = shared.reopen(page)
+    fresh = tabs.reopen(page)
     expect(fresh.get_by_test_id("written")).to_have_text(written(demo, wanted))
     page.get_by_test_id("start-again").click()
     expect(page.get_by_test_id("written")).to_have_text("")
@@ -70,15 +61,13 @@ def test_a_translator_is_sampled_token_by_token_as_the_library_does(shared, demo
     page.get_by_test_id("add-all").click()
     traced = ch.trace(demo, SOURCE)
     expect(page.get_by_test_id("written")).to_have_text(written(demo, traced.sides["decoder"].ids[1:]))
-    page.close()
-    fresh.close()
 
 
-def test_the_units_of_a_feed_forward_and_one_switched_off(shared, demo):
+def test_the_units_of_a_feed_forward_and_one_switched_off(tabs, demo):
     from clearhead.tracing.neurons import read_units
 
     at, token = "decoder.1.feed_forward", 2
-    page = shared.open("neurons", box=at, token=token)
+    page = tabs.open("neurons", box=at, token=token)
     traced = ch.trace(demo, SOURCE)
     found = read_units(traced, at, token=token, most=3)
     rows = page.get_by_test_id("neurons-units").locator("button")
@@ -102,11 +91,10 @@ def test_the_units_of_a_feed_forward_and_one_switched_off(shared, demo):
     expect(page.get_by_test_id("answer-changed")).to_have_text(said)
     page.get_by_test_id("undo").click()
     expect(page.get_by_test_id("edit-list")).not_to_contain_text("unit")
-    page.close()
 
 
-def test_the_map_of_embeddings_and_a_tokens_neighbours(shared, demo):
-    page = shared.open("embeddings", table="encoder.embedding")
+def test_the_map_of_embeddings_and_a_tokens_neighbours(tabs, demo):
+    page = tabs.open("embeddings", table="encoder.embedding")
     table = demo.model.encoder.embedding.table
     _, explained = principal_plane(table)
     note = steady(page, "embeddings")
@@ -128,13 +116,12 @@ def test_the_map_of_embeddings_and_a_tokens_neighbours(shared, demo):
     box = page.get_by_test_id("embedding-map").bounding_box()
     page.get_by_test_id("embedding-map").click(position={"x": box["width"] / 2, "y": box["height"] / 2})
     comes_to(page, token=int(cosine.argmax()))
-    page.close()
 
 
-def test_the_tokeniser_shows_how_each_token_was_made(shared, demo):
+def test_the_tokeniser_shows_how_each_token_was_made(tabs, demo):
     from clearhead.text.merges import MergeRules
 
-    page = shared.open("tokens", source="vierundzwanzig")
+    page = tabs.open("tokens", source="vierundzwanzig")
     page.get_by_test_id("tokens-text").fill("siebenhundert drei Ω")
     line = page.get_by_test_id("tokens-line").locator("button")
     ids = demo.tokenizer.encode("siebenhundert drei Ω")
@@ -151,12 +138,11 @@ def test_the_tokeniser_shows_how_each_token_was_made(shared, demo):
     comes_to(page, text="siebenhundert drei Ω")
     line.first.press("ArrowRight")
     comes_to(page, at=1)
-    page.close()
 
 
-def test_rollout_stands_beside_the_mean(shared, demo):
+def test_rollout_stands_beside_the_mean(tabs, demo):
     site = "encoder.1.attention"
-    page = shared.open("head", site=site, head=0, query=2)
+    page = tabs.open("head", site=site, head=0, query=2)
     page.get_by_test_id("rollout").click()
     comes_to(page, rollout=1)
     row = ch.trace(demo, SOURCE).rollout(site)[2]
@@ -168,7 +154,6 @@ def test_rollout_stands_beside_the_mean(shared, demo):
     assert says(re.search(r"([\d.]+ %)", caption.text_content())[1], row.max().item())
     page.get_by_test_id("head-picker").get_by_role("button", name="Head 1").click()
     expect(figure.locator("h2")).not_to_contain_text("rollout")
-    page.close()
 
 
 def test_a_decoder_opens_on_sampling_and_its_headline_is_what_generate_writes(chromium, tmp_path_factory):

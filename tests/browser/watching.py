@@ -14,6 +14,7 @@ NUMBERED = (
 )
 """The views that a digit of the keyboard goes to."""
 VIEWS = (*NUMBERED, "design", "spaces", "sequence", "neurons", "embeddings", "tokens")
+USUAL_SIZE = {"width": 1280, "height": 800}
 PATIENCE = 120_000
 """Milliseconds that anything on a page may take on a busy machine."""
 NUMBER = re.compile(r"(−?)(\d+(?:\.(\d+))?)(?:e(−?)(\d+))?")
@@ -65,10 +66,12 @@ class Tabs:
         self.provoked, self.complaints, self.strangers, self.contexts = [], [], [], []
         self.opened = []
 
-    def context(self, *, width=1280, height=800, dark=False, **options):
+    def context(self, *, dark=False, **options):
         """A window of its own, without motion, so that nothing need be waited for."""
+        size = USUAL_SIZE | sizes_of(options)
+        options = {name: value for name, value in options.items() if name not in size}
         made = self.browser.new_context(
-            viewport={"width": width, "height": height},
+            viewport=size,
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
             **options,
@@ -117,11 +120,12 @@ class Tabs:
     def open(self, view="model", *, source=SOURCE, window=(), fresh=False, **state):
         """A view, in a window of its own: a tab behind another one is slow. `fresh`: one that nobody has used."""
         hash_ = f"#/{view}?{urlencode({'source': source, **state})}"
-        key = self.browser, self.home, tuple(sorted(dict(window).items())), sticky(state)
+        options = tuple(sorted((name, value) for name, value in dict(window).items() if name not in USUAL_SIZE))
+        key = self.browser, self.home, options, sticky(state)
         if idle.get(key) and not fresh:
             page = idle[key].pop()
             self.watch(page.context)
-            page.set_viewport_size({"width": 1280, "height": 800} | sizes_of(window))
+            page.set_viewport_size(USUAL_SIZE | sizes_of(window))
             # Through another view, so that nothing is left of what the first test did in this one.
             page.evaluate(GO, f"#/{'steps' if view == 'model' else 'model'}?{urlencode({'source': source})}")
             page.evaluate(GO, hash_)
@@ -157,7 +161,7 @@ class Tabs:
 
 
 def sizes_of(window):
-    return {name: value for name, value in dict(window).items() if name in ("width", "height")}
+    return {name: value for name, value in dict(window).items() if name in USUAL_SIZE}
 
 
 def sticky(state):

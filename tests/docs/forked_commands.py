@@ -33,9 +33,11 @@ sys.exit(int.from_bytes(server.recv(1) or b"\\1", "big"))
 """
 MODULES = (
     *("clearhead.cli", "clearhead.training", "clearhead.experiments.comparing", "clearhead.experiments.workers"),
-    *("clearhead.attention.grid", "torch._dynamo"),
+    *("clearhead.attention.grid", "clearhead.cli.train", "clearhead.cli.compare", "torch._dynamo", "sacrebleu"),
 )
 """What every command would import, torch._dynamo among it: an optimiser does, for two seconds."""
+MOST_STEPS = 2
+"""Steps that a training is timed in: a page trains for ten."""
 
 
 def install(folder: Path, address: Path) -> None:
@@ -73,14 +75,16 @@ def serve(home: str) -> None:
 def sketch() -> None:
     """Cut short what takes longer than a page's trainings, and is tested elsewhere.
 
-    An empty picture is written where a command would draw curves, and a part is checked in eight combinations of each
-    kernel, half of them ones that it serves; `make test-all` checks it in every pair.
+    An empty picture is written where a command would draw curves, a training is timed in two steps instead of twelve
+    (tests/training/test_timing.py), and a part is checked in eight combinations of each kernel, half of them ones that
+    it serves; `make test-all` checks it in every pair.
     """
     for module, name in (
         ("clearhead.training.loop", "draw_curves"),
         ("clearhead.experiments.comparing", "draw_comparison"),
     ):
         setattr(sys.modules[module], name, lambda data, path, **_: Path(path).write_text("<svg/>", encoding="utf-8"))
+    sys.modules["clearhead.training.timing"].MOST_STEPS = MOST_STEPS  # pyright: ignore[reportAttributeAccessIssue]
     if os.environ.get("HYPOTHESIS_PROFILE") != "thorough":
         sys.modules["clearhead.attention.grid"].DRAWS = 24  # pyright: ignore[reportAttributeAccessIssue]
 

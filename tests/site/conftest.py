@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.conftest import browser_program, chromium  # noqa: F401
-from tests.browser.looking import missing
+from tests.browser.looking import missing, timed_briefly
 from tests.once import made_once
 from tests.training.small_demo import demo_once
 
@@ -20,7 +20,8 @@ def site(tmp_path_factory):
 
     if not is_built():
         missing("the live page is not built; run `make web`")
-    run = demo_once(tmp_path_factory)
+    with timed_briefly():
+        run = demo_once(tmp_path_factory)
 
     def build(home: Path) -> None:
         command = [sys.executable, str(ROOT / "site/build.py"), "--run", str(run), "--out", str(home / "site")]
