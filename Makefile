@@ -32,13 +32,14 @@ ENOUGH := const [a, b] = process.versions.node.split("."); process.exit(a < 20 |
 # torch 2.13.0 has wheels for Python 3.11 to 3.14.
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 
-.PHONY: help demo web wheel docs test test-fast test-all attack check format clean
+.PHONY: help demo web wheel docs bench test test-fast test-all attack check format clean
 
 help:
 	@echo "make demo       train a translator of number words in about a minute, and look into it"
 	@echo "make web        build the explorer's page (the others do so by themselves)"
 	@echo "make wheel      build dist/clearhead-*.whl, with the page inside; prints its size and its files"
 	@echo "make docs       build the site into build/site"
+	@echo "make bench      measure this CPU beside other engines in the same run, and write docs/benchmarks-cpu.md: ten minutes"
 	@echo "make test       the tests of every law: 15 minutes on two cores when last measured"
 	@echo "make test-fast  three cases of each that takes no more than a fifth of a second: 75 seconds"
 	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"
@@ -57,6 +58,10 @@ wheel: $(TOOLS) $(WEB)
 
 docs: $(TOOLS) $(WEB)
 	$(BIN)/python site/build.py
+
+bench: $(TOOLS)
+	$(INSTALL) --quiet --editable '.[benchmarks]'
+	$(BIN)/python -m benchmarks cpu
 
 # The page's own tests run while one process collects Python's; what they say comes last, and either may fail.
 beside_the_page = mkdir -p build; $(NPM) test >build/page-tests.txt 2>&1 & page=$$!; \

@@ -1,9 +1,10 @@
-"""Measure every figure of docs/benchmarks.md anew (`python -m benchmarks gpu`), and write it (`… report FILE`)."""
+"""Measure the figures of docs/benchmarks.md (`python -m benchmarks gpu`) and docs/benchmarks-cpu.md (`… cpu`) anew, and
+write these pages; `… report FILE FILE` writes the first from several runs."""
 
 import importlib
 import sys
 
-COMMANDS = ("gpu", "report")
+COMMANDS = ("gpu", "cpu", "report")
 
 
 def main() -> None:

@@ -70,7 +70,7 @@ def page(found: dict[str, Any], plots: dict[str, str]) -> str:
         "",
         "Measured and written by `python -m benchmarks gpu`, each beside its peer in the same run:",
         f"{'; '.join(found['sources'])}.",
-        "The CPU's figures are in [benchmarks/README.md](../benchmarks/README.md).",
+        "The CPU's figures are in [benchmarks-cpu.md](benchmarks-cpu.md).",
         "",
         "| work | figure | unit | beside it |",
         "|---|---:|---|---|",

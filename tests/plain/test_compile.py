@@ -180,9 +180,11 @@ def test_without_a_compiler_it_runs_eagerly_and_says_so(monkeypatch):
 
 def test_a_compiler_is_looked_for_by_the_name_torch_uses(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: f"/somewhere/{name}")
+    there = {"/with": "/with/g++"}
+    monkeypatch.setattr(compiling.shutil, "which", lambda name, path: there.get(path) if name == "g++" else None)
+    monkeypatch.setenv("PATH", "/with")
     assert compiling.missing_compiler() is None
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", "/without")  # what was found is remembered for this PATH
     assert "g++" in str(compiling.missing_compiler())
     assert compiling.missing_compiler("cuda") is None
 
