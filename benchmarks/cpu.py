@@ -76,7 +76,7 @@ def page(found: dict[str, str]) -> str:
         "",
     ]
     for name, text in found.items():
-        lines += [f"## {name.capitalize()}", "", text, ""]
+        lines += [f"## {name.capitalize()}", "", text.strip(), ""]
     return "\n".join(lines)
 
 
