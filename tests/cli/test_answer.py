@@ -1,6 +1,7 @@
 """`clearhead translate`, `generate`, `classify` and `fill`: one line out for each line in, whatever comes in."""
 
 import gzip
+import importlib
 import json
 import math
 import os
@@ -261,6 +262,7 @@ def test_a_prompt_is_gone_on_from_as_it_is_written(runs, command):
 
 def test_a_prompt_is_printed_in_whole_characters(runs, command, monkeypatch):
     printed = []
+    importlib.import_module("clearhead.cli.generate")  # or it would import, and keep, what stands in for `write` here
     monkeypatch.setattr("clearhead.cli.screen.write", printed.append)
     command(
         "generate", runs["stretch"].folder.path, "--prompt", "the cow eats the plum, gr", "--greedy", "--tokens", "9"

@@ -22,12 +22,11 @@ def write(folder: Path, text: str) -> Path:
     return page
 
 
-LONG = ("export", "import", "fine-tuning", "induction-heads", "scaling", "why-q-k-v-differ", "how-layers-cooperate")
+LONG = ("export", "fine-tuning", "induction-heads", "scaling", "why-q-k-v-differ", "how-layers-cooperate")
 """Pages that take most of a minute, or whose time is that of trainings, and whose every step has tests of its own:
-tests/interop/export and tests/plain/test_export_graphs.py; tests/interop/test_stranger.py, where a model is imported,
-used, tuned and exported by commands, test_run.py, test_encoder_runs.py and tests/training/tasks/test_classify_pairs.py;
-tests/training/test_fine_tuning.py; tests/tracing/test_head_metrics.py and test_edits.py;
-tests/cli/test_scaling_page.py; tests/attention/test_layer.py. Their commands are held to the options there are.
+tests/interop/export and tests/plain/test_export_graphs.py, tests/training/test_fine_tuning.py and
+tests/interop/test_stranger.py, tests/tracing/test_head_metrics.py and test_edits.py, tests/cli/test_scaling_page.py,
+tests/attention/test_layer.py. Their commands are held to the options there are.
 """
 
 
