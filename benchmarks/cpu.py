@@ -7,7 +7,6 @@ The scripts do the measuring, each in a process of its own; this runs them one a
 """
 
 import argparse
-import importlib.metadata
 import os
 import platform
 import statistics
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure import table
+from benchmarks.measure import table, versions_of
 
 HERE = Path(__file__).resolve().parent
 PEERS = ("torch", "transformers", "ctranslate2")
@@ -56,22 +55,12 @@ PARTS: dict[str, Callable[[], str]] = {
 }
 
 
-def describe_machine() -> str:
-    versions = []
-    for name in PEERS:
-        try:
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            versions.append(f"{name} missing")
-    return f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores; {', '.join(versions)}"
-
-
 def page(found: dict[str, str]) -> str:
     lines = [
         "# Benchmarks on a CPU",
         "",
         "Measured and written by `make bench`, each beside its peers in the same run:",
-        f"{describe_machine()}.",
+        f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores; {versions_of(*PEERS)}.",
         "What the columns mean, and longer runs: [benchmarks/README.md](../benchmarks/README.md).",
         "",
     ]

@@ -7,9 +7,7 @@ python -m benchmarks report FILE FILE         # docs/benchmarks.md with its plot
 """
 
 import argparse
-import contextlib
 import functools
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -29,7 +27,7 @@ from benchmarks.gpu_figure import Figure, clean, milliseconds
 from benchmarks.gpu_growth import Point, attention_growth, model_growth, step_over_a_million
 from benchmarks.gpu_training import CASES, beside_the_peer, own_job, peer_job
 from benchmarks.in_turn import Job, Waiting, serve_job
-from benchmarks.measure import once
+from benchmarks.measure import once, versions_of
 from benchmarks.report import write_page
 from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.model import presets
@@ -355,16 +353,6 @@ def row_of(one: Figure | Point) -> str:
     return f"| {one.work} | {one.figure:.3g} | {one.unit} | {one.beside} |"
 
 
-def describe_machine() -> str:
-    """Say what is measured on, and with which versions."""
-    names = ("torch", "triton", "transformers", "fla-core")
-    versions = []
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-    return f"{torch.cuda.get_device_name()}, {', '.join(versions)}"
-
-
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
@@ -394,7 +382,7 @@ def main(arguments: list[str]) -> None:
 def as_run(found: list[Figure | Point]) -> dict[str, Any]:
     """Return what was measured, as `report` reads it."""
     return {
-        "machine": describe_machine(),
+        "machine": f"{torch.cuda.get_device_name()}, {versions_of('torch', 'triton', 'transformers', 'fla-core')}",
         "date": time.strftime("%Y-%m-%d"),
         "figures": [asdict(one) for one in found if isinstance(one, Figure)],
         "points": [asdict(one) for one in found if isinstance(one, Point)],

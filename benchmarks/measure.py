@@ -1,5 +1,6 @@
 """Time and memory, measured: medians of interleaved runs, and the peak memory of a fresh process."""
 
+import importlib.metadata
 import json
 import pathlib
 import statistics
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["in_fresh_process", "interleaved", "peak_memory", "table"]
+__all__ = ["in_fresh_process", "interleaved", "once", "peak_memory", "table", "versions_of"]
 
 
 def once(run: Callable[[], object], device: str) -> float:
@@ -62,6 +63,17 @@ def in_fresh_process(script: str, arguments: dict[str, object]) -> dict[str, flo
     command = [sys.executable, script, "--case", json.dumps(arguments)]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(found.stdout.splitlines()[-1])
+
+
+def versions_of(*names: str) -> str:
+    """Return the versions of these packages, and which are missing."""
+    told = []
+    for name in names:
+        try:
+            told.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            told.append(f"no {name}")
+    return ", ".join(told)
 
 
 def table(title: str, header: list[str], rows: list[list[object]]) -> str:

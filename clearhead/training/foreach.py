@@ -33,8 +33,8 @@ def add_all(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
 class RoundAll(torch.autograd.Function):
     """Weights in a narrower dtype, all by one call; on the way back their gradients are added to `grad` by two.
 
-    A rounding, a widening and an addition of each weight by itself are three launches, and a small model has as many of
-    those as of all others together.
+    A rounding, a widening and an addition of each weight by itself are three launches: 358 of the 1,286 in a step of a
+    translator of 4 + 4 blocks.
     """
 
     @staticmethod

@@ -86,11 +86,12 @@ class TrainState:
             layer_norm_gpu.register()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
         self.run_loss = compile(loss_in, device=self.device.type) if machine.compile else loss_in
+        # A compiler fuses the rounding of a weight with its use, and other processes wait for a gradient of each.
+        if self.device.type == "cuda" and isinstance(self.parallel, Alone) and not machine.compile:
+            self.run_loss = loss_rounded_at_once
         # Sharded weights are rounded while they are gathered.
         dtype = None if self.parallel.shards else dtype
-        # A compiler fuses the rounding of a weight with its use, and other processes wait for a gradient of each.
-        at_once = self.device.type == "cuda" and isinstance(self.parallel, Alone) and not machine.compile
-        self.forward = self.parallel.wrap(LossPass(self.loss_module, self.run_loss, dtype, at_once=at_once))
+        self.forward = self.parallel.wrap(LossPass(self.loss_module, self.run_loss, dtype))
         self.make_state()
 
     def backward(self, batch: Batch, share: Tensor) -> None:
@@ -213,35 +214,34 @@ class LossPass(nn.Module):
     def __init__(
         self,
         loss: BatchLoss,
-        run: "RunLoss",
+        run: Callable[[BatchLoss, Batch, torch.dtype | None], Loss],
         dtype: torch.dtype | None,
-        *,
-        at_once: bool = False,
     ) -> None:
         super().__init__()
-        self.loss, self.run, self.dtype, self.at_once = loss, run, dtype, at_once
+        self.loss, self.run, self.dtype = loss, run, dtype
 
     def forward(self, batch: Batch) -> Loss:
-        return self.run(self.loss, batch, self.dtype, self.at_once)
+        return self.run(self.loss, batch, self.dtype)
 
 
-RunLoss = Callable[[BatchLoss, Batch, torch.dtype | None, bool], Loss]
-
-
-def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None, at_once: bool = False) -> Loss:
+def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
     """Return the loss, with all weights rounded to this dtype; None leaves them as they are.
 
     Gradients pass through the rounding to the weights themselves, in float32. Unlike under autocast, everything between
-    the products is in the narrow dtype as well, which is half of the memory to move. `at_once`: all weights are rounded
-    by one call, and the gradients added by one.
+    the products is in the narrow dtype as well, which is half of the memory to move.
     """
     if dtype is None:
         return loss(batch)
-    if at_once:
-        names, weights = zip(*loss.named_parameters(), strict=True)
-        return functional_call(loss, dict(zip(names, RoundAll.apply(dtype, *weights), strict=True)), (batch,))
     rounded = {name: one.to(dtype) for name, one in loss.named_parameters()}
     return functional_call(loss, rounded, (batch,))
+
+
+def loss_rounded_at_once(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
+    """Return the same loss, with all weights rounded by one call, and their gradients added by one."""
+    if dtype is None:
+        return loss(batch)
+    names, weights = zip(*loss.named_parameters(), strict=True)
+    return functional_call(loss, dict(zip(names, RoundAll.apply(dtype, *weights), strict=True)), (batch,))
 
 
 @final

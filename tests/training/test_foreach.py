@@ -8,7 +8,7 @@ from clearhead.model import presets
 from clearhead.training.foreach import RoundAll
 from clearhead.training.recipe import Optimizer
 from clearhead.training.tasks import Generate
-from clearhead.training.train_step import BatchLoss, loss_in
+from clearhead.training.train_step import BatchLoss, loss_in, loss_rounded_at_once
 
 SPEC = presets.gpt2(presets.Size(2, 12, 2, 2, 20), vocabulary=11, length=8, dropout=0.0)
 
@@ -48,11 +48,11 @@ def test_a_frozen_weight_and_one_without_use_get_no_gradient():
 
 def test_the_loss_of_a_model_and_its_gradients_are_the_same():
     found = []
-    for at_once in (False, True):
+    for run in (loss_in, loss_rounded_at_once):
         torch.manual_seed(0)
         loss = BatchLoss(SPEC.build(), Generate(tokenizers={}, context=8), Optimizer())
         ids = torch.randint(11, (3, 9))
-        made = loss_in(loss, {"tokens": ids[:, :-1], "wanted": ids[:, 1:]}, torch.bfloat16, at_once)
+        made = run(loss, {"tokens": ids[:, :-1], "wanted": ids[:, 1:]}, torch.bfloat16)
         made.objective.backward()
         found.append([made.objective.detach(), *(one.grad for one in loss.parameters())])
     for one, other in zip(*found, strict=True):
