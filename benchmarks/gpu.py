@@ -363,7 +363,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--job", choices=list(JOBS), help="compile for this, and measure when a line is read")
     asked = parser.parse_args(arguments)
     if not torch.cuda.is_available():
-        parser.error("there is no CUDA device here; the CPU's figures are made by the scripts in benchmarks/README.md")
+        parser.error("there is no CUDA device here; for the CPU there is: python -m benchmarks cpu")
     if asked.job:
         serve_job(JOBS[asked.job][1])
         return
