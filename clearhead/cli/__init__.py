@@ -1,4 +1,6 @@
-"""The `clearhead` command, one file a verb. Exit codes: 0, 1 (failed), 2 (asked wrongly), 130 (Ctrl-C)."""
+"""The `clearhead` command, one file a verb. Exit codes: 0, 1 (failed), 2 (asked wrongly), 130 (Ctrl-C),
+141 (the reader of the output has gone away).
+"""
 
 import importlib
 import os
@@ -12,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from clearhead.cli.options import Sectioned, flatten_groups
-from clearhead.cli.screen import escape_controls
+from clearhead.cli.screen import CLOSED_PIPE, discard_output, escape_controls
 from clearhead.errors import ClearheadError
 from clearhead.system import is_out_of_memory
 
@@ -157,6 +159,12 @@ def run(args: Sequence[str]) -> int:
         return code or (0 if asked else ASKED_WRONGLY)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except SystemExit as stop:
+        # Help and --version are written by typer, which ends with 1 where the reader has gone away (`| head -1`).
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        discard_output()
+        return CLOSED_PIPE
     except Exception as error:
         if "--debug" in args:
             traceback.print_exc()

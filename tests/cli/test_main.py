@@ -143,8 +143,9 @@ def luminance(colour):
 
 
 @pytest.mark.slow
-def test_the_module_runs_and_a_closed_pipe_is_quiet():
-    process = subprocess.Popen([*MODULE, "kernels"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("asked", ["kernels", "--help", "--version"])
+def test_the_module_runs_and_a_closed_pipe_is_quiet(asked):
+    process = subprocess.Popen([*MODULE, asked], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
