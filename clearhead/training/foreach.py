@@ -6,7 +6,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-__all__ = ["RoundAll", "add_all", "copy_all", "move_all", "zero_all"]
+__all__ = ["RoundAll", "add_all", "copy_all", "move_all", "scale_all", "subtract_all", "zero_all"]
 
 
 def zero_all(tensors: Sequence[Tensor]) -> None:
@@ -27,6 +27,16 @@ def move_all(tensors: Sequence[Tensor], towards: Sequence[Tensor], share: float)
 def add_all(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     """Add others to the tensors."""
     torch._foreach_add_(list(tensors), list(others))  # pyright: ignore[reportPrivateImportUsage]
+
+
+def subtract_all(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Subtract others from the tensors."""
+    torch._foreach_sub_(list(tensors), list(others))  # pyright: ignore[reportPrivateImportUsage]
+
+
+def scale_all(tensors: Sequence[Tensor], factor: float | Tensor) -> None:
+    """Multiply the tensors by one number."""
+    torch._foreach_mul_(list(tensors), factor)  # pyright: ignore[reportPrivateImportUsage]
 
 
 @final

@@ -6,26 +6,29 @@ CUDA graphs, and replays them: a small model on a large GPU spends its time laun
 
 import contextlib
 import copy
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from clearhead.attention.modes import assuming_finite
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.compiling import compile
 from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import widest_float
+from clearhead.errors import OptionError
 from clearhead.model import layer_norm_gpu
 from clearhead.registry import is_built_in
+from clearhead.training import cross_entropy_gpu
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.distributed import Processes
 from clearhead.training.foreach import RoundAll, copy_all, move_all, zero_all
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
+from clearhead.training.optimizers import make_optimizer
 from clearhead.training.parallel import Alone, Parallel, local_tensors
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks.base import Batch, Task
@@ -62,12 +65,16 @@ class TrainState:
     ) -> None:
         self.model, self.task, self.optimizer = model, task, optimizer
         self.parallel = Alone(Processes()) if parallel is None else parallel
+        if optimizer.method == "muon" and self.parallel.shards:
+            raise OptionError("muon needs whole matrices, and fsdp shards them: take --parallel ddp, or adamw")
         self.bfloat16 = machine.precision == "bfloat16"
         # A part of the user's own may make float32 numbers in between: there autocast decides at every operation.
         # So it does with activation checkpointing, which computes again when copies of the weights are gone; what FSDP
         # gathers comes back.
         kept = self.parallel.shards or not machine.activation_checkpointing
-        self.rounds = self.bfloat16 and kept and is_built_in(model, task)
+        built_in = is_built_in(model, task)
+        self.rounds = self.bfloat16 and kept and built_in
+        self.assumes_finite = built_in and not machine.compile
         dtype = torch.bfloat16 if self.rounds else None
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
         self.loss_module = BatchLoss(model, task, optimizer)
@@ -76,7 +83,7 @@ class TrainState:
             self.parallel.shard(self.averaged)
         self.device = next(model.parameters()).device
         self.parameters = [one for one in model.parameters() if one.requires_grad]
-        self.optimiser = adamw(self.parameters, optimizer, self.device)
+        self.optimiser = make_optimizer(model, self.parameters, optimizer, self.device)
         self.average = [one for one in self.averaged.parameters() if one.requires_grad]
         self.follows = True
         self.nll = torch.zeros((), dtype=widest_float(self.device), device=self.device)
@@ -84,6 +91,7 @@ class TrainState:
         self.places = 0
         if machine.compile and self.device.type == "cuda":
             layer_norm_gpu.register()
+            cross_entropy_gpu.register()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
         self.run_loss = compile(loss_in, device=self.device.type) if machine.compile else loss_in
         # A compiler fuses the rounding of a weight with its use, and other processes wait for a gradient of each.
@@ -96,7 +104,8 @@ class TrainState:
 
     def backward(self, batch: Batch, share: Tensor) -> None:
         """Add the gradients of a micro-batch, times `share`: one over the places of all the step's micro-batches."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16 and not self.rounds):
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16 and not self.rounds)
+        with autocast, assuming_finite() if self.assumes_finite else contextlib.nullcontext():
             loss = self.forward(batch)
         (loss.objective * share).backward()
         self.nll += loss.nll
@@ -127,7 +136,8 @@ class TrainState:
         self.set_rate(0.0)
         self.optimiser.step()
         for state in self.optimiser.state.values():
-            state["step"].zero_()
+            for one in state.values():  # a step count and momenta, all as before the first step
+                one.zero_()
         self.clear_gradients()
 
     def set_rate(self, rate: float) -> None:
@@ -242,41 +252,6 @@ def loss_rounded_at_once(loss: BatchLoss, batch: Batch, dtype: torch.dtype | Non
         return loss(batch)
     names, weights = zip(*loss.named_parameters(), strict=True)
     return functional_call(loss, dict(zip(names, RoundAll.apply(dtype, *weights), strict=True)), (batch,))
-
-
-@final
-class AdamW(torch.optim.AdamW):
-    """Torch's AdamW, without the wrappers around its methods.
-
-    They keep a compiler away, and import it for that, which takes two seconds. The update is never compiled.
-    """
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
-
-    @torch.no_grad()
-    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        inspect.unwrap(torch.optim.AdamW.step)(self)
-
-
-def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device) -> torch.optim.AdamW:
-    """Return fused AdamW that decays matrices and not vectors. On a GPU the learning rate is a tensor, which a captured
-    step reads.
-    """
-    groups = [
-        {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": optimizer.weight_decay},
-        {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
-    ]
-    on_gpu = device.type == "cuda"
-    rate = torch.tensor(optimizer.lr, device=device) if on_gpu else optimizer.lr
-    return AdamW(
-        [group for group in groups if group["params"]],
-        lr=rate,
-        betas=optimizer.betas,
-        eps=optimizer.epsilon,
-        fused=True,
-        capturable=on_gpu,
-    )
 
 
 class Stepper(ABC):

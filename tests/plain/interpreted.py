@@ -25,6 +25,7 @@ from clearhead.decoding import beam_gpu, greedy_gpu
 from clearhead.decoding.beam_state import BeamState
 from clearhead.decoding.rules import FORBIDDEN
 from clearhead.model import layer_norm_gpu
+from clearhead.training import cross_entropy_gpu, losses
 from tests.decoding.test_beam_state import VOCABULARY, draw_case
 
 M = ch.masks
@@ -129,6 +130,44 @@ def layer_norm_problems():
             yield [] if text is None else [f"{n_rows} rows of {width}: {text}"]
 
 
+def loss_problems():
+    """Yield what the loss over a vocabulary gets wrong: blocks that a row does not fill, places without a target,
+    choices that are out of question.
+    """
+    cross_entropy_gpu.wrap_triton = lambda kernel: kernel
+    cross_entropy_gpu.ROW_BLOCK = cross_entropy_gpu.BLOCK = 64
+    cross_entropy_gpu.PAIR_BLOCK = 32
+    for n_rows, choices in ((6, 20), (4, 1), (10, 150), (8, 64)):
+        for smoothing, weight in ((0.0, None), (0.1, None), (0.0, 3.0), (0.2, 5.0)):
+            half = torch.randint(choices, (n_rows // 2,))
+            half[0] = losses.NOTHING
+            wanted = torch.cat([half, half])
+            logits = torch.randn(n_rows, choices, dtype=torch.float64) * 4
+            if smoothing == 0 and weight is None and choices > 80:
+                logits[1, :70] = float("-inf")
+                wanted[1] = 75
+            wide, narrow = (logits.to(kind).requires_grad_() for kind in (torch.float64, torch.float32))
+
+            def run(logits, weight=weight, wanted=wanted, smoothing=smoothing):
+                if weight is None:
+                    return losses.cross_entropy(logits, wanted, smoothing)
+                return losses.r_drop(logits, wanted, smoothing, weight)
+
+            assert cross_entropy_gpu.serves(narrow), "the kernels were not taken"
+            assert not cross_entropy_gpu.serves(wide), "the definition was not taken"
+            right, got = run(wide), run(narrow)
+            grads = [torch.autograd.grad(loss.objective * 0.25, one)[0] for loss, one in ((right, wide), (got, narrow))]
+            named = (("objective", got[0], right[0]), ("nll", got[1], right[1]), ("gradient", grads[1], grads[0]))
+            where = f"{n_rows} x {choices}, smoothing {smoothing}, R-Drop {weight}"
+            yield [
+                f"{where}: {text}"
+                for name, one, other in named
+                if (text := difference(name, one.double(), other, 2e-6)) is not None
+            ]
+    outside = cross_entropy_gpu.cross_entropy(torch.randn(1, 5), torch.tensor([5]), 0.0)
+    yield [] if outside[0].isnan() else [f"a target that is no choice has the loss {outside[0].item()}"]
+
+
 def greedy_problems():
     """Yield where the likeliest token or its log-probability is wrong: ties, NaN, inf, rows longer than a block."""
     for rows, vocabulary in ((5, 20), (3, 1), (2, 9000), (4, 8192)):
@@ -191,7 +230,12 @@ def attention_problems(kernel):
 def main(kernels: list[str]) -> None:
     patch_interpreter()
     torch.set_num_threads(1)
-    problems = {"layer_norm": layer_norm_problems, "beam": beam_problems, "greedy": greedy_problems}
+    problems = {
+        "layer_norm": layer_norm_problems,
+        "loss": loss_problems,
+        "beam": beam_problems,
+        "greedy": greedy_problems,
+    }
     for kernel in kernels:
         torch.manual_seed(0)
         found = list(problems[kernel]() if kernel in problems else attention_problems(kernel))
