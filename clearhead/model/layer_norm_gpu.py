@@ -16,7 +16,7 @@ from torch.library import triton_op, wrap_triton
 from clearhead.compiling import missing_triton
 from clearhead.cuda_graphs import is_recorded
 
-__all__ = ["add_layer_norm", "layer_norm", "register", "serves", "serves_step"]
+__all__ = ["add_layer_norm", "layer_norm", "layer_norm_and_input", "register", "serves", "serves_step"]
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 8192
@@ -41,9 +41,15 @@ def serves(x: Tensor) -> bool:
     return is_recorded() and plain and missing_triton("cuda") is None
 
 
-def launch_backward(grad: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient of x, and those of gamma and beta as the two rows of one tensor."""
+def launch_backward(  # noqa: PLR0917 - an operator's arguments are positional
+    grad: Tensor, residual: Tensor | None, x: Tensor, gamma: Tensor, mean: Tensor, deviation: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of x, and those of gamma and beta as the two rows of one tensor.
+
+    `residual`: the gradient that reaches x past the norm, which is added.
+    """
     grad, x = grad.contiguous(), x.contiguous()
+    residual = None if residual is None else residual.contiguous()
     width = x.shape[-1]
     n_rows, columns = x.numel() // width, 1 << (width - 1).bit_length()
     rows = max(1, NUMBERS // columns)
@@ -53,7 +59,9 @@ def launch_backward(grad: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, deviat
     kernel = importlib.import_module("clearhead.model.layer_norm_triton").layer_norm_backward
     sizes = {"WIDTH": width, "COLUMNS": columns, "ROWS": rows, "TILES": -(-n_rows // (rows * programs))}
     warps = max(1, columns // NUMBERS)
-    wrap_triton(kernel)[(programs,)](grad, x, gamma, mean, deviation, grad_x, partial, n_rows, **sizes, num_warps=warps)
+    wrap_triton(kernel)[(programs,)](
+        grad, residual, x, gamma, mean, deviation, grad_x, partial, n_rows, **sizes, num_warps=warps
+    )
     return grad_x, partial.sum(0)
 
 
@@ -73,25 +81,33 @@ def register() -> None:
 
 @final
 class LayerNormByTriton(torch.autograd.Function):
-    """LayerNorm with the backward above."""
+    """LayerNorm with the backward above, and x itself: what comes back through that is added in the same kernel."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> tuple[Tensor, Tensor]:
         out, mean, deviation = torch.native_layer_norm(x, gamma.shape, gamma, beta, epsilon)
         ctx.save_for_backward(x, gamma, mean, deviation)
         ctx.has_beta = beta is not None
-        return out
+        ctx.set_materialize_grads(False)
+        return out, x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, gamma, mean, deviation = ctx.saved_tensors
-        grad_x, sums = backward_op(grads[0], x, gamma, mean, deviation)
+        if grads[0] is None:
+            return grads[1], None, None, None
+        grad_x, sums = backward_op(*grads, x, gamma, mean, deviation)
         sums = sums.to(gamma.dtype)
         return grad_x, sums[0], sums[1] if ctx.has_beta else None, None
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> Tensor:
     """Return gamma · (x − mean) / √(variance + epsilon) + beta."""
+    return LayerNormByTriton.apply(x, gamma, beta, epsilon)[0]
+
+
+def layer_norm_and_input(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Return the norm of x, and x to go on with: so that both gradients of x are added up by one kernel."""
     return LayerNormByTriton.apply(x, gamma, beta, epsilon)  # type: ignore[return-value]
 
 

@@ -51,7 +51,7 @@ def launch_forward(logits: Tensor, wanted: Tensor, smoothing: float) -> tuple[Te
 
 
 def launch_backward(logits: Tensor, wanted: Tensor, lse: Tensor, upstream: Tensor, smoothing: float) -> Tensor:
-    """Return the gradient of the summed objective, times the upstream gradient."""
+    """Return the gradient of the summed objective, times the first number of the upstream gradient."""
     n_rows, choices = logits.shape
     grad = torch.empty_like(logits)
     sizes = {"SMOOTHING": smoothing, "CHOICES": choices, "BLOCK": BLOCK, "num_warps": WARPS}
@@ -78,7 +78,7 @@ def launch_r_drop_forward(
 def launch_r_drop_backward(  # noqa: PLR0917 - an operator's arguments are positional
     logits: Tensor, wanted: Tensor, lse: Tensor, divergence: Tensor, upstream: Tensor, smoothing: float, weight: float
 ) -> Tensor:
-    """Return the gradient of the summed objective of both passes, times the upstream gradient."""
+    """Return the gradient of the summed objective of both passes, times the first number of the upstream gradient."""
     n_pairs, choices = len(logits) // 2, logits.shape[1]
     grad = torch.empty_like(logits)
     sizes = {"SMOOTHING": smoothing, "WEIGHT": weight, "CHOICES": choices, "BLOCK": PAIR_BLOCK, "num_warps": PAIR_WARPS}
@@ -108,47 +108,50 @@ def register() -> None:
 
 @final
 class CrossEntropy(torch.autograd.Function):
-    """The summed objective, which has a gradient, and the summed negative log-likelihood, which has none."""
+    """The summed objective and the summed negative log-likelihood, as one tensor; only the objective has a gradient."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, wanted: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
         lse, losses = forward_op(logits, wanted, smoothing)
-        objective, nll = losses.sum(1)
         ctx.save_for_backward(logits, wanted, lse)
         ctx.smoothing = smoothing
-        ctx.mark_non_differentiable(nll)
-        return objective, nll
+        return losses.sum(1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return backward_op(*ctx.saved_tensors, grads[0], ctx.smoothing), None, None
+        return backward_op(*ctx.saved_tensors, grads[0].contiguous(), ctx.smoothing), None, None
 
 
 @final
 class RDrop(torch.autograd.Function):
-    """R-Drop's summed objective and negative log-likelihood, of logits that hold every place twice."""
+    """The same of R-Drop, of logits that hold every place twice."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, wanted: Tensor, smoothing: float, weight: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits: Tensor, wanted: Tensor, smoothing: float, weight: float) -> Tensor:
         lse, divergence, losses = r_drop_forward_op(logits, wanted, smoothing, weight)
-        objective, nll = losses.sum(1)
         ctx.save_for_backward(logits, wanted, lse, divergence)
         ctx.smoothing, ctx.weight = smoothing, weight
-        ctx.mark_non_differentiable(nll)
-        return objective, nll
+        return losses.sum(1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return r_drop_backward_op(*ctx.saved_tensors, grads[0], ctx.smoothing, ctx.weight), None, None, None
+        return (
+            r_drop_backward_op(*ctx.saved_tensors, grads[0].contiguous(), ctx.smoothing, ctx.weight),
+            None,
+            None,
+            None,
+        )
 
 
 def cross_entropy(logits: Tensor, wanted: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Return the objective and the negative log-likelihood, summed over places that want something."""
-    return CrossEntropy.apply(logits.contiguous(), wanted.contiguous(), smoothing)  # type: ignore[return-value]
+    sums = CrossEntropy.apply(logits.contiguous(), wanted.contiguous(), smoothing)
+    return sums[0], sums[1].detach()
 
 
 def r_drop(logits: Tensor, wanted: Tensor, smoothing: float, weight: float) -> tuple[Tensor, Tensor]:
     """Return R-Drop's objective and the negative log-likelihood of both passes' mean, summed over places."""
-    return RDrop.apply(logits.contiguous(), wanted.contiguous(), smoothing, weight)  # type: ignore[return-value]
+    sums = RDrop.apply(logits.contiguous(), wanted.contiguous(), smoothing, weight)
+    return sums[0], sums[1].detach()

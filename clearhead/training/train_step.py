@@ -6,6 +6,7 @@ CUDA graphs, and replays them: a small model on a large GPU spends its time laun
 
 import contextlib
 import copy
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, final
@@ -20,7 +21,7 @@ from clearhead.compiling import compile
 from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
-from clearhead.model import layer_norm_gpu
+from clearhead.model import activation_gpu, layer_norm_gpu
 from clearhead.registry import is_built_in
 from clearhead.training import cross_entropy_gpu
 from clearhead.training.averaging import Unaveraged
@@ -90,13 +91,16 @@ class TrainState:
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
         if machine.compile and self.device.type == "cuda":
-            layer_norm_gpu.register()
-            cross_entropy_gpu.register()
+            for kernels in (layer_norm_gpu, activation_gpu, cross_entropy_gpu):
+                kernels.register()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
         self.run_loss = compile(loss_in, device=self.device.type) if machine.compile else loss_in
-        # A compiler fuses the rounding of a weight with its use, and other processes wait for a gradient of each.
-        if self.device.type == "cuda" and isinstance(self.parallel, Alone) and not machine.compile:
-            self.run_loss = loss_rounded_at_once
+        # Other processes wait for a gradient of each weight.
+        self.rounds_at_once = self.rounds and isinstance(self.parallel, Alone)
+        if self.rounds_at_once:
+            inner = compile(loss_with, device=self.device.type) if machine.compile else loss_with
+            self.run_loss = functools.partial(loss_rounded_at_once, inner, lambda: self.fresh)
+        self.fresh = False
         # Sharded weights are rounded while they are gathered.
         dtype = None if self.parallel.shards else dtype
         self.forward = self.parallel.wrap(LossPass(self.loss_module, self.run_loss, dtype))
@@ -108,6 +112,7 @@ class TrainState:
         with autocast, assuming_finite() if self.assumes_finite else contextlib.nullcontext():
             loss = self.forward(batch)
         (loss.objective * share).backward()
+        self.fresh = False
         self.nll += loss.nll
 
     def update(self) -> None:
@@ -121,7 +126,12 @@ class TrainState:
         return [one.grad for one in self.parameters if one.grad is not None]
 
     def clear_gradients(self) -> None:
-        """Zero the gradients on a GPU, where captured steps find them again; else drop them, which is quicker."""
+        """Drop the gradients; on a GPU zero them, as captured steps find them again. Where weights are rounded at once
+        the next pass is `fresh` and writes over them.
+        """
+        self.fresh = self.rounds_at_once
+        if self.fresh:
+            return
         if self.device.type == "cuda":
             zero_all(local_tensors(self.gradients()))
         else:
@@ -246,12 +256,25 @@ def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
     return functional_call(loss, rounded, (batch,))
 
 
-def loss_rounded_at_once(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
-    """Return the same loss, with all weights rounded by one call, and their gradients added by one."""
+def loss_with(loss: BatchLoss, weights: Mapping[str, Tensor], batch: Batch) -> Loss:
+    """Return the loss with these tensors in place of its weights."""
+    return functional_call(loss, dict(weights), (batch,))
+
+
+def loss_rounded_at_once(
+    run: Callable[[BatchLoss, Mapping[str, Tensor], Batch], Loss],
+    is_fresh: Callable[[], bool],
+    loss: BatchLoss,
+    batch: Batch,
+    dtype: torch.dtype | None,
+) -> Loss:
+    """Return the same loss, with all weights rounded by one call, and their gradients added by one, or written over
+    what is there if `is_fresh` says so.
+    """
     if dtype is None:
-        return loss(batch)
+        return run(loss, dict(loss.named_parameters()), batch)
     names, weights = zip(*loss.named_parameters(), strict=True)
-    return functional_call(loss, dict(zip(names, RoundAll.apply(dtype, *weights), strict=True)), (batch,))
+    return run(loss, dict(zip(names, RoundAll.apply(dtype, is_fresh(), *weights), strict=True)), batch)
 
 
 class Stepper(ABC):
@@ -315,7 +338,7 @@ class Captured(Stepper):
         self.kept: list[Tensor] = []
 
     def run_pass(self, batch: Batch, share: float) -> None:
-        shape = tuple((name, tuple(one.shape)) for name, one in batch.items())
+        shape = (self.train_state.fresh, *((name, tuple(one.shape)) for name, one in batch.items()))
         if shape not in self.passes:
             self.passes[shape] = self.capture_pass(batch)
         graph, inputs = self.passes[shape]
@@ -323,6 +346,7 @@ class Captured(Stepper):
         for name, one in batch.items():
             inputs[name].copy_(one.pin_memory(), non_blocking=True)
         graph.replay()
+        self.train_state.fresh = False
 
     def capture_pass(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
         """Capture a pass as a graph, after a warm-up whose gradients and random numbers are undone."""
@@ -330,9 +354,16 @@ class Captured(Stepper):
         random = torch.cuda.get_rng_state(train_state.device)
         inputs = to_device(batch, train_state.device)
         kept = [one.clone() for one in train_state.gradients()], train_state.nll.clone()
-        warm_up(lambda: train_state.backward(inputs, self.share), WARM_UPS)
+        fresh = train_state.fresh
+
+        def run() -> None:
+            train_state.fresh = fresh
+            train_state.backward(inputs, self.share)
+
+        # What is not for one shape alone was warmed up with the first.
+        warm_up(run, 1 if self.passes else WARM_UPS)
         torch.cuda.empty_cache()
-        graph = capture_graph(lambda: train_state.backward(inputs, self.share), self.pool)
+        graph = capture_graph(run, self.pool)
         # A table of positions that grows later is another tensor: the graph goes on reading this one.
         self.kept += [module.table for module in train_state.model.modules() if isinstance(module, SinusoidalTable)]
         copy_all(train_state.gradients(), kept[0])
@@ -349,6 +380,7 @@ class Captured(Stepper):
         if self.update is None:
             self.update = capture_graph(self.train_state.update, self.pool)
         self.update.replay()
+        self.train_state.fresh = self.train_state.rounds_at_once
 
 
 def to_device(batch: Mapping[str, Tensor], device: torch.device) -> Batch:

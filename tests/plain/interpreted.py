@@ -15,6 +15,7 @@ if __name__ == "__main__":  # pytest imports this module too, to look for doctes
 
 import torch
 import triton.language as tl
+from torch.nn import functional as F
 from triton.runtime import interpreter
 
 import clearhead as ch
@@ -24,7 +25,7 @@ from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan
 from clearhead.decoding import beam_gpu, greedy_gpu
 from clearhead.decoding.beam_state import BeamState
 from clearhead.decoding.rules import FORBIDDEN
-from clearhead.model import layer_norm_gpu
+from clearhead.model import activation_gpu, layer_norm_gpu
 from clearhead.training import cross_entropy_gpu, losses
 from tests.decoding.test_beam_state import VOCABULARY, draw_case
 
@@ -113,21 +114,52 @@ def layer_norm_problems():
         x, gamma, beta = torch.randn(n_rows, width), torch.randn(width), torch.randn(width)
         leaves = [one.requires_grad_() for one in (x, gamma, beta)]
         out, mean, deviation = torch.native_layer_norm(x, (width,), gamma, beta, 1e-5)
-        upstream = torch.randn(width, n_rows).T
-        wanted = torch.autograd.grad(out, leaves, upstream)
-        grad_x, sums = layer_norm_gpu.launch_backward(upstream, *(one.detach() for one in (x, gamma, mean, deviation)))
-        named = zip(("x", "gamma", "beta"), (grad_x, *sums), wanted, strict=True)
-        yield [
-            f"{n_rows} rows of {width}: {text}"
-            for name, got, right in named
-            if (text := difference(name, got, right, 2e-5)) is not None
-        ]
+        kept = [one.detach() for one in (x, gamma, mean, deviation)]
+        upstream, past = torch.randn(width, n_rows).T, torch.randn(n_rows, width)
+        for residual in (None, past):
+            others = () if residual is None else (x,)
+            wanted = torch.autograd.grad((out, *others), leaves, (upstream, past)[: 1 + len(others)], retain_graph=True)
+            grad_x, sums = layer_norm_gpu.launch_backward(upstream, residual, *kept)
+            named = zip(("x", "gamma", "beta"), (grad_x, *sums), wanted, strict=True)
+            yield [
+                f"{n_rows} rows of {width}: {text}"
+                for name, got, right in named
+                if (text := difference(name, got, right, 2e-5)) is not None
+            ]
         for shift in (beta.detach(), None):
             y = torch.randn(n_rows, width)
             got = layer_norm_gpu.add_layer_norm(x.detach(), y, gamma.detach(), shift, 1e-5)
             right = torch.layer_norm(x.detach() + y, (width,), gamma.detach(), shift)
             text = difference("norm of a sum", got, right, 2e-5)
             yield [] if text is None else [f"{n_rows} rows of {width}: {text}"]
+
+
+def activation_problems():
+    """Yield what activations get wrong: rows and columns that fill no tile, and numbers far from 0."""
+    activation_gpu.wrap_triton = lambda kernel: kernel
+    activation_gpu.PROGRAMS = 6
+    torchs = {
+        "relu": F.relu,
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    }
+    for kind, (shape, dtype) in itertools.product(
+        activation_gpu.KINDS, (((70, 300), torch.float32), ((2, 3, 5), torch.bfloat16), ((1, 1), torch.float32))
+    ):
+        x, upstream = ((torch.randn(shape) * 3).to(dtype) for _ in range(2))
+        x.view(-1)[-1], x.view(-1)[0] = -1e4, 1e4
+        narrow, wide, bias = x.clone().requires_grad_(), x.double().requires_grad_(), torch.zeros(shape[-1])
+        out, right = activation_gpu.activate(narrow, bias.requires_grad_(), kind), torchs[kind](wide)
+        slopes = torch.autograd.grad(out, (narrow, bias), upstream)
+        (slope,) = torch.autograd.grad(right, wide, upstream.double())
+        wanted = (("out", out, right), ("x", slopes[0], slope), ("bias", slopes[1], slope.flatten(0, -2).sum(0)))
+        limit = 2e-2 if dtype is torch.bfloat16 else 1e-5
+        yield [
+            f"{kind} {shape}: {text}"
+            for name, got, right in wanted
+            if (text := difference(name, got.double(), right, limit)) is not None
+        ]
 
 
 def loss_problems():
@@ -232,6 +264,7 @@ def main(kernels: list[str]) -> None:
     torch.set_num_threads(1)
     problems = {
         "layer_norm": layer_norm_problems,
+        "activation": activation_problems,
         "loss": loss_problems,
         "beam": beam_problems,
         "greedy": greedy_problems,
