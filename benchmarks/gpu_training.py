@@ -32,7 +32,7 @@ class Case:
     peer_name: str
 
     def step(self, *, compile: bool) -> tuple[Callable[[], None], float]:
-        """Return a step as `clearhead train` takes it, captured as CUDA graphs; and the gradient's norm in the first."""
+        """Return a step as `clearhead train` takes it, captured as CUDA graphs, and the norm of its first gradient."""
         torch.manual_seed(0)
         machine = Machine(device="cuda", precision="bfloat16", compile=compile)
         train_state = TrainState(self.spec.build().cuda().train(), self.task, Optimizer(), machine)

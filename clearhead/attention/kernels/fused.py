@@ -185,11 +185,11 @@ def attend_fused(call: AttentionInputs, mask: Tensor | None = None) -> Context:
 
 
 def prefer_short(call: AttentionInputs) -> AbstractContextManager[None]:
-    """Let torch try its memory-efficient kernel first, for texts of at most SHORT tokens in a captured step on a GPU.
+    """Let torch try its memory-efficient kernel first, for texts of at most SHORT tokens in captured training.
 
     It is the quickest there: cuDNN's tiles are 64 x 128. To say so takes Python longer than it saves elsewhere.
     """
-    if torch.compiler.is_compiling() or not is_recorded() or not call.query.is_cuda:
+    if torch.compiler.is_compiling() or not is_recorded() or not (call.query.is_cuda and call.query.requires_grad):
         return contextlib.nullcontext()
     if max(call.n_query, call.n_key) > SHORT or call.query.dtype not in (torch.bfloat16, torch.float16):
         return contextlib.nullcontext()
