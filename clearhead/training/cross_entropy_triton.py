@@ -50,7 +50,7 @@ def cross_entropy_forward(
     place = tl.program_id(0)
     target = tl.load(wanted + place)
     row = logits + place.to(tl.int64) * CHOICES
-    log_sum, total = sum_row(row, CHOICES, BLOCK)
+    log_sum, total = sum_row(row, CHOICES, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     there = target >= 0
     nll = log_sum - logit_of(row, target, CHOICES)
     objective = nll
@@ -99,7 +99,7 @@ def r_drop_forward(
     there = target >= 0
     p_row = logits + place.to(tl.int64) * CHOICES
     q_row = logits + (place + n_pairs).to(tl.int64) * CHOICES
-    p_sum, p_total = sum_row(p_row, CHOICES, BLOCK)
+    p_sum, p_total = sum_row(p_row, CHOICES, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     q_sum, q_total = sum_row(q_row, CHOICES, BLOCK)
     from_p = tl.zeros((BLOCK,), tl.float32)
     from_q = tl.zeros((BLOCK,), tl.float32)

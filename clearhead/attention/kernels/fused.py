@@ -184,7 +184,7 @@ def attend_fused(call: AttentionInputs, mask: Tensor | None = None) -> Context:
     return context if can_read(context) and call.n_key >= ENOUGH_KEYS else with_nan(call, context)
 
 
-def prefer_short(call: AttentionInputs) -> AbstractContextManager[None]:
+def prefer_short(call: AttentionInputs) -> AbstractContextManager[object]:
     """Let torch try its memory-efficient kernel first, for texts of at most SHORT tokens in captured training.
 
     It is the quickest there: cuDNN's tiles are 64 x 128. To say so takes Python longer than it saves elsewhere.
