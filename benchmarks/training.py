@@ -92,11 +92,11 @@ class PlainTranslator(nn.Module):
         self.register_buffer("places", torch.stack([angle.sin(), angle.cos()], 2).flatten(1))
 
     def forward(self, batch: Batch) -> Tensor:
-        source, target = batch["source"], batch["tokens"]
+        source, target, places = batch["source"], batch["tokens"], self.get_buffer("places")
         hidden = torch.arange(source.shape[1]) >= batch["source_lengths"].unsqueeze(1)
         states = self.body(
-            self.source(source) * WIDTH**0.5 + self.places[: source.shape[1]],
-            self.target(target) * WIDTH**0.5 + self.places[: target.shape[1]],
+            self.source(source) * WIDTH**0.5 + places[: source.shape[1]],
+            self.target(target) * WIDTH**0.5 + places[: target.shape[1]],
             tgt_mask=torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1),
             tgt_is_causal=True,
             src_key_padding_mask=hidden,
@@ -195,7 +195,9 @@ def peers(work: Work, setting: str) -> dict[str, Plain]:
 
     def make() -> nn.Module:
         torch.manual_seed(work.recipe.seed)
-        return PlainTranslator(*sizes, work.recipe.batching.context) if setting == "demo" else PlainGPT(*sizes)
+        if setting == "demo":
+            return PlainTranslator(sizes[0], sizes[1], work.recipe.batching.context)
+        return PlainGPT(sizes[0])
 
     found = {
         "plain": Plain(make(), work.recipe),

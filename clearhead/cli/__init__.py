@@ -155,8 +155,8 @@ def set_waiting(args: Sequence[str]) -> None:
     """Set how OpenMP's threads wait, which it reads when torch is imported. What the user has set stays.
 
     They give their core away, since others may need it. In training they look for work a while before: a step has
-    hundreds of waits, most of them shorter than it takes to be woken up, and without it takes 1.3 to
-    1.7 times as long. (On a busy machine, where looking on is what costs, `train` takes fewer threads.)
+    hundreds of waits, most of them shorter than it takes to be woken up, and without it takes 1.3 to 1.7 times
+    as long. (On a busy machine, where looking on is what costs, `train` may take fewer threads.)
     """
     if "OMP_WAIT_POLICY" not in os.environ and TRAINING.intersection(args[:1]):
         os.environ.setdefault("GOMP_SPINCOUNT", "20000")

@@ -63,7 +63,7 @@ class ShortSoftmax(torch.autograd.Function):
             rows = grad.reshape(*weight.shape[:2], -1)
             d_value = torch.bmm(weight.transpose(1, 2), rows)
             d_weight = torch.bmm(rows, value.transpose(1, 2))
-            d_score = torch._softmax_backward_data(d_weight, weight, -1, weight.dtype)
+            d_score = torch.ops.aten._softmax_backward_data(d_weight, weight, -1, weight.dtype)
             nothing = query.new_empty(1)
             d_query = torch.baddbmm(nothing, d_score, key, beta=0, alpha=ctx.scale)
             d_key = torch.baddbmm(nothing, d_score.transpose(1, 2), query, beta=0, alpha=ctx.scale)
