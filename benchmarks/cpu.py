@@ -49,7 +49,10 @@ def starting() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "starting": starting,
-    "training": lambda: script("training.py", "--steps", "800"),
+    "training": lambda: "\n\n".join(
+        script("training.py", "--setting", setting, "--steps", steps)
+        for setting, steps in (("nanogpt", "500"), ("demo", "200"))
+    ),
     "decoding": lambda: script("decoding.py", "--seconds", "12"),
     "attention": lambda: script("attention.py", "--quick"),
 }

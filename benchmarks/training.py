@@ -1,19 +1,24 @@
-"""Training beside plain PyTorch, in one process and in turns: nanoGPT's CPU setting on tinyshakespeare.
+"""Training beside plain PyTorch, in one process and step by step in turn: nanoGPT's CPU setting, and the demo's.
 
     python benchmarks/training.py --data DATA/tinyshakespeare/input.txt.gz --steps 2000
-    python benchmarks/training.py          # on the pages of docs/: as quick, with another loss
+    python benchmarks/training.py                               # on the pages of docs/: as quick, with another loss
+    python benchmarks/training.py --setting demo --steps 200    # the translator of `clearhead demo`
 
-Both models have 4 blocks, 128 wide, 4 heads, context 64, batch 12, no dropout, no biases, and see the same batches.
-Ours is trained as `clearhead train` does it; the plain one is written out below, with torch's own AdamW and clipping.
-They take turns of some steps each, so that what else the machine does falls on both.
+nanoGPT's setting: 4 blocks, 128 wide, 4 heads, context 64, batch 12, no dropout, no biases. The demo: 2 + 2 blocks, 128
+wide, d_ff 256, pre-norm, some 4,096 tokens of short sentences, no dropout; the plain one is `nn.Transformer`. All see
+the same batches. Ours is trained as `clearhead train` does it; the plain ones are written out below, with torch's own
+AdamW and clipping. A step of each is taken in turn, so that what else the machine does falls on all; the time is the
+median.
 """
 
 import argparse
 import contextlib
 import math
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,16 +28,20 @@ from published import tinyshakespeare
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.cli.demo import corpus, demo_recipe, draw_numbers
+from clearhead.compiling import missing_compiler
 from clearhead.text.preparing import prepare
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Stream, Work
+from clearhead.training.losses import NOTHING
 from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
+from clearhead.training.tasks.base import Batch
 from clearhead.training.train_step import TrainState, make_stepper
 from clearhead.training.validation import Held, assess
 
-TURN = 25
+WARM_UP = 10
 WIDTH, HEADS, BLOCKS, CONTEXT = 128, 4, 4, 64
 
 
@@ -62,32 +71,60 @@ class PlainGPT(nn.Module):
             if one.ndim == 2:
                 nn.init.normal_(one, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
+        tokens = batch["tokens"]
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
         for block in self.blocks:
             x = block(x)
         return F.linear(self.norm(x), self.tokens.weight)
 
 
+class PlainTranslator(nn.Module):
+    """The demo's model on nn.Transformer: sines for positions, the target's table for the output too."""
+
+    def __init__(self, source: int, target: int, context: int) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(source, WIDTH), nn.Embedding(target, WIDTH)
+        for one in (self.source, self.target):
+            nn.init.normal_(one.weight, std=WIDTH**-0.5)
+        self.body = nn.Transformer(WIDTH, HEADS, 2, 2, 2 * WIDTH, 0.0, batch_first=True, norm_first=True)
+        angle = torch.arange(context + 1).unsqueeze(1) * 10000 ** (-torch.arange(0, WIDTH, 2) / WIDTH)
+        self.register_buffer("places", torch.stack([angle.sin(), angle.cos()], 2).flatten(1))
+
+    def forward(self, batch: Batch) -> Tensor:
+        source, target, places = batch["source"], batch["tokens"], self.get_buffer("places")
+        hidden = torch.arange(source.shape[1]) >= batch["source_lengths"].unsqueeze(1)
+        states = self.body(
+            self.source(source) * WIDTH**0.5 + places[: source.shape[1]],
+            self.target(target) * WIDTH**0.5 + places[: target.shape[1]],
+            tgt_mask=torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1),
+            tgt_is_causal=True,
+            src_key_padding_mask=hidden,
+            memory_key_padding_mask=hidden,
+        )
+        return F.linear(states, self.target.weight)
+
+
 class Plain:
-    """The plain model in training. `fused` is torch's own switch of AdamW; it is off unless one asks for it."""
+    """A plain model in training. `fused` is torch's own switch of AdamW; it is off unless one asks for it."""
 
-    def __init__(self, vocabulary: int, recipe: Recipe, *, fused: bool) -> None:
-        torch.manual_seed(recipe.seed)
-        self.model, self.recipe = PlainGPT(vocabulary), recipe
-        matrices = [one for one in self.model.parameters() if one.ndim >= 2]
-        vectors = [one for one in self.model.parameters() if one.ndim < 2]
-        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimiser = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=fused or None)
+    def __init__(self, model: nn.Module, recipe: Recipe, *, fused: bool = False, compiled: bool = False) -> None:
+        self.model, self.parameters = model, list(model.parameters())
+        self.logits: Callable[[Batch], Tensor] = torch.compile(model) if compiled else model
+        matrices = [one for one in self.parameters if one.ndim >= 2]
+        vectors = [one for one in self.parameters if one.ndim < 2]
+        decay = recipe.optimizer.weight_decay
+        groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+        self.optimiser = torch.optim.AdamW(groups, lr=1e-3, betas=recipe.optimizer.betas, fused=fused or None)
 
-    def step(self, batch: dict[str, Tensor], rate: float) -> None:
+    def step(self, batch: Batch, rate: float) -> None:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        logits = self.model(batch["tokens"])
-        loss = F.cross_entropy(logits.flatten(0, 1), batch["wanted"].flatten())
+        logits = self.logits(batch)
+        loss = F.cross_entropy(logits.flatten(0, 1), batch["wanted"].flatten(), ignore_index=NOTHING)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimiser.step()
 
     @torch.no_grad()
@@ -95,28 +132,54 @@ class Plain:
         total = places = 0
         for rows in work.task.planner(work.prepared.dev, 1 << 14, 0).in_order():
             batch = work.task.read(work.prepared.dev, rows, None, filled=False)  # type: ignore[arg-type]
-            logits = self.model(batch["tokens"])
-            total += F.cross_entropy(logits.flatten(0, 1), batch["wanted"].flatten(), reduction="sum").item()
-            places += batch["wanted"].numel()
+            wanted = batch["wanted"].flatten()
+            logits = self.model(batch).flatten(0, 1)
+            total += F.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="sum").item()
+            places += int((wanted != NOTHING).sum())
         return total / places
+
+
+class Clearhead:
+    """Ours in training, with the average of its weights."""
+
+    def __init__(self, work: Work, steps: int) -> None:
+        self.recipe, self.steps, self.done = work.recipe, steps, 0
+        torch.manual_seed(self.recipe.seed)
+        self.state = TrainState(work.spec.build(), work.task, self.recipe.optimizer, self.recipe.machine)
+        self.stepper = make_stepper(self.state, self.recipe.machine)
+
+    def step(self, batch: Batch, rate: float) -> None:
+        self.done += 1
+        ema_weight = self.recipe.optimizer.averaging.ema_weight(self.done, self.steps)
+        self.state.hold_average(ema_weight)
+        self.stepper.step([batch], rate)
+        self.state.update_average(ema_weight)
+
+    def loss(self, work: Work) -> float:
+        held = Held(store=work.prepared.dev, tokens=1 << 14, score_records=0, samples=0)
+        return assess(self.state.averaged_model(), work.task, held).loss
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="a text file; the pages of docs/ unless given")
+    parser.add_argument("--setting", choices=["nanogpt", "demo"], default="nanogpt")
+    parser.add_argument("--data", type=Path, help="a text file for nanoGPT's setting; the pages of docs/ unless given")
     parser.add_argument("--steps", type=int, default=2000)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        data = args.data or join_pages(Path(folder) / "pages.txt")
-        recipe = tinyshakespeare(data, args.steps, "cpu")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if args.setting == "demo":
+            recipe = demo_recipe(corpus(draw_numbers(1, args.steps), folder / "files"), 1)
+        else:
+            recipe = tinyshakespeare(args.data or join_pages(folder / "pages.txt"), args.steps, "cpu")
         recipe = replace(recipe, machine=resolve_machine(replace(recipe.machine, device="cpu")))
         layout = task_named(recipe.task).layout(recipe.batching.context)
         with contextlib.redirect_stdout(sys.stderr):  # it says how large the text is
-            prepared = prepare(recipe.corpus, layout, recipe.tokenizing, Path(folder))
-        task = task_named(recipe.task).of(prepared, CONTEXT)
+            prepared = prepare(recipe.corpus, layout, recipe.tokenizing, folder)
+        task = task_named(recipe.task).of(prepared, recipe.batching.context)
         spec = task.fitted(recipe.model)
-        work = Work(folder=RunFolder(Path(folder)), recipe=recipe, prepared=prepared, task=task, spec=spec)
-        compare(work, args.steps)
+        work = Work(folder=RunFolder(folder), recipe=recipe, prepared=prepared, task=task, spec=spec)
+        compare(work, args.steps, args.setting)
 
 
 def join_pages(path: Path) -> Path:
@@ -126,49 +189,49 @@ def join_pages(path: Path) -> Path:
     return path
 
 
-def compare(work: Work, steps: int) -> None:
-    recipe = work.recipe
-    torch.manual_seed(recipe.seed)
-    train_state = TrainState(work.spec.build(), work.task, recipe.optimizer, recipe.machine)
-    stepper = make_stepper(train_state, recipe.machine)
-    plain = Plain(work.prepared.tokenizers["text"].vocabulary, recipe, fused=False)
-    fused = Plain(work.prepared.tokenizers["text"].vocabulary, recipe, fused=True)
-    batches = Stream(work, filled=False).batches(0)
-    seconds = {"clearhead": 0.0, "plain": 0.0, "plain, fused AdamW": 0.0}
-    for start in range(0, steps, TURN):
-        turn = [next(batches) for _ in range(min(TURN, steps - start))]
-        rates = [recipe.optimizer.lr * recipe.optimizer.schedule.at(start + i, total=steps) for i in range(len(turn))]
-        marks = [time.perf_counter()]
-        for i, (batch, rate) in enumerate(zip(turn, rates, strict=True)):
-            ema_weight = recipe.optimizer.averaging.ema_weight(start + i + 1, steps)
-            train_state.hold_average(ema_weight)
-            stepper.step([batch], rate)
-            train_state.update_average(ema_weight)
-        marks.append(time.perf_counter())
-        for other in (plain, fused):
-            for batch, rate in zip(turn, rates, strict=True):
-                other.step(batch, rate)
-            marks.append(time.perf_counter())
-        if start >= 4 * TURN:  # the first turns warm up
-            for name, before, after in zip(seconds, marks, marks[1:], strict=False):
-                seconds[name] += after - before
-    held = Held(store=work.prepared.dev, tokens=1 << 14, score_records=0, samples=0)
-    losses = {
-        "clearhead": assess(train_state.averaged_model(), work.task, held).loss,
-        "plain": plain.loss(work),
-        "plain, fused AdamW": fused.loss(work),
+def peers(work: Work, setting: str) -> dict[str, Plain]:
+    """Return the plain models: as most write them, with torch's fused AdamW, and compiled where a shape is one."""
+    sizes = [tokenizer.vocabulary for tokenizer in work.prepared.tokenizers.values()]
+
+    def make() -> nn.Module:
+        torch.manual_seed(work.recipe.seed)
+        if setting == "demo":
+            return PlainTranslator(sizes[0], sizes[1], work.recipe.batching.context)
+        return PlainGPT(sizes[0])
+
+    found = {
+        "plain": Plain(make(), work.recipe),
+        "plain, fused AdamW": Plain(make(), work.recipe, fused=True),
+    }
+    if setting == "nanogpt" and missing_compiler() is None:
+        found["plain, fused AdamW, compiled"] = Plain(make(), work.recipe, fused=True, compiled=True)
+    return found
+
+
+def compare(work: Work, steps: int, setting: str) -> None:
+    optimizer = work.recipe.optimizer
+    trained: dict[str, Clearhead | Plain] = {"clearhead": Clearhead(work, steps), **peers(work, setting)}
+    taken: dict[str, list[float]] = {name: [] for name in trained}
+    order = list(trained)
+    for step, batch in zip(range(steps), Stream(work, filled=False).batches(0), strict=False):
+        rate = optimizer.lr * optimizer.schedule.at(step, total=steps)
+        for name in order:
+            begin = time.perf_counter()
+            trained[name].step(batch, rate)
+            taken[name].append(time.perf_counter() - begin)
+        order = [*order[1:], order[0]]
+    medians = {
+        name: statistics.median(times[WARM_UP:]) if steps > WARM_UP else math.nan for name, times in taken.items()
     }
     rows = [
-        [
-            name,
-            1e3 * taken / max(steps - 4 * TURN, 1),
-            taken / seconds["clearhead"] if taken else math.nan,
-            losses[name],
-        ]
-        for name, taken in seconds.items()
+        [name, 1e3 * medians[name], medians[name] / medians["clearhead"], one.loss(work)]
+        for name, one in trained.items()
     ]
-    title = f"Training: {BLOCKS} blocks, {WIDTH} wide, 12 x {CONTEXT} tokens a step"
-    print(table(title, ["trained by", "ms a step", "its time over clearhead's", "loss on held-out text"], rows))
+    title = (
+        "4 blocks, 128 wide, 12 x 64 tokens a step" if setting == "nanogpt" else "the demo's translator, 2 + 2 blocks"
+    )
+    columns = ["trained by", "ms a step", "its time over clearhead's", "loss on held-out text"]
+    print(table(f"Training: {title}", columns, rows))
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ from rich.text import Text
 from clearhead.cli.colours import THEME
 
 __all__ = [
+    "CLOSED_PIPE",
     "WIDTH",
     "SafeConsole",
     "bar",
+    "discard_output",
     "escape_controls",
     "number",
     "plain",
@@ -83,8 +85,13 @@ def write(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         raise typer.Exit(CLOSED_PIPE) from None
+
+
+def discard_output() -> None:
+    """Send what is still to be written to nowhere: Python flushes stdout when it ends, and would complain again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 
 def rule(title: str) -> Text:

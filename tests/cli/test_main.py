@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.color import Color
 
-from clearhead.cli import run, steps
+from clearhead.cli import run, set_waiting, steps
 from clearhead.cli.colours import HEAT, heat
 from clearhead.colours import ROLES
 from clearhead.errors import ShapeError
@@ -142,9 +142,27 @@ def luminance(colour):
     return sum(share * x for share, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("args", "given", "found"),
+    [
+        (["train", "run"], {}, {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000"}),
+        (["demo"], {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "7"}),
+        (["demo"], {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        (["translate", "train"], {}, {"OMP_WAIT_POLICY": "PASSIVE"}),
+        ([], {}, {"OMP_WAIT_POLICY": "PASSIVE"}),
+    ],
+)
+def test_in_training_threads_look_for_work_before_they_sleep(args, given, found, monkeypatch):
+    environ = dict(given)
+    monkeypatch.setattr(os, "environ", environ)
+    set_waiting(args)
+    assert environ == {**found, "KMP_BLOCKTIME": "0"}
+
+
 @pytest.mark.slow
-def test_the_module_runs_and_a_closed_pipe_is_quiet():
-    process = subprocess.Popen([*MODULE, "kernels"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("asked", ["kernels", "--help", "--version"])
+def test_the_module_runs_and_a_closed_pipe_is_quiet(asked):
+    process = subprocess.Popen([*MODULE, asked], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()

@@ -17,6 +17,7 @@ from clearhead.attention.inputs import FLOATS, AttentionInputs, KernelFacts, Vis
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import Blockwise
 from clearhead.attention.kernels.documents import Rows, attend_documents
+from clearhead.attention.kernels.short import attend_short, serves_short
 from clearhead.attention.masks import Both, Causal, Document, Everything
 from clearhead.attention.modes import assumed_finite, can_read, under_torch_func
 from clearhead.attention.positions import NoPosition
@@ -174,6 +175,9 @@ def attend_fused(call: AttentionInputs, mask: Tensor | None = None) -> Context:
     if query.shape[-1] != d_value:
         width = max(query.shape[-1], d_value)
         query, key, value = widen(query, width), widen(key, width), widen(value, width)
+    if call.dropout == 0 and serves_short(query, key, value, mask):
+        context = attend_short(query, key, value, mask, causal=causal, scale=scale)
+        return context if context.shape[-1] == d_value else context[..., :d_value]
     grouped = call.n_heads != key.shape[1]
     with prefer_short(call):
         context = F.scaled_dot_product_attention(
