@@ -27,7 +27,7 @@ from clearhead.attention.masks import Mask, Table, everything
 from clearhead.attention.score_index import Positions
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.source import Source
-from clearhead.model.fast_step import FastStep, join_linears, linear_step
+from clearhead.model.fast_step import FastStep, can_join, join_linears, linear_step
 from clearhead.model.kv_source import KVSource
 
 __all__ = ["Cache", "Fixed", "FixedSum", "FromSource", "Growing", "Sliding", "Source", "Summed"]
@@ -94,12 +94,12 @@ class Complete(Cache):
 
     def fast_step(self, layer: Attention) -> FastStep:
         """Return one product for query, key and value and one call of torch's kernel, where that is all there is."""
-        scale = layer.sdpa_scale()
+        scale = layer.sdpa_scale(can_join)
         if scale is None or layer.mask.kinds != {"causal"}:
             return super().fast_step(layer)
         heads, clock, position = layer.shape, self.clock, layer.position
         maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
-        project, widths = join_linears([one.linear for one in maps]), [one.linear.weight.shape[0] for one in maps]
+        project, widths = join_linears([one.linear for one in maps]), [one.linear.out_features for one in maps]
         query_norm, key_norm, _ = (one.norm for one in maps)
         output, grouped = linear_step(layer.output), heads.n_heads != heads.n_kv_heads
 
@@ -139,7 +139,7 @@ class Growing(Complete):
     spare: tuple[Tensor, Tensor] | None = None
 
     def can_fix(self, layer: Attention) -> bool:
-        return layer.sdpa_scale() is not None and layer.mask.kinds == {"causal"}
+        return layer.sdpa_scale(can_join) is not None and layer.mask.kinds == {"causal"}
 
     def fix(self, beams: int, columns: int) -> None:
         self.spare, there = None, slice(self.clock.n + self.clock.new)
@@ -319,7 +319,7 @@ class Fixed(FromSource):
 
     def fast_step(self, layer: Attention) -> FastStep:
         """Return one product for the queries and one call of torch's kernel, where that is all there is."""
-        scale = layer.sdpa_scale()
+        scale = layer.sdpa_scale(can_join)
         if scale is None or layer.mask.kinds != {"none"} or layer.uses_positions:
             return super().fast_step(layer)
         heads, grouped = layer.shape, layer.shape.n_heads != layer.shape.n_kv_heads
@@ -340,7 +340,7 @@ class Fixed(FromSource):
         return step
 
     def can_fix(self, layer: Attention) -> bool:
-        return layer.sdpa_scale() is not None and layer.mask.kinds == {"none"} and not layer.uses_positions
+        return layer.sdpa_scale(can_join) is not None and layer.mask.kinds == {"none"} and not layer.uses_positions
 
     def fix(self, beams: int, columns: int) -> None:
         if self.real is not None:  # what is added to scores; torch would make it of the mask in every step

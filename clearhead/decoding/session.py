@@ -169,7 +169,8 @@ def bare_table(output: nn.Module) -> Tensor | None:
     """Return the table of an output that is nothing but a table, and that nobody watches; else None."""
     if not isinstance(output, ToVocabulary) or is_observed(output):
         return None
-    return output.table if output.transform is None and output.bias is None and output.factor == 1 else None
+    bare = output.transform is None and output.bias is None and output.factor == 1 and output.int8_digits is None
+    return output.table if bare else None
 
 
 def open_session(
