@@ -317,15 +317,25 @@ class BeamAttention:
         self.bias: Tensor | None = None
         self.is_served = True
 
-    def serves(self, real: Table | None) -> bool:
-        """Take over which source positions are real; False where a sentence has none: its context must be zeros."""
+    def serves(self, query: Tensor, real: Table | None) -> bool:
+        """Take over which source positions are real; False where a sentence has none: its context must be zeros.
+
+        In bfloat16 torch's kernel keeps scores in float32, which a product would round.
+        """
+        if not query.is_cpu or query.dtype not in (torch.float32, torch.float64):
+            return False
         if real is not self.real:
             self.real = real
             self.bias = None if real is None else real.table.float().log_()
             self.is_served = real is None or bool(real.table.any(-1).all())
         return self.is_served
 
-    def attend(self, query: PerHead, keys: PerHead, values: Tensor) -> Float[Tensor, "row head n d_value"]:
+    def attend(
+        self,
+        query: Float[Tensor, "sentence head beam d"],
+        keys: Float[Tensor, "sentence head n d"],
+        values: Float[Tensor, "sentence head n d_value"],
+    ) -> Float[Tensor, "sentence head beam d_value"]:
         bias = query.new_zeros(1)
         if self.bias is not None:
             bias = self.bias.to(query.dtype).expand(-1, query.shape[1], -1, -1).flatten(0, 1)
@@ -365,7 +375,7 @@ class Fixed(FromSource):
                 self.keys, self.values = self.first(layer)
             query = project(x).view(self.keys.shape[0], -1, heads.n_heads, heads.d_head).transpose(1, 2)
             query = to_query.normed(query)
-            if query.is_cpu and query.shape[2] > 1 and not grouped and beams.serves(self.real):
+            if query.shape[2] > 1 and not grouped and beams.serves(query, self.real):
                 context = beams.attend(query, self.keys, self.values)
                 return output(context.transpose(1, 2).reshape(x.shape[0], -1))
             mask = None if self.real is None else self.real.table
