@@ -3,8 +3,9 @@
     python benchmarks/decoding.py                 # the table of encoder-decoders, and kernelized beside softmax
     python benchmarks/decoding.py --only cells    # one of: cells, int8, growth, busy
 
-`int8` is the same table with weights of int8, beside CTranslate2's int8: `int8` rounds weights alone, `int8-dynamic` and
-CTranslate2 round what they are multiplied with as well. `busy` asks for one sentence at a time, alone on the machine and beside two processes at full load.
+`int8` is the same table with weights of int8, beside CTranslate2's int8: `int8` rounds weights alone, `int8-dynamic`
+and CTranslate2 round what they are multiplied with as well. `busy` asks for one sentence at a time, alone on the
+machine and beside two processes at full load.
 
 Tokens a second of 24 new tokens after 24 of source, as in a translator; every engine has its caches. `ceiling` is the
 same with the matrix products alone: what no Python, cache or softmax could take away from.

@@ -1,6 +1,7 @@
 """A session: a batch of token sequences being continued by a model, on caches."""
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,6 +19,7 @@ from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.cpu_matmul import FEW
 from clearhead.model.fast_step import FastStep, is_observed
+from clearhead.model.int8_matmul import can_multiply
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
 from clearhead.registry import is_built_in
@@ -123,11 +125,16 @@ class Session:
     def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
         """Return the logits of the model's output; for many rows, in memory that the next call reuses."""
         output, rows = self.decoder.output, len(states)
-        table = bare_table(output)
-        if table is None or rows <= FEW or rows * len(table) < MUCH:
+        if not is_bare(output) or rows * len(output.table) < MUCH:
+            return output(states.unsqueeze(1))[:, 0]
+        table, digits = output.table, output.int8_digits
+        by_int8 = digits is not None and table.dtype is torch.float32 and can_multiply(states, table)
+        if rows <= FEW and not by_int8:
             return output(states.unsqueeze(1))[:, 0]
         if self.room.ndim < 2 or len(self.room) < rows:
             self.room = states.new_empty(rows, len(table))
+        if by_int8:
+            return output.int8_matrix(digits)(states, out=self.room[:rows])
         return torch.mm(states, table.T, out=self.room[:rows])
 
     def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
@@ -165,12 +172,11 @@ def check_masks(decoder: Decoder, rows: int, columns: int) -> None:
             block.attention.mask.check(Extent(batch, block.attention.shape.n_heads, n, n, device))
 
 
-def bare_table(output: nn.Module) -> Tensor | None:
-    """Return the table of an output that is nothing but a table, and that nobody watches; else None."""
+def is_bare(output: nn.Module) -> TypeGuard[ToVocabulary]:
+    """Check for an output that is nothing but a table, and that nobody watches."""
     if not isinstance(output, ToVocabulary) or is_observed(output):
-        return None
-    bare = output.transform is None and output.bias is None and output.factor == 1 and output.int8_digits is None
-    return output.table if bare else None
+        return False
+    return output.transform is None and output.bias is None and output.factor == 1
 
 
 def open_session(

@@ -41,6 +41,9 @@ LARGEST, OFFSET = 63, 64
 BASE = 2 * LARGEST
 FEW = 64
 """Up to this many rows three digits are faster than unpacking the matrix to float32."""
+MOST_PACKED = 1 << 14
+"""Rows of a matrix that are packed together. Products of all of a vocabulary at once would be fresh memory each time,
+which is faulted in page by page."""
 UNPACKED = 1 << 20
 """Numbers of a matrix that are unpacked at a time: they stay in the cache until they are multiplied."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -68,33 +71,44 @@ class Int8Matrix:
         powers = [float(LARGEST * BASE**i) for i in range(digits)]
         self.powers = torch.tensor(powers).view(digits, 1, 1)
         self.weights = torch.tensor([1 / power for power in powers])
-        self.packed: Any = None
+        self.packed: list[tuple[slice, Any]] = []
         self.unpacked = codes.float() * self.scale[:, None] if codes.numel() < LARGE else None
 
     def __call__(
-        self, x: Float[Tensor, "row d_in"], bias: Float[Tensor, "d_out"] | None = None
+        self,
+        x: Float[Tensor, "row d_in"],
+        bias: Float[Tensor, "d_out"] | None = None,
+        out: Float[Tensor, "row d_out"] | None = None,
     ) -> Float[Tensor, "row d_out"]:
-        """Return the product of float32 rows with the matrix, plus the bias."""
+        """Return the product of float32 rows with the matrix, plus the bias; a large one may be written to `out`."""
         if self.unpacked is not None:
             return F.linear(x, self.unpacked, bias)
         if MULTIPLY is None or not x.numel() or (self.digits > 1 and len(x) > FEW):
             return self.unpack_and_multiply(x, bias)
-        if self.packed is None:
-            self.packed = pack(self.codes, self.scale)
+        if not self.packed:
+            self.packed = [(part, pack(self.codes[part], self.scale[part])) for part in split_rows(len(self.codes))]
         largest = x.abs().amax(1, keepdim=True).clamp_min_(SMALLEST)
-        if self.digits == 1:
-            product = MULTIPLY(x / largest, 1 / LARGEST, OFFSET, self.packed)
-        else:
-            product = self.multiply_digits(x, largest)
-        return product.mul_(largest) if bias is None else torch.addcmul(bias, product, largest)
+        digits = x / largest if self.digits == 1 else self.write_digits(x, largest)
+        if len(self.packed) == 1:
+            product = self.multiply(digits, self.packed[0][1])
+            return product.mul_(largest) if bias is None else torch.addcmul(bias, product, largest)
+        made = x.new_empty(len(x), len(self.codes)) if out is None else out
+        for part, packed in self.packed:
+            torch.mul(self.multiply(digits, packed), largest, out=made[:, part])
+        return made if bias is None else made.add_(bias)
 
-    def multiply_digits(self, x: Tensor, largest: Float[Tensor, "row 1"]) -> Float[Tensor, "row d_out"]:
-        """Return the product of rows that are divided by their largest numbers, exactly."""
+    def write_digits(self, x: Tensor, largest: Float[Tensor, "row 1"]) -> Float[Tensor, "rows d_in"]:
+        """Return the first digits of all rows, then the second and the third."""
         rounded = x.new_zeros(self.digits + 1, *x.shape)  # a zero, then the row with one digit, two digits, three
         torch.mul(x, self.powers / largest, out=rounded[1:]).round_()
-        digits = torch.sub(rounded[1:], rounded[:-1], alpha=BASE)
-        products = MULTIPLY(digits.flatten(0, 1), 1.0, OFFSET, self.packed)
-        return torch.mv(products.view(self.digits, -1).T, self.weights).view(len(x), -1)
+        return torch.sub(rounded[1:], rounded[:-1], alpha=BASE).flatten(0, 1)
+
+    def multiply(self, digits: Float[Tensor, "rows d_in"], packed: Any) -> Float[Tensor, "row d_part"]:
+        """Return the product of rows in digits, or of rows up to 1 that are rounded to one digit."""
+        if self.digits == 1:
+            return MULTIPLY(digits, 1 / LARGEST, OFFSET, packed)
+        products = MULTIPLY(digits, 1.0, OFFSET, packed)
+        return torch.mv(products.view(self.digits, -1).T, self.weights).view(len(digits) // self.digits, -1)
 
     def unpack_and_multiply(self, x: Tensor, bias: Tensor | None) -> Float[Tensor, "row d_out"]:
         """Return the product in float32, with some rows of the matrix at a time."""
@@ -113,6 +127,12 @@ def find_product() -> Any:
 
 
 MULTIPLY = find_product()
+
+
+def split_rows(n: int) -> list[slice]:
+    """Return the rows of a matrix in equal parts of at most `MOST_PACKED`."""
+    step = -(-n // -(-n // MOST_PACKED))
+    return [slice(first, min(first + step, n)) for first in range(0, n, step)]
 
 
 @final
