@@ -28,6 +28,7 @@ __all__ = [
     "is_observed",
     "join_linears",
     "linear_step",
+    "multiply_by",
     "plain_linear",
 ]
 
@@ -119,6 +120,7 @@ def join_linears(maps: Sequence[nn.Linear]) -> FastStep:
 
 
 def multiply_by(weight: Tensor, bias: Tensor | None) -> FastStep:
+    """Return the product with a matrix, in the quickest way for a few rows."""
     if is_large(weight):
         return lambda x: few_rows(x, weight, bias)
     return lambda x: F.linear(x, weight, bias)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
-from clearhead.model.fast_step import FastStep, SteppedLinear
+from clearhead.model.fast_step import FastStep, SteppedLinear, multiply_by
 from clearhead.model.int8_matmul import (
     EXACT,
     INT8,
@@ -93,6 +93,8 @@ class Int8Linear(SteppedLinear):
         maps = [self, *(one for one in others if isinstance(one, Int8Linear))]
         biases: list[Tensor] = [one.bias for one in maps if one.bias is not None]
         matrix, bias = self.matrix(maps[1:]), torch.cat(biases) if biases else None
+        if matrix.unpacked is not None:
+            return multiply_by(matrix.unpacked, bias)
         return lambda x: matrix(x, bias)
 
     def plain(self) -> nn.Linear:
