@@ -44,7 +44,7 @@ FEW = 64
 MOST_PACKED = 1 << 14
 """Rows of a matrix that are packed together. Products of all of a vocabulary at once would be fresh memory each time,
 which is faulted in page by page."""
-UNPACKED = 1 << 20
+UNPACKED = 1 << 18
 """Numbers of a matrix that are unpacked at a time: they stay in the cache until they are multiplied."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Inputs whose products are computed in float32 at least."""
@@ -114,8 +114,10 @@ class Int8Matrix:
         """Return the product in float32, with some rows of the matrix at a time."""
         made = x.new_empty(len(x), len(self.codes))
         step = max(1, UNPACKED // max(1, self.codes.shape[1]))
+        room = x.new_empty(step, self.codes.shape[1])
         for first in range(0, len(self.codes), step):
-            torch.mm(x, self.codes[first : first + step].float().T, out=made[:, first : first + step])
+            codes = self.codes[first : first + step]
+            torch.mm(x, room[: len(codes)].copy_(codes).T, out=made[:, first : first + step])
         return made.mul_(self.scale) if bias is None else torch.addcmul(bias, made, self.scale)
 
 
