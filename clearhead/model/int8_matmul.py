@@ -184,7 +184,7 @@ def pack(codes: Int8[Tensor, "d_out d_in"], scale: Float[Tensor, "d_out"]) -> An
     zeros = torch.zeros(len(codes), dtype=torch.long)
     with PACKING, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that quantized tensors will go; this one is gone at once
-        matrix = torch._make_per_channel_quantized_tensor(codes, scale.double(), zeros, 0)
+        matrix = torch._make_per_channel_quantized_tensor(codes, scale.double(), zeros, 0)  # pyright: ignore[reportPrivateImportUsage]
         chosen = torch.backends.quantized.engine
         torch.backends.quantized.engine = "fbgemm"
         try:
