@@ -31,12 +31,18 @@ class Case:
     peer: Callable[[], Callable[[], object]]
     peer_name: str
 
-    def step(self, *, compile: bool) -> Callable[[], None]:
-        """Return a step as `clearhead train` takes it, captured as CUDA graphs."""
+    def step(self, *, compile: bool) -> tuple[Callable[[], None], float]:
+        """Return a step as `clearhead train` takes it, captured as CUDA graphs, and the norm of its first gradient."""
         torch.manual_seed(0)
         machine = Machine(device="cuda", precision="bfloat16", compile=compile)
-        stepper = make_stepper(TrainState(self.spec.build().cuda().train(), self.task, Optimizer(), machine), machine)
-        return lambda: stepper.step([self.batch], 1e-4)
+        train_state = TrainState(self.spec.build().cuda().train(), self.task, Optimizer(), machine)
+        stepper = make_stepper(train_state, machine)
+
+        def run() -> None:
+            stepper.step([self.batch], 1e-4)
+
+        run()
+        return run, train_state.totals().grad_norm
 
     def speed(self, run: Callable[[], object]) -> float:
         return self.batch["tokens"].numel() / milliseconds(run, 10)
@@ -90,13 +96,18 @@ def peer_job(make: Callable[[], Case]) -> Job:
 def own_job(make: Callable[[], Case]) -> Job:
     def prepare() -> Callable[[], Iterator[Figure]]:
         case = make()
-        compiled = [warmed_up(case.step(compile=True))]
+        step, norm = case.step(compile=True)
+        compiled = [warmed_up(step)]
+        del step
 
         def measure() -> Iterator[Figure]:
             work = f"{case.work}: Clearhead"
             yield Figure(work=f"{work}, compiled and captured", figure=case.speed(compiled.pop()), unit="k tok/s")
             clean()
-            yield Figure(work=f"{work}, captured", figure=case.speed(case.step(compile=False)), unit="k tok/s")
+            run, plain = case.step(compile=False)
+            yield Figure(work=f"{work}, captured", figure=case.speed(run), unit="k tok/s")
+            if not 0.9 < norm / plain < 1.1:  # dropout draws other numbers
+                raise RuntimeError(f"compiled, the first gradient has the norm {norm}, and {plain} if not compiled")
 
         return measure
 

@@ -1,6 +1,7 @@
 """Trains what others have published, and scores it as they did: Multi30k, tinyshakespeare, SST-2, and Europarl.
 
     python benchmarks/published.py multi30k --data DATA/multi30k/tok --seeds 1 2 3
+    python benchmarks/published.py multi30k-minute --data DATA/multi30k/tok --seeds 2
     python benchmarks/published.py tinyshakespeare --data DATA/tinyshakespeare/input.txt.gz --seeds 1 2 3
     python benchmarks/published.py europarl --data DATA/europarl_de_en --minutes 10
     python benchmarks/published.py sst2 --data DATA/sst2
@@ -13,7 +14,7 @@ import gzip
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,25 @@ def multi30k(data: Path, steps: int, variant: str) -> Recipe:
     )
 
 
-def score_multi30k(run: Run, data: Path) -> dict[str, Any]:
+def multi30k_in_a_minute(data: Path, steps: int, variant: str) -> Recipe:
+    """Twice as wide, by Muon, for a GPU: as good in a third of the time. It was chosen on seed 1, before any other."""
+    recipe = multi30k(data, steps, "a")
+    optimizer = replace(recipe.optimizer, method="muon", lr=3e-3, schedule=Cosine(warmup=400, floor=0.02))
+    return replace(
+        recipe,
+        model=presets.classic(64, size=Size(4, 256, 4, 4, 512), dropout=0.4),
+        optimizer=optimizer,
+        checkpointing=replace(recipe.checkpointing, evaluate=steps),
+    )
+
+
+def score_2016(run: Run, data: Path) -> dict[str, Any]:
+    return score_multi30k(run, data, ("test_2016_flickr",))
+
+
+def score_multi30k(run: Run, data: Path, splits: Sequence[str] = TESTS) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for split in TESTS:
+    for split in splits:
         source, target = (lines(data / f"{split}.lc.norm.tok.{side}.gz") for side in ("en", "de"))
         output = run.translate(source, beam=5)
         found[split] = round(score_translations(output, target, tokenize="none").bleu, 2)
@@ -153,6 +170,7 @@ def score_sst2(run: Run, data: Path) -> dict[str, Any]:
 
 WORK: Mapping[str, tuple[Callable[[Path, int, str], Recipe], Callable[[Run, Path], dict[str, Any]], int]] = {
     "multi30k": (multi30k, score_multi30k, 8000),
+    "multi30k-minute": (multi30k_in_a_minute, score_2016, 3400),
     "tinyshakespeare": (tinyshakespeare, score_tinyshakespeare, 5000),
     "europarl": (europarl, score_europarl, 20_000),
     "sst2": (sst2, score_sst2, 0),

@@ -4,19 +4,40 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 import torch
 
-__all__ = ["capture", "capture_graph", "shared_pool", "warm_up"]
+__all__ = ["capture", "capture_graph", "is_recorded", "recording_kernels", "shared_pool", "warm_up"]
 
 Pool = tuple[int, int]
+
+
+recorded: ContextVar[bool] = ContextVar("recorded", default=False)
+
+
+def is_recorded() -> bool:
+    """Check whether what runs is being captured, or warmed up for it: then only its kernels' time counts, not the time
+    that Python takes to launch them.
+    """
+    return recorded.get()
+
+
+@contextlib.contextmanager
+def recording_kernels() -> Iterator[None]:
+    """Take the kernels inside that a captured step takes."""
+    token = recorded.set(True)
+    try:
+        yield
+    finally:
+        recorded.reset(token)
 
 
 def warm_up(work: Callable[[], object], times: int) -> None:
     """Run some work a few times on a stream of its own, which capturing requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with recording_kernels(), torch.cuda.stream(stream):
         for _ in range(times):
             work()
     torch.cuda.current_stream().wait_stream(stream)
@@ -30,7 +51,8 @@ def capture_graph(work: Callable[[], object], pool: Pool | None = None) -> torch
     """
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with without_garbage_collection(), torch.cuda.stream(capture_stream(torch.cuda.current_device())):
+    stream = capture_stream(torch.cuda.current_device())
+    with without_garbage_collection(), recording_kernels(), torch.cuda.stream(stream):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # type: ignore[arg-type]
         try:
             work()

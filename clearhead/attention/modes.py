@@ -14,6 +14,8 @@ from torch import Tensor, nn
 __all__ = [
     "BLOCK_DROPOUT",
     "BlockDropout",
+    "assumed_finite",
+    "assuming_finite",
     "autocast_enabled",
     "can_read",
     "has_numbers",
@@ -28,6 +30,8 @@ whenever it is called.
 """
 BLOCK_DROPOUT: ContextVar[Callable[[float], BlockDropout] | None] = ContextVar("block dropout", default=None)
 """Makes the dropout, by a share, of a call whose blocks are computed twice; None where torch's generator draws it."""
+
+FINITE: ContextVar[bool] = ContextVar("finite", default=False)
 
 PLAIN = (Tensor, nn.Parameter)
 """A subclass may be a FakeTensor, which has a shape and no numbers."""
@@ -58,6 +62,24 @@ def under_torch_func() -> bool:
 def autocast_enabled(tensor: Tensor) -> bool:
     """Check whether autocast is on for the tensor's device; torch itself raises for `meta`, which has none."""
     return not tensor.is_meta and torch.is_autocast_enabled(tensor.device.type)
+
+
+@contextlib.contextmanager
+def assuming_finite() -> Iterator[None]:
+    """Take queries, keys and values for finite, also where a mask hides them, instead of zeroing them there.
+
+    It is for training a model all of whose parts are Clearhead's: there a hidden place has NaN only if all places have.
+    """
+    token = FINITE.set(True)
+    try:
+        yield
+    finally:
+        FINITE.reset(token)
+
+
+def assumed_finite() -> bool:
+    """Check for `assuming_finite`. False while compiling, where zeroing costs nothing."""
+    return not torch.compiler.is_compiling() and FINITE.get()
 
 
 @contextlib.contextmanager

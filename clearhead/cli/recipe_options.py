@@ -27,6 +27,7 @@ from clearhead.training.recipe import (
     Budget,
     Checkpointing,
     Machine,
+    Method,
     Open,
     Optimizer,
     Precision,
@@ -51,6 +52,7 @@ __all__ = [
 EVALUATIONS = 20
 """How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
 LEAST = 100
+METHODS: dict[str, Method] = {"adamw": "adamw", "muon": "muon"}
 
 
 Name = str | None
@@ -95,6 +97,9 @@ class OptimizerOptions:
 
     title: ClassVar[str] = "Optimizer"
 
+    optimizer: Annotated[
+        Name, typer.Option(metavar="NAME", help="adamw, or muon for the linear maps inside blocks.")
+    ] = None
     lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Peak learning rate.")] = None
     schedule: Annotated[Name, part_option("--schedule", f"Learning rate schedule: {', '.join(SCHEDULES)}")] = None
     warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Warm-up steps.")] = None
@@ -422,6 +427,7 @@ def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget
     return replace(
         usual,
         **present({name: getattr(options, name) for name in ("smoothing", "r_drop", "weight_decay")}),
+        method=usual.method if options.optimizer is None else one_of("--optimizer", options.optimizer, METHODS),
         lr=options.lr or rate,
         schedule=schedule,
         clip=usual.clip if options.clip is None else options.clip or None,

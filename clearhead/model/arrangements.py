@@ -175,8 +175,8 @@ class Before(Connection):
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         assert self.norm is not None
-        normed = self.tap("normed", self.norm(x))
-        return self.tap("residual", x + self.drop(branch(normed)))
+        normed, x = self.norm.with_input(x) if type(self.norm) is BuiltLayerNorm else (self.norm(x), x)
+        return self.tap("residual", x + self.drop(branch(self.tap("normed", normed))))
 
     def fast_step(self, branch: FastStep) -> FastStep:
         assert self.norm is not None

@@ -8,8 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.heads import linear
+from clearhead.attention.heads import is_hooked, linear
 from clearhead.errors import OptionError
+from clearhead.model import activation_gpu
 from clearhead.model.cpu_matmul import is_large, through
 from clearhead.model.fast_step import FastStep, linear_step, plain_linear
 from clearhead.model.steps import Explained, Step
@@ -144,13 +145,23 @@ class Plain(Network):
     def __init__(self, d_model: int, spec: ReLU | GELU | SiLU, *, bias: bool) -> None:
         super().__init__()
         self.activate, self.nonlinearity = spec.activate, type(spec).__name__
+        self.kernel = "gelu_tanh" if isinstance(spec, GELU) and spec.form == "tanh" else self.nonlinearity.lower()
         self.up = linear(d_model, spec.d_ff, bias=bias)
         self.down = linear(spec.d_ff, d_model, bias=bias)
 
     def forward(self, x: Vectors) -> Vectors:
+        if activation_gpu.serves(x) and not self.tapped and plain_linear(self.up) and not is_hooked(self.up):
+            return self.down(self.hidden_on_gpu(x))
         pre_activation = self.tap("pre_activation", self.up(x))
         hidden = self.tap("hidden", self.activate(pre_activation))
         return self.tap("out", self.down(hidden))
+
+    def hidden_on_gpu(self, x: Vectors) -> Float[Tensor, "batch n d_ff"]:
+        """Return the hidden values in training on a GPU, where the activation's backward serves the bias as well."""
+        bias = self.up.bias
+        if bias is None:
+            return self.activate(self.up(x))
+        return activation_gpu.activate(F.linear(x, self.up.weight, bias.detach()), bias, self.kernel)
 
     def fast_step(self) -> FastStep:
         activate = self.activate

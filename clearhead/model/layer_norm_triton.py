@@ -21,6 +21,7 @@ def jit(function):
 @jit
 def layer_norm_backward(
     grad,
+    residual,
     x,
     gamma,
     mean,
@@ -33,7 +34,10 @@ def layer_norm_backward(
     ROWS: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Write the gradient of x, and for each program its sums for gamma and beta."""
+    """Write the gradient of x, and for each program its sums for gamma and beta.
+
+    `residual` is a gradient that reaches x past the norm, and is added; None for none.
+    """
     columns = tl.arange(0, COLUMNS)
     inside = columns < WIDTH
     factor = tl.load(gamma + columns, mask=inside, other=0.0).to(tl.float32)
@@ -50,6 +54,8 @@ def layer_norm_backward(
         scaled = upper * factor[None, :]
         along = tl.sum(scaled * normalized, 1)[:, None] / WIDTH
         lower = (scaled - tl.sum(scaled, 1)[:, None] / WIDTH - normalized * along) * scale
+        if residual is not None:
+            lower += tl.load(residual + places, mask=there, other=0.0).to(tl.float32)
         tl.store(grad_x + places, lower.to(grad_x.dtype.element_ty), mask=there)
         grad_gamma += upper * normalized
         grad_beta += upper

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.attention.heads import is_hooked
 from clearhead.attention.parts import Norm
 from clearhead.errors import OptionError
 from clearhead.model import layer_norm_gpu
@@ -73,6 +74,12 @@ class BuiltLayerNorm(Explained):
         if layer_norm_gpu.serves(x):
             return layer_norm_gpu.layer_norm(x, self.gamma, self.beta, self.epsilon)
         return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.epsilon)
+
+    def with_input(self, x: Vectors) -> tuple[Vectors, Vectors]:
+        """Return the norm of x, and x to go on with past the norm: on a GPU one kernel adds up their gradients."""
+        if layer_norm_gpu.serves(x) and not is_hooked(self):
+            return layer_norm_gpu.layer_norm_and_input(x, self.gamma, self.beta, self.epsilon)
+        return self(x), x
 
     def fast_step(self) -> FastStep:
         shape, gamma, beta, epsilon = self.gamma.shape, self.gamma, self.beta, self.epsilon

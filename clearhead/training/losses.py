@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.training import cross_entropy_gpu
+
 __all__ = ["NOTHING", "Loss", "cross_entropy", "r_drop"]
 
 NOTHING = -100
@@ -33,6 +35,8 @@ def cross_entropy(logits: Logits, wanted: TargetIds, smoothing: float = 0.0) -> 
     >>> round(cross_entropy(logits, wanted).nll.item(), 4)
     0.2395
     """
+    if cross_entropy_gpu.serves(logits):
+        return Loss(*cross_entropy_gpu.cross_entropy(logits, wanted, smoothing))
     if smoothing == 0:
         nll = F.cross_entropy(at_least_float32(logits), wanted, ignore_index=NOTHING, reduction="sum")
         return Loss(nll, nll.detach())
@@ -60,6 +64,8 @@ def r_drop(logits: Logits, wanted: TargetIds, smoothing: float, weight: float) -
     This is half of what Liang et al. (2021) write, -log p - log q + weight / 2 (KL(p, q) + KL(q, p)): the gradient of
     a batch stays as large as without R-Drop, and `weight` is their alpha.
     """
+    if cross_entropy_gpu.serves(logits):
+        return Loss(*cross_entropy_gpu.r_drop(logits, wanted, smoothing, weight))
     log_probs = torch.log_softmax(at_least_float32(logits), -1)
     p, q = log_probs.chunk(2)
     nothing, _ = (wanted == NOTHING).chunk(2)

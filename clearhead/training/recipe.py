@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 Select = Literal["best", "last"]
+Method = Literal["adamw", "muon"]
 Precision = Literal["auto", "float32", "bfloat16"]
 ParallelWay = Literal["auto", "ddp", "fsdp"]
 Open = Literal[
@@ -56,7 +57,10 @@ def positive(owner: object, *names: str) -> None:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """AdamW, its schedule, and what the loss adds: label smoothing and R-Drop (0 for none)."""
+    """AdamW, its schedule, and what the loss adds: label smoothing and R-Drop (0 for none).
+
+    `method`: "muon" trains the linear maps inside blocks by Muon, with the same rate and decay, the rest by AdamW.
+    """
 
     lr: float = 1e-3
     schedule: Schedule = CosineDecay(warmup=100)
@@ -67,6 +71,7 @@ class Optimizer:
     smoothing: float = 0.0
     r_drop: float = 0.0
     averaging: Averaging = Unaveraged()
+    method: Method = added("adamw")
 
     def __post_init__(self) -> None:
         positive(self, "lr", "epsilon", "clip")

@@ -6,26 +6,30 @@ CUDA graphs, and replays them: a small model on a large GPU spends its time laun
 
 import contextlib
 import copy
-import inspect
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from clearhead.attention.modes import assuming_finite
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.compiling import compile
 from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import widest_float
-from clearhead.model import layer_norm_gpu
+from clearhead.errors import OptionError
+from clearhead.model import activation_gpu, layer_norm_gpu
 from clearhead.registry import is_built_in
+from clearhead.training import cross_entropy_gpu
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.distributed import Processes
 from clearhead.training.foreach import RoundAll, copy_all, move_all, zero_all
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
+from clearhead.training.optimizers import make_optimizer
 from clearhead.training.parallel import Alone, Parallel, local_tensors
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks.base import Batch, Task
@@ -62,12 +66,16 @@ class TrainState:
     ) -> None:
         self.model, self.task, self.optimizer = model, task, optimizer
         self.parallel = Alone(Processes()) if parallel is None else parallel
+        if optimizer.method == "muon" and self.parallel.shards:
+            raise OptionError("muon needs whole matrices, and fsdp shards them: take --parallel ddp, or adamw")
         self.bfloat16 = machine.precision == "bfloat16"
         # A part of the user's own may make float32 numbers in between: there autocast decides at every operation.
         # So it does with activation checkpointing, which computes again when copies of the weights are gone; what FSDP
         # gathers comes back.
         kept = self.parallel.shards or not machine.activation_checkpointing
-        self.rounds = self.bfloat16 and kept and is_built_in(model, task)
+        built_in = is_built_in(model, task)
+        self.rounds = self.bfloat16 and kept and built_in
+        self.assumes_finite = built_in and not machine.compile
         dtype = torch.bfloat16 if self.rounds else None
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
         self.loss_module = BatchLoss(model, task, optimizer)
@@ -76,19 +84,23 @@ class TrainState:
             self.parallel.shard(self.averaged)
         self.device = next(model.parameters()).device
         self.parameters = [one for one in model.parameters() if one.requires_grad]
-        self.optimiser = adamw(self.parameters, optimizer, self.device)
+        self.optimiser = make_optimizer(model, self.parameters, optimizer, self.device)
         self.average = [one for one in self.averaged.parameters() if one.requires_grad]
         self.follows = True
         self.nll = torch.zeros((), dtype=widest_float(self.device), device=self.device)
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
         if machine.compile and self.device.type == "cuda":
-            layer_norm_gpu.register()
+            for kernels in (layer_norm_gpu, activation_gpu, cross_entropy_gpu):
+                kernels.register()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
         self.run_loss = compile(loss_in, device=self.device.type) if machine.compile else loss_in
-        # A compiler fuses the rounding of a weight with its use, and other processes wait for a gradient of each.
-        if self.device.type == "cuda" and isinstance(self.parallel, Alone) and not machine.compile:
-            self.run_loss = loss_rounded_at_once
+        # Other processes wait for a gradient of each weight.
+        self.rounds_at_once = self.rounds and isinstance(self.parallel, Alone)
+        if self.rounds_at_once:
+            inner = compile(loss_with, device=self.device.type) if machine.compile else loss_with
+            self.run_loss = functools.partial(loss_rounded_at_once, inner, lambda: self.fresh)
+        self.fresh = False
         # Sharded weights are rounded while they are gathered.
         dtype = None if self.parallel.shards else dtype
         self.forward = self.parallel.wrap(LossPass(self.loss_module, self.run_loss, dtype))
@@ -96,9 +108,11 @@ class TrainState:
 
     def backward(self, batch: Batch, share: Tensor) -> None:
         """Add the gradients of a micro-batch, times `share`: one over the places of all the step's micro-batches."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16 and not self.rounds):
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16 and not self.rounds)
+        with autocast, assuming_finite() if self.assumes_finite else contextlib.nullcontext():
             loss = self.forward(batch)
         (loss.objective * share).backward()
+        self.fresh = False
         self.nll += loss.nll
 
     def update(self) -> None:
@@ -112,7 +126,12 @@ class TrainState:
         return [one.grad for one in self.parameters if one.grad is not None]
 
     def clear_gradients(self) -> None:
-        """Zero the gradients on a GPU, where captured steps find them again; else drop them, which is quicker."""
+        """Drop the gradients; on a GPU zero them, as captured steps find them again. Where weights are rounded at once
+        the next pass is `fresh` and writes over them.
+        """
+        self.fresh = self.rounds_at_once
+        if self.fresh:
+            return
         if self.device.type == "cuda":
             zero_all(local_tensors(self.gradients()))
         else:
@@ -127,7 +146,8 @@ class TrainState:
         self.set_rate(0.0)
         self.optimiser.step()
         for state in self.optimiser.state.values():
-            state["step"].zero_()
+            for one in state.values():  # a step count and momenta, all as before the first step
+                one.zero_()
         self.clear_gradients()
 
     def set_rate(self, rate: float) -> None:
@@ -236,47 +256,25 @@ def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
     return functional_call(loss, rounded, (batch,))
 
 
-def loss_rounded_at_once(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
-    """Return the same loss, with all weights rounded by one call, and their gradients added by one."""
+def loss_with(loss: BatchLoss, weights: Mapping[str, Tensor], batch: Batch) -> Loss:
+    """Return the loss with these tensors in place of its weights."""
+    return functional_call(loss, dict(weights), (batch,))
+
+
+def loss_rounded_at_once(
+    run: Callable[[BatchLoss, Mapping[str, Tensor], Batch], Loss],
+    is_fresh: Callable[[], bool],
+    loss: BatchLoss,
+    batch: Batch,
+    dtype: torch.dtype | None,
+) -> Loss:
+    """Return the same loss, with all weights rounded by one call, and their gradients added by one, or written over
+    what is there if `is_fresh` says so.
+    """
     if dtype is None:
-        return loss(batch)
+        return run(loss, dict(loss.named_parameters()), batch)
     names, weights = zip(*loss.named_parameters(), strict=True)
-    return functional_call(loss, dict(zip(names, RoundAll.apply(dtype, *weights), strict=True)), (batch,))
-
-
-@final
-class AdamW(torch.optim.AdamW):
-    """Torch's AdamW, without the wrappers around its methods.
-
-    They keep a compiler away, and import it for that, which takes two seconds. The update is never compiled.
-    """
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
-
-    @torch.no_grad()
-    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        inspect.unwrap(torch.optim.AdamW.step)(self)
-
-
-def adamw(parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device) -> torch.optim.AdamW:
-    """Return fused AdamW that decays matrices and not vectors. On a GPU the learning rate is a tensor, which a captured
-    step reads.
-    """
-    groups = [
-        {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": optimizer.weight_decay},
-        {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
-    ]
-    on_gpu = device.type == "cuda"
-    rate = torch.tensor(optimizer.lr, device=device) if on_gpu else optimizer.lr
-    return AdamW(
-        [group for group in groups if group["params"]],
-        lr=rate,
-        betas=optimizer.betas,
-        eps=optimizer.epsilon,
-        fused=True,
-        capturable=on_gpu,
-    )
+    return run(loss, dict(zip(names, RoundAll.apply(dtype, is_fresh(), *weights), strict=True)), batch)
 
 
 class Stepper(ABC):
@@ -340,7 +338,7 @@ class Captured(Stepper):
         self.kept: list[Tensor] = []
 
     def run_pass(self, batch: Batch, share: float) -> None:
-        shape = tuple((name, tuple(one.shape)) for name, one in batch.items())
+        shape = (self.train_state.fresh, *((name, tuple(one.shape)) for name, one in batch.items()))
         if shape not in self.passes:
             self.passes[shape] = self.capture_pass(batch)
         graph, inputs = self.passes[shape]
@@ -348,6 +346,7 @@ class Captured(Stepper):
         for name, one in batch.items():
             inputs[name].copy_(one.pin_memory(), non_blocking=True)
         graph.replay()
+        self.train_state.fresh = False
 
     def capture_pass(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
         """Capture a pass as a graph, after a warm-up whose gradients and random numbers are undone."""
@@ -355,9 +354,16 @@ class Captured(Stepper):
         random = torch.cuda.get_rng_state(train_state.device)
         inputs = to_device(batch, train_state.device)
         kept = [one.clone() for one in train_state.gradients()], train_state.nll.clone()
-        warm_up(lambda: train_state.backward(inputs, self.share), WARM_UPS)
+        fresh = train_state.fresh
+
+        def run() -> None:
+            train_state.fresh = fresh
+            train_state.backward(inputs, self.share)
+
+        # What is not for one shape alone was warmed up with the first.
+        warm_up(run, 1 if self.passes else WARM_UPS)
         torch.cuda.empty_cache()
-        graph = capture_graph(lambda: train_state.backward(inputs, self.share), self.pool)
+        graph = capture_graph(run, self.pool)
         # A table of positions that grows later is another tensor: the graph goes on reading this one.
         self.kept += [module.table for module in train_state.model.modules() if isinstance(module, SinusoidalTable)]
         copy_all(train_state.gradients(), kept[0])
@@ -374,6 +380,7 @@ class Captured(Stepper):
         if self.update is None:
             self.update = capture_graph(self.train_state.update, self.pool)
         self.update.replay()
+        self.train_state.fresh = self.train_state.rounds_at_once
 
 
 def to_device(batch: Mapping[str, Tensor], device: torch.device) -> Batch:

@@ -17,7 +17,7 @@ import torch
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import sized
 from clearhead.training.recipe import Optimizer
-from clearhead.training.train_step import adamw
+from clearhead.training.optimizers import make_optimizer
 from tests.training.test_weight_files import GPT, check_shapes, header_of
 
 for kind in ("encoder", "decoder", "encoder-decoder"):
@@ -25,7 +25,7 @@ for kind in ("encoder", "decoder", "encoder-decoder"):
     sized(kind, 10**10, vocabulary=50_000)
 check_shapes(GPT, header_of(GPT), "w")
 model = GPT.build()
-optimizer = adamw(list(model.parameters()), Optimizer(), torch.device("cpu"))
+optimizer = make_optimizer(model, list(model.parameters()), Optimizer(), torch.device("cpu"))
 model(torch.zeros(1, 3, dtype=torch.int64)).sum().backward()
 optimizer.step()
 print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])

@@ -15,6 +15,7 @@ if __name__ == "__main__":  # pytest imports this module too, to look for doctes
 
 import torch
 import triton.language as tl
+from torch.nn import functional as F
 from triton.runtime import interpreter
 
 import clearhead as ch
@@ -24,7 +25,8 @@ from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan
 from clearhead.decoding import beam_gpu, greedy_gpu
 from clearhead.decoding.beam_state import BeamState
 from clearhead.decoding.rules import FORBIDDEN
-from clearhead.model import layer_norm_gpu
+from clearhead.model import activation_gpu, layer_norm_gpu
+from clearhead.training import cross_entropy_gpu, losses
 from tests.decoding.test_beam_state import VOCABULARY, draw_case
 
 M = ch.masks
@@ -112,21 +114,90 @@ def layer_norm_problems():
         x, gamma, beta = torch.randn(n_rows, width), torch.randn(width), torch.randn(width)
         leaves = [one.requires_grad_() for one in (x, gamma, beta)]
         out, mean, deviation = torch.native_layer_norm(x, (width,), gamma, beta, 1e-5)
-        upstream = torch.randn(width, n_rows).T
-        wanted = torch.autograd.grad(out, leaves, upstream)
-        grad_x, sums = layer_norm_gpu.launch_backward(upstream, *(one.detach() for one in (x, gamma, mean, deviation)))
-        named = zip(("x", "gamma", "beta"), (grad_x, *sums), wanted, strict=True)
-        yield [
-            f"{n_rows} rows of {width}: {text}"
-            for name, got, right in named
-            if (text := difference(name, got, right, 2e-5)) is not None
-        ]
+        kept = [one.detach() for one in (x, gamma, mean, deviation)]
+        upstream, past = torch.randn(width, n_rows).T, torch.randn(n_rows, width)
+        for residual in (None, past):
+            others = () if residual is None else (x,)
+            wanted = torch.autograd.grad((out, *others), leaves, (upstream, past)[: 1 + len(others)], retain_graph=True)
+            grad_x, sums = layer_norm_gpu.launch_backward(upstream, residual, *kept)
+            named = zip(("x", "gamma", "beta"), (grad_x, *sums), wanted, strict=True)
+            yield [
+                f"{n_rows} rows of {width}: {text}"
+                for name, got, right in named
+                if (text := difference(name, got, right, 2e-5)) is not None
+            ]
         for shift in (beta.detach(), None):
             y = torch.randn(n_rows, width)
             got = layer_norm_gpu.add_layer_norm(x.detach(), y, gamma.detach(), shift, 1e-5)
             right = torch.layer_norm(x.detach() + y, (width,), gamma.detach(), shift)
             text = difference("norm of a sum", got, right, 2e-5)
             yield [] if text is None else [f"{n_rows} rows of {width}: {text}"]
+
+
+def activation_problems():
+    """Yield what activations get wrong: rows and columns that fill no tile, and numbers far from 0."""
+    activation_gpu.wrap_triton = lambda kernel: kernel
+    activation_gpu.PROGRAMS = 6
+    torchs = {
+        "relu": F.relu,
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    }
+    for kind, (shape, dtype) in itertools.product(
+        activation_gpu.KINDS, (((70, 300), torch.float32), ((2, 3, 5), torch.bfloat16), ((1, 1), torch.float32))
+    ):
+        x, upstream = ((torch.randn(shape) * 3).to(dtype) for _ in range(2))
+        x.view(-1)[-1], x.view(-1)[0] = -1e4, 1e4
+        narrow, wide, bias = x.clone().requires_grad_(), x.double().requires_grad_(), torch.zeros(shape[-1])
+        out, right = activation_gpu.activate(narrow, bias.requires_grad_(), kind), torchs[kind](wide)
+        slopes = torch.autograd.grad(out, (narrow, bias), upstream)
+        (slope,) = torch.autograd.grad(right, wide, upstream.double())
+        wanted = (("out", out, right), ("x", slopes[0], slope), ("bias", slopes[1], slope.flatten(0, -2).sum(0)))
+        limit = 2e-2 if dtype is torch.bfloat16 else 1e-5
+        yield [
+            f"{kind} {shape}: {text}"
+            for name, got, right in wanted
+            if (text := difference(name, got.double(), right, limit)) is not None
+        ]
+
+
+def loss_problems():
+    """Yield what the loss over a vocabulary gets wrong: blocks that a row does not fill, places without a target,
+    choices that are out of question.
+    """
+    cross_entropy_gpu.wrap_triton = lambda kernel: kernel
+    cross_entropy_gpu.ROW_BLOCK = cross_entropy_gpu.BLOCK = 64
+    cross_entropy_gpu.PAIR_BLOCK = 32
+    for n_rows, choices in ((6, 20), (4, 1), (10, 150), (8, 64)):
+        for smoothing, weight in ((0.0, None), (0.1, None), (0.0, 3.0), (0.2, 5.0)):
+            half = torch.randint(choices, (n_rows // 2,))
+            half[0] = losses.NOTHING
+            wanted = torch.cat([half, half])
+            logits = torch.randn(n_rows, choices, dtype=torch.float64) * 4
+            if smoothing == 0 and weight is None and choices > 80:
+                logits[1, :70] = float("-inf")
+                wanted[1] = 75
+            wide, narrow = (logits.to(kind).requires_grad_() for kind in (torch.float64, torch.float32))
+
+            def run(logits, weight=weight, wanted=wanted, smoothing=smoothing):
+                if weight is None:
+                    return losses.cross_entropy(logits, wanted, smoothing)
+                return losses.r_drop(logits, wanted, smoothing, weight)
+
+            assert cross_entropy_gpu.serves(narrow), "the kernels were not taken"
+            assert not cross_entropy_gpu.serves(wide), "the definition was not taken"
+            right, got = run(wide), run(narrow)
+            grads = [torch.autograd.grad(loss.objective * 0.25, one)[0] for loss, one in ((right, wide), (got, narrow))]
+            named = (("objective", got[0], right[0]), ("nll", got[1], right[1]), ("gradient", grads[1], grads[0]))
+            where = f"{n_rows} x {choices}, smoothing {smoothing}, R-Drop {weight}"
+            yield [
+                f"{where}: {text}"
+                for name, one, other in named
+                if (text := difference(name, one.double(), other, 2e-6)) is not None
+            ]
+    outside = cross_entropy_gpu.cross_entropy(torch.randn(1, 5), torch.tensor([5]), 0.0)
+    yield [] if outside[0].isnan() else [f"a target that is no choice has the loss {outside[0].item()}"]
 
 
 def greedy_problems():
@@ -191,7 +262,13 @@ def attention_problems(kernel):
 def main(kernels: list[str]) -> None:
     patch_interpreter()
     torch.set_num_threads(1)
-    problems = {"layer_norm": layer_norm_problems, "beam": beam_problems, "greedy": greedy_problems}
+    problems = {
+        "layer_norm": layer_norm_problems,
+        "activation": activation_problems,
+        "loss": loss_problems,
+        "beam": beam_problems,
+        "greedy": greedy_problems,
+    }
     for kernel in kernels:
         torch.manual_seed(0)
         found = list(problems[kernel]() if kernel in problems else attention_problems(kernel))

@@ -14,7 +14,7 @@ from clearhead.training.foreach import copy_all, move_all, zero_all
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate
-from clearhead.training.train_step import Eager, TrainState, make_stepper
+from clearhead.training.train_step import Eager, LossPass, TrainState, loss_in, make_stepper
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -105,6 +105,22 @@ def test_passes_add_up_to_the_whole_batch(sizes):
     totals, others = one.totals(), several.totals()
     assert totals == pytest.approx(others, rel=1e-12)
     assert totals.places == 3 * int((whole["wanted"] != NOTHING).sum())
+
+
+@pytest.mark.parametrize("sizes", [[6], [2, 4], [2, 2, 2]])
+def test_steps_with_weights_rounded_at_once_are_those_of_rounding_each(sizes):
+    """The first pass of a step writes over the last step's gradients, the others add."""
+    machine, batches = replace(CPU, precision="bfloat16"), [batch() for _ in range(3)]
+    whole = learner_of(built(dtype=torch.float32), machine, weight_decay=0.1)
+    each = learner_of(built(dtype=torch.float32), machine, weight_decay=0.1)
+    assert whole.rounds_at_once
+    each.rounds_at_once, each.forward = False, LossPass(each.loss_module, loss_in, torch.bfloat16)
+    each.clear_gradients()
+    for one in batches:
+        for train_state in (whole, each):
+            Eager(train_state).step(cut(one, sizes), 0.01)
+    assert_same(whole.model, each.model)
+    assert whole.totals() == each.totals()
 
 
 def test_r_drop_doubles_the_batch_and_halves_the_loss():

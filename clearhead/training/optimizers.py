@@ -1,0 +1,131 @@
+"""The optimizers: AdamW, and Muon for the linear maps inside blocks beside AdamW for everything else.
+
+Muon makes the momentum of each matrix orthogonal before it is added (Jordan et al., 2024), so that all directions of a
+matrix are learned at the same speed. Embeddings, the output, norms and biases are trained by AdamW, as in its paper.
+Its steps are scaled to the size of AdamW's (Liu et al., 2025), so that one learning rate and decay serve both.
+"""
+
+import inspect
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.training.foreach import move_all, scale_all, subtract_all
+from clearhead.training.recipe import Optimizer
+
+__all__ = ["AdamW", "Muon", "hidden_maps", "make_optimizer", "orthogonalize"]
+
+MOMENTUM = 0.95
+ITERATIONS = 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the polynomial a x + b x³ + c x⁵, which brings singular values from 0 to 1 near 1 if it is applied five times."""
+STEP_SIZE = 0.2
+"""The root mean square of a step of AdamW, over its learning rate, as Liu et al. measured it."""
+
+Matrices = Float[Tensor, "matrix d_out d_in"]
+
+
+class AdamW(torch.optim.AdamW):
+    """Torch's AdamW, without the wrappers around its methods.
+
+    They keep a compiler away, and import it for that, which takes two seconds. The update is never compiled.
+    """
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
+
+    @torch.no_grad()
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        inspect.unwrap(torch.optim.AdamW.step)(self)
+
+
+@final
+class Muon(AdamW):
+    """Muon for the parameter groups that say `muon=True`, AdamW for the others. All of a group's are matrices."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if not group.get("muon")]
+        try:
+            super().step()
+        finally:
+            self.param_groups = groups
+        for group in groups:
+            if group.get("muon"):
+                self.step_matrices(group)
+
+    def step_matrices(self, group: dict[str, Any]) -> None:
+        """Move all matrices of a group, those of one shape at once."""
+        by_shape: defaultdict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+        for one in group["params"]:
+            if one.grad is not None:
+                by_shape[one.shape].append(one)
+                state = self.state[one]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(one)
+        rate = group["lr"]
+        for (d_out, d_in), matrices in by_shape.items():
+            gradients = [one.grad for one in matrices if one.grad is not None]
+            momenta = [self.state[one]["momentum_buffer"] for one in matrices]
+            move_all(momenta, gradients, 1 - MOMENTUM)
+            # Nesterov's step: the momentum as it will be after the same gradient once more.
+            ahead = torch.stack(gradients).lerp_(torch.stack(momenta), MOMENTUM)
+            steps = orthogonalize(ahead).to(ahead.dtype).mul_(rate * (STEP_SIZE * math.sqrt(max(d_out, d_in))))
+            if group["weight_decay"]:
+                scale_all(matrices, 1 - rate * group["weight_decay"])
+            subtract_all(matrices, steps.unbind())
+
+
+def orthogonalize(matrices: Matrices) -> Matrices:
+    """Return matrices of the same directions whose singular values are all near 1 (0.7 to 1.2), by Newton-Schulz
+    iteration: in bfloat16 on a GPU, where more precision brings nothing, and in float32 on a CPU.
+    """
+    a, b, c = COEFFICIENTS
+    x = matrices.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+def hidden_maps(model: nn.Module) -> list[nn.Parameter]:
+    """Return the weights that Muon trains: of the linear maps inside blocks."""
+    inside = (one for name, one in model.named_modules() if "blocks" in name.split("."))
+    return [one.weight for one in inside if isinstance(one, nn.Linear) and isinstance(one.weight, nn.Parameter)]
+
+
+def make_optimizer(
+    model: nn.Module, parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: torch.device
+) -> AdamW:
+    """Return the optimizer of these parameters: fused, matrices decay and vectors do not. On a GPU the learning rate is
+    a tensor, which a captured step reads.
+    """
+    by_muon = {id(one) for one in hidden_maps(model)} if optimizer.method == "muon" else set[int]()
+
+    def chosen(which: Iterable[bool]) -> list[nn.Parameter]:
+        return [one for one, taken in zip(parameters, which, strict=True) if taken]
+
+    decay = optimizer.weight_decay
+    groups = [
+        {"params": chosen(id(one) in by_muon for one in parameters), "weight_decay": decay, "muon": True},
+        {"params": chosen(one.ndim >= 2 and id(one) not in by_muon for one in parameters), "weight_decay": decay},
+        {"params": chosen(one.ndim < 2 for one in parameters), "weight_decay": 0.0},
+    ]
+    on_gpu = device.type == "cuda"
+    return (Muon if by_muon else AdamW)(
+        [group for group in groups if group["params"]],
+        lr=torch.tensor(optimizer.lr, device=device) if on_gpu else optimizer.lr,
+        betas=optimizer.betas,
+        eps=optimizer.epsilon,
+        fused=True,
+        capturable=on_gpu,
+    )
