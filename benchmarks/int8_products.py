@@ -52,6 +52,7 @@ def products(weights: list[torch.Tensor]) -> dict[str, Callable[[torch.Tensor, i
     exact, rounded = ([Int8Matrix(*pair, digits) for pair in pairs] for digits in (EXACT, ROUNDED))
     for one in (*exact, *rounded):
         one.unpacked = None  # small ones the same way, to compare
+        one(weights[0][:1])  # packed
     own = zeros.int(), None, 1.0, 0, torch.float32, "none", [], ""
     return {
         "F.linear": lambda x, i: F.linear(x, weights[i]),
