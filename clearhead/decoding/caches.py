@@ -375,7 +375,8 @@ class Fixed(FromSource):
                 self.keys, self.values = self.first(layer)
             query = project(x).view(self.keys.shape[0], -1, heads.n_heads, heads.d_head).transpose(1, 2)
             query = to_query.normed(query)
-            if query.shape[2] > 1 and not grouped and beams.serves(query, self.real):
+            moves = self.bias is not None  # in fixed memory sentences move, and their mask with them
+            if query.shape[2] > 1 and not grouped and not moves and beams.serves(query, self.real):
                 context = beams.attend(query, self.keys, self.values)
                 return output(context.transpose(1, 2).reshape(x.shape[0], -1))
             mask = None if self.real is None else self.real.table
