@@ -1,4 +1,4 @@
-"""What Clearhead does on this CPU, beside its peers in the same run: `make bench`, about ten minutes.
+"""What Clearhead does on this CPU, beside its peers in the same run: `make bench`, about a quarter of an hour.
 
 python -m benchmarks cpu                   # everything, and docs/benchmarks-cpu.md
 python -m benchmarks cpu --only decoding   # some parts, printed only

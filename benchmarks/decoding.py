@@ -1,9 +1,11 @@
 """Decoding beside Hugging Face's `generate` and CTranslate2, in the same run, on the same weights.
 
     python benchmarks/decoding.py                 # the table of encoder-decoders, and kernelized beside softmax
-    python benchmarks/decoding.py --only cells    # one of: cells, growth, busy
+    python benchmarks/decoding.py --only cells    # one of: cells, int8, growth, busy
 
-`busy` asks for one sentence at a time, alone on the machine and beside two processes at full load.
+`int8` is the same table with weights of int8, beside CTranslate2's int8: `int8` rounds weights alone, `int8-dynamic`
+and CTranslate2 round what they are multiplied with as well. `busy` asks for one sentence at a time, alone on the
+machine and beside two processes at full load.
 
 Tokens a second of 24 new tokens after 24 of source, as in a translator; every engine has its caches. `ceiling` is the
 same with the matrix products alone: what no Python, cache or softmax could take away from.
@@ -32,6 +34,7 @@ from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.decoding.session import Session
 from clearhead.model import presets
 from clearhead.model.cpu_matmul import few_rows, is_large
+from clearhead.model.dtypes import DTYPES
 from clearhead.model.embedding import Embedding
 from clearhead.model.presets import AttentionSpec, Size
 
@@ -157,8 +160,11 @@ def serve(engine: str, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         make = {
             "clearhead": lambda: clearhead(clearhead_of(peer, size, vocabulary)),
+            "int8": lambda: clearhead(DTYPES["int8"](clearhead_of(peer, size, vocabulary))),
+            "int8-dynamic": lambda: clearhead(DTYPES["int8-dynamic"](clearhead_of(peer, size, vocabulary))),
             "HF": lambda: huggingface(peer),
             "CT2": lambda: ctranslate2(ctranslate2_of(peer, vocabulary, folder, "float32")),
+            "CT2 int8": lambda: ctranslate2(ctranslate2_of(peer, vocabulary, folder, "int8")),
             "products": lambda: partial(products, clearhead_of(peer, size, vocabulary)),
         }[engine]
         run = make()
@@ -258,6 +264,25 @@ def cell(engines: dict[str, Engine], batch: int, beam: int, seconds: float) -> l
     ]
 
 
+def int8_cells(names: list[str], seconds: float) -> None:
+    """The table of int8 weights; outputs are compared with Clearhead's in float32."""
+    rows, kinds = [], ("int8", "int8-dynamic", "CT2 int8")
+    for name in names:
+        engines = {engine: Engine(engine, name) for engine in (*kinds, "clearhead")}
+        for batch, beam in CELLS:
+            made = {engine: one.run(batch, beam)["tokens"] for engine, one in engines.items()}
+            speed = medians(engines, batch, beam, seconds)
+            over = [f"{speed[ours] / speed['CT2 int8']:.2f}" for ours in kinds[:2]]
+            same = [share(made[engine], made["clearhead"]) for engine in kinds]
+            rows.append([name, f"{batch}, {beam}", *(round(one) for one in speed.values()), *over, *same])
+            print(rows[-1], file=sys.stderr, flush=True)
+        for engine in engines.values():
+            engine.close()
+    header = "model|batch, beam|int8|int8-dynamic|CT2 int8|float32|int8 over CT2|int8-dynamic over CT2|int8 as float32|"
+    header += "int8-dynamic as float32|CT2 int8 as float32"
+    print(table("Decoding with int8 weights, tokens a second, two CPU cores", header.split("|"), rows))
+
+
 def medians(engines: dict[str, Engine], batch: int, beam: int, seconds: float) -> dict[str, float]:
     """Return tokens a second of every engine, by the median of its times; the engines are asked in turn."""
     for engine in engines.values():
@@ -352,7 +377,7 @@ def draw(taken: dict, memory: dict, path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["cells", "growth", "busy"])
+    parser.add_argument("--only", choices=["cells", "int8", "growth", "busy"])
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--seconds", type=float, default=20.0, help="for each cell")
     parser.add_argument("--figure", help="where to draw the growth, an SVG")
@@ -363,6 +388,8 @@ def main() -> None:
         return
     if asked.only in (None, "cells"):
         cells(asked.sizes, asked.seconds)
+    if asked.only in (None, "int8"):
+        int8_cells(asked.sizes, asked.seconds)
     if asked.only in (None, "growth"):
         growth(asked.figure)
     if asked.only == "busy":

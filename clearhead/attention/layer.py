@@ -1,6 +1,6 @@
 """`Attention`: the layer. Queries, keys and values from one, two or three sequences, and every part in its slot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast, final
 
 import torch
@@ -152,19 +152,19 @@ class Attention(Tapped):
         """True if keys and values may be summed before a query comes: kernelized, by a kernel that does so."""
         return self.weighting.form == "kernelized" and self.kernel in ("auto", "linear", "chunked", "recurrent")
 
-    def sdpa_scale(self) -> float | None:
+    def sdpa_scale(self, can_join: Callable[[Sequence[nn.Module]], bool] = joinable) -> float | None:
         """Return the scale with which `scaled_dot_product_attention` alone computes this layer; None where it cannot.
 
-        It can for a softmax of plain dot products, with plain maps and no bias of a position.
+        It can for a softmax of plain dot products, with maps that can be joined and no bias of a position.
         """
         fused = self.weighting.form == "softmax" and self.kernel in ("auto", "fused")
         dot = self.similarity.form == "dot" and type(self.similarity).prepare is Similarity.prepare
         scale = self.similarity.scale(self.shape.d_head)
         if not (fused and dot and isinstance(scale, float) and self.position.bias_kind == "none"):
             return None
-        if type(self) is not Attention or not joinable((self.query, self.key, self.value)):
+        if type(self) is not Attention or not can_join((self.query, self.key, self.value)):
             return None
-        equal = cast(WholeMap, self.value).linear.weight.shape[0] == self.shape.n_kv_heads * self.shape.d_head
+        equal = cast(WholeMap, self.value).linear.out_features == self.shape.n_kv_heads * self.shape.d_head
         return scale / self.weighting.temperature if equal else None
 
     @property

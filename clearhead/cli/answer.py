@@ -1,6 +1,6 @@
 """`clearhead answer`: a run answers each line, whatever its task is."""
 
-from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells
+from clearhead.cli.line_io import AsJson, Device, Dtype, File, Found, Lines, RunPath, answer_lines, cells
 from clearhead.cli.options import Parts
 from clearhead.training.run import load
 
@@ -17,6 +17,7 @@ def answer(
     file: File = "-",
     *,
     device: Device = "auto",
+    dtype: Dtype = None,
     parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
@@ -25,7 +26,7 @@ def answer(
     Use it for a task of your own. For the built-in tasks, `translate`, `generate`, `fill` and `classify` do the same
     with more options. A blank line stays blank. A line longer than the model's context is cut, with a note on stderr.
     """
-    loaded = load(run, device=device)
+    loaded = load(run, device=device, dtype=dtype)
 
     def answers(texts: list[str], numbers: list[int]) -> list[Found]:
         return loaded.task.answer(loaded.model, texts)

@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from clearhead.cli.line_io import Device, RunPath
+from clearhead.cli.line_io import Device, Dtype, RunPath
 from clearhead.cli.options import Parts, given_flags, wrong
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import (
@@ -125,6 +125,7 @@ def evaluate(
         str | None, typer.Option(help="Write the translations or labels to this file, one per line.", metavar="FILE")
     ] = None,
     device: Device = "auto",
+    dtype: Dtype = None,
     parts: Parts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
@@ -133,7 +134,7 @@ def evaluate(
     Translations: BLEU, chrF and exact match. Text: perplexity and bits per byte. Blanks: accuracy. Classes: accuracy
     and F1.
     """
-    loaded = load(run, device=device)
+    loaded = load(run, device=device, dtype=dtype)
     task = type(loaded.task)
     options = with_columns_of(loaded, as_text_options(text))
     check_text(task, options)

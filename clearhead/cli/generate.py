@@ -8,6 +8,7 @@ import typer
 from clearhead.cli.line_io import (
     AsJson,
     Device,
+    Dtype,
     File,
     Found,
     Given,
@@ -90,6 +91,7 @@ def generate(
     ] = None,
     how: Writing,
     device: Device = "auto",
+    dtype: Dtype = None,
     parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
@@ -104,7 +106,7 @@ def generate(
     if system is not None and not chat:
         raise wrong("--system", "is for --chat: add it, or leave this out")
     how.method([0])
-    loaded = load(run, device=device)
+    loaded = load(run, device=device, dtype=dtype)
     task = loaded.asked(Generate)
     reads, _ = window(task.context, how.tokens)
     ask = Conversation(loaded, system) if chat else None

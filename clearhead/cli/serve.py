@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, final
 
 import typer
 
-from clearhead.cli.line_io import Device
+from clearhead.cli.line_io import Device, Dtype
 from clearhead.cli.options import Host, Parts, above_zero, wrong
 from clearhead.cli.screen import write
 from clearhead.errors import ClearheadError, OptionError
@@ -125,6 +125,7 @@ def serve(
     *,
     names: Names = None,
     device: Device = "auto",
+    dtype: Dtype = None,
     parts: Parts = None,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Form of the log on stderr. It never has the users' text.")
@@ -172,7 +173,7 @@ def serve(
     limits = limits if bounds.memory is None else replace(limits, memory=bounds.memory * 1_000_000)
     certificate = listening.ssl_certfile
     server = ApiServer(
-        [load(run, device=device) for run in runs],
+        [load(run, device=device, dtype=dtype) for run in runs],
         names=names or (),
         scheduler=batched(bounds.slots),
         model_threads=threads,

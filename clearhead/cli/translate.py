@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cells
+from clearhead.cli.line_io import AsJson, Device, Dtype, File, Found, Lines, RunPath, answer_lines, cells
 from clearhead.cli.options import Parts, wrong
 from clearhead.training.run import load
 from clearhead.training.tasks import Translate
@@ -15,7 +15,8 @@ EXAMPLES = """\b
 Examples:
   clearhead translate runs/de-en test.de > test.out
   echo zweiundvierzig | clearhead translate runs/demo
-  clearhead translate runs/de-en test.de.gz --n-best 3 --json"""
+  clearhead translate runs/de-en test.de.gz --n-best 3 --json
+  clearhead translate runs/de-en test.de --dtype int8-dynamic"""
 
 
 def translate(
@@ -31,6 +32,7 @@ def translate(
         ),
     ] = 1.0,
     device: Device = "auto",
+    dtype: Dtype = None,
     parts: Parts = None,
     as_json: AsJson = False,
 ) -> None:
@@ -40,7 +42,7 @@ def translate(
     """
     if n_best > beam:
         raise wrong("--n-best", f"it cannot be more than the beam, {beam}: widen that too")
-    loaded = load(run, device=device)
+    loaded = load(run, device=device, dtype=dtype)
     task = loaded.asked(Translate)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Found]:

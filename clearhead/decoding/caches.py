@@ -27,7 +27,7 @@ from clearhead.attention.masks import Mask, Table, everything
 from clearhead.attention.score_index import Positions
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.source import Source
-from clearhead.model.fast_step import FastStep, join_linears, linear_step
+from clearhead.model.fast_step import FastStep, can_join, join_linears, linear_step
 from clearhead.model.kv_source import KVSource
 
 __all__ = ["Cache", "Fixed", "FixedSum", "FromSource", "Growing", "Sliding", "Source", "Summed"]
@@ -94,12 +94,12 @@ class Complete(Cache):
 
     def fast_step(self, layer: Attention) -> FastStep:
         """Return one product for query, key and value and one call of torch's kernel, where that is all there is."""
-        scale = layer.sdpa_scale()
+        scale = layer.sdpa_scale(can_join)
         if scale is None or layer.mask.kinds != {"causal"}:
             return super().fast_step(layer)
         heads, clock, position = layer.shape, self.clock, layer.position
         maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
-        project, widths = join_linears([one.linear for one in maps]), [one.linear.weight.shape[0] for one in maps]
+        project, widths = join_linears([one.linear for one in maps]), [one.linear.out_features for one in maps]
         query_norm, key_norm, _ = (one.norm for one in maps)
         output, grouped = linear_step(layer.output), heads.n_heads != heads.n_kv_heads
 
@@ -139,7 +139,7 @@ class Growing(Complete):
     spare: tuple[Tensor, Tensor] | None = None
 
     def can_fix(self, layer: Attention) -> bool:
-        return layer.sdpa_scale() is not None and layer.mask.kinds == {"causal"}
+        return layer.sdpa_scale(can_join) is not None and layer.mask.kinds == {"causal"}
 
     def fix(self, beams: int, columns: int) -> None:
         self.spare, there = None, slice(self.clock.n + self.clock.new)
@@ -183,10 +183,15 @@ class Growing(Complete):
                 self.values.new_empty(len(rows), *self.values.shape[1:]),
             )
         old = self.keys, self.values
-        self.keys, self.values = (
-            torch.index_select(one, 0, rows, out=other) for one, other in zip(old, self.spare, strict=True)
-        )
+        for one, other in zip(old, self.spare, strict=True):
+            torch.index_select(self.written(one), 0, rows, out=self.written(other))
+        self.keys, self.values = self.spare
         self.spare = old if len(old[0]) == len(rows) else None
+
+    def written(self, kept: Tensor) -> Tensor:
+        """Return the columns that have been written, or all of them where copying all in one piece is quicker."""
+        used = self.clock.total
+        return kept.narrow(2, 0, used) if kept.is_cpu and 4 * used < 3 * kept.shape[2] else kept
 
     def tensors(self) -> list[Tensor]:
         return [self.keys, self.values, *(self.spare or ())]
@@ -300,6 +305,45 @@ def keys_and_values(layer: Attention, vectors: Float[Tensor, "sentence n d_model
 
 
 @final
+class BeamAttention:
+    """Attention of the beams of each sentence to its source, on a CPU, as products of small matrices.
+
+    For a few queries a head torch's attention kernel takes three to four times as long.
+    """
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+        self.real: Table | None = None
+        self.bias: Tensor | None = None
+        self.is_served = True
+
+    def serves(self, query: Tensor, real: Table | None) -> bool:
+        """Take over which source positions are real; False where a sentence has none: its context must be zeros.
+
+        In bfloat16 torch's kernel keeps scores in float32, which a product would round.
+        """
+        if not query.is_cpu or query.dtype not in (torch.float32, torch.float64):
+            return False
+        if real is not self.real:
+            self.real = real
+            self.bias = None if real is None else real.table.float().log_()
+            self.is_served = real is None or bool(real.table.any(-1).all())
+        return self.is_served
+
+    def attend(
+        self,
+        query: Float[Tensor, "sentence head beam d"],
+        keys: Float[Tensor, "sentence head n d"],
+        values: Float[Tensor, "sentence head n d_value"],
+    ) -> Float[Tensor, "sentence head beam d_value"]:
+        bias = query.new_zeros(1)
+        if self.bias is not None:
+            bias = self.bias.to(query.dtype).expand(-1, query.shape[1], -1, -1).flatten(0, 1)
+        score = torch.baddbmm(bias, query.flatten(0, 1), keys.flatten(0, 1).mT, alpha=self.scale)
+        return torch.bmm(score.softmax(-1), values.flatten(0, 1)).unflatten(0, query.shape[:2])
+
+
+@final
 class Fixed(FromSource):
     """The keys and values of the source, made once."""
 
@@ -319,18 +363,22 @@ class Fixed(FromSource):
 
     def fast_step(self, layer: Attention) -> FastStep:
         """Return one product for the queries and one call of torch's kernel, where that is all there is."""
-        scale = layer.sdpa_scale()
+        scale = layer.sdpa_scale(can_join)
         if scale is None or layer.mask.kinds != {"none"} or layer.uses_positions:
             return super().fast_step(layer)
         heads, grouped = layer.shape, layer.shape.n_heads != layer.shape.n_kv_heads
         to_query = cast(WholeMap, layer.query)
-        project, output = linear_step(to_query.linear), linear_step(layer.output)
+        project, output, beams = linear_step(to_query.linear), linear_step(layer.output), BeamAttention(scale)
 
         def step(x: Tensor) -> Tensor:
             if self.source is not None:
                 self.keys, self.values = self.first(layer)
             query = project(x).view(self.keys.shape[0], -1, heads.n_heads, heads.d_head).transpose(1, 2)
             query = to_query.normed(query)
+            moves = self.bias is not None  # in fixed memory sentences move, and their mask with them
+            if query.shape[2] > 1 and not grouped and not moves and beams.serves(query, self.real):
+                context = beams.attend(query, self.keys, self.values)
+                return output(context.transpose(1, 2).reshape(x.shape[0], -1))
             mask = None if self.real is None else self.real.table
             context = F.scaled_dot_product_attention(
                 query, self.keys, self.values, mask if self.bias is None else self.bias, scale=scale, enable_gqa=grouped
@@ -340,7 +388,7 @@ class Fixed(FromSource):
         return step
 
     def can_fix(self, layer: Attention) -> bool:
-        return layer.sdpa_scale() is not None and layer.mask.kinds == {"none"} and not layer.uses_positions
+        return layer.sdpa_scale(can_join) is not None and layer.mask.kinds == {"none"} and not layer.uses_positions
 
     def fix(self, beams: int, columns: int) -> None:
         if self.real is not None:  # what is added to scores; torch would make it of the mask in every step

@@ -1,6 +1,7 @@
 """A session: a batch of token sequences being continued by a model, on caches."""
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,11 +19,12 @@ from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogProbs
 from clearhead.model.cpu_matmul import FEW
 from clearhead.model.fast_step import FastStep, is_observed
+from clearhead.model.int8_matmul import Int8Matrix, can_multiply
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
 from clearhead.registry import is_built_in
 
-__all__ = ["Session", "open_session", "pad_right"]
+__all__ = ["Session", "find_int8_table", "open_session", "pad_right"]
 
 Logits = Float[Tensor, "row vocabulary"]
 FOREVER = 1 << 30
@@ -43,6 +45,7 @@ class Session:
 
     recorded: RecordedStep | None = None
     fast_step: FastStep | None = None
+    int8_table: Int8Matrix | None = None
     may_record = True
 
     def __init__(
@@ -61,6 +64,7 @@ class Session:
         self.caches = Caches(decoder.stack, source, Clock(padding, self.device, longest + n_new))
         check_masks(decoder, len(prompts), longest + n_new - 1 if n_new < FOREVER else longest)
         self.fast_step = self.find_fast_step()
+        self.int8_table = find_int8_table(decoder.output)
         self.logits = self.read(tokens) if self.fast_step is None or longest > 1 else self.step(tokens)
 
     def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
@@ -123,11 +127,17 @@ class Session:
     def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
         """Return the logits of the model's output; for many rows, in memory that the next call reuses."""
         output, rows = self.decoder.output, len(states)
-        table = bare_table(output)
-        if table is None or rows <= FEW or rows * len(table) < MUCH:
+        if not is_bare(output):
+            return output(states.unsqueeze(1))[:, 0]
+        table = output.table
+        if rows * len(table) < MUCH:
+            return output(states.unsqueeze(1))[:, 0] if self.int8_table is None else self.int8_table(states)
+        if rows <= FEW and self.int8_table is None:
             return output(states.unsqueeze(1))[:, 0]
         if self.room.ndim < 2 or len(self.room) < rows:
             self.room = states.new_empty(rows, len(table))
+        if self.int8_table is not None:
+            return self.int8_table(states, out=self.room[:rows])
         return torch.mm(states, table.T, out=self.room[:rows])
 
     def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
@@ -165,11 +175,18 @@ def check_masks(decoder: Decoder, rows: int, columns: int) -> None:
             block.attention.mask.check(Extent(batch, block.attention.shape.n_heads, n, n, device))
 
 
-def bare_table(output: nn.Module) -> Tensor | None:
-    """Return the table of an output that is nothing but a table, and that nobody watches; else None."""
+def is_bare(output: nn.Module) -> TypeGuard[ToVocabulary]:
+    """Check for an output that is nothing but a table, and that nobody watches."""
     if not isinstance(output, ToVocabulary) or is_observed(output):
+        return False
+    return output.transform is None and output.bias is None and output.factor == 1
+
+
+def find_int8_table(output: nn.Module) -> Int8Matrix | None:
+    """Return the table of an output as an int8 matrix, if it is nothing but that."""
+    if not is_bare(output) or output.int8_digits is None or output.table.dtype is not torch.float32:
         return None
-    return output.table if output.transform is None and output.bias is None and output.factor == 1 else None
+    return output.int8_matrix(output.int8_digits) if can_multiply(output.table) else None
 
 
 def open_session(

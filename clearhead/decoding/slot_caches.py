@@ -36,7 +36,7 @@ from clearhead.decoding.caches import (
 )
 from clearhead.decoding.slot_clock import SlotClock, attend_rows
 from clearhead.decoding.source import Source
-from clearhead.model.fast_step import FastStep, join_linears, linear_step
+from clearhead.model.fast_step import FastStep, can_join, join_linears, linear_step
 from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.model.transformers import Decoder
 
@@ -129,12 +129,12 @@ class SlotComplete(Complete, SlotCache):
 
     def fast_step(self, layer: Attention) -> FastStep:
         """Return two products for all rows and heads, where the CPU computes buckets of rows and no bits are fixed."""
-        scale, heads = layer.sdpa_scale(), layer.shape
+        scale, heads = layer.sdpa_scale(can_join), layer.shape
         if scale is None or layer.mask.kinds != {"causal"} or not self.clock.by_products(heads):
             return super().fast_step(layer)
         clock, position = self.clock, layer.position
         maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
-        project, widths = join_linears([one.linear for one in maps]), [one.linear.weight.shape[0] for one in maps]
+        project, widths = join_linears([one.linear for one in maps]), [one.linear.out_features for one in maps]
         query_norm, key_norm, _ = (one.norm for one in maps)
         output = linear_step(layer.output)
 
@@ -325,7 +325,7 @@ class SlotFixed(SlotCache):
         return self.inner(layer, x)
 
     def fast_step(self, layer: Attention) -> FastStep:
-        scale, heads, clock = layer.sdpa_scale(), layer.shape, self.clock
+        scale, heads, clock = layer.sdpa_scale(can_join), layer.shape, self.clock
         plain = layer.mask.kinds == {"none"} and not layer.uses_positions
         if scale is None or not plain or not clock.by_products(heads):
             return self.inner.fast_step(layer)

@@ -14,7 +14,7 @@ from clearhead.decoding.cache_set import Caches
 from clearhead.decoding.caches import Fixed, FixedSum, Growing
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import Replay, records
-from clearhead.decoding.session import Logits, Session
+from clearhead.decoding.session import Logits, Session, find_int8_table
 from clearhead.decoding.slot_caches import NO_SOURCE, Guest, Guests, SlotCaches, SlotComplete, columns_of
 from clearhead.decoding.slot_clock import SlotClock
 from clearhead.decoding.source import Source
@@ -81,6 +81,7 @@ class SlotSession(Session):
         one_thread = same_bits and self.device.type == "cpu"
         self.caches = SlotCaches(decoder, self.clock, one_thread=one_thread)
         self.fast_step = self.find_fast_step()
+        self.int8_table = find_int8_table(decoder.output)
         position = decoder.embedding.position
         self.encoded = None if position is None else position.at(self.clock.every[: self.clock.limit])
         self.tokens = torch.zeros(slots, dtype=torch.long, device=self.device)

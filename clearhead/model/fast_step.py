@@ -2,29 +2,33 @@
 
 In a step of a small model the arithmetic takes less time than Python takes to walk through the modules. So each module
 may give a shorter way by its `fast_step` method: a function bound to its weights, made once for a whole decoding. A
-module without one (a user's own norm or feed-forward, an adapter, a quantized map) is called as it is. The tests hold
+module without one (a user's own norm or feed-forward, an adapter) is called as it is. The tests hold
 cached decoding to the uncached forward for every kind of module.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.heads import alike, is_hooked
+from clearhead.attention.heads import WholeMap, alike, is_hooked, joinable
 from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.taps import Tapped
 
 __all__ = [
     "DecodingModule",
     "FastStep",
+    "SteppedLinear",
     "call_module",
+    "can_join",
     "fast_step_of",
     "has_own_step",
     "is_observed",
     "join_linears",
     "linear_step",
+    "multiply_by",
     "plain_linear",
 ]
 
@@ -71,8 +75,34 @@ def plain_linear(module: nn.Module) -> bool:
     return type(module) is nn.Linear and alike([module.weight])
 
 
+class SteppedLinear(nn.Linear):
+    """A linear map that is not plain and has a fast step of its own, as an int8 map has."""
+
+    @property
+    def step_kind(self) -> Hashable:
+        """Return what maps must have in common to be joined; None while it has no fast step, on another device say."""
+        raise NotImplementedError
+
+    def join_step(self, others: Sequence[nn.Module] = ()) -> FastStep:
+        """Return this map, and others of its class, as a function of one vector, their outputs side by side."""
+        raise NotImplementedError
+
+
+def can_join(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
+    """Check whether one product can take the place of these maps in a fast step (`join_linears`)."""
+    if joinable(maps):
+        return True
+    if not all(type(one) is WholeMap and not is_hooked(one) and not is_hooked(one.linear) for one in maps):
+        return False
+    linears = [one.linear for one in maps if isinstance(one, WholeMap)]
+    kinds = {(type(one), one.step_kind if isinstance(one, SteppedLinear) else None) for one in linears}
+    return len(kinds) == 1 and kinds.pop()[1] is not None
+
+
 def linear_step(module: nn.Module) -> FastStep:
     """Return a linear map as a function of its weights; any other module in its place is called."""
+    if isinstance(module, SteppedLinear) and module.step_kind is not None:
+        return module.join_step()
     if not plain_linear(module):
         return call_module(module)
     assert isinstance(module, nn.Linear)
@@ -81,12 +111,16 @@ def linear_step(module: nn.Module) -> FastStep:
 
 def join_linears(maps: Sequence[nn.Linear]) -> FastStep:
     """Return several linear maps of the same vector as one product, their outputs side by side."""
+    first, *others = maps
+    if isinstance(first, SteppedLinear):
+        return first.join_step(others)
     weights: list[Tensor] = [part.weight for part in maps]
     biases: list[Tensor] = [part.bias for part in maps if part.bias is not None]
     return multiply_by(torch.cat(weights), torch.cat(biases) if biases else None)
 
 
 def multiply_by(weight: Tensor, bias: Tensor | None) -> FastStep:
+    """Return the product with a matrix, in the quickest way for a few rows."""
     if is_large(weight):
         return lambda x: few_rows(x, weight, bias)
     return lambda x: F.linear(x, weight, bias)

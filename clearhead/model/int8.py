@@ -1,11 +1,12 @@
 """Linear maps whose weights are kept as int8: a quarter of float32's memory.
 
 Each row of a weight is kept as whole numbers from -127 to 127 and one scale, its largest number divided by 127. Only
-weights are rounded: inputs, sums and everything between the maps stay floating-point numbers. Tables of tokens and
-positions, norms and biases are kept as they are.
+weights are rounded: inputs, sums and everything between the maps stay floating-point numbers, unless `quantize` is told
+to round inputs too. Tables of positions, norms and biases are kept as they are. On a CPU the products are those of
+`clearhead.model.int8_matmul`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import final
 
 import torch
@@ -14,31 +15,51 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.model.fast_step import FastStep, SteppedLinear, multiply_by
+from clearhead.model.int8_matmul import (
+    EXACT,
+    INT8,
+    ROUNDED,
+    Int8Matrix,
+    can_multiply,
+    find_matrix,
+    round_to_int8,
+)
 from clearhead.model.lora import replace_module
+from clearhead.model.outputs import ToVocabulary
 
-__all__ = ["CODES", "SCALE", "Int8Linear", "count_weights", "dequantize", "int8_maps", "quantize"]
+__all__ = [
+    "CODES",
+    "SCALE",
+    "Int8Linear",
+    "count_weights",
+    "dequantize",
+    "int8_maps",
+    "quantize",
+    "quantize_output",
+    "round_inputs",
+]
 
 CODES, SCALE = ".codes", ".scale"
 """How the names of the two tensors end that are kept instead of one `.weight`."""
-STEPS, INT8 = 127, torch.int8
 
 
 @final
-class Int8Linear(nn.Linear):
+class Int8Linear(SteppedLinear):
     """A linear map whose weight is kept as int8 `codes` and a `scale` for each output. The bias keeps its name.
 
-    It is a subclass, so training and the fast step of decoding do not read its weight as a plain map's: they call it.
+    `digits` says whether inputs keep their accuracy (`EXACT`), or are rounded to 7 bits on a CPU (`ROUNDED`). It is no
+    plain `nn.Linear`, so training does not read its weight as a plain map's: it calls it.
     """
 
     codes: Int8[Tensor, "d_out d_in"]
     scale: Float[Tensor, "d_out"]
+    digits: int = EXACT
 
     def __init__(self, plain: nn.Linear) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.bias = plain.in_features, plain.out_features, plain.bias
-        weight = plain.weight.detach()
-        scale = weight.abs().amax(1) / STEPS
-        codes = torch.round(weight / scale.where(scale > 0, 1)[:, None]).clamp(-STEPS, STEPS).to(INT8)
+        codes, scale = round_to_int8(plain.weight.detach())
         self.register_buffer("codes", codes)
         self.register_buffer("scale", scale)
         self.train(plain.training)
@@ -49,15 +70,42 @@ class Int8Linear(nn.Linear):
         return self.codes.to(self.scale.dtype) * self.scale[:, None]
 
     def forward(self, input: Float[Tensor, "*place d_in"]) -> Float[Tensor, "*place d_out"]:
+        if self.codes.is_cpu and can_multiply(input, self.bias):
+            bias = None if self.bias is None else self.bias.float()
+            made = self.matrix()(input.reshape(-1, self.in_features).float(), bias)
+            return made.view(*input.shape[:-1], self.out_features).to(input.dtype)
         # Codes up to 127 are exact in every float. Scaling the few outputs is cheaper than scaling the weight.
         product = F.linear(input, self.codes.to(input.dtype)) * self.scale
         return product if self.bias is None else product + self.bias
+
+    def matrix(self, others: Sequence["Int8Linear"] = ()) -> Int8Matrix:
+        """Return this map's matrix for products on a CPU, with those of others below it."""
+        codes, scales = zip(*((one.codes, one.scale) for one in (self, *others)), strict=True)
+        return find_matrix(
+            self, [*codes, *scales], self.digits, lambda: (join_tensors(codes), join_tensors(scales).float())
+        )
+
+    @property
+    def step_kind(self) -> Hashable:
+        return (self.digits, self.bias is None) if self.codes.is_cpu and self.scale.dtype is torch.float32 else None
+
+    def join_step(self, others: Sequence[nn.Module] = ()) -> FastStep:
+        maps = [self, *(one for one in others if isinstance(one, Int8Linear))]
+        biases: list[Tensor] = [one.bias for one in maps if one.bias is not None]
+        matrix, bias = self.matrix(maps[1:]), torch.cat(biases) if biases else None
+        if matrix.unpacked is not None:
+            return multiply_by(matrix.unpacked, bias)
+        return lambda x: matrix(x, bias)
 
     def plain(self) -> nn.Linear:
         """Return a plain map with this map's rounded weight."""
         made = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
         made.weight, made.bias = nn.Parameter(self.weight), self.bias
         return made.train(self.training)
+
+
+def join_tensors(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 def quantize(model: nn.Module, names: Iterable[str] | None = None) -> nn.Module:
@@ -77,6 +125,30 @@ def quantize(model: nn.Module, names: Iterable[str] | None = None) -> nn.Module:
     return model
 
 
+@torch.no_grad()
+def quantize_output(model: nn.Module) -> nn.Module:
+    """Round the tables of outputs over a vocabulary to int8, in place, and multiply by them as such on a CPU.
+
+    The table stays a float table of the rounded numbers, so that an embedding that shares it reads the same ones.
+    """
+    for module in model.modules():
+        if isinstance(module, ToVocabulary) and module.int8_digits is None:
+            codes, scale = round_to_int8(module.table)
+            module.table.copy_(codes.to(scale.dtype) * scale[:, None])
+            module.int8_digits = EXACT
+    return model
+
+
+def round_inputs(model: nn.Module) -> nn.Module:
+    """Let int8 maps round their inputs to 7 bits on a CPU, each row by its largest number; return the model."""
+    for module in model.modules():
+        if isinstance(module, Int8Linear):
+            module.digits = ROUNDED
+        elif isinstance(module, ToVocabulary) and module.int8_digits is not None:
+            module.int8_digits = ROUNDED
+    return model
+
+
 def int8_maps(tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the names of the int8 maps among the tensors of a model."""
     found = (name.removesuffix(CODES) for name, one in tensors.items() if name.endswith(CODES) and one.dtype is INT8)
@@ -92,6 +164,8 @@ def count_weights(model: nn.Module) -> int:
 def dequantize(model: nn.Module) -> nn.Module:
     """Replace every int8 map by a plain one with the rounded weight, in place; return the model."""
     for name, module in list(model.named_modules()):
+        if isinstance(module, ToVocabulary):
+            module.int8_digits = None
         if isinstance(module, Int8Linear):
             replace_module(model, name, module.plain())
     return model

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from clearhead.attention.heads import linear
 from clearhead.errors import OptionError
 from clearhead.model.cpu_matmul import few_rows, is_large
+from clearhead.model.int8_matmul import Int8Matrix, can_multiply, find_matrix, round_to_int8
 from clearhead.model.norms import LayerNorm
 from clearhead.model.steps import Explained, Step
 from clearhead.model.wide import NgramLogits, ToNgramLogits
@@ -128,6 +129,8 @@ class ToVocabulary(Explained):
         self.bias = nn.Parameter(torch.zeros(table.shape[0])) if bias else None
         self.transform: nn.Module | None = None
         self.factor = 1.0
+        self.int8_digits: int | None = None
+        """How the table is multiplied as int8 on a CPU (`clearhead.model.int8`); None where it is not."""
 
     def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch n vocabulary"]:
         if self.transform is not None:
@@ -141,9 +144,15 @@ class ToVocabulary(Explained):
 
     def fit(self, x: Tensor) -> Tensor:
         x = x if self.factor == 1 else x * self.factor
+        if self.int8_digits is not None and self.table.dtype is torch.float32 and can_multiply(x, self.table):
+            return self.int8_matrix(self.int8_digits)(x.flatten(0, 1), self.bias).unflatten(0, x.shape[:2])
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not is_large(self.table):
             return F.linear(x, self.table, self.bias)
         return few_rows(x.flatten(0, 1), self.table, self.bias).unflatten(0, x.shape[:2])
+
+    def int8_matrix(self, digits: int) -> Int8Matrix:
+        """Return the table for products in int8."""
+        return find_matrix(self, [self.table], digits, lambda: round_to_int8(self.table.detach()))
 
 
 @final

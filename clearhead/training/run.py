@@ -20,6 +20,7 @@ from clearhead.decoding import Beam, Greedy, Sample
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.files import replacing_folder
+from clearhead.model.dtypes import DTYPES, check_dtype
 from clearhead.model.int8 import int8_maps, quantize
 from clearhead.model.sizes import Spec
 from clearhead.registry import Parts, import_parts
@@ -278,6 +279,7 @@ def load(
     path: str | Path,
     *,
     device: str = "auto",
+    dtype: str | None = None,
     step: int | None = None,
     parts: Parts | None = None,
     merge: bool = True,
@@ -289,8 +291,10 @@ def load(
     Names, shapes and tokenisers are compared before a model is built. `parts` says where your own registered parts
     are, if the run uses any: a module, its name, a class, or several of these. Nothing is imported because a file in
     the folder says so.
+    `dtype`, one of `clearhead.model.dtypes.DTYPES`, is how weights are kept in memory, if not as they were saved.
     `merge=False` keeps the adapters of LoRA beside the weights of a fine-tuned run, instead of adding them.
     """
+    check_dtype(dtype)
     import_parts(parts)
     folder = RunFolder(Path(path))
     tuning = folder.fine_tuning()
@@ -305,6 +309,8 @@ def load(
         copy_into(named_tensors(model), weights, where)
     else:
         fill_tuned(model, folder, tuning, weights, merge=merge, where=where)
+    if dtype is not None:
+        model = DTYPES[dtype](model)
     return Run(folder, task, model.to(choose_device(device)).eval(), used)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from clearhead.cli import line_io
 from clearhead.decoding import Greedy, Sample
+from clearhead.training.run import load
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT, trained
 
@@ -54,6 +55,24 @@ def test_answer_continues_a_line_the_same_whatever_is_beside_it(runs, command):
     found = lines_of(out)
     assert found[1] == ""
     assert found[2] == lines_of(alone)[0] != ""
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int8-dynamic", "bfloat16"])
+def test_weights_are_kept_as_asked(runs, command, dtype):
+    path, lines = runs["translate"].folder.path, ["eins zwei", "", "drei"]
+    code, out, err = command("translate", path, "--dtype", dtype, stdin=written(lines))
+    assert (code, err) == (0, "")
+    assert lines_of(out) == load(path, dtype=dtype).translate(lines)
+    code, out, _ = command("generate", runs["generate"].folder.path, "--greedy", "--dtype", dtype, stdin=b"the cat\n")
+    assert (code, lines_of(out) != [""]) == (0, True)
+
+
+@pytest.mark.parametrize("verb", ["translate", "answer", "generate", "evaluate", "serve"])
+def test_a_dtype_that_is_not_there_is_told(runs, command, verb):
+    code, out, err = command(verb, runs["translate"].folder.path, "--dtype", "int4")
+    assert (code, out) == (1, "")
+    assert "dtype: there is no 'int4'; there are float32, bfloat16, int8, int8-dynamic" in " ".join(err.split())
+    assert len(err.splitlines()) <= 2
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,6 +1,7 @@
 """Linear maps that are kept as int8."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -8,7 +9,20 @@ from torch import nn
 
 from clearhead.errors import OptionError
 from clearhead.model import presets
-from clearhead.model.int8 import CODES, SCALE, Int8Linear, count_weights, dequantize, int8_maps, quantize
+from clearhead.model.int8 import (
+    CODES,
+    SCALE,
+    Int8Linear,
+    count_weights,
+    dequantize,
+    int8_maps,
+    quantize,
+    quantize_output,
+    round_inputs,
+)
+from clearhead.model.int8_matmul import EXACT, ROUNDED, round_to_int8
+from clearhead.model.outputs import NextToken
+from clearhead.model.presets import Size
 
 
 def maps(seed=0):
@@ -82,3 +96,100 @@ def test_other_codes_are_no_int8_maps():
     assert int8_maps({"a" + CODES: torch.zeros(2, 2)}) == []
     assert int8_maps({"a" + CODES: torch.zeros(2, 2, dtype=torch.int8)}) == []
     assert int8_maps({"a" + CODES: torch.zeros(2, 2, dtype=torch.int8), "a" + SCALE: torch.ones(2)}) == ["a"]
+
+
+def large(bias=True, d_in=513, d_out=300):
+    torch.manual_seed(1)
+    return nn.Linear(d_in, d_out, bias=bias)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_a_large_map_computes_what_the_rounded_weight_does_in_every_dtype(dtype, bias):
+    made = Int8Linear(large(bias)).to(dtype)
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12}.get(dtype, 0.02)
+    for shape in ((3, 513), (2, 4, 513), (70, 1, 513), (0, 513), (2, 0, 513), (513,)):
+        x = torch.randn(shape).to(dtype)
+        with torch.no_grad():
+            found, expected = made(x), made.plain().double()(x.double())
+        assert found.dtype is dtype
+        torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_gradients_reach_inputs_and_bias():
+    made = Int8Linear(large())
+    x = torch.randn(2, 513, requires_grad=True)
+    made(x).pow(2).sum().backward()
+    plain, again = made.plain(), x.detach().clone().requires_grad_()
+    expected = torch.autograd.grad(plain(again).pow(2).sum(), (again, plain.bias))
+    torch.testing.assert_close((x.grad, made.bias.grad), expected, atol=1e-3, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_other_codes_give_other_products():
+    made, x = Int8Linear(large()), torch.randn(2, 513)
+    first = made(x)
+    other = Int8Linear(nn.Linear(513, 300))
+    made.load_state_dict(other.state_dict())
+    assert torch.equal(made(x), other(x))
+    assert not torch.equal(made(x), first)
+    again = copy.deepcopy(made)
+    made.codes.zero_()
+    assert torch.equal(made(x), made.bias.expand(2, -1))
+    assert torch.equal(again(x), other(x))
+    assert again.state_dict().keys() == {"bias", "codes", "scale"}
+
+
+@torch.no_grad()
+def test_an_int8_map_under_vmap_and_autocast():
+    made, x = Int8Linear(large()), torch.randn(3, 2, 513)
+    torch.testing.assert_close(torch.func.vmap(made)(x), made(x), atol=1e-4, rtol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(made(x).float(), made(x.bfloat16()).float(), atol=0.1, rtol=0.05)
+
+
+@torch.no_grad()
+def test_rounded_inputs_are_asked_for_and_nothing_else_changes():
+    model = presets.gpt2("tiny", vocabulary=50).build().eval()
+    quantize(model)
+    kept = {name: one.clone() for name, one in model.state_dict().items()}
+    assert {one.digits for one in model.modules() if isinstance(one, Int8Linear)} == {EXACT}
+    round_inputs(model)
+    assert {one.digits for one in model.modules() if isinstance(one, Int8Linear)} == {ROUNDED}
+    assert all(torch.equal(one, kept[name]) for name, one in model.state_dict().items())
+    made, x = Int8Linear(large()), torch.randn(2, 513)
+    exact = made(x)
+    made.digits = ROUNDED
+    error = (made(x) - exact).std() / exact.std()
+    assert 1e-3 < error < 0.05
+
+
+@torch.no_grad()
+def test_the_table_of_an_output_is_rounded_for_the_embedding_too():
+    model = presets.gpt2(Size(1, 64, 2, 2, 64), vocabulary=3001, length=16).build().eval()
+    ids, before = torch.arange(12)[None], model.output.table.clone()
+    quantize_output(model)
+    assert model.embedding.table is model.output.table
+    codes, scale = round_to_int8(before)
+    assert torch.equal(model.output.table, codes * scale[:, None])
+    found = model(ids)
+    plain = dequantize(copy.deepcopy(model))
+    assert plain.output.int8_digits is None
+    assert torch.equal(plain.output.table, model.output.table)
+    torch.testing.assert_close(found, plain(ids), atol=1e-4, rtol=1e-4)
+    round_inputs(model)
+    assert not torch.equal(model(ids), found)
+    torch.testing.assert_close(model(ids), found, atol=0.2, rtol=0.05)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    model.output.table.zero_()
+    assert model(ids).eq(0).all()
+
+
+@torch.no_grad()
+def test_a_bias_and_a_factor_of_the_output_are_kept():
+    spec = presets.gpt2(Size(1, 64, 2, 2, 64), vocabulary=3001, length=16)
+    model = dataclasses.replace(spec, output=NextToken(bias=True, scaled=True)).build().eval()
+    nn.init.normal_(model.output.bias)
+    quantize_output(model)
+    ids = torch.arange(5)[None]
+    torch.testing.assert_close(model(ids), dequantize(copy.deepcopy(model))(ids), atol=1e-4, rtol=1e-4)

@@ -7,6 +7,7 @@ import torch
 
 from clearhead.decoding import Greedy, Sample
 from clearhead.errors import OptionError, RunError
+from clearhead.model.int8 import int8_maps
 from clearhead.text.sources import Aligned
 from clearhead.training.evaluation import evaluate
 from clearhead.training.recipe import Budget
@@ -115,6 +116,20 @@ def several(translator, tmp_path):
         state = {**newest.state, "best": {"step": 20, "score": 1.0}}
         folder.checkpoints.save(step, told, newest.training(), state)
     return folder
+
+
+def test_weights_are_kept_in_memory_as_asked_and_saved_so(translator, tmp_path):
+    path, texts = translator.folder.path, [source for source, _ in pairs(6, seed=3)]
+    run = load(path, dtype="int8-dynamic")
+    assert int8_maps(run.model.state_dict())
+    assert run.translate(texts)
+    again = run.save(tmp_path / "again")  # how inputs are rounded is not saved: it is asked for
+    assert int8_maps(again.model.state_dict()) == int8_maps(run.model.state_dict())
+    rounded = load(path, dtype="int8")
+    assert again.translate(texts) == rounded.translate(texts)
+    assert not int8_maps(load(tmp_path / "again", dtype="float32").model.state_dict())
+    with pytest.raises(OptionError, match="dtype: there is no 'fp8'"):
+        load(tmp_path / "nowhere", dtype="fp8")
 
 
 def test_the_best_weights_are_taken_or_those_asked_for(several):
