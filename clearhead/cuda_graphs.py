@@ -7,11 +7,23 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 import torch
+from torch import Tensor
 
-__all__ = ["capture", "capture_graph", "is_recorded", "recording_kernels", "shared_pool", "warm_up"]
+from clearhead.compiling import missing_triton
+
+__all__ = [
+    "capture",
+    "capture_graph",
+    "in_captured_training",
+    "is_recorded",
+    "recording_kernels",
+    "shared_pool",
+    "warm_up",
+]
 
 Pool = tuple[int, int]
-
+FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+"""Dtypes that the Triton kernels of training take."""
 
 recorded: ContextVar[bool] = ContextVar("recorded", default=False)
 
@@ -21,6 +33,14 @@ def is_recorded() -> bool:
     that Python takes to launch them.
     """
     return recorded.get()
+
+
+def in_captured_training(x: Tensor) -> bool:
+    """Check whether a Triton kernel with a backward may take x in a step that is captured: on a GPU, with a gradient,
+    in a dtype that autocast does not change.
+    """
+    plain = x.is_cuda and x.requires_grad and x.dtype in FLOATS and not torch.is_autocast_enabled("cuda")
+    return plain and is_recorded() and missing_triton("cuda") is None
 
 
 @contextlib.contextmanager

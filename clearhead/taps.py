@@ -111,6 +111,7 @@ def attach(model: nn.Module, slot: str, under: Callable[[str, str, Tensor], obje
     finally:
         for module, function in own:
             left = tuple(other for other in getattr(module, slot) if other is not function)
-            module.__dict__[slot] = left
-            if not left:
+            if left:
+                module.__dict__[slot] = left
+            else:
                 del module.__dict__[slot]

@@ -52,7 +52,7 @@ __all__ = [
 EVALUATIONS = 20
 """How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
 LEAST = 100
-METHODS: dict[str, Method] = {"adamw": "adamw", "muon": "muon"}
+METHODS: dict[str, Method] = {name: name for name in get_args(Method)}
 
 
 Name = str | None

@@ -4,17 +4,11 @@ One program takes one sentence. All it handles is a few dozen numbers, in one wa
 another: what takes time is to launch a kernel, and in tensors the same step is some 90 of them.
 """
 
-import inspect
-
-import triton
 import triton.language as tl
 
+from clearhead.triton_jit import jit
+
 __all__ = ["advance"]
-
-
-def jit(function):
-    """Compile a function by Triton, without the check of shapes that tests put around every function."""
-    return triton.jit(inspect.unwrap(function))
 
 
 @jit

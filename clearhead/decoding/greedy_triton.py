@@ -1,16 +1,10 @@
 """Triton code of a greedy choice; `greedy_gpu.py` launches it, and works without Triton."""
 
-import inspect
-
-import triton
 import triton.language as tl
 
+from clearhead.triton_jit import jit
+
 __all__ = ["likeliest"]
-
-
-def jit(function):
-    """Compile a function by Triton, without the check of shapes that tests put around every function."""
-    return triton.jit(inspect.unwrap(function))
 
 
 @jit

@@ -14,12 +14,11 @@ from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
 from clearhead.compiling import missing_triton
-from clearhead.cuda_graphs import is_recorded
+from clearhead.cuda_graphs import in_captured_training
 
 __all__ = ["KINDS", "activate", "register", "serves"]
 
 KINDS = ("relu", "silu", "gelu", "gelu_tanh")
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 BLOCK, ROWS, COLUMNS, WARPS = 4096, 8, 256, 4
 """Numbers of a program of the forward; rows and columns of a tile of the backward; warps of both."""
 PROGRAMS = 1056
@@ -30,12 +29,9 @@ def serves(x: Tensor) -> bool:
     """Check whether these kernels are the ones to take in a pass over x: on a GPU, compiled (then they are registered)
     or captured, with gradients. Elsewhere Python takes longer to call them than they save.
     """
-    if not x.is_cuda:
-        return False
     if torch.compiler.is_compiling():
-        return registered and torch.is_grad_enabled()
-    plain = x.requires_grad and x.dtype in DTYPES and not torch.is_autocast_enabled("cuda")
-    return is_recorded() and plain and missing_triton("cuda") is None
+        return x.is_cuda and registered and torch.is_grad_enabled()
+    return in_captured_training(x)
 
 
 def kernel_named(name: str) -> Any:

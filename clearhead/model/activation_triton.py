@@ -4,17 +4,11 @@ Of the backward, a program takes a strip of columns through TILES tiles of ROWS 
 these rows on the way: what is left to add up afterwards is one row for each program.
 """
 
-import inspect
-
-import triton
 import triton.language as tl
 
+from clearhead.triton_jit import jit
+
 __all__ = ["activate_backward", "activate_forward"]
-
-
-def jit(function):
-    """Compile a function by Triton, without the check of shapes that tests put around every function."""
-    return triton.jit(inspect.unwrap(function))
 
 
 @jit

@@ -150,18 +150,14 @@ class Plain(Network):
         self.down = linear(spec.d_ff, d_model, bias=bias)
 
     def forward(self, x: Vectors) -> Vectors:
-        if activation_gpu.serves(x) and not self.tapped and plain_linear(self.up) and not is_hooked(self.up):
-            return self.down(self.hidden_on_gpu(x))
+        bias = self.up.bias
+        on_gpu = bias is not None and activation_gpu.serves(x)
+        if on_gpu and not self.tapped and plain_linear(self.up) and not is_hooked(self.up):
+            product = F.linear(x, self.up.weight, bias.detach())
+            return self.down(activation_gpu.activate(product, bias, self.kernel))
         pre_activation = self.tap("pre_activation", self.up(x))
         hidden = self.tap("hidden", self.activate(pre_activation))
         return self.tap("out", self.down(hidden))
-
-    def hidden_on_gpu(self, x: Vectors) -> Float[Tensor, "batch n d_ff"]:
-        """Return the hidden values in training on a GPU, where the activation's backward serves the bias as well."""
-        bias = self.up.bias
-        if bias is None:
-            return self.activate(self.up(x))
-        return activation_gpu.activate(F.linear(x, self.up.weight, bias.detach()), bias, self.kernel)
 
     def fast_step(self) -> FastStep:
         activate = self.activate

@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
 from clearhead.compiling import missing_triton
-from clearhead.cuda_graphs import is_recorded
+from clearhead.cuda_graphs import in_captured_training
 
 __all__ = ["add_layer_norm", "layer_norm", "layer_norm_and_input", "register", "serves", "serves_step"]
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 8192
 """Numbers of a row that a program holds."""
 PROGRAMS = 1056
@@ -37,8 +36,7 @@ def serves(x: Tensor) -> bool:
         return False
     if torch.compiler.is_compiling():
         return registered
-    plain = x.requires_grad and x.dtype in DTYPES and not torch.is_autocast_enabled("cuda")
-    return is_recorded() and plain and missing_triton("cuda") is None
+    return in_captured_training(x)
 
 
 def launch_backward(  # noqa: PLR0917 - an operator's arguments are positional

@@ -5,17 +5,11 @@ rows in registers, across tiles and, at the end, across the rows of a tile. So e
 left to add up afterwards is one row for each program.
 """
 
-import inspect
-
-import triton
 import triton.language as tl
 
+from clearhead.triton_jit import jit
+
 __all__ = ["add_layer_norm", "layer_norm_backward"]
-
-
-def jit(function):
-    """Compile a function by Triton, without the check of shapes that tests put around every function."""
-    return triton.jit(inspect.unwrap(function))
 
 
 @jit

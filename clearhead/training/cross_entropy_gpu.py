@@ -15,10 +15,10 @@ from torch.autograd.function import once_differentiable
 from torch.library import triton_op, wrap_triton
 
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
+from clearhead.cuda_graphs import FLOATS
 
 __all__ = ["cross_entropy", "r_drop", "register", "serves"]
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROW_BLOCK, ROW_WARPS = 2048, 4
 """Choices that a program of the forward takes at a time, and its warps: the quickest of 15 pairs on an H200."""
 BLOCK, WARPS = 4096, 4
@@ -29,7 +29,7 @@ PAIR_BLOCK, PAIR_WARPS = 1024, 4
 
 def serves(logits: Tensor) -> bool:
     """Check whether these kernels are the ones to take for `(place, choice)` logits."""
-    if (not logits.is_cuda and not TRITON_INTERPRETED) or logits.dtype not in DTYPES or 0 in logits.shape:
+    if (not logits.is_cuda and not TRITON_INTERPRETED) or logits.dtype not in FLOATS or 0 in logits.shape:
         return False
     if torch.compiler.is_compiling():
         return registered

@@ -5,17 +5,11 @@ a backward program makes a block of the gradient from it. So logits are read twi
 all in the logits' own dtype: nothing in float32 stands in memory. A negative target means that nothing is wanted there.
 """
 
-import inspect
-
-import triton
 import triton.language as tl
 
+from clearhead.triton_jit import jit
+
 __all__ = ["cross_entropy_backward", "cross_entropy_forward", "r_drop_backward", "r_drop_forward"]
-
-
-def jit(function):
-    """Compile a function by Triton, without the check of shapes that tests put around every function."""
-    return triton.jit(inspect.unwrap(function))
 
 
 @jit

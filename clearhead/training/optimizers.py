@@ -8,7 +8,7 @@ Its steps are scaled to the size of AdamW's (Liu et al., 2025), so that one lear
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -109,16 +109,13 @@ def make_optimizer(
     """Return the optimizer of these parameters: fused, matrices decay and vectors do not. On a GPU the learning rate is
     a tensor, which a captured step reads.
     """
-    by_muon = {id(one) for one in hidden_maps(model)} if optimizer.method == "muon" else set[int]()
-
-    def chosen(which: Iterable[bool]) -> list[nn.Parameter]:
-        return [one for one, taken in zip(parameters, which, strict=True) if taken]
-
+    taken = {id(one) for one in hidden_maps(model)} if optimizer.method == "muon" else set[int]()
+    by_muon, rest = [one for one in parameters if id(one) in taken], [one for one in parameters if id(one) not in taken]
     decay = optimizer.weight_decay
     groups = [
-        {"params": chosen(id(one) in by_muon for one in parameters), "weight_decay": decay, "muon": True},
-        {"params": chosen(one.ndim >= 2 and id(one) not in by_muon for one in parameters), "weight_decay": decay},
-        {"params": chosen(one.ndim < 2 for one in parameters), "weight_decay": 0.0},
+        {"params": by_muon, "weight_decay": decay, "muon": True},
+        {"params": [one for one in rest if one.ndim >= 2], "weight_decay": decay},
+        {"params": [one for one in rest if one.ndim < 2], "weight_decay": 0.0},
     ]
     on_gpu = device.type == "cuda"
     return (Muon if by_muon else AdamW)(

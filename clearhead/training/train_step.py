@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from clearhead.attention.kernels.launch import on_device
 from clearhead.attention.modes import assuming_finite
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.compiling import compile
@@ -94,12 +95,13 @@ class TrainState:
             for kernels in (layer_norm_gpu, activation_gpu, cross_entropy_gpu):
                 kernels.register()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
-        self.run_loss = compile(loss_in, device=self.device.type) if machine.compile else loss_in
+        compiled = functools.partial(compile, device=self.device.type) if machine.compile else lambda run: run
         # Other processes wait for a gradient of each weight.
         self.rounds_at_once = self.rounds and isinstance(self.parallel, Alone)
         if self.rounds_at_once:
-            inner = compile(loss_with, device=self.device.type) if machine.compile else loss_with
-            self.run_loss = functools.partial(loss_rounded_at_once, inner, lambda: self.fresh)
+            self.run_loss = functools.partial(loss_rounded_at_once, compiled(loss_with), lambda: self.fresh)
+        else:
+            self.run_loss = compiled(loss_in)
         self.fresh = False
         # Sharded weights are rounded while they are gathered.
         dtype = None if self.parallel.shards else dtype
@@ -109,7 +111,8 @@ class TrainState:
     def backward(self, batch: Batch, share: Tensor) -> None:
         """Add the gradients of a micro-batch, times `share`: one over the places of all the step's micro-batches."""
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16 and not self.rounds)
-        with autocast, assuming_finite() if self.assumes_finite else contextlib.nullcontext():
+        finite = assuming_finite() if self.assumes_finite else contextlib.nullcontext()
+        with on_device(self.nll), autocast, finite:
             loss = self.forward(batch)
         (loss.objective * share).backward()
         self.fresh = False

@@ -33,7 +33,7 @@ ENOUGH_KEYS = 32
 """From so many keys on, torch's fused kernel for a CPU carries NaN on. With fewer keys than a vector register has lanes
 (8 on this kind of machine, 16 on the widest) it makes 0 of a row whose scores are all NaN."""
 
-SHORT = 64
+FEW_ON_GPU = 64
 """Up to so many tokens torch's memory-efficient kernel is the quickest on an H200, forward and backward: 16 tokens take
 93 to 102 µs where cuDNN takes 139 to 187, 64 tokens 264 to 290 instead of 375 to 430; 128 take 116 instead of 74."""
 
@@ -179,7 +179,7 @@ def attend_fused(call: AttentionInputs, mask: Tensor | None = None) -> Context:
         context = attend_short(query, key, value, mask, causal=causal, scale=scale)
         return context if context.shape[-1] == d_value else context[..., :d_value]
     grouped = call.n_heads != key.shape[1]
-    with prefer_short(call):
+    with prefer_efficient(call):
         context = F.scaled_dot_product_attention(
             query, key, value, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
         )
@@ -188,14 +188,14 @@ def attend_fused(call: AttentionInputs, mask: Tensor | None = None) -> Context:
     return context if can_read(context) and call.n_key >= ENOUGH_KEYS else with_nan(call, context)
 
 
-def prefer_short(call: AttentionInputs) -> AbstractContextManager[object]:
-    """Let torch try its memory-efficient kernel first, for texts of at most SHORT tokens in captured training.
+def prefer_efficient(call: AttentionInputs) -> AbstractContextManager[object]:
+    """Let torch try its memory-efficient kernel first, for texts of at most FEW_ON_GPU tokens in captured training.
 
     It is the quickest there: cuDNN's tiles are 64 x 128. To say so takes Python longer than it saves elsewhere.
     """
     if torch.compiler.is_compiling() or not is_recorded() or not (call.query.is_cuda and call.query.requires_grad):
         return contextlib.nullcontext()
-    if max(call.n_query, call.n_key) > SHORT or call.query.dtype not in (torch.bfloat16, torch.float16):
+    if max(call.n_query, call.n_key) > FEW_ON_GPU or call.query.dtype not in (torch.bfloat16, torch.float16):
         return contextlib.nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
