@@ -53,7 +53,7 @@ Device = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        help=f"Weights in memory as {', '.join(DTYPES)}; int8 decodes faster on a CPU.  [default: as they were saved]",
+        help=f"Weights as {', '.join(DTYPES)}; int8-dynamic is faster on a CPU.  [default: as they were saved]",
         metavar="NAME",
     ),
 ]

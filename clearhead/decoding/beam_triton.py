@@ -6,7 +6,7 @@ another: what takes time is to launch a kernel, and in tensors the same step is 
 
 import triton.language as tl
 
-from clearhead.triton_jit import jit
+from clearhead.jit_triton import jit
 
 __all__ = ["advance"]
 

@@ -2,7 +2,7 @@
 
 import triton.language as tl
 
-from clearhead.triton_jit import jit
+from clearhead.jit_triton import jit
 
 __all__ = ["likeliest"]
 

@@ -6,7 +6,7 @@ these rows on the way: what is left to add up afterwards is one row for each pro
 
 import triton.language as tl
 
-from clearhead.triton_jit import jit
+from clearhead.jit_triton import jit
 
 __all__ = ["activate_backward", "activate_forward"]
 

@@ -7,7 +7,7 @@ left to add up afterwards is one row for each program.
 
 import triton.language as tl
 
-from clearhead.triton_jit import jit
+from clearhead.jit_triton import jit
 
 __all__ = ["add_layer_norm", "layer_norm_backward"]
 

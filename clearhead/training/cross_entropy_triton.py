@@ -7,7 +7,7 @@ all in the logits' own dtype: nothing in float32 stands in memory. A negative ta
 
 import triton.language as tl
 
-from clearhead.triton_jit import jit
+from clearhead.jit_triton import jit
 
 __all__ = ["cross_entropy_backward", "cross_entropy_forward", "r_drop_backward", "r_drop_forward"]
 
