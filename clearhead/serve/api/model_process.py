@@ -96,6 +96,8 @@ class ModelSide:
                 if (ticket := self.tickets.pop(number, None)) is not None:
                     del self.jobs[ticket]
                     self.scheduler.cancel(ticket)
+            if frame["drop"] and not self.scheduler.busy:
+                self.tell()  # no step will follow that would say that nothing runs any more
         return bool(data)
 
     def add(self, number: int, each_token: bool, job: list[Any]) -> None:

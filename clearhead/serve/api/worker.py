@@ -191,9 +191,10 @@ class Worker:
         finally:
             self.pending -= count
             self.memory -= memory
-            # Texts are answered side by side, so each takes its share of the time that all of them took.
-            each = (time.perf_counter() - begun) / max(count, self.pending + count)
-            self.seconds_each += 0.05 * (each - self.seconds_each)
+            if count:  # none, where every text is blank
+                # Texts are answered side by side, so each takes its share of the time that all of them took.
+                each = (time.perf_counter() - begun) / (self.pending + count)
+                self.seconds_each += 0.05 * (each - self.seconds_each)
 
     def check_room(self, count: int, memory: int) -> None:
         if count > self.limits.queue:

@@ -83,6 +83,19 @@ def test_tokens_come_to_those_who_want_them_and_the_end_to_all():
     assert lines == []
 
 
+def test_nothing_runs_any_more_once_the_last_job_is_dropped():
+    async def work(made, side):
+        job = made.decode(Job(inputs=(1,), rules=Rules(max_new=10**6)), each_token=True)
+        await job.next_event()
+        assert made.processes[0].running == 1
+        made.cancel(job)
+        async with asyncio.timeout(20):
+            while made.processes[0].running:
+                await asyncio.sleep(0.01)
+
+    run(lambda: Slow(None, 0.001), work)
+
+
 def test_a_job_that_is_dropped_frees_its_place():
     async def work(made, side):
         long = made.decode(Job(inputs=(1,), rules=Rules(max_new=10**9)), each_token=True)

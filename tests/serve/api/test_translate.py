@@ -24,6 +24,15 @@ def test_one_text_and_the_only_translator_need_no_list_and_no_name(api, api_runs
     assert [row["text"] for row in found["data"]] == api_runs["translator"].translate(["zwei null"])
 
 
+def test_only_blank_texts_are_answered_too(api, api_runs):
+    for texts in (" ", ["", "\n"]):
+        found = api.answer("/v1/translate", input=texts, beam=2, n_best=2)["data"]
+        assert [[one["text"] for one in row["n_best"]] for row in found] == [["", ""]] * len(found)
+    [event, usage] = api.stream("/v1/translate", input=" ", beam=1)
+    assert (event["text"], event["finish_reason"], usage["usage"]["total_tokens"]) == ("", "stop", 0)
+    assert api.answer("/v1/answer", model="translator", input=" ")["data"][0]["output"] == ""
+
+
 def test_tokens_come_with_their_log_probabilities_and_the_likeliest_instead(api):
     asked = {"input": "zwei null", "beam": 1, "logprobs": True, "top_logprobs": 3}
     [one] = api.answer("/v1/translate", **asked)["data"]
