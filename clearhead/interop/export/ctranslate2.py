@@ -283,8 +283,9 @@ class Writer(NamedTuple):
 
     def positions(self, spec: EncoderSpec | DecoderSpec, model: Any, prefix: str) -> Tensor:
         """Return the table of positions; a text has one segment, whose vector is added to each of them."""
-        if isinstance(spec.embedding.position, Learned):
-            table = self.weights[f"{prefix}embedding.position.table"]
+        position = spec.embedding.position
+        if isinstance(position, Learned):  # a text of BART or RoBERTa begins at a later row; theirs at the first
+            table = self.weights[f"{prefix}embedding.position.table"][position.first :]
         else:
             with torch.no_grad():
                 table = model.embedding.position(max(self.context, LEAST_POSITIONS)).float()

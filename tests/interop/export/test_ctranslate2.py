@@ -16,12 +16,14 @@ from clearhead.interop.export import export
 from clearhead.interop.export.ctranslate2 import CTranslate2
 from clearhead.interop.export.ctranslate2_check import open_with
 from clearhead.interop.export.tokens import token_names
+from clearhead.interop.run import import_model
 from clearhead.model import presets
 from clearhead.model.arrangements import NoNorm, NoteNorm, PreNorm
 from clearhead.model.norms import LayerNorm
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
 from tests.interop.export.random_runs import draw_spec, run_of
+from tests.interop.saved_models import save
 from tests.training import small_runs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,6 +38,17 @@ def test_it_computes_what_a_drawn_model_computes(family, seed, tmp_path):
     assert figures.difference < 1e-4
     assert figures.same == figures.outputs
     assert "drawn" in figures.texts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bart", "roberta"])
+def test_positions_that_begin_at_a_later_row_are_theirs_from_the_first(name, tmp_path):
+    """The tables of BART and RoBERTa have two rows that no token of a text reads."""
+    save(name, tmp_path / "theirs")
+    run = import_model(tmp_path / "theirs", tmp_path / "run")
+    figures = export(run, to="ctranslate2", path=tmp_path / "out").figures
+    assert figures.difference < 1e-4
+    assert figures.same == figures.outputs
 
 
 @pytest.mark.slow
