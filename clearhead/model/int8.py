@@ -111,17 +111,32 @@ def join_tensors(tensors: Sequence[Tensor]) -> Tensor:
 def quantize(model: nn.Module, names: Iterable[str] | None = None) -> nn.Module:
     """Replace the linear maps with these names, or all in the blocks, by int8 ones in place; return the model.
 
+    Maps that share a weight with them are replaced too, and share its codes: a tensor is saved once, by its first name.
     Raises OptionError if a name is not that of a plain linear map.
     """
     if names is None:
         blocks = (one for one in model.named_modules() if "blocks" in one[0].split("."))
         names = [name for name, module in blocks if type(module) is nn.Linear]
-    modules = dict(model.named_modules())
+    modules, chosen = dict(model.named_modules()), set[Tensor]()
     for name in names:
-        plain = modules.pop(name, None)
+        plain = modules.get(name)
         if type(plain) is not nn.Linear:
             raise OptionError(f"{name} is no plain linear map, so its weight cannot be int8")
-        replace_module(model, name, Int8Linear(plain))
+        chosen.add(plain.weight)
+    made, first = dict[nn.Module, nn.Module](), dict[Tensor, Int8Linear]()
+    for plain in modules.values():
+        if type(plain) is nn.Linear and plain.weight in chosen:
+            rounded = made[plain] = Int8Linear(plain)
+            shared = first.setdefault(plain.weight, rounded)
+            rounded.codes, rounded.scale = shared.codes, shared.scale
+    return replace_everywhere(model, made)
+
+
+def replace_everywhere(model: nn.Module, made: Mapping[nn.Module, nn.Module]) -> nn.Module:
+    """Replace modules in place, at every name that each of them has; return the model."""
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module in made:
+            replace_module(model, name, made[module])
     return model
 
 
@@ -157,15 +172,17 @@ def int8_maps(tensors: Mapping[str, Tensor]) -> list[str]:
 
 def count_weights(model: nn.Module) -> int:
     """Return how many parameters a model has, including those that are kept as int8."""
-    maps = (one for one in model.modules() if isinstance(one, Int8Linear))
-    return sum(one.numel() for one in model.parameters()) + sum(one.codes.numel() for one in maps)
+    codes = {one.codes for one in model.modules() if isinstance(one, Int8Linear)}
+    return sum(one.numel() for one in model.parameters()) + sum(one.numel() for one in codes)
 
 
 def dequantize(model: nn.Module) -> nn.Module:
     """Replace every int8 map by a plain one with the rounded weight, in place; return the model."""
-    for name, module in list(model.named_modules()):
+    made, weights = dict[nn.Module, nn.Module](), dict[Tensor, nn.Parameter]()
+    for module in model.modules():
         if isinstance(module, ToVocabulary):
             module.int8_digits = None
         if isinstance(module, Int8Linear):
-            replace_module(model, name, module.plain())
-    return model
+            plain = made[module] = module.plain()
+            plain.weight = weights.setdefault(module.codes, plain.weight)  # shared where the codes were
+    return replace_everywhere(model, made)

@@ -23,6 +23,7 @@ from clearhead.model.int8 import (
 from clearhead.model.int8_matmul import EXACT, ROUNDED, round_to_int8
 from clearhead.model.outputs import NextToken
 from clearhead.model.presets import Size
+from clearhead.training.checkpoints import copy_into, named_tensors
 
 
 def maps(seed=0):
@@ -84,6 +85,38 @@ def test_the_maps_of_blocks_are_replaced_and_come_back():
 
 def size_of_blocks(tensors):
     return sum(one.nbytes for name, one in tensors.items() if "blocks" in name)
+
+
+class Sharing(nn.Module):
+    """A user's block: a map with two names, and two maps with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.query = self.key = nn.Linear(8, 8)
+        self.up, self.again = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.again.weight = self.up.weight
+
+    def forward(self, x):
+        return self.again(self.up(self.key(self.query(x))))
+
+
+def test_shared_maps_and_weights_stay_shared():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"blocks": Sharing()})
+    names, x, counted = list(named_tensors(model)), torch.randn(2, 8), count_weights(model)
+    block = quantize(model)["blocks"]
+    assert block.query is block.key
+    assert type(block.query) is Int8Linear
+    assert block.up.codes is block.again.codes
+    assert block.up.bias is not block.again.bias
+    assert count_weights(model) == counted
+    saved = named_tensors(model)
+    other = quantize(nn.ModuleDict({"blocks": Sharing()}), int8_maps(saved))
+    copy_into(named_tensors(other), saved, "here")
+    assert other["blocks"](x).equal(block(x))
+    int8 = block(x)
+    assert list(named_tensors(dequantize(model))) == names
+    assert (model["blocks"](x) - int8).abs().max() < 1e-5
 
 
 def test_only_a_plain_map_can_be_int8():
