@@ -140,7 +140,7 @@ class Weights:
     """The tensors of a model by name: copies in float32 on the CPU. `check_all_taken` finds what nobody asked for."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.tensors: Mapping[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        self.tensors: Mapping[str, Tensor] = model.state_dict(keep_vars=True)  # buffers decide outputs, too
         self.taken: set[int] = set()
 
     def __getitem__(self, name: str) -> Tensor:

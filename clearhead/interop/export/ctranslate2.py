@@ -113,9 +113,11 @@ def stack_blocked(spec: EncoderSpec | DecoderSpec) -> Iterator[str]:
         yield from block_blocked(block, decoder=isinstance(spec, DecoderSpec))
     if isinstance(spec, DecoderSpec):
         if type(spec.output) is not NextToken:
-            yield f"the output {name_part(spec.output)} of a decoder"
+            yield f"output {name_part(spec.output)} of a decoder"
         else:
             yield from unknown_fields(spec.output, ("tied", "bias"))
+    elif spec.output is not None and spec.output.reads_tokens:
+        yield "logits of n-grams beside those of the vectors, as this classifier has them (onnx and torch have)"
 
 
 def shape_of(block: BlockSpec) -> BlockSpec:
@@ -129,9 +131,9 @@ def shape_of(block: BlockSpec) -> BlockSpec:
 def embedding_blocked(embedding: Embedding, attention: AttentionSpec) -> Iterator[str]:
     position = embedding.position
     if position is not None and type(position) not in (Sinusoidal, Learned):
-        yield f"the position {name_part(position)}"
+        yield f"position {name_part(position)}"
     if position is None and type(attention.position) not in (Rotary, ALiBi):
-        yield "a model without positions"
+        yield "models without positions"
     if position is not None and type(attention.position) is Rotary:
         yield "rotary positions beside positions that are added to the embeddings"
     if embedding.norm is not None:
@@ -147,7 +149,7 @@ def block_blocked(block: BlockSpec, *, decoder: bool) -> Iterator[str]:
         yield from norm_blocked(arrangement.norm)
         yield from unknown_fields(arrangement, ("norm",))
     else:
-        yield f"the arrangement {name_part(arrangement)}"
+        yield f"arrangement {name_part(arrangement)}"
     yield from attention_blocked(block.attention, decoder=decoder and block.cross is None)
     if block.cross is not None:
         yield from attention_blocked(block.cross, decoder=False)
@@ -156,9 +158,9 @@ def block_blocked(block: BlockSpec, *, decoder: bool) -> Iterator[str]:
         if heads_of(block.cross) != heads_of(block.attention):
             yield "cross-attention with other heads than self-attention"
     if block.feed_forward is None:
-        yield "a block without feed-forward"
+        yield "blocks without feed-forward"
     elif type(block.feed_forward) not in (ReLU, GELU, SiLU, SwiGLU):
-        yield f"the feed-forward {name_part(block.feed_forward)}"
+        yield f"feed-forward {name_part(block.feed_forward)}"
     else:
         yield from unknown_fields(block.feed_forward, ("d_ff", "bias", "form"))
     yield from unknown_fields(block, ("attention", "cross", "feed_forward", "arrangement", "dropout"))
@@ -170,7 +172,7 @@ def attention_blocked(spec: AttentionSpec, *, decoder: bool) -> Iterator[str]:
     if type(weighting) is not Softmax:
         yield f"{name_part(weighting)} attention"
     elif type(similarity) not in (Dot, ScaledDot):
-        yield f"the similarity {name_part(similarity)}"
+        yield f"similarity {name_part(similarity)}"
     yield from heads_blocked(spec)
     position = spec.position or NoPosition()
     if type(position) is ALiBi and not decoder:
@@ -178,21 +180,21 @@ def attention_blocked(spec: AttentionSpec, *, decoder: bool) -> Iterator[str]:
     elif type(position) is ALiBi and getattr(heads_of(spec), "kv", None) not in (None, 1):
         yield "ALiBi where several heads share keys"
     elif type(position) not in (NoPosition, Rotary, ALiBi):
-        yield f"the position {name_part(position)}"
+        yield f"position {name_part(position)}"
     elif type(position) is Rotary:
         yield from unknown_fields(position, ("pairing", "base", "width"))
     if spec.mask is not None:
-        yield f"the mask {name_part(spec.mask)} of a block"
+        yield f"mask {name_part(spec.mask)} of a block"
     yield from unknown_fields(spec, ("heads", "similarity", "weighting", "position", "mask", "dropout", "kernel"))
 
 
 def heads_blocked(spec: AttentionSpec) -> Iterator[str]:
     heads = heads_of(spec)
     if not isinstance(heads, Heads):
-        yield f"the heads {name_part(heads)}"
+        yield f"heads {name_part(heads)}"
         return
     if heads.value_rank is not None or not heads.output or heads.d_value not in (None, heads.d_head):
-        yield f"the heads {name_part(heads)}"
+        yield f"heads {name_part(heads)}"
     yield from unknown_fields(
         heads, ("count", "kv", "d_head", "d_value", "value_rank", "bias", "output", "output_bias")
     )
@@ -204,7 +206,7 @@ def heads_of(spec: AttentionSpec) -> Any:
 
 def norm_blocked(norm: Norm) -> Iterator[str]:
     if type(norm) not in (LayerNorm, RMSNorm):
-        yield f"the norm {name_part(norm)}"
+        yield f"norm {name_part(norm)}"
     else:
         yield from unknown_fields(norm, ("epsilon", "bias"))
 

@@ -8,6 +8,8 @@ from clearhead.attention.heads import Heads
 from clearhead.errors import OptionError
 from clearhead.interop.export.base import Figures, Weights, name_part, unknown_fields
 from clearhead.model import presets
+from clearhead.model.outputs import Classes
+from clearhead.model.wide import NgramLogits
 
 GOOD = Figures(peer="x 1", texts="2 texts", numbers="9 logits", difference=1e-5, tolerance=1e-3, same=2, outputs=2)
 
@@ -39,3 +41,9 @@ def test_a_tensor_that_nobody_asked_for_is_noticed():
         weights.check_all_taken("x")
     assert weights["stack.norm.gamma"].all()
     weights.check_all_taken("x")
+
+
+def test_buffers_of_a_model_need_a_place_too():
+    """The wide part of a classifier is made of them."""
+    output = Classes(2, ngrams=NgramLogits(buckets=8))
+    assert "output.wide.bias" in Weights(replace(presets.bert("tiny", vocabulary=10), output=output).build())

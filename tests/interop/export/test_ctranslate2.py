@@ -22,6 +22,7 @@ from clearhead.model.arrangements import NoNorm, NoteNorm, PreNorm
 from clearhead.model.norms import LayerNorm
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
+from clearhead.model.wide import NgramLogits
 from tests.interop.export.random_runs import draw_spec, run_of
 from tests.interop.saved_models import save
 from tests.training import small_runs
@@ -147,23 +148,24 @@ def sharing(position):
     ("spec", "named"),
     [
         (attending(weighting=Argmax()), "Argmax attention"),
-        (attending(similarity=Cosine()), "the similarity Cosine"),
-        (attending(heads=SlicedHeads(4)), "the heads SlicedHeads"),
-        (attending(heads=Heads(4, value_rank=2)), "the heads Heads"),
-        (attending(position=T5Bias()), "the position T5Bias"),
+        (attending(similarity=Cosine()), "similarity Cosine"),
+        (attending(heads=SlicedHeads(4)), "heads SlicedHeads"),
+        (attending(heads=Heads(4, value_rank=2)), "heads Heads"),
+        (attending(position=T5Bias()), "position T5Bias"),
         (attending(position=ALiBi()), "ALiBi outside a decoder"),
         (replace(LLAMA, blocks=(sharing(ALiBi()),)), "ALiBi where several heads share keys"),
-        (attending(mask=masks.window(3)), "the mask Window"),
+        (attending(mask=masks.window(3)), "mask Window"),
         (attending(heads=Heads(2)), "cross-attention with other heads"),
-        (classic(arrangement=NoNorm()), "the arrangement NoNorm"),
-        (classic(arrangement=NoteNorm()), "the arrangement NoteNorm"),
-        (classic(feed_forward=None), "a block without feed-forward"),
+        (classic(arrangement=NoNorm()), "arrangement NoNorm"),
+        (classic(arrangement=NoteNorm()), "arrangement NoteNorm"),
+        (classic(feed_forward=None), "blocks without feed-forward"),
         (classic(arrangement=PreNorm(LayerNorm(1e-3))), "norms with several epsilons"),
         (
             presets.classic(50, size=SIZE, attention=presets.AttentionSpec(heads=4, position=Rotary())),
             "cross-attention",
         ),
-        (replace(presets.gpt2("tiny", vocabulary=50), output=Classes(2)), "the output Classes"),
+        (replace(presets.gpt2("tiny", vocabulary=50), output=Classes(2)), "output Classes"),
+        (replace(presets.bert("tiny", vocabulary=50), output=Classes(2, ngrams=NgramLogits())), "logits of n-grams"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
