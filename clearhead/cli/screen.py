@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from clearhead.cli.colours import THEME
+from clearhead.errors import OptionError
 
 __all__ = [
     "CLOSED_PIPE",
@@ -76,11 +77,13 @@ def show_json(answer: object) -> None:
 
 def write_output(text: str) -> None:
     """Write a model's or a file's text: as it is to a file or a pipe, with controls escaped on a terminal."""
-    write(escape_controls(text) if sys.stdout.isatty() else text)
+    write(escape_controls(text) if sys.stdout is not None and sys.stdout.isatty() else text)
 
 
 def write(text: str) -> None:
     """Write to stdout. A reader that has gone away (`| head -1`) is no error, and ends the program quietly."""
+    if sys.stdout is None:  # the shell's >&-
+        raise OptionError("stdout is closed, so what was found cannot be written; send it to a file, or to /dev/null")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

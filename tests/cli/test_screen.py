@@ -7,7 +7,8 @@ import torch
 from rich.text import Text
 
 from clearhead.cli import explain_error
-from clearhead.cli.screen import SafeConsole, escape_controls, show
+from clearhead.cli.screen import SafeConsole, escape_controls, show, write_output
+from clearhead.errors import OptionError
 
 EVIL = "a\x1b]0;title\x07\x1b[2Jb\x9b31mc\x7f"
 
@@ -56,3 +57,10 @@ def test_a_real_allocation_that_fails_is_recognised():
 
 def test_other_errors_are_still_ours():
     assert "this should not happen: ValueError: x" in explain_error(ValueError("x"))
+
+
+@pytest.mark.parametrize("write", [show, write_output])
+def test_a_closed_stdout_is_told(write, monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(OptionError, match="stdout is closed"):
+        write("found")
