@@ -188,7 +188,7 @@ def find_by_name(option: str, name: str, table: Mapping[str, Chosen]) -> tuple[s
 def above_zero(value: float | None) -> float | None:
     """Check an option: a number above 0, and finite."""
     if value is not None and not 0 < value < float("inf"):
-        raise typer.BadParameter(f"it must be above 0, and finite; came {value:g}")
+        raise typer.BadParameter(f"it must be {'finite' if value > 0 else 'above 0'}; came {value:g}")
     return value
 
 

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from clearhead.errors import DataError
 from clearhead.files import replacing
-from clearhead.text.problems import Place, Problems, display_name
+from clearhead.text.problems import NOT_UTF8, Place, Problems, display_name
 
 __all__ = ["MAX_LINE", "PIECE", "Line", "files_of", "read_lines", "read_parts", "spool"]
 
@@ -197,7 +197,7 @@ def decode_line(raw: bytes, place: Place, problems: Problems) -> str | None:
         text = without_end(raw).decode()
     except UnicodeDecodeError as error:
         what = f"invalid UTF-8: byte {error.start + 1:,} of the line is 0x{raw[error.start]:02x} ({error.reason})"
-        problems.add(place, what, "invalid UTF-8")
+        problems.add(place, what, NOT_UTF8)
         return None
     if "\0" in text:
         problems.add(place, "the line holds a NUL character; is the file text, and UTF-8?", "NUL character")

@@ -6,7 +6,7 @@ from typing import final
 
 from clearhead.errors import DataError
 
-__all__ = ["Place", "Problems", "display_name"]
+__all__ = ["NOT_UTF8", "Place", "Problems", "display_name"]
 
 
 @final
@@ -25,6 +25,10 @@ class Place:
 
     def __str__(self) -> str:
         return f"{display_name(self.file)}:{self.line}"
+
+
+NOT_UTF8 = "invalid UTF-8"
+TO_UTF8 = " (a file in another encoding is converted by iconv -f LATIN1 -t UTF-8, or what it is in)"
 
 
 @final
@@ -67,7 +71,7 @@ class Problems:
                     f"{total} {'line' if total == 1 else 'lines'} cannot be used ({kinds})",
                     *(f"  {problem}" for problem in self._first),
                     *([f"  and {more} more"] if more else []),
-                    "mend them, or pass --skip-bad to leave them out",
+                    f"mend them{TO_UTF8 if NOT_UTF8 in self._counts else ''}, or pass --skip-bad to leave them out",
                 ]
             )
         )

@@ -3,7 +3,7 @@
 import pytest
 
 from clearhead.errors import DataError
-from clearhead.text.problems import Place, Problems
+from clearhead.text.problems import NOT_UTF8, Place, Problems
 
 
 def test_a_place_is_a_file_and_a_line():
@@ -69,3 +69,11 @@ def test_counts_are_a_copy():
     problems = Problems()
     problems.counts["made up"] = 3
     assert problems.counts == {}
+
+
+def test_lines_that_are_not_utf8_may_be_in_another_encoding():
+    """To leave out every line with an umlaut would be a way, and rarely the right one."""
+    problems = Problems()
+    problems.add(Place("a", 1), "bad", NOT_UTF8)
+    with pytest.raises(DataError, match=r"a:1: bad\nmend them \(.*iconv -f LATIN1 -t UTF-8.*\), or pass --skip-bad"):
+        problems.settle()
