@@ -79,7 +79,7 @@ def test_an_unknown_name_is_told_with_those_there_are():
 def test_above_zero_refuses_the_rest(value):
     assert above_zero(0.5) == 0.5
     assert above_zero(None) is None
-    with pytest.raises(typer.BadParameter, match="it must be (above 0|finite); came"):
+    with pytest.raises(typer.BadParameter, match=r"it must be (above 0|finite); came"):
         above_zero(value)
 
 
