@@ -220,9 +220,10 @@ class Sliding(Cache):
         columns = slice(clock.total - key.shape[2], None)
         plain = clock.new == 1 and mask.kinds <= {"causal", "window"}
         real = None if clock.pads is None else Table((clock.keys[:, columns] >= 0)[:, None, None, :])
-        if plain and (real is None or layer.position.bias_kind == "none"):
-            return call_of(layer, (query, key, value), everything() if real is None else real)
-        whole = real is None and key.shape[2] == clock.total
+        if plain:
+            mask = everything()
+        # A bias may read where a key is, and not only how far away: by default the oldest that is kept would be at 0.
+        whole = (real is None and key.shape[2] == clock.total) or (plain and layer.position.bias_kind == "none")
         positions = None if whole else Positions(clock.positions, clock.keys[..., columns])
         return call_of(layer, (query, key, value), mask if real is None else mask & real, positions)
 
