@@ -22,7 +22,7 @@ from clearhead.model.blocks import AttentionSpec
 from clearhead.model.describe import Description, Part, Section, block_name
 from clearhead.model.sizes import KINDS, kind_of
 from clearhead.model.spec_json import spec_to_json
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.training.metrics import replace_nonfinite
 
 __all__ = ["EXAMPLES", "describe"]
@@ -108,7 +108,7 @@ def export_rows(blocks: Mapping[str, list[str]]) -> Iterator[RenderableType]:
 def as_object(facts: ModelFacts) -> dict[str, Any]:
     """Return all of it as JSON. The numbers of a section and its parts are those of all its blocks together."""
     made = facts.costs
-    stacks = stacks_of(facts.spec)
+    stacks = facts.spec.stacks
     return {
         "model": facts.name,
         "kind": kind_of(facts.spec),
@@ -150,12 +150,8 @@ def part_object(part: Part, count: int) -> dict[str, Any]:
     }
 
 
-def stacks_of(spec: EncoderSpec | DecoderSpec | EncoderDecoderSpec) -> list[EncoderSpec | DecoderSpec]:
-    return [spec.encoder, spec.decoder] if isinstance(spec, EncoderDecoderSpec) else [spec]
-
-
 def page(facts: ModelFacts) -> Iterator[RenderableType]:
-    made, stacks = facts.costs, stacks_of(facts.spec)
+    made, stacks = facts.costs, facts.spec.stacks
     yield rule(facts.name)
     layers = " + ".join(str(len(stack.blocks)) for stack in stacks)
     given = {"source": made.source, "target": made.target}

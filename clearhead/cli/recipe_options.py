@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, cast, final, get_args
 import typer
 
 from clearhead.cli.fine_tuning_options import FineTuningOptions, as_freeze, as_lora
-from clearhead.cli.model_options import ModelOptions, as_model, width
+from clearhead.cli.model_options import ModelOptions, as_model
 from clearhead.cli.options import above_zero, given_flags, import_named, one_of, share, wrong
 from clearhead.cli.part_options import part_option
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
@@ -320,7 +320,7 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
     model = as_model(choices.model, replace(chosen, model=with_vectors(choices, chosen.model)))
     check_vectors(choices, model)
     if choices.tokenizer.freeze_vectors:
-        model = defaults.each_embedding(model, lambda embedding: replace(embedding, frozen=True))
+        model = defaults.map_embeddings(model, lambda embedding: replace(embedding, frozen=True))
     # The width of a model with given vectors is theirs, so --size cannot choose it.
     size = choices.model.size if choices.tokenizer.vectors is None else None
     return replace(
@@ -395,11 +395,11 @@ def with_vectors(choices: Choices, spec: Spec) -> Spec:
 
 def check_vectors(choices: Choices, spec: Spec) -> None:
     path = choices.tokenizer.vectors
-    if path is not None and (size := size_of_vectors(path)) != width(spec):
+    if path is not None and (size := size_of_vectors(path)) != spec.d_model:
         sized_by = "--preset" if choices.model.preset else "--size"
         raise wrong(
             "--vectors",
-            f"{path} has vectors of {size} numbers, and the model is {width(spec)} wide; leave out {sized_by}, and it "
+            f"{path} has vectors of {size} numbers, and the model is {spec.d_model} wide; leave out {sized_by}, and it "
             f"becomes {size} wide",
         )
 
@@ -414,7 +414,7 @@ def size_of_vectors(path: str) -> int:
 def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget: Budget) -> Optimizer:
     """Return the optimizer as given. The usual rate is lower for a wider model, the warm-up shorter in a short run."""
     usual = default.optimizer
-    rate = usual.lr * min(1.0, width(default.model) / width(model))
+    rate = usual.lr * min(1.0, default.model.d_model / model.d_model)
     average = one_of("--average", options.average, AVERAGES) if options.average else usual.averaging
     schedule = usual.schedule
     warmup = schedule.warmup if options.warmup is None else options.warmup

@@ -17,7 +17,6 @@ from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.errors import ClearheadError
 from clearhead.model.describe import describe
 from clearhead.model.spec_json import counts_in
-from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics, replace_nonfinite
@@ -133,9 +132,8 @@ def read(folder: RunFolder) -> dict[str, Any]:
 def parameters_of(folder: RunFolder, context: int) -> int | None:
     """Count the parameters of the model; None for a size that it would take long to count."""
     spec = folder.spec()
-    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec,)
     large = max((count for _, count in counts_in(spec)), default=0) > 1 << 16
-    if large or sum(len(stack.blocks) for stack in stacks) > MOST_BLOCKS:
+    if large or sum(len(stack.blocks) for stack in spec.stacks) > MOST_BLOCKS:
         return None
     return describe(spec, source=context, target=context).parameters
 

@@ -28,7 +28,7 @@ from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
 from clearhead.model.int8 import quantize
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
+from clearhead.model.transformers import EncoderSpec
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import UNTRAINED, named_tensors
 from clearhead.training.claiming import claim
@@ -130,7 +130,7 @@ def check_free(place: Path) -> None:
 
 def rows_of(spec: Spec) -> int:
     """Return how many tokens the model has a row for."""
-    return spec.encoder.vocabulary if isinstance(spec, EncoderDecoderSpec) else spec.vocabulary
+    return spec.stacks[0].vocabulary
 
 
 def make_task(

@@ -95,7 +95,7 @@ def fine_tuning_recipe(
     tuning = replace(source.origin, lora=lora, freeze=freeze)
     with torch.random.fork_rng(devices=[]):  # what cannot be frozen or adapted is told before any text is read
         prepare_parameters(build_for_shapes(spec), replace(tuning, new_output=spec != source.spec))
-    rate = usual.optimizer.lr * min(1.0, width_of(usual.model) / width_of(spec))
+    rate = usual.optimizer.lr * min(1.0, usual.model.d_model / spec.d_model)
     return replace(
         usual,
         model=spec,
@@ -104,10 +104,6 @@ def fine_tuning_recipe(
         batching=replace(usual.batching, context=min(usual.batching.context, source.task.context)),
         fine_tuning=tuning,
     )
-
-
-def width_of(spec: Spec) -> int:
-    return spec.encoder.d_model if isinstance(spec, EncoderDecoderSpec) else spec.d_model
 
 
 def with_output_of(usual: Spec, source: Source, task: str) -> Spec:

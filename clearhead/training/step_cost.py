@@ -122,7 +122,7 @@ def measure_passes(
     from torch._subclasses.fake_tensor import FakeTensorMode  # it imports torch._dynamo, which takes two seconds
 
     spec = without_attention_dropout(spec)
-    kinds = [distinct_blocks(stack.blocks) for stack in stacks_of(spec)]
+    kinds = [distinct_blocks(stack.blocks) for stack in spec.stacks]
     short = [tuple(block for block, count in stack for _ in range(min(count, 2))) for stack in kinds]
     # Of each kind of block, how many more there are than in the short model.
     missing = [count - 2 if twice else 0 for stack in kinds for _, count in stack for twice in range(min(count, 2))]
@@ -241,18 +241,10 @@ def example_inputs(spec: Spec, batch: int, source: int, target: int) -> tuple[tu
             return (ids(target),), {}
 
 
-def stacks_of(spec: Spec) -> list[EncoderSpec | DecoderSpec]:
-    return [spec.encoder, spec.decoder] if isinstance(spec, EncoderDecoderSpec) else [spec]
-
-
 def with_blocks(spec: Spec, blocks: Sequence[tuple[BlockSpec, ...]]) -> Spec:
     """Return the model with other blocks in each of its stacks."""
-    if isinstance(spec, EncoderDecoderSpec):
-        encoder, decoder = blocks
-        return replace(
-            spec, encoder=replace(spec.encoder, blocks=encoder), decoder=replace(spec.decoder, blocks=decoder)
-        )
-    return replace(spec, blocks=blocks[0])
+    following = iter(blocks)
+    return spec.map_stacks(lambda stack: replace(stack, blocks=next(following)))
 
 
 def distinct_blocks(blocks: Iterable[BlockSpec]) -> list[tuple[BlockSpec, int]]:
@@ -273,7 +265,7 @@ def without_attention_dropout(spec: Spec) -> Spec:
             cross = None if block.cross is None else quiet(block.cross)
             yield replace(block, attention=quiet(block.attention), cross=cross)
 
-    return with_blocks(spec, [tuple(changed(stack.blocks)) for stack in stacks_of(spec)])
+    return with_blocks(spec, [tuple(changed(stack.blocks)) for stack in spec.stacks])
 
 
 def quiet(slot: AttentionSpec) -> AttentionSpec:

@@ -15,7 +15,6 @@ from clearhead.model.int8 import CODES, SCALE
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import counts_in
-from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.serialization import check_regular
 from clearhead.training.checkpoints import named_tensors
 
@@ -65,8 +64,7 @@ def with_float_weights(header: Header, where: str) -> dict[str, TensorInfo]:
 
 def check_shapes(spec: Spec, header: Header, where: str) -> None:
     """Raise RunError where the weights of a file do not fit the spec's model. It takes almost no memory."""
-    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec,)
-    blocks = sum(len(stack.blocks) for stack in stacks)
+    blocks = sum(len(stack.blocks) for stack in spec.stacks)
     if blocks > len(header):
         raise RunError(f"{where}: the model has {blocks:,} blocks, and the file only {len(header):,} tensors")
     largest = max((size for one in header.values() for size in one.shape), default=0)

@@ -15,7 +15,6 @@ from clearhead.training.fitting import (
     choose_vocabulary,
     fit,
     planned_again,
-    width_of,
 )
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Budget, Machine, Open, Plan, read_recipe, write_recipe
@@ -129,7 +128,7 @@ def test_whatever_was_set_is_kept(fitted, works):
     work = works[small_runs.translating]
     optimizer = replace(work.recipe.optimizer, lr=0.123, schedule=Constant(warmup=77))
     for name, read in {
-        "model": lambda one: width_of(one.model),
+        "model": lambda one: one.model.d_model,
         "batch": lambda one: one.batching.tokens,
         "lr": lambda one: one.optimizer.lr,
         "schedule": lambda one: type(one.optimizer.schedule),
