@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from clearhead.cli.attention_map import Swap, Weights, attention_map, legend, swap
 from clearhead.cli.number_words import english, german
 from clearhead.cli.progress import duration
-from clearhead.cli.screen import prose, rule
+from clearhead.cli.screen import named_row, prose, rule
 from clearhead.serve.page import page_of
 from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
@@ -226,8 +226,7 @@ def ways_on(shown: Shown, files: Pages) -> Page:
         ("", f"clearhead look {quoted}"),
         ("", "clearhead steps"),
     ):
-        # In a group, because a text that is printed by itself forgets that it must not be wrapped.
-        yield Group(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value, no_wrap=True, overflow="ignore"))
+        yield named_row(name, value, COLUMN)
     yield Text()
 
 

@@ -136,14 +136,14 @@ def evaluate(
     """
     loaded = load(run, device=device, dtype=dtype)
     task = type(loaded.task)
-    options = with_columns_of(loaded, as_text_options(text))
+    options = with_columns_of(loaded, TextOptions(**vars(text)))
     check_text(task, options)
     for flag in given_flags(scoring):
         name = flag.removeprefix("--").replace("-", "_")
         if name not in task.options:
             others = " or ".join(one.name for one in TASKS.values() if name in one.options)
             raise wrong(flag, f"is for {others}, and {run} was trained to {task.name}")
-    how = chosen(scoring, skip_bad=text.skip_bad)
+    how = as_evaluating(scoring, skip_bad=text.skip_bad)
     with tempfile.TemporaryDirectory() as folder:
         source = as_corpus(task, with_spooled(options, Path(folder))).train
         found = evaluate_run(loaded, source, how, output=output)
@@ -151,19 +151,6 @@ def evaluate(
         show_json(found)
     else:
         show(*page(found, TITLES | {one.key: one.name for one in task.measures if one.key not in TITLES}))
-
-
-def as_text_options(text: HeldOut) -> TextOptions:
-    return TextOptions(
-        source=text.source,
-        target=text.target,
-        table=text.table,
-        columns=text.columns,
-        form=text.form,
-        text=text.text,
-        documents=text.documents,
-        skip_bad=text.skip_bad,
-    )
 
 
 def with_columns_of(run: Run, options: TextOptions) -> TextOptions:
@@ -175,16 +162,9 @@ def with_columns_of(run: Run, options: TextOptions) -> TextOptions:
     return replace(options, columns=",".join(trained_on.columns)) if isinstance(trained_on, Table) else options
 
 
-def chosen(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
+def as_evaluating(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
     try:
-        return Evaluating(
-            beam=scoring.beam,
-            length_penalty=scoring.length_penalty,
-            tokenize=scoring.tokenize,
-            lower=scoring.lower,
-            stride=scoring.stride,
-            skip_bad=skip_bad,
-        )
+        return Evaluating(**vars(scoring), skip_bad=skip_bad)
     except OptionError as error:
         raise wrong("--tokenize", str(error)) from error
 
@@ -209,7 +189,7 @@ def page(found: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[Render
 
 
 def by_label(found: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """F1 and the confusion of every label: a row for each true one."""
+    """Yield F1 and the confusion of every label: a row for each true one."""
     if "confusion" not in found:
         return
     yield Text()

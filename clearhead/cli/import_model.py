@@ -9,8 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.line_io import Device
-from clearhead.cli.progress import keep_on_one_line
-from clearhead.cli.screen import rule, show, show_json
+from clearhead.cli.screen import named_row, rule, show, show_json
 from clearhead.interop.run import DTYPES, import_model
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.training.recipe import Origin
@@ -151,4 +150,4 @@ def commands(run: Run, quoted: str) -> Iterator[str]:
 
 
 def row(name: str, value: str) -> RenderableType:
-    return keep_on_one_line(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value))
+    return named_row(name, value, COLUMN)

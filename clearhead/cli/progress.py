@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -21,7 +21,6 @@ __all__ = [
     "PlainProgress",
     "Progress",
     "duration",
-    "keep_on_one_line",
     "main_score",
     "own_scores",
     "progress",
@@ -239,10 +238,3 @@ def shorten_line(text: str, width: int) -> str:
     line = "".join(character if character.isprintable() else " " for character in text)
     line = " ".join(line.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
-
-
-def keep_on_one_line(text: Text) -> RenderableType:
-    """Return a row that stays on one line, however wide it is."""
-    text.no_wrap, text.overflow = True, "ignore"
-    # Alone it would be joined to the end of its line, as a text that may be wrapped.
-    return Group(text)

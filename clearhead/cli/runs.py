@@ -12,8 +12,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.options import Parts, wrong
-from clearhead.cli.progress import SCORES, keep_on_one_line, main_score
-from clearhead.cli.screen import prose, rule, show, show_json
+from clearhead.cli.progress import SCORES, main_score
+from clearhead.cli.screen import keep_on_one_line, prose, rule, show, show_json
 from clearhead.errors import ClearheadError
 from clearhead.model.describe import describe
 from clearhead.model.spec_json import counts_in

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from clearhead import training
 from clearhead.cli.options import Parts, given_flags, one_of, wrong
-from clearhead.cli.progress import Progress, duration, keep_on_one_line, own_scores, progress, scores_said
+from clearhead.cli.progress import Progress, duration, own_scores, progress, scores_said
 from clearhead.cli.recipe_options import (
     BudgetOptions,
     Choices,
@@ -25,7 +25,7 @@ from clearhead.cli.recipe_options import (
     new_budget,
     new_machine,
 )
-from clearhead.cli.screen import prose, rule, show, show_json
+from clearhead.cli.screen import named_row, prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.serialization import to_json
@@ -349,5 +349,4 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def row(name: str, value: str) -> RenderableType:
-    """Return a row that stays on one line, so that its path or command can be copied."""
-    return keep_on_one_line(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value))
+    return named_row(name, value, COLUMN)

@@ -44,13 +44,12 @@ READING, JOINING = 1.0, 0.1
 
 @dataclass(kw_only=True)
 class Counts:
-    """What a scheduler has done so far, for metrics. `row_steps` are rows computed, `used_row_steps` those of a job."""
+    """What a scheduler has done so far, for metrics. `row_steps` counts the rows computed, used by a job or not."""
 
     steps: int = 0
     tokens: int = 0
     prompt_tokens: int = 0
     row_steps: int = 0
-    used_row_steps: int = 0
     finished: int = 0
     cancelled: int = 0
 
@@ -381,7 +380,6 @@ class SlotScheduler(Scheduler):
         """Let every job choose its next token, and those that are done leave."""
         rows, counts = self.session.clock.rows, self.counts
         counts.steps, counts.row_steps = counts.steps + 1, counts.row_steps + rows
-        counts.used_row_steps += self.rows_in_use
         counts.tokens += len(self.jobs)
         events, done = self.choice.step(self.jobs.values())
         counts.finished += len(done)

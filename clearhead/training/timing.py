@@ -35,14 +35,13 @@ LAUNCHES = 0.03
 
 
 class Pace(NamedTuple):
-    """The speed of training: seconds and tokens of a step, and the share of the asked-for cores that it was given.
+    """The speed of training: seconds and tokens of a step.
 
     `setup_seconds` is what capturing steps on a GPU takes, once for each width of batch there is.
     """
 
     step_seconds: float
     tokens: float
-    cores_share: float
     setup_seconds: float = 0.0
 
     @property
@@ -115,25 +114,21 @@ def read_steps(recipe: Recipe, task: Task, prepared: Prepared, stepper: Stepper)
 def run_steps(stepper: Stepper, steps: Iterator[list[Batch]], device: torch.device, seconds: float) -> Pace:
     """Take steps for about so many seconds. The first is not counted, unless it takes all of the time."""
     walls: list[float] = []
-    works: list[float] = []
     tokens: list[int] = []
     end = time.perf_counter() + seconds
     while len(walls) < 2 or (time.perf_counter() < end and len(walls) <= MOST_STEPS):
         batches = next(steps)
         synchronize(device)
-        wall, work = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
         stepper.step(batches, 0.0)
         synchronize(device)
-        walls.append(time.perf_counter() - wall)
-        works.append(time.process_time() - work)
+        walls.append(time.perf_counter() - started)
         tokens.append(sum(map(count_tokens, batches)) * current_processes().count)
         if walls[0] > seconds:
             break
     counted = slice(1 if len(walls) > 1 else 0, None)
-    wall, work = sum(walls[counted]), sum(works[counted])
-    share = 1.0 if device.type != "cpu" else min(1.0, work / max(wall, 1e-9) / torch.get_num_threads())
     n_steps = len(walls[counted])
-    return Pace(wall / n_steps, sum(tokens[counted]) / n_steps, share)
+    return Pace(sum(walls[counted]) / n_steps, sum(tokens[counted]) / n_steps)
 
 
 def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepared, pace: Pace) -> ScoringPace:

@@ -50,7 +50,7 @@ def fitted(works, monkeypatch):
         def time_steps(recipe, spec, task, prepared, *, seconds):
             tokens = 0.9 * recipe.batching.tokens
             with torch.device("meta"):
-                return Pace(1e-3 + tokens * active_parameters(spec) / speed, tokens, 1.0), spec.build()
+                return Pace(1e-3 + tokens * active_parameters(spec) / speed, tokens), spec.build()
 
         monkeypatch.setattr(fitting, "time_steps", time_steps)
         monkeypatch.setattr(fitting, "time_scoring", lambda *_: ScoringPace(0.2, record))
