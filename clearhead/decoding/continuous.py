@@ -15,7 +15,7 @@ import torch
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.generating import check_request
 from clearhead.decoding.request import Model, check_model
-from clearhead.decoding.running import Chooses, Running, TokenChoice
+from clearhead.decoding.running import RowJob, Running, TokenChoice
 from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.scheduler import Event, Job, Scheduler
 from clearhead.decoding.session import check_masks, pad_right
@@ -324,7 +324,7 @@ class SlotScheduler(Scheduler):
             if isinstance(waiting.job.method, Beam):
                 self.jobs[ticket] = SlotBeam(ticket, waiting.job, waiting.prompt, slots)
             else:
-                self.jobs[ticket] = Chooses(ticket, waiting.job, waiting.prompt, slots[0])
+                self.jobs[ticket] = RowJob(ticket, waiting.job, waiting.prompt, slots[0])
         self.choice.forget()
         self.fit()
         self.session.join(prefill, guests)

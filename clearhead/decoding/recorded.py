@@ -20,7 +20,7 @@ from clearhead.decoding.cache_set import Caches
 from clearhead.decoding.caches import FromSource
 from clearhead.decoding.hypotheses import Hypothesis
 
-__all__ = ["Notes", "OnDevice", "RecordedSearch", "RecordedStep", "pays", "records"]
+__all__ = ["Notes", "OnDevice", "RecordedSearch", "RecordedStep", "can_record_on", "is_worth_recording"]
 
 Logits = Float[Tensor, "row vocabulary"]
 Compute = Callable[[Int[Tensor, "row 1"]], Logits]
@@ -34,12 +34,12 @@ AT_ONCE = 8
 """Steps that are taken before anyone looks what has ended: looking waits for the GPU."""
 
 
-def records(device: torch.device) -> bool:
+def can_record_on(device: torch.device) -> bool:
     """Check whether steps are recorded on this device."""
     return device.type == "cuda"
 
 
-def pays(steps: int) -> bool:
+def is_worth_recording(steps: int) -> bool:
     """Check whether there are enough steps to come that recording them is worth it."""
     return steps >= FEWEST
 
@@ -174,7 +174,7 @@ class RecordedSearch:
             if not steps or not stays:
                 self.replay = None  # it holds this search, which would keep its memory until Python looks for cycles
                 return
-            if 2 * len(stays) <= self.count and pays(steps):
+            if 2 * len(stays) <= self.count and is_worth_recording(steps):
                 self.select(torch.tensor(stays, device=self.tokens.device))
 
     def step(self) -> None:
@@ -240,7 +240,7 @@ class RecordedStep:
             return
         self.steps = 1 if rows > self.rows else self.steps + 1
         self.rows = rows
-        if self.steps > WARM_UPS and pays(self.clock.limit - there):
+        if self.steps > WARM_UPS and is_worth_recording(self.clock.limit - there):
             self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=self.clock.device)
             self.live = rows, self.n_sentences()
             self.fix(there)
