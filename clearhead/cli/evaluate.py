@@ -150,7 +150,7 @@ def evaluate(
     if as_json:
         show_json(found)
     else:
-        show(*page(found, TITLES | {one.key: one.name for one in task.measures if one.key not in TITLES}))
+        show(*render_page(found, TITLES | {one.key: one.name for one in task.measures if one.key not in TITLES}))
 
 
 def with_columns_of(run: Run, options: TextOptions) -> TextOptions:
@@ -169,26 +169,26 @@ def as_evaluating(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
         raise wrong("--tokenize", str(error)) from error
 
 
-def page(found: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[RenderableType]:
+def render_page(found: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[RenderableType]:
     yield rule(f"{found['run']}, step {found['step']:,}")
     yield Text()
     for name, title in titles.items():
         if name in found:
-            yield Text.assemble(f"  {title:<{NAME}}", (as_number(found[name]), "chosen"))
+            yield Text.assemble(f"  {title:<{NAME}}", (format_number(found[name]), "chosen"))
     if "bleu_signature" in found:
         yield Text()
         yield Text(f"  BLEU|{found['bleu_signature']}", style="quiet", no_wrap=True, overflow="ignore")
         yield Text(f"  chrF|{found['chrf_signature']}", style="quiet", no_wrap=True, overflow="ignore")
-    yield from by_label(found)
+    yield from render_labels(found)
     yield Text()
     for name, title in COUNTS.items():
         if found.get(name):
-            yield Text(f"  {title:<{NAME}}{as_number(found[name], 2)}", style="quiet")
-    yield from remarks(found)
+            yield Text(f"  {title:<{NAME}}{format_number(found[name], 2)}", style="quiet")
+    yield from render_remarks(found)
     yield Text()
 
 
-def by_label(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+def render_labels(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield F1 and the confusion of every label: a row for each true one."""
     if "confusion" not in found:
         return
@@ -199,7 +199,7 @@ def by_label(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"  {name:<{NAME}}{found['f1'][name]:>8.4f}  {counts}", no_wrap=True, overflow="ignore")
 
 
-def remarks(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+def render_remarks(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     if found["skipped"]:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in found["skipped"].items())
         yield prose(f"Left out: {kinds}.")
@@ -209,6 +209,6 @@ def remarks(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"  {'outputs':<{NAME}}{found['output']}", style="quiet", no_wrap=True, overflow="ignore")
 
 
-def as_number(value: int | float, digits: int = 4) -> str:
+def format_number(value: int | float, digits: int = 4) -> str:
     """Write a count as it is, and another number with so many digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.options import Parts, wrong
-from clearhead.cli.progress import SCORES, main_score
+from clearhead.cli.progress import SCORES, format_main_score
 from clearhead.cli.screen import keep_on_one_line, prose, rule, show, show_json
 from clearhead.errors import ClearheadError
 from clearhead.model.describe import describe
@@ -77,7 +77,7 @@ def runs(
     if as_json:
         show_json(replace_nonfinite({"folder": folder, "runs": [asdict(one) for one in found]}))
     else:
-        show(*page(folder, found))
+        show(*render_page(folder, found))
 
 
 def run_folders(home: Path, depth: int = DEPTH) -> list[Path]:
@@ -166,7 +166,7 @@ def last_changed(path: Path) -> str:
     return datetime.fromtimestamp(max(times, default=path.stat().st_mtime), UTC).isoformat(timespec="seconds")
 
 
-def page(folder: str, found: list[Found]) -> Iterator[RenderableType]:
+def render_page(folder: str, found: list[Found]) -> Iterator[RenderableType]:
     yield rule(f"Runs in {folder}")
     if not found:
         yield prose("There is none yet. Train one:  clearhead train --help")
@@ -189,7 +189,7 @@ def cells(one: Found) -> tuple[str, ...]:
     steps = f"{one.steps:,}" + ("" if one.finished else "…")
     loss = "–" if one.loss is None else f"{one.loss:.4f}"
     parameters = "–" if one.parameters is None else short_count(one.parameters)
-    score = main_score(one.scores) or "–"
+    score = format_main_score(one.scores) or "–"
     return one.name, one.task or "", steps, score, loss, parameters, in_bytes(one.disk_bytes), one.changed[:10]
 
 
