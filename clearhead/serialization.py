@@ -61,9 +61,9 @@ def added_fields(of: type) -> dict[str, Any]:
 def table_of(classes: Iterable[type]) -> dict[str, type]:
     """Return the classes by name; no two may share one."""
     table: dict[str, type] = {}
-    for one in classes:
-        if table.setdefault(one.__name__, one) is not one:
-            raise OptionError(f"two classes are called {one.__name__}: {table[one.__name__]} and {one}")
+    for cls in classes:
+        if table.setdefault(cls.__name__, cls) is not cls:
+            raise OptionError(f"two classes are called {cls.__name__}: {table[cls.__name__]} and {cls}")
     return table
 
 

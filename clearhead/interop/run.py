@@ -74,7 +74,7 @@ def import_model(
     made = make_task(imported, tokens, read.generation, task=task, context=context)
     check_fit(made, imported.spec, str(source))
     check_finite(imported.model, str(source))
-    parameters = sum(one.numel() for one in imported.model.parameters())
+    parameters = sum(parameter.numel() for parameter in imported.model.parameters())
     model = DTYPES[dtype](imported.model)
     check_finite(model, str(source))  # once more: what float32 holds can be infinite in a smaller type
     origin = Origin(
@@ -201,8 +201,8 @@ def forbidden_tokens(generation: Config) -> Iterator[int]:
 
 
 def check_finite(model: nn.Module, where: str) -> None:
-    for name, one in model.named_parameters():
-        if not one.isfinite().all():
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
             raise OptionError(f"{where}: the weights have values that are no numbers (NaN or infinite), in {name}")
 
 

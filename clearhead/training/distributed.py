@@ -132,8 +132,8 @@ class Processes:
     def copy_from_first(self, model: nn.Module) -> None:
         """Give every process the first one's weights and buffers, while they are still on the CPU."""
         if self.together:
-            for one in (*model.parameters(), *model.buffers()):
-                dist.broadcast(one.data, 0, group=self.control)
+            for tensor in (*model.parameters(), *model.buffers()):
+                dist.broadcast(tensor.data, 0, group=self.control)
 
     def device(self, device: torch.device) -> torch.device:
         """Return this process's own device of a kind; OptionError where there are fewer than processes."""

@@ -156,7 +156,7 @@ def tuned_task(kind: type[Task], source: Task, context: int) -> Task:
         framing = source.framing
     else:
         framing = {field: usual_frame(source.frame(), tokenizers[field], kind) for field in texts}
-    if kind.layout(context).end and any(one.end < 0 for one in tokenizers.values()):
+    if kind.layout(context).end and any(tokenizer.end < 0 for tokenizer in tokenizers.values()):
         raise OptionError("the tokeniser has no token that ends a text, so there is no way to tell texts apart")
     return kind(tokenizers=tokenizers, context=context, framing=framing)
 
@@ -229,7 +229,7 @@ def describe_taken(own: Mapping[str, object], there: Mapping[str, object], taken
 
 def describe_trained(model: nn.Module, recipe: Recipe) -> str:
     """Return in a line how many parameters are trained, and at which peak learning rate."""
-    trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
-    every = sum(one.numel() for one in model.parameters())
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    every = sum(parameter.numel() for parameter in model.parameters())
     share = "all" if trained == every else f"{trained:,} of"
     return f"{share} {every:,} parameters are trained, at a peak learning rate of {recipe.optimizer.lr:.3g}"

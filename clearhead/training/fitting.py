@@ -189,7 +189,7 @@ def with_width(spec: Spec, width: int) -> Spec:
 def active_parameters(spec: Spec) -> int:
     """Return the parameters that a token is multiplied with: all but the rows of tables that are only looked up."""
     with torch.device("meta"):
-        total = sum(one.numel() for one in spec.build().parameters())
+        total = sum(parameter.numel() for parameter in spec.build().parameters())
     output_rows = spec.stacks[-1].vocabulary
     return max(1, total - (table_rows(spec) - output_rows) * spec.d_model)
 
@@ -354,7 +354,7 @@ def affordable_evaluations(recipe: Recipe, scoring: ScoringPace, seconds: float)
 
 def describe(recipe: Recipe, steps: int, pace: Pace, scoring: ScoringPace, model: nn.Module) -> str:
     """Return the line that says what will happen: steps, time and size."""
-    size = f"a {round_count(sum(one.numel() for one in model.parameters()))} model"
+    size = f"a {round_count(sum(parameter.numel() for parameter in model.parameters()))} model"
     if recipe.budget.minutes is not None:
         said = f"about {steps:,} steps in {recipe.budget.minutes:g} minutes on this machine; {size}"
         if recipe.plan is not None and recipe.plan.enough:

@@ -66,7 +66,7 @@ def count_tokens(batch: Batch) -> int:
     lengths = [batch[name] for name in ("lengths", "source_lengths") if name in batch]
     if "lengths" not in batch:
         lengths.append(asks.sum(-1))
-    return int(sum(one[real].sum() for one in lengths))
+    return int(sum(length[real].sum() for length in lengths))
 
 
 def time_steps(recipe: Recipe, spec: Spec, task: Task, prepared: Prepared, *, seconds: float) -> tuple[Pace, nn.Module]:
@@ -95,7 +95,7 @@ def time_capture(stepper: Stepper, some: list[list[Batch]], recipe: Recipe, task
         stepper.step(step, 0.0)
         synchronize(stepper.train_state.device)
         walls.append(time.perf_counter() - started)
-    shapes = {tuple(one.shape for one in batch.values()) for step in some for batch in step}
+    shapes = {tuple(tensor.shape for tensor in batch.values()) for step in some for batch in step}
     captured = max(0.0, sum(walls[: len(some)]) - sum(walls[len(some) :]))
     return captured / len(shapes) * widths
 

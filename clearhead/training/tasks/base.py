@@ -245,7 +245,7 @@ class Task(ABC):
         """Return the number that the best checkpoint has most of."""
         if self.best_by not in scores:
             return -loss
-        higher = next((one.higher for one in self.measures if one.key == self.best_by), True)
+        higher = next((measure.higher for measure in self.measures if measure.key == self.best_by), True)
         return scores[self.best_by] if higher else -scores[self.best_by]
 
     @classmethod
@@ -367,7 +367,7 @@ def loss_of(model: nn.Module, task: Task, held: Held) -> tuple[float, int, int]:
     with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
         for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
             read = task.read(held.store, rows, random, filled=False)
-            batch = {name: one.to(device) for name, one in read.items()}
+            batch = {name: tensor.to(device) for name, tensor in read.items()}
             logits, wanted = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
             nll += cross_entropy(logits, wanted).nll
             right += (logits.argmax(-1) == wanted).sum()
