@@ -16,7 +16,7 @@ from clearhead.cli.options import Parts, flag, given_flags, import_named, one_of
 from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, find_task, override_recipe
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
-from clearhead.cli.train import row
+from clearhead.cli.train import render_row
 from clearhead.errors import OptionError, RunError
 from clearhead.experiments.comparing import BASE, grid, one_by_one
 from clearhead.experiments.comparing import compare as comparison_of
@@ -242,7 +242,7 @@ def render_page(found: Comparison) -> Iterator[RenderableType]:
         yield prose(escape(note), style="quiet")
     yield Text()
     there = [name for name in WRITTEN if (Path(found.folder) / name).exists()]
-    yield Group(*(row(name.rpartition(".")[2], str(Path(found.folder) / name)) for name in there))
+    yield Group(*(render_row(name.rpartition(".")[2], str(Path(found.folder) / name)) for name in there))
     if not has_package("matplotlib"):
         yield prose(escape(f"No picture: that needs matplotlib ({how_to_install('plots')})."), style="quiet")
     yield Text()

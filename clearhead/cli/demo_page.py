@@ -142,7 +142,7 @@ def choose_view(looks: Sequence[TracedTranslation]) -> View:
     """Return the clearest of the views that show a swap in each translation; of all of them where none does."""
     crossing = [layer.cross for layer in looks[0].trace.decoder if layer.cross is not None]
     weights = {view: [view.of(translation.trace) for translation in looks] for view in views(crossing)}
-    swapping = [view for view, maps in weights.items() if all(map(swap_of, looks, maps))]
+    swapping = [view for view, maps in weights.items() if all(map(find_swap, looks, maps))]
     return max(swapping or weights, key=lambda view: sum(information([weight]) for weight in weights[view]))
 
 

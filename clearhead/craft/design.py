@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import cast, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -227,9 +227,10 @@ def write_head(layer: Attention, head: int, design: Design, *, scale: float) -> 
     maps = {"query": design.w_q * scale, "key": design.w_k}
     if design.w_v is not None and design.w_o is not None:
         maps |= {"value": design.w_v}
-        width = layer.output.weight.shape[1] // layer.shape.n_heads
+        weight = cast(nn.Linear, layer.output).weight
+        width = weight.shape[1] // layer.shape.n_heads
         own = slice(head * width, (head + 1) * width)
-        layer.output.weight[:, own] = pad_columns(design.w_o.T, width).to(layer.output.weight)
+        weight[:, own] = pad_columns(design.w_o.T, width).to(weight)
         written["output.weight"] = (everywhere, own)
     for name, matrix in maps.items():
         weight = getattr(layer, name).linear.weight
