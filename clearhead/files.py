@@ -92,7 +92,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         for folder in parents:
-            with contextlib.suppress(OSError):  # it was never made, or somebody else writes there by now
+            with contextlib.suppress(OSError):  # it was never made, or another process writes there by now
                 folder.rmdir()
         raise
 

@@ -36,10 +36,10 @@ FEWEST = 32
 READ_TOGETHER = 16
 """Prompts that are read in one pass, ahead of their turn if need be: a pass for each would take as long as a step."""
 BACKLOG = 2
-"""Where more jobs wait than there are slots, so many times as many prompts are read at once: those who run wait longer
-for a pass, and there are fewer of them."""
+"""Where more jobs wait than there are slots, this many times as many prompts are read at once: running jobs wait longer
+for a pass, and there are fewer passes."""
 READING, JOINING = 1.0, 0.1
-"""About how many steps it takes to read a prompt, or several together, and to let in those that were read."""
+"""How long it takes, in decoding steps, to read one prompt or several together, and to let jobs join that were read."""
 
 
 @dataclass(kw_only=True)
@@ -122,7 +122,7 @@ class SlotScheduler(Scheduler):
             )
         self.choice = TokenChoice(self.session)
         self.changes: dict[int, tuple[int, int, int]] = {}
-        """Slots that were given or taken since the last step: token, position and 1 if it is somebody's."""
+        """Slots that changed hands since the last step: token, position, and 1 if a job has the slot, else 0."""
 
     @abstractmethod
     def may_join(self) -> bool:
@@ -141,7 +141,7 @@ class SlotScheduler(Scheduler):
         return self.slots - len(self.free)
 
     def bytes(self) -> int:
-        """Return the memory of all slots, allocated so far."""
+        """Return the bytes that are allocated for all slots."""
         return self.session.caches.bytes()
 
     def add(self, job: Job) -> int:
@@ -241,9 +241,9 @@ class SlotScheduler(Scheduler):
         return BACKLOG if len(self.queue) > self.slots else 1
 
     def is_worth_it(self) -> bool:
-        """Check whether waiting has cost those who wait as much as letting them in will cost those who run.
+        """Check whether the waiting jobs have lost as many steps as their joining will cost the running jobs.
 
-        Whoever joins alone costs the others a step or two, and several together hardly more.
+        One job that joins costs the others a step or two, and several together hardly more.
         """
         first, room, fitting = next(iter(self.queue.values())), len(self.free), 0
         for waiting in self.queue.values():
@@ -366,11 +366,11 @@ class SlotScheduler(Scheduler):
         self.changes.update(dict.fromkeys(origins, (0, 0, 0)))
 
     def write_changes(self) -> None:
-        """Tell the device which slots were given to somebody, or taken."""
+        """Copy the changes of slots to the device."""
         if not self.changes:
             return
-        told = torch.tensor([(slot, *change) for slot, change in self.changes.items()], device=self.session.device)
-        slots, tokens, positions, moves = told.T
+        changes = torch.tensor([(slot, *change) for slot, change in self.changes.items()], device=self.session.device)
+        slots, tokens, positions, moves = changes.T
         self.session.tokens.index_copy_(0, slots, tokens)
         self.session.clock.at.index_copy_(0, slots, positions)
         self.session.moves.index_copy_(0, slots, moves)

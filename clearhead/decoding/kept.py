@@ -140,7 +140,7 @@ CACHES: WeakKeyDictionary[nn.Module, TranslationCache] = WeakKeyDictionary()
 
 
 def make_key(request: Request, method: Method, rules: Rules) -> Hashable | None:
-    """Return what a translation is kept by; None for one that is not kept."""
+    """Return the key that a translation is kept by; None for one that is not kept."""
     fits = len(request.prompts[0]) == 1 and rules.max_new < MOST_COLUMNS
     return (len(request.inputs[0]), repr(method), repr(rules)) if fits else None
 

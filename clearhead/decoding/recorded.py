@@ -94,7 +94,7 @@ class Notes:
         self.at += 1
 
     def read(self) -> list[Tensor]:
-        """Return what was noted since the last time, `(step, ...)`. This waits for the GPU."""
+        """Return the notes since the last call, `(step, ...)`. This waits for the GPU."""
         n = int(self.at)
         self.at.zero_()
         return [room[:n].clone() for room in self.rooms]
@@ -129,7 +129,7 @@ class OnDevice(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Forget what was read, before a search that begins again."""
+        """Drop the results of the last search, before another one starts in the same memory."""
 
     @abstractmethod
     def found(self) -> list[list[Hypothesis]]:
@@ -137,7 +137,7 @@ class OnDevice(ABC):
 
     @abstractmethod
     def read(self) -> list[int]:
-        """Take over what was noted since the last time; return the sentences that go on."""
+        """Read the notes since the last call; return the sentences that have not ended."""
 
     @abstractmethod
     def select(self, sentences: Int[Tensor, "stays"]) -> None:

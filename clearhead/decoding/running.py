@@ -132,7 +132,7 @@ class TokenChoice:
         self.groups = None
 
     def step(self, jobs: Iterable[Running]) -> Outcome:
-        """Return what comes of the logits of all rows, and set every row's next token."""
+        """Choose every row's next token from the logits; return the events, and the jobs that are done."""
         if self.groups is None:
             self.groups = group_jobs(jobs)
         groups, outcome = self.groups, Outcome([], [])

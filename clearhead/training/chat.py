@@ -1,7 +1,7 @@
 """Chat templates: a conversation as the one text that an imported model was trained to continue.
 
 A template is a program in Jinja that came with the model, so from a stranger: it is run in Jinja's sandbox, is given
-plain JSON only, and its errors are told as the user's.
+plain JSON only, and its errors are reported as OptionError.
 """
 
 import json

@@ -396,7 +396,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def copy_into(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor], where: str) -> None:
-    """Copy saved values into existing tensors: their place in memory has a say in the last bits of a sum."""
+    """Copy saved values into existing tensors. Their memory stays: its alignment can change the last bits of a sum."""
     if tensors.keys() != saved.keys():
         odd = sorted(tensors.keys() ^ saved.keys())
         raise RunError(f"{where}: its tensors are not this model's; they differ in {', '.join(odd[:3])}")

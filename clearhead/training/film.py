@@ -154,7 +154,7 @@ class FilmCamera:
                 self.take(0)
 
     def take(self, step: int) -> None:
-        """Write the frame of a step that has one. A full disk is told, and never ends the training."""
+        """Write the frame of a step that has one. A full disk is logged, and does not end the training."""
         if not self.on or not is_frame(step):
             return
         tensors = self.select()

@@ -45,7 +45,7 @@ have all of it."""
 MOST_UNKNOWN = 0.5
 """With a larger share of unknown tokens there is nothing in the text to learn from."""
 SHOWN = 4
-"""Names of tensors that are told before the rest is counted."""
+"""Names of tensors that a message lists before it counts the rest."""
 
 Log = Callable[[str], None]
 
@@ -93,7 +93,9 @@ def fine_tuning_recipe(
     usual = default_recipe(asked, corpus, machine)
     spec = source.spec if task_named(asked) is type(source.task) else with_output_of(usual.model, source, asked)
     tuning = replace(source.origin, lora=lora, freeze=freeze)
-    with torch.random.fork_rng(devices=[]):  # what cannot be frozen or adapted is told before any text is read
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # errors about what cannot be frozen or adapted come before any text is read
         prepare_parameters(build_for_shapes(spec), replace(tuning, new_output=spec != source.spec))
     rate = usual.optimizer.lr * min(1.0, usual.model.d_model / spec.d_model)
     return replace(

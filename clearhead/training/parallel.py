@@ -260,7 +260,7 @@ def is_large(recipe: Recipe, processes: Processes, model: nn.Module, device: tor
 
 
 def memory_bytes(device: torch.device, processes: Processes) -> float:
-    """Return the memory that a process may have: a GPU's, or its share of the machine's where that is told."""
+    """Return the memory that a process may use: its GPU's, or its share of the machine's; inf where that is unknown."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     try:

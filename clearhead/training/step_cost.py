@@ -33,7 +33,7 @@ weights that come in bfloat16, as FSDP gathers them.
 """
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "attention", "convolution")
-"""Operations whose time is told by their FLOPs, and not by the bytes they move."""
+"""Operations whose time follows from their FLOPs, and not from the bytes they move."""
 FREE = ("empty", "new_empty", "_unsafe_view", "detach", "alias")
 """Operations that move nothing, beside views."""
 

@@ -256,7 +256,7 @@ def resume(
     """Resume a run from its newest whole checkpoint as if it had never stopped; or go further, with a new budget.
 
     `lr` and `machine` take the place of the recipe's own, and are written into it. `checkpoints` is where the folder
-    of the checkpoints was moved to. Where the run cannot be gone on with, nothing in its folder is changed.
+    of the checkpoints was moved to. If the run cannot be resumed, nothing in its folder is changed.
     """
     with joined() as processes:
         if not processes.is_first:
