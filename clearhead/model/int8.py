@@ -178,7 +178,7 @@ def count_weights(model: nn.Module) -> int:
 
 def dequantize(model: nn.Module) -> nn.Module:
     """Replace every int8 map by a plain one with the rounded weight, in place; return the model."""
-    made, weights = dict[nn.Module, nn.Module](), dict[Tensor, nn.Parameter]()
+    made, weights = dict[nn.Module, nn.Module](), dict[Tensor, Tensor]()
     for module in model.modules():
         if isinstance(module, ToVocabulary):
             module.int8_digits = None
