@@ -188,10 +188,11 @@ class Explorer:
         return self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted))
 
     def positions(self, asked: Params) -> dict[str, Any]:
+        asked.only("n", "step")
         n = asked.integer("n", least=2, below=1025, default=64)
         width = max(part.spec.d_model for part in self.costs.sides.values())
         self.budget.check(Cost(memory=3 * n * (width * JSON_NUMBER + n * FLOAT)), f"{n} positions", "ask for fewer")
-        return positions(self.run, n)
+        return positions(self.at(asked.integer("step", default=self.run.step)), n)
 
     def decode(self, asked: Params) -> dict[str, Any]:
         """Search with a beam, and return it step by step, with where its best output looked in the source.
