@@ -1,7 +1,7 @@
 """Operators: functions that launch Triton kernels, in a form that a compiled graph can hold."""
 
 from collections.abc import Callable
-from typing import Generic, ParamSpec, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from torch.library import triton_op
 
@@ -9,26 +9,25 @@ from clearhead.compiling import missing_triton
 
 __all__ = ["Operator", "register_operators"]
 
-Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-OPERATORS: "list[Operator[..., object]]" = []
+OPERATORS: "list[Operator[Any]]" = []
 """All of them: each module that launches kernels in a model or its loss adds its own."""
 
 
 @final
-class Operator(Generic[Arguments, Result]):
+class Operator(Generic[Result]):
     """A function that launches Triton kernels and returns new tensors. It can be called as it is; a compiled graph can
     hold it once it is `registered`.
     """
 
-    def __init__(self, name: str, launch: Callable[Arguments, Result]) -> None:
+    def __init__(self, name: str, launch: Callable[..., Result]) -> None:
         self.name, self.launch = name, launch
         self.registered = False
         OPERATORS.append(self)
 
-    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        return self.launch(*args, **kwargs)
+    def __call__(self, *args: Any) -> Result:
+        return self.launch(*args)
 
     def register(self) -> None:
         """Make it an operator of torch."""
