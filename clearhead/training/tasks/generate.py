@@ -278,8 +278,8 @@ class Generate(Task):
             total += math.fsum(window_losses(model, some))
         speed = encoded.tokens / (time.perf_counter() - started)
         scores = asdict(score_text(total, encoded.tokens, encoded.n_bytes))
-        told = {"stride": stride, "context": self.context, "unknown": encoded.unknown}
-        return {**scores, **told, "tokens_per_second": round(speed, 1)}, []
+        facts = {"stride": stride, "context": self.context, "unknown": encoded.unknown}
+        return {**scores, **facts, "tokens_per_second": round(speed, 1)}, []
 
     def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
         """Return the source and, after it, the target."""

@@ -148,9 +148,11 @@ class Label(Task):
                     for name, share in zip(self.labels, shares, strict=True)
                 )
         speed = len(answers) / (time.perf_counter() - started)
-        told = {"loss": nats / (len(answers) * len(self.labels)), "labels": list(self.labels)}
+        facts = {"loss": nats / (len(answers) * len(self.labels)), "labels": list(self.labels)}
         scores = score_labels(answers, truths, self.labels)._asdict()
-        return {**scores, **told, "sentences_per_second": round(speed, 1)}, [one_line(write_labels(a)) for a in answers]
+        return {**scores, **facts, "sentences_per_second": round(speed, 1)}, [
+            one_line(write_labels(a)) for a in answers
+        ]
 
 
 def write_labels(labels: Sequence[str]) -> str:
