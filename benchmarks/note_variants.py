@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clearhead.cli.demo import corpus as number_corpus
 from clearhead.cli.demo import demo_recipe, draw_numbers
+from clearhead.cli.demo import write_corpus as write_number_corpus
 from clearhead.errors import ClearheadError
 from clearhead.experiments.comparing import varied
 from clearhead.experiments.comparison import EXACT, LOSS, Measure, markdown_table, mean_of
@@ -57,7 +57,7 @@ def demo(args: argparse.Namespace) -> Recipe:
     """The demo's recipe on the numbers of seed 1; `--numbers` may hold the files already."""
     folder = args.numbers or args.runs / "numbers"
     if not (folder / "train.de").exists():
-        return demo_recipe(number_corpus(draw_numbers(1), folder), 1)
+        return demo_recipe(write_number_corpus(draw_numbers(1), folder), 1)
     train_pair, held_out = (
         Aligned(source=(str(folder / f"{name}.de"),), target=(str(folder / f"{name}.en"),))
         for name in ("train", "held-out")

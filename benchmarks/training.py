@@ -28,7 +28,7 @@ from published import tinyshakespeare
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.cli.demo import corpus, demo_recipe, draw_numbers
+from clearhead.cli.demo import demo_recipe, draw_numbers, write_corpus
 from clearhead.compiling import missing_compiler
 from clearhead.text.preparing import prepare
 from clearhead.training.folder import RunFolder
@@ -169,7 +169,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.setting == "demo":
-            recipe = demo_recipe(corpus(draw_numbers(1, args.steps), folder / "files"), 1)
+            recipe = demo_recipe(write_corpus(draw_numbers(1, args.steps), folder / "files"), 1)
         else:
             recipe = tinyshakespeare(args.data or join_pages(folder / "pages.txt"), args.steps, "cpu")
         recipe = replace(recipe, machine=resolve_machine(replace(recipe.machine, device="cpu")))

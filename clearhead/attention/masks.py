@@ -338,17 +338,20 @@ for saved in (Everything, Causal, Window, Both, Either, Not):
 
 
 def everything() -> Mask:
-    """Let every query attend to every key."""
+    """Return a mask under which every query attends to every key."""
     return Everything()
 
 
 def causal() -> Mask:
-    """Hide keys after the query, by absolute position: of five keys, two new queries see four and five."""
+    """Return a causal mask: it hides keys after the query, by absolute position.
+
+    Of five keys, the last two queries see four and five.
+    """
     return Causal()
 
 
 def window(left: int, right: int = 0) -> Mask:
-    """Show at most `left` positions back and `right` ahead; the query's own position is always inside."""
+    """Return a mask under which a query sees itself, `left` positions before it and `right` after it."""
     if not (is_count(left) and is_count(right)):
         raise OptionError(
             f"window: left and right count positions, 0 or more; came left={left!r}, right={right!r}. "
@@ -358,7 +361,7 @@ def window(left: int, right: int = 0) -> Mask:
 
 
 def padding(lengths: Tensor | Sequence[int]) -> Mask:
-    """Show the keys at positions 0 to length - 1 of each batch row; what lies outside is padding, on either side.
+    """Return a mask that hides padding: each batch row has keys at positions 0 to length - 1, and no others.
 
     Numbers in a list follow the query to its device, here and in the masks below; a tensor must be there already.
     """
@@ -366,12 +369,12 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
 
 
 def prefix(lengths: Tensor | Sequence[int] | int) -> Mask:
-    """Hide keys after the query, except the first `lengths`, which every query sees."""
+    """Return a causal mask with a prefix: every query also sees the first `lengths` keys of its row."""
     return Prefix(row_numbers("prefix lengths", [lengths] if isinstance(lengths, int | float) else lengths))
 
 
 def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
-    """Show keys of the query's own document only. A negative id belongs to none.
+    """Return a mask under which a query sees the keys of its own document. A negative id belongs to no document.
 
     `ids`, `(n,)` or `(batch, n)`, are read by position. For queries and keys of two sequences give the `ids` of the
     queries and the `key_ids`, each in the order of its own sequence.
@@ -388,12 +391,12 @@ def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
 
 
 def function(rule: Callable[[Tensor, Tensor], Tensor]) -> Mask:
-    """Show what a rule over positions says: `function(lambda query, key: (query - key) % 2 == 0)`."""
+    """Return a mask from a rule over positions: `function(lambda query, key: (query - key) % 2 == 0)`."""
     return Function(rule)
 
 
 def tensor(table: Tensor) -> Mask:
-    """Show what a bool tensor says that broadcasts to (batch, head, query, key): True where a query may attend."""
+    """Return a mask from a bool tensor that broadcasts to (batch, head, query, key): True where a query may attend."""
     if not isinstance(table, Tensor):
         raise DtypeError(f"a mask tensor must be a bool tensor; came {type(table).__name__}. Use torch.tensor(...)")
     if table.dtype != torch.bool:

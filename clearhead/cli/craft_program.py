@@ -130,8 +130,8 @@ def errors_with_line(path: Path | None) -> Iterator[None]:
         if place is None:
             raise
         kind = "" if isinstance(error, ClearheadError) else f"{type(error).__name__}: "
-        told = error.msg if isinstance(error, SyntaxError) else error
-        raise ProgramError(f"{place}: {kind}{told}") from error
+        message = error.msg if isinstance(error, SyntaxError) else error
+        raise ProgramError(f"{place}: {kind}{message}") from error
 
 
 def place_in(path: Path, error: BaseException) -> str | None:

@@ -140,8 +140,8 @@ class Conversation:
         self.run.chat_text(self.messages("Hello"))  # raises where the run has no template, before a line is read
 
     def messages(self, text: str) -> list[dict[str, str]]:
-        told = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*told, {"role": "user", "content": text}]
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*first, {"role": "user", "content": text}]
 
 
 def continuations(

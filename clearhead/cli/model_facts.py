@@ -143,8 +143,8 @@ def read_model(model: str) -> tuple[Spec, Purpose | None]:
         content = {name: value for name, value in found.items() if name not in SEAL}
         return spec_from_json(content, where=str(path)), None
     if "spec" in found:  # a run's model.json
-        told = check_fields({name: found.get(name) for name in ("task", "context")}, DESCRIBED, str(path))
-        return spec_from_json(found["spec"], where=f"{path}: spec", old="format" not in found), Purpose(**told)
+        description = check_fields({name: found.get(name) for name in ("task", "context")}, DESCRIBED, str(path))
+        return spec_from_json(found["spec"], where=f"{path}: spec", old="format" not in found), Purpose(**description)
     raise RunError(f"{path}: describes no model; expected the JSON of a spec or a recipe, or a run's model.json")
 
 
@@ -156,14 +156,14 @@ def read_run(folder: RunFolder) -> tuple[Spec, Purpose]:
     """Return the spec of a run and what it was trained to do, with its steps and scores so far."""
     if not (folder.exists() or folder.model_file.exists()):
         raise RunError(f"{folder.path} is no run folder: it has no model.json; `clearhead runs` lists those there are")
-    told = folder.read_description()
+    description = folder.read_description()
     saved = folder.checkpoints.all()
     evaluated = evaluation_of(folder)
     scored = check_type(evaluated.get("scores", evaluated), dict, f"{folder.evaluation}: scores")
     return folder.spec(), Purpose(
-        task=told["task"],
-        context=told["context"],
-        labels=tuple(told["labels"]),
+        task=description["task"],
+        context=description["context"],
+        labels=tuple(description["labels"]),
         steps=saved[0].step if saved else 0,
         scores={one.key: scored[one.key] for one in SCORES if one.key in scored},
     )

@@ -8,7 +8,6 @@ import typer
 from clearhead.cli.options import above_zero, flag, given_flags, one_of, wrong
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec, parse_count
-from clearhead.model.transformers import EncoderSpec
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.recipe import Recipe
 from clearhead.training.scaling import FORMS, Form, Job, Rates, Workload
@@ -112,23 +111,12 @@ def plan_training(
             raise wrong(given[0], "goes with --gpus: it says how a model is trained on them")
         return None
     parallel = one_of("--parallel", options.parallel, PARALLEL)
-    precision = options.precision or (recipe.machine.precision if recipe else "auto")
-    bfloat16 = precision == "auto" or one_of("--precision", precision, PRECISIONS)
-    averaged = recipe is not None and not isinstance(recipe.optimizer.averaging, Unaveraged)
-    source, target = lengths
-    workload = Workload(
-        spec=spec,
-        source=source,
-        target=target,
-        bfloat16=bfloat16,
-        averaged=averaged if options.average is None else options.average,
-        compiled=options.compile,
-    )
-    length = source if isinstance(spec, EncoderSpec) else target
+    workload = make_workload(spec, lengths, options, recipe)
     tokens = options.tokens or (recipe.batching.tokens if recipe else None)
     micro = options.micro_batch_tokens or (recipe.batching.micro_batch_tokens if recipe else None)
-    if micro is not None and micro < length * options.gpus:
-        least = length * options.gpus
+    length = workload.length
+    least = length * options.gpus
+    if micro is not None and micro < least:
         raise wrong(
             "--micro-batch-tokens",
             f"is less than a sequence of {length:,} tokens on each GPU, {least:,} in all; came {micro:,}",
@@ -137,23 +125,38 @@ def plan_training(
         job = Job(
             workload=workload,
             gpus=options.gpus,
-            rates=rates_of(machines, bfloat16),
+            rates=make_rates(machines, workload.bfloat16),
             sequences=None if tokens is None else max(1, round(tokens / length)),
-            micro=None if micro is None else micro // (length * options.gpus),
+            micro=None if micro is None else micro // least,
         )
-        whole = None if options.train_tokens is None else parse_count(options.train_tokens)
+        train_tokens = None if options.train_tokens is None else parse_count(options.train_tokens)
     except OptionError as error:
-        name, _, said = str(error).partition(": ")
-        raise wrong(flag(name) if said else "--train-tokens", said or name) from error
+        name, _, message = str(error).partition(": ")
+        raise wrong(flag(name) if message else "--train-tokens", message or name) from error
     forms = [
         form
         for form in FORMS
         if parallel in (None, form.parallel) and options.activation_checkpointing in (None, form.checkpointing)
     ]
-    return TrainingPlan(job=job, forms=forms, train_tokens=whole, measured=machines.measure)
+    return TrainingPlan(job=job, forms=forms, train_tokens=train_tokens, measured=machines.measure)
 
 
-def rates_of(machines: RateOptions, bfloat16: bool) -> Rates:
+def make_workload(spec: Spec, lengths: tuple[int, int], options: ScalingOptions, recipe: Recipe | None) -> Workload:
+    """Return what a GPU computes for sequences of these lengths, of the source and of the target."""
+    precision = options.precision or (recipe.machine.precision if recipe else "auto")
+    averaged = recipe is not None and not isinstance(recipe.optimizer.averaging, Unaveraged)
+    source, target = lengths
+    return Workload(
+        spec=spec,
+        source=source,
+        target=target,
+        bfloat16=precision == "auto" or one_of("--precision", precision, PRECISIONS),
+        averaged=averaged if options.average is None else options.average,
+        compiled=options.compile,
+    )
+
+
+def make_rates(machines: RateOptions, bfloat16: bool) -> Rates:
     """Return the rates: measured or an H200's, and those that were given."""
     made = Rates()
     if machines.measure:

@@ -55,5 +55,5 @@ def given_weights(looked: SurveyedTrace, site: str | None, head: str | None) -> 
     numbers = sum(one.site.n_query * one.site.n_key for one in heads)
     if numbers <= MOST_NUMBERS:
         return heads, None
-    told = f"{numbers:,} weights are too many for JSON: those of {looked.name} are given; --site and --head give others"
-    return [looked.site.head[looked.view.head or 0]], told
+    note = f"{numbers:,} weights are too many for JSON: those of {looked.name} are given; --site and --head give others"
+    return [looked.site.head[looked.view.head or 0]], note

@@ -60,24 +60,26 @@ class History:
         path = [last]
         for _ in range(int(lengths.max())):
             path.append(parents.gather(1, path[-1]))
-        nodes = torch.stack(path, 2)
-        read = tokens.gather(1, nodes.flatten(1)).view_as(nodes), totals.gather(1, nodes.flatten(1)).view_as(nodes)
-        columns = read[0], read[1][..., :-1] - read[1][..., 1:], nodes, lengths, self.scores[:, :n_best]
+        nodes = torch.stack(path, 2)  # (sentence, output, step), from the last token back to the root
+        ids = tokens.gather(1, nodes.flatten(1)).view_as(nodes)
+        sums = totals.gather(1, nodes.flatten(1)).view_as(nodes)
+        log_probs = sums[..., :-1] - sums[..., 1:]
+        columns = ids, log_probs, nodes, lengths, self.scores[:, :n_best]
         found: list[list[Hypothesis]] = []
         for sentence, rows in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
             found.append([])
-            for ids, values, walked, length, score in zip(*rows, strict=True):
+            for row_ids, values, row_nodes, length, score in zip(*rows, strict=True):
                 if score == float("-inf"):
                     continue
-                before = walked[length:0:-1]  # the nodes that were continued, from the root on
+                before = row_nodes[length:0:-1]  # the nodes that were continued, from the root on
                 shown = (self.shown.get((sentence, node), ()) for node in before) if self.shown else ()
                 found[-1].append(
                     Hypothesis(
-                        tokens=tuple(ids[:length][::-1]),
+                        tokens=tuple(row_ids[:length][::-1]),
                         log_probs=tuple(values[:length][::-1]),
                         score=score,
-                        ended=bool(length) and ids[0] in end,
-                        candidates=tuple(one for one in shown if one),
+                        ended=bool(length) and row_ids[0] in end,
+                        candidates=tuple(candidates for candidates in shown if candidates),
                     )
                 )
         return found
@@ -85,10 +87,10 @@ class History:
     def join(self, which: int) -> Tensor:
         """Return one of the parts for every node, `(sentence, node)`; 0 for the root and after a sentence has left."""
         count = len(self.scores)
-        whole = []
+        every = []
         for sentences, part in self.parts:
-            one = part[which]
+            values = part[which]
             if sentences is not None:
-                one = one.new_zeros(len(one), count, self.keep).index_copy_(1, sentences, one)
-            whole.append(one)
-        return F.pad(torch.cat(whole).transpose(0, 1).flatten(1), (1, 0)).cpu()
+                values = values.new_zeros(len(values), count, self.keep).index_copy_(1, sentences, values)
+            every.append(values)
+        return F.pad(torch.cat(every).transpose(0, 1).flatten(1), (1, 0)).cpu()

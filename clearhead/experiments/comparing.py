@@ -179,9 +179,9 @@ def outcome(job: Job, problem: str | None) -> Outcome | Failure:
 
 def write_comparison(comparison: Comparison, home: Path) -> None:
     """Write comparison.json and comparison.md; comparison.svg where there is something to draw, and matplotlib."""
-    told = json.dumps(comparison.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(comparison.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
     with os_errors_as_run_errors(home):
-        write_text(home / "comparison.json", told + "\n")
+        write_text(home / "comparison.json", text + "\n")
         write_text(home / "comparison.md", comparison.markdown())
     if comparison.outcomes and has_package("matplotlib"):
         draw_comparison(comparison, home / "comparison.svg")

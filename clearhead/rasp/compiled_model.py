@@ -120,7 +120,7 @@ class CompiledModel:
         plain = all(isinstance(answer, str | int | float) for answer in self.answers)
         if not plain:
             raise ProgramError("answers other than words and numbers cannot be written to a file")
-        told = {
+        header = {
             "spec": spec_to_json(self.model.spec),
             "ids": self.ids,
             "vocabulary": self.vocabulary,
@@ -131,7 +131,7 @@ class CompiledModel:
             "layouts": {side: vars(layout) for side, layout in self.layouts.items()},
         }
         try:
-            save_tensors(path, self.model.state_dict(), told, header=HEADER)
+            save_tensors(path, self.model.state_dict(), header, header=HEADER)
         except OSError as error:
             raise ProgramError(f"{path}: cannot be written ({error})") from None
 
@@ -139,15 +139,15 @@ class CompiledModel:
     def load(path: str | Path) -> "CompiledModel":
         """Load what `save` wrote."""
         try:
-            told, state = load_tensors(path, header=HEADER)
+            header, state = load_tensors(path, header=HEADER)
         except OSError as error:
             raise ProgramError(f"{path}: cannot be read as a crafted model ({error})") from None
-        if told is None:
+        if header is None:
             raise ProgramError(f"{path}: is no crafted model; one is written by CompiledModel.save")
         try:
-            model = spec_from_json(told.pop("spec")).build().eval()
+            model = spec_from_json(header.pop("spec")).build().eval()
             model.load_state_dict(state)
-            layouts = {side: Layout(**layout) for side, layout in told.pop("layouts").items()}
-            return CompiledModel(model=model, layouts=layouts, **told)
+            layouts = {side: Layout(**layout) for side, layout in header.pop("layouts").items()}
+            return CompiledModel(model=model, layouts=layouts, **header)
         except (KeyError, TypeError, AttributeError, RuntimeError, ClearheadError) as error:
             raise ProgramError(f"{path}: is a crafted model that lacks something or is damaged ({error})") from None

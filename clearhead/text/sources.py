@@ -218,8 +218,10 @@ def read_aligned(source: str, target: str, problems: Problems) -> Iterator[Recor
         if left is ENDED or right is ENDED:
             longer = number + 1 + sum(1 for _ in (targets if left is ENDED else sources))
             counts = (number, longer) if left is ENDED else (longer, number)
-            told = (f"{display_name(path)} has {n:,} lines" for path, n in zip((source, target), counts, strict=True))
-            raise DataError(f"{' and '.join(told)}; line by line they must belong together, so both need as many")
+            counted = (
+                f"{display_name(path)} has {n:,} lines" for path, n in zip((source, target), counts, strict=True)
+            )
+            raise DataError(f"{' and '.join(counted)}; line by line they must belong together, so both need as many")
         if left is None or right is None:
             continue
         blank = next((line for line in (left, right) if not line.text.strip()), None)

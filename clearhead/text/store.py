@@ -87,13 +87,13 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            told = read_store(folder)
-            self.n: int = told["records"]
-            self.notes: Mapping[str, object] = told["notes"]
-            self.files: Mapping[str, str] = told["files"]
-            self.vocabularies: Mapping[str, int] = told["vocabulary"]
-            self.sizes = {name: FieldSize(**size) for name, size in told["fields"].items()}
-            self.fields = {name: open_field(folder, name, told["dtype"][name], self.n) for name in self.sizes}
+            header = read_store(folder)
+            self.n: int = header["records"]
+            self.notes: Mapping[str, object] = header["notes"]
+            self.files: Mapping[str, str] = header["files"]
+            self.vocabularies: Mapping[str, int] = header["vocabulary"]
+            self.sizes = {name: FieldSize(**size) for name, size in header["fields"].items()}
+            self.fields = {name: open_field(folder, name, header["dtype"][name], self.n) for name in self.sizes}
         except (OSError, ValueError, LookupError, TypeError, RunError) as error:
             raise store_error(folder, error) from error
 
@@ -139,11 +139,12 @@ def store_error(folder: Path, error: Exception) -> RunError:
 
 def read_store(folder: Path) -> dict[str, Any]:
     """Read store.json. It had a format of its own, also 1, before it was sealed and named the files' checksums."""
-    told = read_json(folder / STORE)
-    old = isinstance(told, dict) and "files" not in told and "sha256" not in told
-    if isinstance(told, dict) and (not old or told.get("format") != 1):
-        check_seal(told, STORE)
-    content = told if not isinstance(told, dict) else {k: v for k, v in told.items() if k not in ("format", "sha256")}
+    content = read_json(folder / STORE)
+    old = isinstance(content, dict) and "files" not in content and "sha256" not in content
+    if isinstance(content, dict):
+        if not old or content.get("format") != 1:
+            check_seal(content, STORE)
+        content = {name: value for name, value in content.items() if name not in ("format", "sha256")}
     found = check_fields(content, FIELDS, STORE, then=THEN if old else None)
     for name in found["fields"]:
         if not name.isidentifier():
@@ -241,7 +242,7 @@ class StoreWriter:
     def close(self, notes: Mapping[str, object]) -> Store:
         """Return the store, complete and in its place. `notes` are saved with it."""
         sizes = {name: asdict(field.close()) for name, field in self.fields.items()}
-        told = {
+        header = {
             "records": self.n,
             "dtype": {name: str(field.dtype) for name, field in self.fields.items()},
             "fields": sizes,
@@ -249,7 +250,7 @@ class StoreWriter:
             "files": {file: found for field in self.fields.values() for file, found in field.sums.items()},
             "notes": dict(notes),
         }
-        write_sealed(self.partial / STORE, told)
+        write_sealed(self.partial / STORE, header)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.partial.rename(self.folder)
         flush(self.folder.parent)

@@ -279,8 +279,8 @@ class Side:
                 formula = f"{before.removeprefix(f'{at}.')}, {after}"
                 yield Value(name=name, formula=formula, rows=rows, per_head=True)
         blocked = f"{layer.weighting.blocked:g}".replace("-inf", "−∞")
-        for name, told in FORMULAS.items():
-            formula = told.replace("BLOCKED", blocked)
+        for name, template in FORMULAS.items():
+            formula = template.replace("BLOCKED", blocked)
             columns = "key" if name in BY_COLUMN else "unit"
             operands = {one: f"{at}.{one}" for one in OPERAND.findall(formula) if one != "scale"}
             yield Value(

@@ -156,13 +156,13 @@ def mask_to_json(call: AttentionInputs, name: str, tensors: dict[str, Tensor]) -
 def change_to_json(change: Change, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     if isinstance(change, Swap):
         return {"at": change.at, "weighting": to_json(change.weighting, PARTS)}
-    told = {field.name: getattr(change, field.name) for field in fields(change)}
+    written = {field.name: getattr(change, field.name) for field in fields(change)}
     if isinstance(change.to, Tensor):
         tensors[name] = change.to
-        told["to"] = {"tensor": name}
+        written["to"] = {"tensor": name}
     elif isinstance(change.to, float):
-        told["to"] = {"number": repr(change.to)}
-    return told
+        written["to"] = {"number": repr(change.to)}
+    return written
 
 
 def load_trace(
@@ -174,15 +174,15 @@ def load_trace(
     """
     import_parts(parts)
     try:
-        told, tensors = load_tensors(path, header=HEADER)
+        header, tensors = load_tensors(path, header=HEADER)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read as a trace ({error})") from None
-    if told is None:
+    if header is None:
         raise TraceError(f"{path}: is no trace of Clearhead; one is written by trace.save")
-    told = check_header(told, tensors, str(path))
-    check_registered(names_in(told), PARTS, str(path), error=TraceError)
+    header = check_header(header, tensors, str(path))
+    check_registered(names_in(header), PARTS, str(path), error=TraceError)
     try:
-        return read_trace(told, tensors, model)
+        return read_trace(header, tensors, model)
     except TraceError:
         raise
     except (ClearheadError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -190,18 +190,18 @@ def load_trace(
         raise TraceError(f"{path}: is a trace that lacks something or is damaged ({said})") from None
 
 
-def check_header(told: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:
+def check_header(header: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:
     """Return the JSON of a trace, every field checked; raise TraceError where it or a tensor was changed."""
-    check_type(told, dict, where, error=TraceError)
-    old = told.get("version") == 1
+    check_type(header, dict, where, error=TraceError)
+    old = header.get("version") == 1
     if not old:
-        if told.get("version") != VERSION:
-            version = str(told.get("version"))[:40]
+        if header.get("version") != VERSION:
+            version = str(header.get("version"))[:40]
             raise TraceError(f"{where}: was written in version {version} of the format, and this reads {VERSION}")
-        check_seal(told, where, error=TraceError)
-        if told.get("tensors") != checksum_of(tensors):
+        check_seal(header, where, error=TraceError)
+        if header.get("tensors") != checksum_of(tensors):
             raise TraceError(f"{where}: was changed since it was written: the checksum of its tensors is wrong")
-    content = {name: value for name, value in told.items() if name not in ("format", "sha256")}
+    content = {name: value for name, value in header.items() if name not in ("format", "sha256")}
     found = check_fields(
         content, FIELDS, where, then={"names": None, "tensors": None} if old else None, error=TraceError
     )
@@ -213,33 +213,33 @@ def check_header(told: Any, tensors: Mapping[str, Tensor], where: str) -> dict[s
 
 
 def read_trace(
-    told: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module | None
+    header: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module | None
 ) -> tuple[TraceContent, InnerValues | None]:
     """Return a trace from the contents of its file."""
-    specs = {name: read_spec(site["spec"]) for name, site in told["sites"].items()}
-    origin = Origin(lambda: told["fingerprint"], specs)
+    specs = {name: read_spec(site["spec"]) for name, site in header["sites"].items()}
+    origin = Origin(lambda: header["fingerprint"], specs)
     if model is not None:
         origin.check(model)
-    sides = {name: read_side(side, name) for name, side in told["sides"].items()}
-    check_sites(told["sites"], sides)
-    changes = tuple(read_change(one, tensors) for one in told["changes"])
-    candidates = [[read_candidate(one) for one in row] for row in told["candidates"]]
-    stream = {name: tensors[f"stream/{name}"] for name in told["stream"]}
-    sites = {name: read_site(name, site, specs[name], tensors, changes) for name, site in told["sites"].items()}
+    sides = {name: read_side(side, name) for name, side in header["sides"].items()}
+    check_sites(header["sites"], sides)
+    changes = tuple(read_change(one, tensors) for one in header["changes"])
+    candidates = [[read_candidate(one) for one in row] for row in header["candidates"]]
+    stream = {name: tensors[f"stream/{name}"] for name in header["stream"]}
+    sites = {name: read_site(name, site, specs[name], tensors, changes) for name, site in header["sites"].items()}
     ids = {name: side.ids for name, side in sides.items()}
     # The earliest files have no names: then there are only those of what is stored.
     stored = (*stream, *(f"{site}.{step}" for site in sites for step in STEPS))
     content = TraceContent(
-        kind=told["kind"],
-        task=told["task"],
-        notes=tuple(told["notes"]),
+        kind=header["kind"],
+        task=header["task"],
+        notes=tuple(header["notes"]),
         sides=sides,
         stream=stream,
         sites=sites,
         changes=changes,
         answers=Answers(lambda: candidates),
         origin=origin,
-        all_names=stored if told["names"] is None else tuple(told["names"]),
+        all_names=stored if header["names"] is None else tuple(header["names"]),
     )
     if model is None:
         return content, None
@@ -276,7 +276,11 @@ def read_candidate(written: Any) -> Candidate:
 
 
 def read_site(
-    name: str, told: Mapping[str, Any], spec: AttentionSpec, tensors: Mapping[str, Tensor], changes: tuple[Change, ...]
+    name: str,
+    stored: Mapping[str, Any],
+    spec: AttentionSpec,
+    tensors: Mapping[str, Tensor],
+    changes: tuple[Change, ...],
 ) -> Site:
     own = {inner.removeprefix(f"{name}/"): tensor for inner, tensor in tensors.items() if inner.startswith(f"{name}/")}
     check_shapes(own, name)
@@ -286,7 +290,7 @@ def read_site(
             raise ValueError(f"{name} has a {field} of {count:,}, and no tensor so large")
     query, key, value = (own[role] for role in VECTORS)
     similarity, weighting, position = read_parts(spec, query, key, own)
-    mask: Any = Table(own["mask"]) if told["mask"] is None else from_json(told["mask"], PARTS)
+    mask: Any = Table(own["mask"]) if stored["mask"] is None else from_json(stored["mask"], PARTS)
     check_type(mask, Mask, f"{name}: mask")
     given = Positions(own["query_positions"], own["key_positions"]) if "query_positions" in own else None
     call = AttentionInputs(query, key, value, similarity, weighting, position, mask, given)  # type: ignore[arg-type]
@@ -294,9 +298,9 @@ def read_site(
     passed = RecordedAttention(
         call=call,
         context=own["context"].unsqueeze(0),
-        kernel=told["kernel"],
+        kernel=stored["kernel"],
         projected=read_projected(own, name),
-        why=told["why"],
+        why=stored["why"],
         changes=here,
     )
     return Site(name, passed)
@@ -340,12 +344,12 @@ def read_parts(spec: AttentionSpec, query: Tensor, key: Tensor, own: Mapping[str
     return parts
 
 
-def read_change(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Change:
-    if "weighting" in told:
-        read = {**told, "weighting": from_json(told["weighting"], PARTS, then=THEN)}
+def read_change(written: dict[str, Any], tensors: Mapping[str, Tensor]) -> Change:
+    if "weighting" in written:
+        read = {**written, "weighting": from_json(written["weighting"], PARTS, then=THEN)}
         return Swap(**check_fields(read, hints_of(Swap), "a change"))
-    to = told["to"]
+    to = written["to"]
     if isinstance(to, dict):
         to = tensors[to["tensor"]] if "tensor" in to else float(to["number"])
-    plain = {**told, "to": None}
+    plain = {**written, "to": None}
     return Edit(**{**check_fields(plain, hints_of(Edit), "a change"), "to": to})

@@ -108,20 +108,28 @@ def leave_nothing(folder: RunFolder) -> Iterator[None]:
 
     An interrupted training keeps its files, and the same command continues it. What was there before stays too.
     """
-    there = set(os.listdir(folder.path)) if folder.path.is_dir() else None
+    before = set(os.listdir(folder.path)) if folder.path.is_dir() else set[str]()
     missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
         yield
     except ClearheadError:
-        if not folder.exists() and "run.json" not in (there or ()):
-            for name in set(os.listdir(folder.path) if folder.path.is_dir() else ()) - (there or set()):
-                path = folder.path / name
+        was_refused = not folder.exists()  # recipe.json, the last file before training, was not written
+        if was_refused and "run.json" not in before:
+            for name in set(os.listdir(folder.path) if folder.path.is_dir() else ()) - before:
                 if is_run_name(name) or name == LOCK:
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+                    remove_path(folder.path / name)
             for path in missing:
                 with contextlib.suppress(OSError):  # something else is in it
                     path.rmdir()
         raise
+
+
+def remove_path(path: Path) -> None:
+    """Remove a file, a link or a whole folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def claim(folder: RunFolder, checkpoints: str | Path | None = None) -> None:

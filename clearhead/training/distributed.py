@@ -250,10 +250,10 @@ def joined() -> Iterator[Processes]:
     try:
         yield MEMBERSHIP.processes
     except Exception as error:
-        told = error if MEMBERSHIP.depth > 1 else MEMBERSHIP.processes.one_error(error)
-        if told is error:
+        reported = error if MEMBERSHIP.depth > 1 else MEMBERSHIP.processes.one_error(error)
+        if reported is error:
             raise
-        raise told from None
+        raise reported from None
     finally:
         MEMBERSHIP.depth -= 1
 

@@ -223,10 +223,10 @@ def describe_taken(own: Mapping[str, object], there: Mapping[str, object], taken
         return ", ".join(names[:SHOWN]) + more
 
     new, left = [name for name in own if name not in taken], [name for name in there if name not in taken]
-    told = [f"{len(taken)} tensors taken"]
-    told += [f"new: {listed(new)}"] if new else []
-    told += [f"left out: {listed(left)}"] if left else []
-    return "; ".join(told)
+    parts = [f"{len(taken)} tensors taken"]
+    parts += [f"new: {listed(new)}"] if new else []
+    parts += [f"left out: {listed(left)}"] if left else []
+    return "; ".join(parts)
 
 
 def describe_trained(model: nn.Module, recipe: Recipe) -> str:

@@ -244,27 +244,27 @@ class RunFolder:
         return found
 
     def task(self) -> Task:
-        told = self.read_description()
+        description = self.read_description()
         try:
-            kind = task_named(told["task"])
-            special = self.read_parts(told, "special", SpecialIds)
-            framing = self.read_parts(told, "framing", Framing)
+            kind = task_named(description["task"])
+            special = self.read_parts(description, "special", SpecialIds)
+            framing = self.read_parts(description, "framing", Framing)
         except OptionError as error:
             raise RunError(f"{self.model_file}: {error}") from None
-        files = set(told["tokenizers"].values())
-        loaded = {file: self.tokenizer(file, told.get("files"), special.get(file)) for file in files}
+        files = set(description["tokenizers"].values())
+        loaded = {file: self.tokenizer(file, description.get("files"), special.get(file)) for file in files}
         return kind(
-            tokenizers={field: loaded[file] for field, file in told["tokenizers"].items()},
-            context=told["context"],
-            labels=tuple(told["labels"]),
-            documents=told["documents"],
-            framing=framing if "framing" in told else None,
+            tokenizers={field: loaded[file] for field, file in description["tokenizers"].items()},
+            context=description["context"],
+            labels=tuple(description["labels"]),
+            documents=description["documents"],
+            framing=framing if "framing" in description else None,
         )
 
-    def read_parts(self, told: Mapping[str, Any], field: str, kind: type[Part]) -> dict[str, Part]:
+    def read_parts(self, description: Mapping[str, Any], field: str, kind: type[Part]) -> dict[str, Part]:
         """Return the parts in a field of model.json by name; RunError where one is of another kind."""
         found: dict[str, Part] = {}
-        for name, content in told.get(field, {}).items():
+        for name, content in description.get(field, {}).items():
             where = f"{self.model_file}: {field}: {name[:60]}"
             made = from_json(content, PARTS, where=where)
             if not isinstance(made, kind):
@@ -274,13 +274,15 @@ class RunFolder:
 
     def chat(self) -> ChatTemplate | None:
         """Read the template of chats, None where the run has none; RunError where it was changed."""
-        told = self.read_description()
-        if "chat" not in told:
+        description = self.read_description()
+        if "chat" not in description:
             return None
         path = self.path / CHAT
-        self.check_sum(path, told.get("files"))
+        self.check_sum(path, description.get("files"))
         try:
-            return ChatTemplate(read_bytes(path).decode(), check_type(told["chat"], dict[str, str], f"{path}: chat"))
+            return ChatTemplate(
+                read_bytes(path).decode(), check_type(description["chat"], dict[str, str], f"{path}: chat")
+            )
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{path}: cannot be read ({error})") from None
 
@@ -298,8 +300,8 @@ class RunFolder:
         return Tokenizer.load(self.path / file, special=special)
 
     def spec(self) -> Spec:
-        told = self.read_description()
-        return spec_from_json(told["spec"], where=f"{self.model_file}: spec", old="format" not in told)
+        description = self.read_description()
+        return spec_from_json(description["spec"], where=f"{self.model_file}: spec", old="format" not in description)
 
     def read_evaluation(self) -> dict[str, Any]:
         """Read evaluation.json; RunError where it is missing, damaged or of another run."""

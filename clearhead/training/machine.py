@@ -40,12 +40,13 @@ def resolve_machine(machine: Machine) -> Machine:
         precision = "bfloat16" if device.type == "cuda" else "float32"
     if precision == "bfloat16" and device.type == "mps":
         raise OptionError("precision: bfloat16 is not offered on mps; take --precision float32, or auto")
-    twice = "--compile" * machine.compile or "--activation-checkpointing" * machine.activation_checkpointing
-    if machine.keyed_dropout and twice:
-        raise OptionError(f"keyed_dropout: is not offered with {twice}; leave out one of the two")
+    excluding = "--compile" if machine.compile else "--activation-checkpointing"
+    excluded = machine.compile or machine.activation_checkpointing
+    if machine.keyed_dropout and excluded:
+        raise OptionError(f"keyed_dropout: is not offered with {excluding}; leave out one of the two")
     keyed = machine.keyed_dropout
     if keyed is None and current_processes().together:
-        keyed = not twice and device.type == "cpu"  # on a GPU it would form the weights that its kernels do not
+        keyed = not excluded and device.type == "cpu"  # on a GPU it would form the weights that its kernels do not
     # Of all processes on this machine together, so that a resume with fewer of them has as many.
     threads = machine.threads or torch.get_num_threads() * current_processes().local_count
     return replace(machine, device=str(device), precision=precision, threads=threads, keyed_dropout=keyed)

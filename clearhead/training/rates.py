@@ -95,7 +95,7 @@ def time_sums(rank: int, processes: int, folder: str) -> None:
 
 def free_memory() -> int:
     """Return the bytes that programs can still have, by Linux; 8 GiB where it does not say."""
-    told = Path("/proc/meminfo")
-    lines = told.read_text(encoding="ascii").splitlines() if told.exists() else []
+    meminfo = Path("/proc/meminfo")
+    lines = meminfo.read_text(encoding="ascii").splitlines() if meminfo.exists() else []
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
     return found[0] if found else 8 * 2**30

@@ -39,7 +39,7 @@ from clearhead.training.tasks.classify import Class
 from clearhead.training.tasks.embed import Pooling, embed_texts
 from clearhead.training.tasks.fill import Filling
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.generate import Spoken
+from clearhead.training.tasks.generate import Detokenizer
 from clearhead.training.tasks.pairs import Pair
 
 __all__ = ["Run", "load"]
@@ -263,11 +263,11 @@ def stream_text(
 ) -> Iterator[str]:
     """Yield what follows a prompt, piece by piece."""
     row = task.tokenizer.encode(prompt)
-    spoken = Spoken(task.tokenizer, row)
+    detokenizer = Detokenizer(task.tokenizer, row)
     for token in task.stream(model, [row], method, max_new=max_new, framing=framing):
-        if piece := spoken.add(token.token):
+        if piece := detokenizer.add(token.token):
             yield piece
-    if rest := spoken.rest():
+    if rest := detokenizer.rest():
         yield rest
 
 

@@ -381,13 +381,8 @@ class Training:
         parallel = choose_parallel(work.recipe, processes, model, device)
         if processes.is_first:
             self.tell_the_others(checkpoint)
-        if work.recipe.vectors is not None and checkpoint is None and processes.is_first:
-            start_from_vectors(model, work.task, work.recipe.vectors, self.log)
-        if checkpoint is None and work.recipe.fine_tuning is None and processes.is_first:
-            with phase("fitting what is not trained by steps", self.log):
-                lines = work.task.initialize(model, work.prepared)
-            for line in lines:
-                self.log(line)
+            if checkpoint is None:
+                self.initialize(model)
         if work.recipe.fine_tuning is not None:
             copy_into(named_tensors(model), load_start(work.folder), str(work.folder.pretrained_file))
             prepare_parameters(model, work.recipe.fine_tuning)
@@ -407,13 +402,30 @@ class Training:
         if not processes.is_first:
             processes.wait()
             return load(work.folder.path, device=str(device))
+        run = self.score(trainer, device)
+        processes.wait()
+        return run
+
+    def initialize(self, model: nn.Module) -> None:
+        """Set the weights of a new run that do not start at random: word vectors, and what a task fits beforehand."""
+        work = self.work
+        if work.recipe.vectors is not None:
+            start_from_vectors(model, work.task, work.recipe.vectors, self.log)
+        if work.recipe.fine_tuning is None:
+            with phase("fitting what is not trained by steps", self.log):
+                lines = work.task.initialize(model, work.prepared)
+            for line in lines:
+                self.log(line)
+
+    def score(self, trainer: Trainer, device: torch.device) -> Run:
+        """Load the weights to use, score them on the validation set, and write evaluation.json."""
+        work = self.work
         try:
             with phase("scoring the best weights on the validation set", self.log):
                 run = load(work.folder.path, device=str(device))
                 write_evaluation(run, work.prepared, trainer, self.log)
         except KeyboardInterrupt:
             raise StoppedScoring(work.folder.path, trainer.done) from None
-        processes.wait()
         return run
 
     def tell_the_others(self, checkpoint: Checkpoint | None) -> None:

@@ -25,7 +25,7 @@ from clearhead.training.checkpoints import UNTRAINED
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin
-from clearhead.training.tasks.generate import Spoken
+from clearhead.training.tasks.generate import Detokenizer
 from clearhead.training.train import train
 from tests.interop import saved_models
 from tests.interop.saved_models import DECODERS, Pair, draw_texts
@@ -151,7 +151,7 @@ def test_a_character_of_several_tokens_is_streamed_whole(kind):
     tokenizer = Tokenizer(saved_models.TOKENIZERS[kind]().backend_tokenizer.to_str())
     for text in ("the 😀中é€ größer👩‍👩‍👧 cat", "中中😀", "€", *draw_texts(5, 40)):
         ids = tokenizer.encode(text)
-        spoken = Spoken(tokenizer)
+        spoken = Detokenizer(tokenizer)
         pieces = [spoken.add(token) for token in ids]
         assert not any("\ufffd" in piece for piece in pieces), text
         assert "".join(pieces) + spoken.rest() == tokenizer.decode(ids)

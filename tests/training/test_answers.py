@@ -11,7 +11,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import answers
 from clearhead.training.answers import one_line
 from clearhead.training.tasks import Framing
-from clearhead.training.tasks.generate import Spoken, window
+from clearhead.training.tasks.generate import Detokenizer, window
 from clearhead.training.tasks.translate import reach
 from tests.training.small_runs import CONTEXT, pairs
 
@@ -125,7 +125,7 @@ def test_text_comes_piece_by_piece_and_no_character_in_halves(kind, prompt, text
     tokenizer = TOKENIZERS[kind]
     before = tokenizer.encode(prompt)
     ids = [*before, *tokenizer.encode(text)]
-    spoken = Spoken(tokenizer, before)
+    spoken = Detokenizer(tokenizer, before)
     pieces = [spoken.add(token) for token in ids[len(before) :]]
     assert tokenizer.decode(before) + "".join(pieces) + spoken.rest() == tokenizer.decode(ids)
     if tokenizer.lossless:
@@ -136,7 +136,7 @@ def test_text_comes_piece_by_piece_and_no_character_in_halves(kind, prompt, text
 def test_what_is_no_character_is_given_in_the_end():
     tokenizer = TOKENIZERS["byte"]
     ids = tokenizer.encode("a€")[:-1]
-    spoken = Spoken(tokenizer)
+    spoken = Detokenizer(tokenizer)
     assert [spoken.add(token) for token in ids] == ["a", "", ""]
     assert spoken.rest() == tokenizer.decode(ids)[1:]
     assert spoken.rest().startswith("\ufffd")

@@ -54,9 +54,9 @@ class Figures:
         return self.difference <= self.tolerance and (not self.must_agree or self.same == self.outputs)
 
     def __str__(self) -> str:
-        told = f"{self.peer} on {self.texts}: {self.numbers} differ by {self.difference:.1e} at most"
+        summary = f"{self.peer} on {self.texts}: {self.numbers} differ by {self.difference:.1e} at most"
         outputs = f"; {self.same} of {self.outputs} outputs are the same" if self.outputs else ""
-        return f"{told} (tolerance {self.tolerance:g}){outputs}"
+        return f"{summary} (tolerance {self.tolerance:g}){outputs}"
 
 
 class Format(ABC):
@@ -114,8 +114,8 @@ def name_part(part: object) -> str:
     """
     if not is_dataclass(part) or isinstance(part, type):
         return type(part).__name__
-    told = [f"{field.name}={getattr(part, field.name)!r}" for field in fields(part) if is_set(part, field)]
-    return f"{type(part).__name__}({', '.join(told)})" if told else type(part).__name__
+    given = [f"{field.name}={getattr(part, field.name)!r}" for field in fields(part) if is_set(part, field)]
+    return f"{type(part).__name__}({', '.join(given)})" if given else type(part).__name__
 
 
 def is_set(part: object, field: Any) -> bool:

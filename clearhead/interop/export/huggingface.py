@@ -129,8 +129,8 @@ def express(spec: Spec, task: str, context: int, *, first: str | None = None) ->
                 continue
             if Config(config, "config.json").task(architecture.classes) == task:
                 return Expression(architecture, config, tried, reordered=tried == sines_first(spec) != spec)
-    told = [f"{', '.join(names)} cannot say {reason}" for reason, names in reasons.items()]
-    return told or [f"none is there to {task}"]
+    messages = [f"{', '.join(names)} cannot say {reason}" for reason, names in reasons.items()]
+    return messages or [f"none is there to {task}"]
 
 
 def sines_first(spec: Spec) -> Spec:
@@ -199,26 +199,26 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def token_ids(run: Run) -> dict[str, Any]:
     """Return the ids that config.json and generation_config.json have of special tokens."""
     special, bos = special_tokens(run), run.tokenizer.start
-    told: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "bos_token_id": bos if bos >= 0 else None,
         "eos_token_id": special.end,
         "pad_token_id": special.pad,
     }
     if len(ends := written_frame(run).ends) > 1:
-        told["eos_token_id"] = list(ends)
+        settings["eos_token_id"] = list(ends)
     if isinstance(spec_of(run), EncoderDecoderSpec):
-        told["decoder_start_token_id"] = special.start
-    return told
+        settings["decoder_start_token_id"] = special.start
+    return settings
 
 
 def decoding_rules(run: Run) -> dict[str, Any]:
     """Return what an imported model brought for its decoding: a token that outputs begin with, those never written."""
-    frame, told = written_frame(run), dict[str, Any]()
+    frame, settings = written_frame(run), dict[str, Any]()
     if isinstance(spec_of(run), EncoderDecoderSpec) and len(frame.before) > 1:
-        told["forced_bos_token_id"] = frame.before[1]
+        settings["forced_bos_token_id"] = frame.before[1]
     if frame.never:
-        told["bad_words_ids"] = [[place] for place in frame.never]
-    return told
+        settings["bad_words_ids"] = [[place] for place in frame.never]
+    return settings
 
 
 def labels_of(run: Run) -> dict[str, Any]:

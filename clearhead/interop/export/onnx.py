@@ -139,7 +139,7 @@ def dynamic_shapes(names: Sequence[str]) -> tuple[Any, ...]:
 def notes(run: Run) -> dict[str, Any]:
     """Return what a loop must know: the task, the ids that begin and end texts, the labels, and empty caches."""
     special = special_tokens(run)
-    told = {
+    settings = {
         "task": run.task.name,
         "context": run.task.context,
         "labels": list(run.task.labels),
@@ -151,8 +151,8 @@ def notes(run: Run) -> dict[str, Any]:
     decoder = getattr(run.model, "decoder", run.model)
     if isinstance(decoder, Decoder):
         shapes = [list(one.shape) for one in cache(decoder, "attention", batch=0, n=0)]
-        told["past"] = [{"heads": shape[1], "width": shape[3]} for shape in shapes]
-    return told
+        settings["past"] = [{"heads": shape[1], "width": shape[3]} for shape in shapes]
+    return settings
 
 
 @final
@@ -224,14 +224,14 @@ def check_encoder(run: Run, folder: Path) -> Figures:
 def check_decoder(run: Run, folder: Path) -> Figures:
     """Compare logits of whole texts at once, and greedy tokens, which go through the cache one by one."""
     samples, session = draw_samples(run), Session(folder / DECODER)
-    told, n_new = notes(run), count_new(run)
-    loop = Loop(session, told["past"])
+    settings, n_new = notes(run), count_new(run)
+    loop = Loop(session, settings["past"])
     tokens, _ = samples.padded("decoder")
     theirs = torch.from_numpy(session({"tokens": tokens, **loop.empty(len(tokens))})["logits"])
     ours, rows = run.model(tokens), [row[: run.task.context - n_new] for row in samples.decoder]
-    greedy = cut([loop.run([row], {}, n_new)[0] for row in rows], told["end"])
+    greedy = cut([loop.run([row], {}, n_new)[0] for row in rows], settings["end"])
     made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=special_tokens(run).ends))
-    own = cut([one[0].tokens for one in made], told["end"])
+    own = cut([one[0].tokens for one in made], settings["end"])
     return Figures(
         peer=peer_version("onnxruntime"),
         texts=str(samples),

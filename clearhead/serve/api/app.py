@@ -21,14 +21,14 @@ from clearhead.serve.api.errors import ApiError, as_reply, error_reply
 from clearhead.serve.api.events import ClientGone
 from clearhead.serve.api.metrics import Metrics, cpu_seconds, resident_bytes
 from clearhead.serve.api.one_pass import answer, classify, embed, fill
-from clearhead.serve.api.request import Api, Asked, Noted
+from clearhead.serve.api.request import Api, RequestNotes, RunRequest
 from clearhead.serve.api.translate import translate
 from clearhead.serve.guard import Place, Refused, check_content, replay_body, whole_body
 from clearhead.serve.replies import as_json
 
 __all__ = ["State", "make_app"]
 
-VERBS: dict[str, Callable[[Asked], Awaitable[Response]]] = {
+VERBS: dict[str, Callable[[RunRequest], Awaitable[Response]]] = {
     "/v1/translate": translate,
     "/v1/completions": complete,
     "/v1/chat/completions": chat,
@@ -267,7 +267,7 @@ class Observed:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        noted, status = Noted(), 0
+        noted, status = RequestNotes(), 0
         scope["noted"] = noted
 
         async def noting(message: Message) -> None:
@@ -297,7 +297,7 @@ class Observed:
             self.state.running -= counted
             self.note(scope, noted, status)
 
-    def note(self, scope: Scope, noted: Noted, status: int) -> None:
+    def note(self, scope: Scope, noted: RequestNotes, status: int) -> None:
         seconds, path = time.perf_counter() - noted.began, scope["path"]
         known = path in VERBS or path in (*OPEN, "/metrics", "/v1/models")
         route = path if known else "/v1/models/{id}" if path.startswith("/v1/models/") else "other"

@@ -22,7 +22,7 @@ from clearhead.tracing.trace import trace_model
 from clearhead.training.run import Run
 from clearhead.training.tasks.base import TraceInputs
 
-__all__ = ["AttentionWanted", "attention_of", "read_attention"]
+__all__ = ["AttentionOptions", "attention_of", "read_attention"]
 
 DIGITS = 7
 """Decimal places of weights as numbers; in base64 they are exact."""
@@ -30,7 +30,7 @@ DIGITS = 7
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AttentionWanted:
+class AttentionOptions:
     """The sites and heads whose weights are returned, and their form: lists of numbers, or base64 of float32."""
 
     sites: tuple[str, ...]
@@ -51,7 +51,7 @@ class AttentionWanted:
             raise ApiError(413, message, param="attention", code="attention_too_large")
 
 
-def read_attention(options: Options, run: Run) -> AttentionWanted | None:
+def read_attention(options: Options, run: Run) -> AttentionOptions | None:
     """Return what the option `attention` asks for: nothing, everything (true), or the sites and heads that it names."""
     value = options.values.get("attention", False)
     if value is False:
@@ -72,21 +72,21 @@ def read_attention(options: Options, run: Run) -> AttentionWanted | None:
         raise options.error("attention", f"heads must be a list of numbers from 0 to {most - 1}", heads)
     form = inner.one_of("encoding_format", "float", ("float", "base64"))
     chosen = {name: tuple(range(there[name])) if heads is None else tuple(heads) for name in sites}
-    return AttentionWanted(sites=tuple(sites), heads=chosen, base64=form == "base64")
+    return AttentionOptions(sites=tuple(sites), heads=chosen, base64=form == "base64")
 
 
 def is_head(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
 
 
-def attention_of(run: Run, asked: TraceInputs, wanted: AttentionWanted, most: int) -> dict[str, Any]:
+def attention_of(run: Run, inputs: TraceInputs, wanted: AttentionOptions, most: int) -> dict[str, Any]:
     """Return the tokens of each side, and the weights of each site: `[head][query][key]`."""
-    sides = list(asked.ids)
-    wanted.check({side: len(ids) for side, ids in asked.ids.items()}, most)
+    sides = list(inputs.ids)
+    wanted.check({side: len(ids) for side, ids in inputs.ids.items()}, most)
     device = next(run.model.parameters()).device
-    tokens = [torch.tensor([row], device=device) for row in asked.ids.values()]
-    segments = None if asked.segments is None else torch.tensor([asked.segments], device=device)
-    trace = trace_model(run.model, *tokens, segments=segments, pieces=asked.pieces)
+    tokens = [torch.tensor([row], device=device) for row in inputs.ids.values()]
+    segments = None if inputs.segments is None else torch.tensor([inputs.segments], device=device)
+    trace = trace_model(run.model, *tokens, segments=segments, pieces=inputs.pieces)
     found = []
     for name in wanted.sites:
         heads = wanted.heads[name]
@@ -101,7 +101,7 @@ def attention_of(run: Run, asked: TraceInputs, wanted: AttentionWanted, most: in
                 "weight": encode_base64(weight) if wanted.base64 else as_numbers(weight),
             }
         )
-    return {"tokens": {side: list(asked.pieces[side]) for side in sides}, "sites": found}
+    return {"tokens": {side: list(inputs.pieces[side]) for side in sides}, "sites": found}
 
 
 def as_numbers(values: Float[Tensor, "..."]) -> list[Any]:

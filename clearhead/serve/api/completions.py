@@ -10,13 +10,13 @@ from starlette.responses import Response
 
 from clearhead.decoding.sampling import Greedy, Sample
 from clearhead.errors import ClearheadError
-from clearhead.serve.api.attention import AttentionWanted, read_attention
+from clearhead.serve.api.attention import AttentionOptions, read_attention
 from clearhead.serve.api.errors import ApiError
 from clearhead.serve.api.events import Outgoing
 from clearhead.serve.api.options import Options, check_count, check_length
-from clearhead.serve.api.request import Asked
+from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import (
-    Cuts,
+    ExtraRules,
     Text,
     check_unread,
     choose_method,
@@ -56,8 +56,8 @@ NOT_HERE |= {"parallel_tool_calls": False}
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What both addresses ask for, once checked."""
+class CompletionOptions:
+    """The options of a request for completions or a chat, checked."""
 
     form: Literal["text_completion", "chat.completion"]
     id: str
@@ -69,11 +69,11 @@ class Wanted:
     stops: tuple[str, ...]
     logprobs: int | None
     """Likeliest tokens to tell at each place; None: no log-probabilities at all."""
-    cuts: Cuts
+    cuts: ExtraRules
     truncate: bool
     stream: bool
     with_usage: bool
-    attention: AttentionWanted | None
+    attention: AttentionOptions | None
     echo: bool = False
 
     @property
@@ -81,16 +81,16 @@ class Wanted:
         return self.form == "chat.completion"
 
 
-async def complete(asked: Asked) -> Response:
+async def complete(request: RunRequest) -> Response:
     """Answer /v1/completions."""
-    options, task = asked.options, asked.served.task
+    options, task = request.options, request.served.task
     assert isinstance(task, Generate)
     options.only(*COMPLETION)
-    rows, prompts = await read_prompts(asked)
+    rows, prompts = await read_prompts(request)
     logprobs = options.whole("logprobs", 0, least=0, most=MOST_LOGPROBS) if "logprobs" in options else None
-    n = options.whole("n", 1, least=1, most=asked.limits.texts)
-    best_of = options.whole("best_of", n, least=n, most=asked.limits.texts)
-    wanted = read_wanted(asked, "text_completion", n=n, best_of=best_of, logprobs=logprobs)
+    n = options.whole("n", 1, least=1, most=request.limits.texts)
+    best_of = options.whole("best_of", n, least=n, most=request.limits.texts)
+    wanted = read_completion_options(request, "text_completion", n=n, best_of=best_of, logprobs=logprobs)
     wanted = replace(wanted, echo=options.flag("echo"))
     if wanted.stream and best_of > n:
         raise ApiError(
@@ -98,46 +98,51 @@ async def complete(asked: Asked) -> Response:
         )
     if wanted.echo and logprobs is not None:
         raise ApiError(400, "echo: the prompt's own log-probabilities are not told; leave out logprobs", param="echo")
-    max_new = options.whole("max_tokens", USUAL_TOKENS, least=1, most=asked.limits.tokens)
-    check_count("prompt", len(rows) * best_of, asked.limits.texts)
-    texts = make_texts(asked, rows, wanted, max_new, task.frame())
+    max_new = options.whole("max_tokens", USUAL_TOKENS, least=1, most=request.limits.tokens)
+    check_count("prompt", len(rows) * best_of, request.limits.texts)
+    texts = make_texts(request, rows, wanted, max_new, task.frame())
     check_unread(texts, "prompt", truncate=wanted.truncate)
-    return await answer(asked, wanted, texts, [prompt for prompt in prompts for _ in range(best_of)])
+    return await answer(request, wanted, texts, [prompt for prompt in prompts for _ in range(best_of)])
 
 
-async def chat(asked: Asked) -> Response:
+async def chat(request: RunRequest) -> Response:
     """Answer /v1/chat/completions."""
-    options, task, template = asked.options, asked.served.task, asked.served.template
+    options, task, template = request.options, request.served.task, request.served.template
     assert isinstance(task, Generate)
     assert template is not None
     options.only(*CHAT)
-    messages = read_messages(options, asked.limits.text)
+    messages = read_messages(options, request.limits.text)
     try:
         prompt = template.render(messages)
     except ClearheadError as error:
         raise ApiError(400, str(error), param="messages", code="invalid_value") from None
-    [row] = await asked.encode([prompt])
-    n = options.whole("n", 1, least=1, most=asked.limits.texts)
+    [row] = await request.encode([prompt])
+    n = options.whole("n", 1, least=1, most=request.limits.texts)
     told = options.flag("logprobs")
     top = options.whole("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
     if top and not told:
         raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
-    wanted = read_wanted(asked, "chat.completion", n=n, best_of=n, logprobs=top if told else None)
+    wanted = read_completion_options(request, "chat.completion", n=n, best_of=n, logprobs=top if told else None)
     # A template brings its own special tokens. Without a number, as much is written as there is room for.
     framing = replace(task.frame(), before=())
     room = max(1, min(MAX_NEW, task.context - len(row)))
     name = "max_completion_tokens" if "max_completion_tokens" in options else "max_tokens"
-    max_new = options.whole(name, room, least=1, most=asked.limits.tokens)
-    texts = make_texts(asked, [row], wanted, max_new, framing)
+    max_new = options.whole(name, room, least=1, most=request.limits.tokens)
+    texts = make_texts(request, [row], wanted, max_new, framing)
     check_unread(texts, "messages", truncate=wanted.truncate)
-    return await answer(asked, wanted, texts, [""] * n)
+    return await answer(request, wanted, texts, [""] * n)
 
 
-def read_wanted(
-    asked: Asked, form: Literal["text_completion", "chat.completion"], *, n: int, best_of: int, logprobs: int | None
-) -> Wanted:
+def read_completion_options(
+    request: RunRequest,
+    form: Literal["text_completion", "chat.completion"],
+    *,
+    n: int,
+    best_of: int,
+    logprobs: int | None,
+) -> CompletionOptions:
     """Read the options that both addresses have."""
-    options = asked.options
+    options = request.options
     options.refuse({"frequency_penalty": 0, "presence_penalty": 0}, "is not there; repetition_penalty is")
     options.refuse(NOT_HERE, "cannot be followed here")
     stream = options.flag("stream")
@@ -150,12 +155,12 @@ def read_wanted(
             top_k=options.whole("top_k", 1, least=1, most=2**31) if "top_k" in options else None,
             min_p=options.number("min_p", 0.0, least=0, most=1),
         )
-    attention = read_attention(options, asked.served.run)
+    attention = read_attention(options, request.served.run)
     if attention is not None and stream:
         raise ApiError(400, "attention: the weights are of the whole text; leave out stream", param="attention")
-    return Wanted(
+    return CompletionOptions(
         form=form,
-        id=("chatcmpl-" if form == "chat.completion" else "cmpl-") + asked.noted.id,
+        id=("chatcmpl-" if form == "chat.completion" else "cmpl-") + request.noted.id,
         created=int(time.time()),
         n=n,
         best_of=best_of,
@@ -163,8 +168,8 @@ def read_wanted(
         seed=seed % 2**62,
         stops=read_stops(options),
         logprobs=logprobs,
-        cuts=Cuts(
-            min_new=options.whole("min_tokens", 0, least=0, most=asked.limits.tokens),
+        cuts=ExtraRules(
+            min_new=options.whole("min_tokens", 0, least=0, most=request.limits.tokens),
             repetition_penalty=options.number("repetition_penalty", 1.0, least=0.01, most=100),
             no_repeat=options.whole("no_repeat_ngram_size", 0, least=0, most=1000),
             candidates=logprobs or 0,
@@ -176,9 +181,9 @@ def read_wanted(
     )
 
 
-async def read_prompts(asked: Asked) -> tuple[list[list[int]], list[str]]:
+async def read_prompts(request: RunRequest) -> tuple[list[list[int]], list[str]]:
     """Return the ids and the texts of the prompts: a text, a list of texts, ids, or lists of ids."""
-    options, limits = asked.options, asked.limits
+    options, limits = request.options, request.limits
     given = options.values.get("prompt")
     if given is None:
         raise ApiError(400, "prompt: expected a text, or a list of texts", param="prompt", code="invalid_value")
@@ -186,9 +191,9 @@ async def read_prompts(asked: Asked) -> tuple[list[list[int]], list[str]]:
         given = [given]
     if not isinstance(given, list) or not given or not all(isinstance(one, list) for one in given):
         texts = options.texts("prompt", most=limits.texts, longest=limits.text)
-        return await asked.encode(texts), texts
+        return await request.encode(texts), texts
     check_count("prompt", len(given), limits.texts)
-    vocabulary = asked.served.run.tokenizer.vocabulary
+    vocabulary = request.served.run.tokenizer.vocabulary
     for row in given:
         if not row or not all(isinstance(one, int) and not isinstance(one, bool) for one in row):
             raise options.error("prompt", "expected texts, or lists of token ids", row)
@@ -196,7 +201,7 @@ async def read_prompts(asked: Asked) -> tuple[list[list[int]], list[str]]:
             raise options.error("prompt", f"token ids go from 0 to {vocabulary - 1}", row)
         if len(row) > limits.text:
             raise ApiError(413, f"prompt: {len(row):,} ids; {limits.text:,} at most will do", param="prompt")
-    return given, [asked.served.run.tokenizer.decode(row) for row in given]
+    return given, [request.served.run.tokenizer.decode(row) for row in given]
 
 
 def read_messages(options: Options, longest: int) -> list[dict[str, Any]]:
@@ -241,50 +246,52 @@ def read_stream_options(options: Options, *, stream: bool) -> bool:
 
 
 def make_texts(
-    asked: Asked, rows: Sequence[Sequence[int]], wanted: Wanted, max_new: int, framing: Framing
+    request: RunRequest, rows: Sequence[Sequence[int]], wanted: CompletionOptions, max_new: int, framing: Framing
 ) -> list[Text]:
     """Return `best_of` texts for each row; the i-th of all draws from the seed + i."""
-    task = asked.served.task
+    task = request.served.task
     assert isinstance(task, Generate)
     made = []
     for place, row in enumerate(row for row in rows for _ in range(wanted.best_of)):
         method = with_seed(wanted.method, wanted.seed + place)
-        with asked.options.naming("max_tokens"):
+        with request.options.naming("max_tokens"):
             made.append(continuation(task, row, method, max_new=max_new, framing=framing, cuts=wanted.cuts))
     return made
 
 
-async def answer(asked: Asked, wanted: Wanted, texts: list[Text], prompts: list[str]) -> Response:
+async def answer(request: RunRequest, wanted: CompletionOptions, texts: list[Text], prompts: list[str]) -> Response:
     """Decode the texts, and return the reply or the stream of it."""
-    memory = sum(asked.served.cache_bytes(text.first, 1) for text in texts)
-    asked.served.worker.check_room(len(texts), memory)
+    memory = sum(request.served.cache_bytes(text.first, 1) for text in texts)
+    request.served.worker.check_room(len(texts), memory)
     if wanted.stream:
 
         async def produce(out: Outgoing) -> None:
-            with asked.served.worker.taking(len(texts), memory):
-                await stream_choices(asked, wanted, texts, prompts, out)
+            with request.served.worker.taking(len(texts), memory):
+                await stream_choices(request, wanted, texts, prompts, out)
 
-        return asked.stream(produce)
+        return request.stream(produce)
 
     async def work() -> dict[str, Any]:
-        with asked.served.worker.taking(len(texts), memory):
-            return await whole_choices(asked, wanted, texts, prompts)
+        with request.served.worker.taking(len(texts), memory):
+            return await whole_choices(request, wanted, texts, prompts)
 
-    return await asked.reply(work())
+    return await request.reply(work())
 
 
-async def whole_choices(asked: Asked, wanted: Wanted, texts: list[Text], prompts: list[str]) -> dict[str, Any]:
+async def whole_choices(
+    request: RunRequest, wanted: CompletionOptions, texts: list[Text], prompts: list[str]
+) -> dict[str, Any]:
     """Return the whole answer."""
 
     async def write(text: Text) -> Writing:
         writing = new_writing(text, wanted)
-        async for _ in follow(asked.served, text, writing, each_token=False):
+        async for _ in follow(request.served, text, writing, each_token=False):
             pass
         return writing
 
     written = await together([write(text) for text in texts])
     read = sum(text.prompt_tokens for text in texts[:: wanted.best_of])
-    usage = asked.usage(read, sum(len(one.ids) for one in written))
+    usage = request.usage(read, sum(len(one.ids) for one in written))
     choices = []
     for start in range(0, len(texts), wanted.best_of):
         group = range(start, start + wanted.best_of)
@@ -292,13 +299,13 @@ async def whole_choices(asked: Asked, wanted: Wanted, texts: list[Text], prompts
         for i in ranked[: wanted.n]:
             choice = make_choice(wanted, len(choices), written[i], prompts[i])
             if wanted.attention is not None:
-                inputs = trace_inputs(asked, texts[i], written[i])
-                choice["attention"] = await asked.attention(inputs, wanted.attention)
+                inputs = trace_inputs(request, texts[i], written[i])
+                choice["attention"] = await request.attention(inputs, wanted.attention)
             choices.append(choice)
-    return {**head(asked, wanted, wanted.form), "choices": choices, "usage": usage, "seed": wanted.seed}
+    return {**head(request, wanted, wanted.form), "choices": choices, "usage": usage, "seed": wanted.seed}
 
 
-def new_writing(text: Text, wanted: Wanted) -> Writing:
+def new_writing(text: Text, wanted: CompletionOptions) -> Writing:
     return Writing(text.tokenizer, text.before, stops=wanted.stops, details=wanted.logprobs is not None)
 
 
@@ -306,17 +313,17 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def head(asked: Asked, wanted: Wanted, form: str) -> dict[str, Any]:
+def head(request: RunRequest, wanted: CompletionOptions, form: str) -> dict[str, Any]:
     return {
         "id": wanted.id,
         "object": form,
         "created": wanted.created,
-        "model": asked.served.name,
-        "system_fingerprint": asked.served.fingerprint,
+        "model": request.served.name,
+        "system_fingerprint": request.served.fingerprint,
     }
 
 
-def make_choice(wanted: Wanted, index: int, writing: Writing, prompt: str) -> dict[str, Any]:
+def make_choice(wanted: CompletionOptions, index: int, writing: Writing, prompt: str) -> dict[str, Any]:
     text = prompt + writing.text if wanted.echo else writing.text
     said: dict[str, Any] = {"text": text}
     if wanted.is_chat:
@@ -325,7 +332,7 @@ def make_choice(wanted: Wanted, index: int, writing: Writing, prompt: str) -> di
     return {"index": index, **said, "logprobs": logprobs, "finish_reason": writing.finish}
 
 
-def tell_logprobs(wanted: Wanted, tokens: Sequence[WrittenToken]) -> dict[str, Any]:
+def tell_logprobs(wanted: CompletionOptions, tokens: Sequence[WrittenToken]) -> dict[str, Any]:
     """Return log-probabilities in the form of the address."""
     if not wanted.is_chat:
         return {
@@ -342,7 +349,7 @@ def tell_logprobs(wanted: Wanted, tokens: Sequence[WrittenToken]) -> dict[str, A
     return {"content": told, "refusal": None}
 
 
-def trace_inputs(asked: Asked, text: Text, writing: Writing) -> TraceInputs:
+def trace_inputs(request: RunRequest, text: Text, writing: Writing) -> TraceInputs:
     """Return the prompt and what was written after it as one text, without the end token."""
     if len(writing.ids) > text.first.rules.max_new:
         message = "attention: the text goes past the model's context, so no one pass has all of it; ask for less"
@@ -351,10 +358,12 @@ def trace_inputs(asked: Asked, text: Text, writing: Writing) -> TraceInputs:
     return TraceInputs({"decoder": ids}, {"decoder": token_names(text.tokenizer, ids)})
 
 
-async def stream_choices(asked: Asked, wanted: Wanted, texts: list[Text], prompts: list[str], out: Outgoing) -> None:
+async def stream_choices(
+    request: RunRequest, wanted: CompletionOptions, texts: list[Text], prompts: list[str], out: Outgoing
+) -> None:
     """Put the pieces of every choice as they come, and the usage at the end where it was asked for."""
     form = "chat.completion.chunk" if wanted.is_chat else wanted.form
-    top = head(asked, wanted, form)
+    top = head(request, wanted, form)
     seen = []
 
     def put(index: int, piece: str, writing: Writing, told: int, *, role: bool = False) -> int:
@@ -373,9 +382,9 @@ async def stream_choices(asked: Asked, wanted: Wanted, texts: list[Text], prompt
         writing, told, last = new_writing(text, wanted), 0, ""
         if wanted.is_chat or wanted.echo:
             put(index, prompts[index] if wanted.echo else "", writing, 0, role=True)
-        async for piece in follow(asked.served, text, writing, each_token=True):
+        async for piece in follow(request.served, text, writing, each_token=True):
             if not seen:
-                seen.append(asked.first_token())
+                seen.append(request.first_token())
             if writing.finish is None:
                 told = put(index, piece, writing, told)
             else:
@@ -384,6 +393,8 @@ async def stream_choices(asked: Asked, wanted: Wanted, texts: list[Text], prompt
         return writing
 
     written = await together([write(i, text) for i, text in enumerate(texts)])
-    usage = asked.usage(sum(text.prompt_tokens for text in texts[:: wanted.best_of]), sum(len(w.ids) for w in written))
+    usage = request.usage(
+        sum(text.prompt_tokens for text in texts[:: wanted.best_of]), sum(len(w.ids) for w in written)
+    )
     if wanted.with_usage:
         out.put({**top, "choices": [], "usage": usage})

@@ -8,10 +8,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from clearhead.serve.api.attention import AttentionWanted, encode_base64, read_attention
+from clearhead.serve.api.attention import AttentionOptions, encode_base64, read_attention
 from clearhead.serve.api.errors import ApiError
 from clearhead.serve.api.options import check_count
-from clearhead.serve.api.request import Asked
+from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import refuse_unread
 from clearhead.training.tasks import Fill, Label
 from clearhead.training.tasks.fill import BLANK, CANDIDATES, as_answer
@@ -25,11 +25,11 @@ SHARED = ("model", "input", "truncate", "attention", "user")
 Item = str | Pair
 
 
-async def classify(asked: Asked) -> Response:
+async def classify(request: RunRequest) -> Response:
     """Answer /v1/classify: the class of each text with the probability of every label, or its labels."""
-    asked.options.only(*SHARED)
-    inputs = read_items(asked)
-    run = asked.served.run
+    request.options.only(*SHARED)
+    inputs = read_items(request)
+    run = request.served.run
 
     def compute(texts: list[Item]) -> list[dict[str, Any]]:
         if isinstance(run.task, Label):
@@ -40,20 +40,20 @@ async def classify(asked: Asked) -> Response:
         ]
 
     kind = "pairs" if inputs and not isinstance(inputs[0], str) else "texts"
-    return await reply(asked, ("classify", kind), compute, inputs)
+    return await reply(request, ("classify", kind), compute, inputs)
 
 
 def tell_labels(found: dict[str, Any]) -> dict[str, Any]:
     return {"labels": found["labels"], "probabilities": found["probabilities"]}
 
 
-async def fill(asked: Asked) -> Response:
+async def fill(request: RunRequest) -> Response:
     """Answer /v1/fill: each text with its blanks filled, and the likeliest pieces for each blank."""
-    asked.options.only(*SHARED, "shown")
-    run, task = asked.served.run, asked.served.task
+    request.options.only(*SHARED, "shown")
+    run, task = request.served.run, request.served.task
     assert isinstance(task, Fill)
-    inputs = read_items(asked)
-    shown = asked.options.whole("shown", CANDIDATES, least=1, most=MOST_SHOWN)
+    inputs = read_items(request)
+    shown = request.options.whole("shown", CANDIDATES, least=1, most=MOST_SHOWN)
     for place, text in enumerate(inputs):
         if not isinstance(text, str) or BLANK not in task.with_our_blanks(text):
             message = f"input[{place}]: there is no blank to fill: write {BLANK} where one is"
@@ -63,34 +63,34 @@ async def fill(asked: Asked) -> Response:
         made = (as_answer(one) for one in run.fill(texts, shown=shown))
         return [{"text": one["output"], "score": one["score"], "blanks": one["blanks"]} for one in made]
 
-    return await reply(asked, ("fill", shown), compute, inputs)
+    return await reply(request, ("fill", shown), compute, inputs)
 
 
-async def answer(asked: Asked) -> Response:
+async def answer(request: RunRequest) -> Response:
     """Answer /v1/answer: what the run's task answers, whatever task it is, as `clearhead answer --json` tells it."""
-    asked.options.only(*SHARED)
-    inputs = read_items(asked)
+    request.options.only(*SHARED)
+    inputs = read_items(request)
     if not all(isinstance(text, str) for text in inputs):
         raise ApiError(400, "input: expected texts; a pair is one text with a tab between", param="input")
-    run = asked.served.run
+    run = request.served.run
 
     def compute(texts: list[Any]) -> list[dict[str, Any]]:
         return run.answer(texts)
 
-    return await reply(asked, "answer", compute, inputs)
+    return await reply(request, "answer", compute, inputs)
 
 
-async def embed(asked: Asked) -> Response:
+async def embed(request: RunRequest) -> Response:
     """Answer /v1/embeddings, in OpenAI's form; `pooling` and `normalize` are those of `clearhead embed`."""
-    options, run = asked.options, asked.served.run
+    options, run = request.options, request.served.run
     options.only(*SHARED, "encoding_format", "dimensions", "pooling", "normalize")
-    inputs = read_items(asked)
+    inputs = read_items(request)
     form = options.one_of("encoding_format", "float", ("float", "base64"))
     pooling = options.one_of("pooling", "mean", ("mean", "first"))
     normalize = options.flag("normalize")
     width = run.embed([]).shape[1]
     if options.whole("dimensions", width, least=1, most=2**31) != width:
-        message = f"dimensions: the vectors of {asked.served.name} have {width} numbers; leave it out"
+        message = f"dimensions: the vectors of {request.served.name} have {width} numbers; leave it out"
         raise ApiError(400, message, param="dimensions", code="unsupported_value")
     for place, text in enumerate(inputs):
         if not text:
@@ -104,12 +104,12 @@ async def embed(asked: Asked) -> Response:
         ]
 
     kind = "pairs" if not isinstance(inputs[0], str) else "texts"
-    return await reply(asked, ("embed", form, pooling, normalize, kind), compute, inputs)
+    return await reply(request, ("embed", form, pooling, normalize, kind), compute, inputs)
 
 
-def read_items(asked: Asked) -> list[Item]:
+def read_items(request: RunRequest) -> list[Item]:
     """Return the texts of a request; or pairs of them, as lists of two."""
-    options, limits = asked.options, asked.limits
+    options, limits = request.options, request.limits
     given = options.values.get("input")
     if not isinstance(given, list) or not given or not all(isinstance(one, list) for one in given):
         return list(options.texts("input", most=limits.texts, longest=limits.text))
@@ -124,32 +124,34 @@ def read_items(asked: Asked) -> list[Item]:
 
 
 async def reply(
-    asked: Asked, key: Hashable, compute: Callable[[list[Any]], Sequence[Any]], inputs: list[Item]
+    request: RunRequest, key: Hashable, compute: Callable[[list[Any]], Sequence[Any]], inputs: list[Item]
 ) -> Response:
     """Check that the model reads all of every text, compute the answers, and send them with their attention."""
-    counts = await asked.apart([text if isinstance(text, str) else " ".join(text) for text in inputs], counter(asked))
-    reads, truncate = asked.served.task.reads, asked.options.flag("truncate")
+    counts = await request.apart(
+        [text if isinstance(text, str) else " ".join(text) for text in inputs], counter(request)
+    )
+    reads, truncate = request.served.task.reads, request.options.flag("truncate")
     for place, count in enumerate(counts):
         if count > reads and not truncate:
             refuse_unread("input", place, len(counts), count - reads)
-    wanted = read_attention(asked.options, asked.served.run)
+    wanted = read_attention(request.options, request.served.run)
 
     async def work() -> dict[str, Any]:
-        with asked.served.worker.taking(len(inputs)):
-            found = await asked.served.worker.compute(key, compute, inputs)
+        with request.served.worker.taking(len(inputs)):
+            found = await request.served.worker.compute(key, compute, inputs)
             data = [{"index": place, **one} for place, one in enumerate(found)]
             if wanted is not None:
                 for one, text in zip(data, inputs, strict=True):
-                    one["attention"] = await attention(asked, text, wanted)
-            usage = asked.usage(sum(min(count, reads) for count in counts))
-            return {"object": "list", "model": asked.served.name, "data": data, "usage": usage}
+                    one["attention"] = await attention(request, text, wanted)
+            usage = request.usage(sum(min(count, reads) for count in counts))
+            return {"object": "list", "model": request.served.name, "data": data, "usage": usage}
 
-    return await asked.reply(work())
+    return await request.reply(work())
 
 
-def counter(asked: Asked) -> Callable[[list[str]], list[int]]:
+def counter(request: RunRequest) -> Callable[[list[str]], list[int]]:
     """Return what counts the tokens of texts: a blank is one token."""
-    run = asked.served.run
+    run = request.served.run
     if isinstance(run.task, Fill):
         # It counts a text without a blank as nothing, since there is nothing to fill; it can be embedded all the same.
         return lambda texts: [
@@ -159,6 +161,6 @@ def counter(asked: Asked) -> Callable[[list[str]], list[int]]:
     return lambda texts: [len(row) for row in run.tokenizer.encode_batch(texts)]
 
 
-async def attention(asked: Asked, text: Item, wanted: AttentionWanted) -> dict[str, Any]:
-    with asked.options.naming("attention"):
-        return await asked.attention(encode_inputs(asked.served.run, text), wanted)
+async def attention(request: RunRequest, text: Item, wanted: AttentionOptions) -> dict[str, Any]:
+    with request.options.naming("attention"):
+        return await request.attention(encode_inputs(request.served.run, text), wanted)

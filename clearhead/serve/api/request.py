@@ -10,7 +10,7 @@ from typing import Any, final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from clearhead.serve.api.attention import AttentionWanted, attention_of
+from clearhead.serve.api.attention import AttentionOptions, attention_of
 from clearhead.serve.api.errors import ApiError
 from clearhead.serve.api.events import EventStream, Producer, answer_in_time
 from clearhead.serve.api.limits import ApiLimits
@@ -22,7 +22,7 @@ from clearhead.serve.params import read_json
 from clearhead.serve.replies import as_json
 from clearhead.training.tasks.base import TraceInputs
 
-__all__ = ["Api", "Asked", "Noted"]
+__all__ = ["Api", "RequestNotes", "RunRequest"]
 
 LONG = 20_000
 """Characters from which on a text is tokenised on another thread, so that the event loop goes on."""
@@ -30,8 +30,8 @@ LONG = 20_000
 
 @final
 @dataclass(kw_only=True)
-class Noted:
-    """What is learned of a request while it is answered, for its line in the log."""
+class RequestNotes:
+    """Facts about a request that its line in the log will have, noted while it is answered."""
 
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     began: float = field(default_factory=time.perf_counter)
@@ -50,7 +50,7 @@ class Api:
     metrics: Metrics
     logs: Logs
 
-    async def ask(self, request: Request, route: str) -> "Asked":
+    async def ask(self, request: Request, route: str) -> "RunRequest":
         """Read a request; ApiError where it is not JSON, or names no run that this address serves."""
         params = read_json(await request.body())
         options = Options(params)
@@ -58,21 +58,21 @@ class Api:
         if name is not None and not isinstance(name, str):
             raise options.error("model", "expected the name of a model", name)
         served = self.models.find(name, route)
-        noted: Noted = request.scope["noted"]
+        noted: RequestNotes = request.scope["noted"]
         noted.model = served.name
-        return Asked(api=self, request=request, options=options, served=served, noted=noted)
+        return RunRequest(api=self, request=request, options=options, served=served, noted=noted)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RunRequest:
     """A request for one run."""
 
     api: Api
     request: Request
     options: Options
     served: Served
-    noted: Noted
+    noted: RequestNotes
 
     @property
     def limits(self) -> ApiLimits:
@@ -116,15 +116,15 @@ class Asked:
         seconds = time.perf_counter() - self.noted.began
         self.api.metrics.observe("first_token_seconds", seconds, model=self.served.name)
 
-    async def attention(self, asked: TraceInputs, wanted: AttentionWanted) -> dict[str, Any]:
+    async def attention(self, inputs: TraceInputs, wanted: AttentionOptions) -> dict[str, Any]:
         """Return the weights of a text, computed by the run's worker."""
         run, most = self.served.run, self.limits.attention
-        if any(len(ids) > self.served.task.context for ids in asked.ids.values()):
+        if any(len(ids) > self.served.task.context for ids in inputs.ids.values()):
             message = f"attention: the text is longer than the model's context of {self.served.task.context} tokens"
             raise ApiError(413, message, param="attention", code="attention_too_large")
 
         def compute(items: list[TraceInputs]) -> list[dict[str, Any]]:
             return [attention_of(run, one, wanted, most) for one in items]
 
-        [found] = await self.served.worker.compute(object(), compute, [asked])
+        [found] = await self.served.worker.compute(object(), compute, [inputs])
         return found

@@ -22,7 +22,7 @@ from clearhead.training.tasks import Framing, Generate, Translate
 from clearhead.training.tasks.generate import last_ids, window, with_seeds
 
 __all__ = [
-    "Cuts",
+    "ExtraRules",
     "Text",
     "check_unread",
     "choose_method",
@@ -58,8 +58,8 @@ class Text:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Cuts:
-    """Rules of a request beside the task's own."""
+class ExtraRules:
+    """Rules of decoding that a request adds to those of the task."""
 
     min_new: int = 0
     repetition_penalty: float = 1.0
@@ -80,7 +80,7 @@ def translation(task: Translate, row: Sequence[int], method: Greedy | Beam, *, c
 
 
 def continuation(
-    task: Generate, row: Sequence[int], method: Greedy | Sample, *, max_new: int, framing: Framing, cuts: Cuts
+    task: Generate, row: Sequence[int], method: Greedy | Sample, *, max_new: int, framing: Framing, cuts: ExtraRules
 ) -> Text:
     """Return the jobs that continue a row of ids, as `Generate.stream` decodes it."""
     read, written = window(task.context, max_new)

@@ -7,10 +7,10 @@ from starlette.responses import Response
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.sampling import Greedy
-from clearhead.serve.api.attention import AttentionWanted, read_attention
+from clearhead.serve.api.attention import AttentionOptions, read_attention
 from clearhead.serve.api.errors import ApiError
 from clearhead.serve.api.events import Outgoing
-from clearhead.serve.api.request import Asked
+from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import Text, check_unread, follow, search, together, translation
 from clearhead.serve.api.writing import Writing
 from clearhead.training.answers import token_names
@@ -28,19 +28,19 @@ MOST_BEAMS = 64
 MOST_LOGPROBS = 20
 
 
-async def translate(asked: Asked) -> Response:
+async def translate(request: RunRequest) -> Response:
     """Answer /v1/translate. A blank text has a blank translation, and is not given to the model."""
-    options, task = asked.options, asked.served.task
+    options, task = request.options, request.served.task
     assert isinstance(task, Translate)
     options.only(*OPTIONS)
-    inputs = options.texts("input", most=asked.limits.texts, longest=asked.limits.text)
+    inputs = options.texts("input", most=request.limits.texts, longest=request.limits.text)
     beam = options.whole("beam", BEAM, least=1, most=MOST_BEAMS)
     n_best = options.whole("n_best", 1, least=1, most=beam)
     penalty = options.number("length_penalty", 1.0, least=-10, most=10)
     told, top = options.flag("logprobs"), options.whole("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
     if top and not told:
         raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
-    stream, attention = options.flag("stream"), read_attention(options, asked.served.run)
+    stream, attention = options.flag("stream"), read_attention(options, request.served.run)
     if stream and beam > 1:
         message = 'stream: a beam may change its mind until the end; say "beam": 1, or leave out stream'
         raise ApiError(400, message, param="stream", code="unsupported_value")
@@ -49,46 +49,52 @@ async def translate(asked: Asked) -> Response:
     with options.naming("beam"):
         method = Greedy() if beam == n_best == 1 else Beam(width=beam, n_best=n_best, length_penalty=penalty)
     said = [place for place, text in enumerate(inputs) if text.strip()]
-    rows = await asked.encode([inputs[place] for place in said])
+    rows = await request.encode([inputs[place] for place in said])
     texts = dict(zip(said, (translation(task, row, method, candidates=top) for row in rows), strict=True))
     check_unread([*texts.values()], "input", truncate=options.flag("truncate"))
-    memory = sum(asked.served.cache_bytes(text.first, beam) for text in texts.values())
-    asked.served.worker.check_room(len(texts), memory)
+    memory = sum(request.served.cache_bytes(text.first, beam) for text in texts.values())
+    request.served.worker.check_room(len(texts), memory)
     if stream:
 
         async def produce(out: Outgoing) -> None:
-            with asked.served.worker.taking(len(texts), memory):
-                await stream_translations(asked, len(inputs), texts, out)
+            with request.served.worker.taking(len(texts), memory):
+                await stream_translations(request, len(inputs), texts, out)
 
-        return asked.stream(produce)
+        return request.stream(produce)
 
     async def work() -> dict[str, Any]:
-        with asked.served.worker.taking(len(texts), memory):
-            return await whole_translations(asked, len(inputs), texts, details=told, n_best=n_best, wanted=attention)
+        with request.served.worker.taking(len(texts), memory):
+            return await whole_translations(request, len(inputs), texts, details=told, n_best=n_best, wanted=attention)
 
-    return await asked.reply(work())
+    return await request.reply(work())
 
 
-def usage_of(asked: Asked, texts: dict[int, Text], written: int) -> dict[str, int]:
-    return asked.usage(sum(text.prompt_tokens for text in texts.values()), written)
+def usage_of(request: RunRequest, texts: dict[int, Text], written: int) -> dict[str, int]:
+    return request.usage(sum(text.prompt_tokens for text in texts.values()), written)
 
 
 async def whole_translations(
-    asked: Asked, count: int, texts: dict[int, Text], *, details: bool, n_best: int, wanted: AttentionWanted | None
+    request: RunRequest,
+    count: int,
+    texts: dict[int, Text],
+    *,
+    details: bool,
+    n_best: int,
+    wanted: AttentionOptions | None,
 ) -> dict[str, Any]:
     """Return the `n_best` translations of each text, the best first, with their scores."""
-    found = dict(zip(texts, await together([search(asked.served, text) for text in texts.values()]), strict=True))
-    usage = usage_of(asked, texts, sum(len(one.tokens) for best in found.values() for one in best))
+    found = dict(zip(texts, await together([search(request.served, text) for text in texts.values()]), strict=True))
+    usage = usage_of(request, texts, sum(len(one.tokens) for best in found.values() for one in best))
     data = []
     for place in range(count):
         told = []
         for one in found.get(place, []):
             told.append(tell_hypothesis(texts[place], one, details=details))
             if wanted is not None:
-                told[-1]["attention"] = await asked.attention(trace_inputs(asked, texts[place], one), wanted)
+                told[-1]["attention"] = await request.attention(trace_inputs(request, texts[place], one), wanted)
         told = told or [{"text": "", "score": 0.0, "log_prob": 0.0, "finish_reason": "stop"}] * n_best
         data.append({"index": place, **told[0], **({"n_best": told} if n_best > 1 else {})})
-    return {"object": "list", "model": asked.served.name, "data": data, "usage": usage}
+    return {"object": "list", "model": request.served.name, "data": data, "usage": usage}
 
 
 def tell_hypothesis(text: Text, one: Hypothesis, *, details: bool) -> dict[str, Any]:
@@ -113,26 +119,26 @@ def tell_hypothesis(text: Text, one: Hypothesis, *, details: bool) -> dict[str, 
     return found
 
 
-def trace_inputs(asked: Asked, text: Text, one: Hypothesis) -> TraceInputs:
+def trace_inputs(request: RunRequest, text: Text, one: Hypothesis) -> TraceInputs:
     """Return the source, and the target without its end token, as `clearhead.trace` reads them."""
     job = text.first
     target = [*(job.prefix or ()), *(token for token in one.tokens if token not in job.rules.end)]
-    target = target[: asked.served.task.context]
-    names = asked.served.task.tokenizers["source"], text.tokenizer
+    target = target[: request.served.task.context]
+    names = request.served.task.tokenizers["source"], text.tokenizer
     ids = {"encoder": list(job.inputs), "decoder": target}
     return TraceInputs(ids, {side: token_names(one, ids[side]) for side, one in zip(ids, names, strict=True)})
 
 
-async def stream_translations(asked: Asked, count: int, texts: dict[int, Text], out: Outgoing) -> None:
+async def stream_translations(request: RunRequest, count: int, texts: dict[int, Text], out: Outgoing) -> None:
     """Put the pieces of greedy translations as they come, and the usage at the end."""
-    top = {"object": "translation.chunk", "model": asked.served.name}
+    top = {"object": "translation.chunk", "model": request.served.name}
     seen = []
 
     async def write(place: int, text: Text) -> Writing:
         writing = Writing(text.tokenizer, text.before)
-        async for piece in follow(asked.served, text, writing, each_token=True):
+        async for piece in follow(request.served, text, writing, each_token=True):
             if not seen:
-                seen.append(asked.first_token())
+                seen.append(request.first_token())
             out.put({**top, "index": place, "text": piece, "finish_reason": None})
         log_prob = sum(writing.log_probs, 0.0)
         out.put({**top, "index": place, "text": "", "log_prob": log_prob, "finish_reason": writing.finish})
@@ -141,4 +147,4 @@ async def stream_translations(asked: Asked, count: int, texts: dict[int, Text], 
     for place in set(range(count)) - set(texts):
         out.put({**top, "index": place, "text": "", "log_prob": 0.0, "finish_reason": "stop"})
     written = await together([write(place, text) for place, text in texts.items()])
-    out.put({**top, "usage": usage_of(asked, texts, sum(len(one.ids) for one in written))})
+    out.put({**top, "usage": usage_of(request, texts, sum(len(one.ids) for one in written))})

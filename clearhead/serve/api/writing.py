@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, final
 from clearhead.decoding.hypotheses import Candidates
 from clearhead.text.tokenizer import LOST, Tokenizer
 from clearhead.training.answers import continued, token_names
-from clearhead.training.tasks.generate import Spoken
+from clearhead.training.tasks.generate import Detokenizer
 
 __all__ = ["Finish", "Stops", "Writing", "WrittenToken"]
 
@@ -77,7 +77,7 @@ class Writing:
         self, tokenizer: Tokenizer, before: Sequence[int] = (), *, stops: Sequence[str] = (), details: bool = False
     ) -> None:
         self.tokenizer, self.before, self.details = tokenizer, list(before), details
-        self.spoken, self.stops = Spoken(tokenizer, before), Stops(stops)
+        self.detokenizer, self.stops = Detokenizer(tokenizer, before), Stops(stops)
         self.ids: list[int] = []
         self.log_probs: list[float] = []
         self.written: list[WrittenToken] = []
@@ -98,10 +98,10 @@ class Writing:
 
     def add(self, token: int, log_prob: float, candidates: Candidates = ()) -> str:
         """Return the text that is new and certain with this token."""
-        tail = self.spoken.ids[self.spoken.told :] if self.details else []
+        tail = self.detokenizer.ids[self.detokenizer.last :] if self.details else []
         self.ids.append(token)
         self.log_probs.append(log_prob)
-        piece = self.spoken.add(token)
+        piece = self.detokenizer.add(token)
         if self.details:
             named = self.name_tokens(tail, [token, *(one for one, _ in candidates)])
             likeliest = tuple((named[one], value) for one, value in candidates)
@@ -123,7 +123,7 @@ class Writing:
 
     def close(self, *, ended: bool) -> str:
         """Return what was held back, now that no token follows; `ended`: the model wrote an end token."""
-        rest = continued(self.tokenizer, self.before, self.ids) if self.late else self.spoken.rest()
+        rest = continued(self.tokenizer, self.before, self.ids) if self.late else self.detokenizer.rest()
         last = self.stops.add(rest)
         last += "" if self.stopped else self.stops.rest()
         self.finish = "stop" if ended or self.stopped else "length"

@@ -259,8 +259,8 @@ class Task(ABC):
         loss = stored_loss(self, model, source, self.usual_layout())
         speed = loss.tokens / (time.perf_counter() - started)
         scores = {"accuracy": loss.right / max(loss.places, 1)} if ACCURACY in self.measures else {}
-        told = {"places": loss.places, "tokens": loss.tokens, "tokens_per_second": round(speed, 1)}
-        return {"loss": loss.nats, **scores, **told}, []
+        facts = {"places": loss.places, "tokens": loss.tokens, "tokens_per_second": round(speed, 1)}
+        return {"loss": loss.nats, **scores, **facts}, []
 
     @abstractmethod
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:

@@ -226,8 +226,8 @@ def evaluate_classes(
         nats += sum(-math.log(max(share, sys.float_info.min)) for share in shares)
     speed = len(outputs) / (time.perf_counter() - started)
     scores = asdict(score_classes(outputs, truths, task.labels))
-    told = {"loss": nats / len(outputs), "labels": list(task.labels), "sentences_per_second": round(speed, 1)}
-    return {**scores, **told}, [one_line(output) for output in outputs]
+    facts = {"loss": nats / len(outputs), "labels": list(task.labels), "sentences_per_second": round(speed, 1)}
+    return {**scores, **facts}, [one_line(output) for output in outputs]
 
 
 def classify_pairs(task: Task, model: nn.Module, pairs: Sequence[Pair]) -> list[Class]:

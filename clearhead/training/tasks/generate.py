@@ -48,7 +48,7 @@ from clearhead.training.tasks.base import (
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, spread
 
-__all__ = ["MAX_NEW", "Generate", "Spoken", "Window", "restarting", "window", "windows"]
+__all__ = ["MAX_NEW", "Detokenizer", "Generate", "Window", "restarting", "window", "windows"]
 
 MAX_NEW, TEMPERATURE = 200, 0.8
 """How much is written, and how it is drawn, unless asked otherwise."""
@@ -278,8 +278,8 @@ class Generate(Task):
             total += math.fsum(window_losses(model, some))
         speed = encoded.tokens / (time.perf_counter() - started)
         scores = asdict(score_text(total, encoded.tokens, encoded.n_bytes))
-        told = {"stride": stride, "context": self.context, "unknown": encoded.unknown}
-        return {**scores, **told, "tokens_per_second": round(speed, 1)}, []
+        facts = {"stride": stride, "context": self.context, "unknown": encoded.unknown}
+        return {**scores, **facts, "tokens_per_second": round(speed, 1)}, []
 
     def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
         """Return the source and, after it, the target."""
@@ -348,12 +348,15 @@ def with_seeds(method: Greedy | Sample, rows: Sequence[int], begun: int) -> Gree
     return replace(method, seeds=tuple(seed + begun * NEXT_ROUND for seed in seeds))
 
 
-class Spoken:
-    """Text as its tokens come. What may still change with the next token, such as half a character, is held back."""
+class Detokenizer:
+    """Decodes tokens as they come. Text that the next token may still change, such as half a character, is held back.
+
+    `ids[given:]` are held back, and `ids[last:given]` are those of the last piece that was returned.
+    """
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
         self.tokenizer, self.ids = tokenizer, list(before)
-        self.told, self.given = 0, len(self.ids)
+        self.last, self.given = 0, len(self.ids)
 
     def add(self, token: int) -> str:
         """Return the text that is new with this token, if it is certain."""
@@ -361,12 +364,12 @@ class Spoken:
         piece = self.rest()
         if not piece or piece.endswith(LOST):
             return ""
-        self.told, self.given = self.given, len(self.ids)
+        self.last, self.given = self.given, len(self.ids)
         return piece
 
     def rest(self) -> str:
-        """Return what is held back. The piece before it, which ends with a character, tells how it begins."""
-        return continued(self.tokenizer, self.ids[self.told : self.given], self.ids[self.given :])
+        """Return what is held back. It is decoded after the last piece, which decides whether a space comes first."""
+        return continued(self.tokenizer, self.ids[self.last : self.given], self.ids[self.given :])
 
 
 class Window(NamedTuple):

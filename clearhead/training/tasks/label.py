@@ -148,9 +148,11 @@ class Label(Task):
                     for name, share in zip(self.labels, shares, strict=True)
                 )
         speed = len(answers) / (time.perf_counter() - started)
-        told = {"loss": nats / (len(answers) * len(self.labels)), "labels": list(self.labels)}
+        facts = {"loss": nats / (len(answers) * len(self.labels)), "labels": list(self.labels)}
         scores = score_labels(answers, truths, self.labels)._asdict()
-        return {**scores, **told, "sentences_per_second": round(speed, 1)}, [one_line(write_labels(a)) for a in answers]
+        return {**scores, **facts, "sentences_per_second": round(speed, 1)}, [
+            one_line(write_labels(a)) for a in answers
+        ]
 
 
 def write_labels(labels: Sequence[str]) -> str:
@@ -168,12 +170,13 @@ def score_labels(
     """
     pairs = [(set(answer), set(truth)) for answer, truth in zip(answers, truths, strict=True)]
     right = {label: sum(label in answer and label in truth for answer, truth in pairs) for label in labels}
-    said = {label: sum((label in answer) + (label in truth) for answer, truth in pairs) for label in labels}
-    used = [2 * right[label] / said[label] for label in labels if said[label]]
+    # F1 is 2 TP / (2 TP + FP + FN): the denominator counts a label in answers and in truths.
+    counted = {label: sum((label in answer) + (label in truth) for answer, truth in pairs) for label in labels}
+    used = [2 * right[label] / counted[label] for label in labels if counted[label]]
     return LabelScores(
-        micro_f1=2 * sum(right.values()) / sum(said.values()) if used else 1.0,
+        micro_f1=2 * sum(right.values()) / sum(counted.values()) if used else 1.0,
         macro_f1=math.fsum(used) / len(used) if used else 1.0,
         exact_match=sum(answer == truth for answer, truth in pairs) / max(len(pairs), 1),
-        f1={label: 2 * right[label] / said[label] if said[label] else 1.0 for label in labels},
+        f1={label: 2 * right[label] / counted[label] if counted[label] else 1.0 for label in labels},
         n=len(pairs),
     )

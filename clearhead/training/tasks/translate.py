@@ -201,8 +201,8 @@ class Translate(Task):
         speed = len(outputs) / (time.perf_counter() - started)
         scores = asdict(score_translations(outputs, references, tokenize=how.tokenize, lower=how.lower))
         loss = stored_loss(self, model, source, replace(layout, too_long="cut"))
-        told = {"beam": how.beam, "length_penalty": how.length_penalty, "sentences_per_second": round(speed, 1)}
-        return {**scores, "loss": loss.nats, "tokens": loss.places, "cut": loss.too_long, **told}, outputs
+        facts = {"beam": how.beam, "length_penalty": how.length_penalty, "sentences_per_second": round(speed, 1)}
+        return {**scores, "loss": loss.nats, "tokens": loss.places, "cut": loss.too_long, **facts}, outputs
 
     def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
         reads, writes = self.tokenizers["source"], self.tokenizers["target"]
