@@ -79,7 +79,7 @@ class SlotCache(Cache):
 
     @abstractmethod
     def join(self, caches: Cache, guests: Guests) -> None:
-        """Take over what other caches hold of these sequences, and nothing of whoever had the slots before."""
+        """Copy what other caches hold of these sequences, and clear what an earlier sequence left in their slots."""
 
     @abstractmethod
     def copy(self, origins: Int[Tensor, "moved"], slots: Int[Tensor, "moved"]) -> None:

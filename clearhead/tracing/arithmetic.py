@@ -128,7 +128,9 @@ def weighting_kind(weighting: Weighting) -> WeightingKind:
     It is what the part declares. A user's own weighting is `rows`, whatever its class is called; the explorer
     shows its `summary`, its row of scores and its row of weights.
     """
-    return KINDS.get(weighting.amounts, "argmax" if weighting.form == "argmax" else "rows")
+    if weighting.amounts in KINDS and weighting.sums_to_one:
+        return KINDS[weighting.amounts]
+    return "argmax" if weighting.form == "argmax" else "rows"
 
 
 def turn_of(call: AttentionInputs, projected: tuple[Tensor, Tensor], places: tuple[int, int]) -> Turn:
@@ -166,12 +168,13 @@ def tie_mask(masked: Tensor, allowed: Tensor) -> Tensor:
 
 def shares(call: AttentionInputs, masked: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Return the amounts that are divided by their total, and the total; None for weightings that are no share."""
-    if call.weighting.amounts == "exponential":
+    kind = weighting_kind(call.weighting)
+    if kind == "softmax":
         highest = masked.max()
         if not highest.isfinite():
             return masked.new_zeros(masked.shape), masked.new_zeros(())
         made = ((masked - highest) / call.weighting.temperature).exp()
         return made, made.sum()
-    if call.weighting.amounts == "score":
+    if kind == "kernelized":
         return masked, masked.sum()
     return None, None

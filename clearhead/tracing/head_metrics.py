@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clearhead.decoding.generating import eval_mode
@@ -38,7 +38,7 @@ class Readings:
     how many places away it looks. `first`: how much weight is on the first key (an attention sink), over all queries
     but the first, which may have no other. `itself`, `previous`, `same`, `induction`: how much weight is on the query's
     own place, on the token before it, on other occurrences of its token, and on what followed that token there; each
-    over the queries that have such a key, and None where none has, or where queries and keys are of different
+    over the queries that may attend to such a key, and None where none may, or where queries and keys are of different
     sequences.
     """
 
@@ -62,9 +62,9 @@ def read_head(head: Head, tokens: Sequence[int] | None, rows: int | None = None)
     sums, counts = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 0)
     sampled = rows is not None and n_query > max(rows, 2 * SAMPLE)
     for start, stop in sample_spans(n_query, rows or 0) if sampled else head.spans(range(n_query)):
-        weight = head.rows(start, stop).weight
+        weight, allowed = head.rows(start, stop).weight, head.allowed(start, stop)
         rows_read = torch.arange(start, stop, device=weight.device)
-        for name, (total, count) in sum_rows(weight, rows_read, ids).items():
+        for name, (total, count) in sum_rows(weight, allowed, rows_read, ids).items():
             sums[name] += total
             counts[name] += count
     means = {name: sums[name] / counts[name] if counts[name] else None for name in NAMES}
@@ -91,7 +91,10 @@ def sample_spans(n: int, rows: int) -> list[tuple[int, int]]:
 
 
 def sum_rows(
-    weight: Float[Tensor, "query key"], rows: Int[Tensor, "query"], ids: Int[Tensor, "key"] | None
+    weight: Float[Tensor, "query key"],
+    allowed: Bool[Tensor, "query key"],
+    rows: Int[Tensor, "query"],
+    ids: Int[Tensor, "key"] | None,
 ) -> dict[str, tuple[float, int]]:
     """Return, for a block of rows, the sum of each metric and the number of rows it is over."""
     keys = torch.arange(weight.shape[1], device=weight.device)
@@ -112,7 +115,7 @@ def sum_rows(
     after[:, 1:] = same[:, :-1] & (keys[1:] <= rows.unsqueeze(1))
     places = {"itself": away == 0, "previous": rows.unsqueeze(1) - 1 == keys, "same": same, "induction": after}
     for name, place in places.items():
-        has = place.any(-1)
+        has = (place & allowed).any(-1)
         found[name] = (weight.masked_fill(~place, 0)[has].sum().item(), int(has.sum()))
     return found
 

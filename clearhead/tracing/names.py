@@ -41,7 +41,7 @@ CONCAT = "concat"
 FORMULAS = {
     "score": "query · key, or what the similarity has in its place",
     "scaled": "{score} × {scale}",
-    "masked": "scaled, plus the position's bias; −∞ where the query may not attend",
+    "masked": "scaled, plus the position's bias; BLOCKED where the query may not attend",
     "weight": "what the weighting makes of the masked row",
     "context": "the sum of weight · value over the keys",
     CONCAT: "the contexts of all heads, side by side",
@@ -278,7 +278,9 @@ class Side:
                 after = "turned by its position" if "projected" in before else "normalised in each head"
                 formula = f"{before.removeprefix(f'{at}.')}, {after}"
                 yield Value(name=name, formula=formula, rows=rows, per_head=True)
-        for name, formula in FORMULAS.items():
+        blocked = f"{layer.weighting.blocked:g}".replace("-inf", "−∞")
+        for name, told in FORMULAS.items():
+            formula = told.replace("BLOCKED", blocked)
             columns = "key" if name in BY_COLUMN else "unit"
             operands = {one: f"{at}.{one}" for one in OPERAND.findall(formula) if one != "scale"}
             yield Value(

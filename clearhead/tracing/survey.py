@@ -93,7 +93,7 @@ class Look:
 
 
 def clearest(found: Mapping[str, SiteSurvey]) -> View:
-    """Return the head whose weights say most: sharp, and different in each row."""
+    """Return the head whose weights carry most information: sharp, and different in each row."""
     heads = [(bits, View(name, head)) for name, one in found.items() for head, bits in enumerate(one.information)]
     return max(heads, key=lambda pair: pair[0])[1]
 
@@ -101,17 +101,22 @@ def clearest(found: Mapping[str, SiteSurvey]) -> View:
 def information(blocks: Iterable[Float[Tensor, "_ key"]]) -> float:
     """Return how many bits the row of a map tells about its column: 0 if all rows are alike, log2(rows) at most.
 
-    The map is given as blocks of rows.
+    The map is given as blocks of rows. As in the entropy of `Readings`, a weight counts as its share of its row, and a
+    row without weights not at all: the rows of some weightings do not sum to 1.
 
     >>> [information([torch.eye(4)]), information([torch.full((4, 4), 0.25)]), information([torch.eye(4)[:1]] * 4)]
     [2.0, 0.0, 0.0]
+    >>> information([torch.eye(4) / 2, torch.zeros(2, 4)])
+    2.0
     """
     n, rows, columns = 0, 0.0, None
     for block in blocks:
-        weight = block.to(widest_float(block.device)).clamp(min=0)
-        n += len(weight)
-        rows += torch.special.entr(weight).sum().item()
-        columns = weight.sum(0) if columns is None else columns + weight.sum(0)
-    if columns is None:
+        weight = block.to(widest_float(block.device)).abs()
+        sums = weight.sum(-1, keepdim=True)
+        share = weight / torch.where(sums > 0, sums, 1)
+        n += int((sums > 0).sum())
+        rows += torch.special.entr(share).sum().item()
+        columns = share.sum(0) if columns is None else columns + share.sum(0)
+    if columns is None or not n:
         return 0.0
     return max(0.0, torch.special.entr(columns / n).sum().item() - rows / n) / math.log(2)

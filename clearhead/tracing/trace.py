@@ -234,7 +234,7 @@ def run_to_output(
     """
     apart = {} if segments is None else {"segments": segments}
     side, (_, part) = list(sides_of(model).items())[-1]
-    changed = any(change.at.startswith(f"{side}.output") for change in changes)
+    changed = changes_output(side, changes)
     if part.output is None or part.spec.output is None or not part.spec.output.by_position or changed:
         model(*tokens, **apart)
         return
@@ -248,6 +248,11 @@ def run_to_output(
             model(*tokens, **apart)
     finally:
         hook.remove()
+
+
+def changes_output(side: str, changes: Sequence[Change]) -> bool:
+    """Return whether a change is made inside the output of this side."""
+    return any(change.at.startswith(f"{side}.output") for change in changes)
 
 
 def make_trace(
@@ -276,6 +281,13 @@ def make_trace(
     answering, (_, part) = list(parts.items())[-1]
     last = stream[[name for name in stream if name.startswith(f"{answering}.")][-1]]
     inner = InnerValues(model, sites=sites, stream=stream, ids=ids, changes=changes)
+
+    def answers() -> list[list[Candidate]]:
+        if not changes_output(answering, changes):
+            return likeliest(part, last, ids[answering])
+        logits = inner.value(f"{answering}.output.logits")[: len(ids[answering])]
+        return best_of(torch.log_softmax(logits.float(), -1))
+
     return Trace(
         kind={Encoder: "encoder", Decoder: "decoder", EncoderDecoder: "encoder-decoder"}[type(model)],
         sides=sides,
@@ -283,7 +295,7 @@ def make_trace(
         stream=stream,
         notes=tuple(ran),
         changes=tuple(changes),
-        answers=Answers(lambda: likeliest(part, last, sides[answering].ids)),
+        answers=Answers(answers),
         origin=Origin.of(model),
         inner=inner,
         all_names=tuple(inner.names.all),

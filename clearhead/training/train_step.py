@@ -22,9 +22,8 @@ from clearhead.compiling import compile
 from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
-from clearhead.model import activation_gpu, layer_norm_gpu
+from clearhead.operators import register_operators
 from clearhead.registry import is_built_in
-from clearhead.training import cross_entropy_gpu
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.distributed import Processes
 from clearhead.training.foreach import RoundAll, copy_all, move_all, zero_all
@@ -93,8 +92,7 @@ class TrainState:
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
         if machine.compile and self.device.type == "cuda":
-            for kernels in (layer_norm_gpu, activation_gpu, cross_entropy_gpu):
-                kernels.register()
+            register_operators()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
         compiled = functools.partial(compile, device=self.device.type) if machine.compile else lambda run: run
         # Other processes wait for a gradient of each weight.

@@ -15,10 +15,15 @@ import torch
 from clearhead.attention.weighting import Argmax
 from clearhead.decoding import Greedy
 from clearhead.decoding.generating import eval_mode
+from clearhead.model import presets
+from clearhead.model.embedding import Embedding
+from clearhead.model.outputs import Classes
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.budget import Budget, TooMuchError
 from clearhead.serve.explorer import OTHERS_SHARE, TRACES, Explorer, model_bytes, side_by_side
 from clearhead.serve.params import Params
+from clearhead.serve.trace_request import TraceRequest
+from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Edit, Swap
 from clearhead.tracing.head_metrics import effects, lens, readings
 from clearhead.tracing.recording import recording
@@ -27,7 +32,9 @@ from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, weight_
 from clearhead.tracing.spaces import compare_spaces
 from clearhead.training.folder import RunFolder
 from clearhead.training.rasp_run import compile_to_run
-from clearhead.training.run import load
+from clearhead.training.run import Run, load
+from clearhead.training.tasks import ClassifyPairs
+from clearhead.training.tasks.framing import Framing
 from clearhead.training.tracing import trace
 from tests.serve.conftest import Client, serving
 
@@ -875,6 +882,39 @@ def test_every_frame_of_the_film_is_answered_for(translator):
     assert (first["step"], first["answer"]) != (translator.step, explorer.trace(Params(asked))["answer"])
     tile = {"site": "decoder.0.cross", "head": 1, "step": "weight", "level": 0, "row": 0, "column": 0}
     assert torch.allclose(explorer.tile(first["id"], Params(tile)), expected["decoder.0.cross"].head[1].weight)
+
+
+def test_learned_positions_are_those_of_the_step(documents):
+    explorer = Explorer(documents)
+    for step in (0, documents.step):
+        [own] = [kind for kind in explorer.positions(Params({"n": 16, "step": step}))["kinds"] if kind["used"]]
+        table = load(documents.folder.path, device="cpu", step=step).model.embedding.position.table
+        assert own["trained"]
+        assert own["table"] == table[:16].tolist()
+    assert explorer.positions(Params({"n": 16})) != explorer.positions(Params({"n": 16, "step": 0}))
+
+
+def test_effects_of_heads_know_the_segments_of_a_pair(tmp_path):
+    tokenizer = Tokenizer.train(["abcdefg"], kind="char")
+    frame = Framing(before=(1,), after=(2,), between=(2,), segment=1)
+    fields = dict.fromkeys(("first", "second"), tokenizer)
+    task = ClassifyPairs(tokenizers=fields, context=12, labels=("x", "y"), framing=dict.fromkeys(fields, frame))
+    torch.manual_seed(0)
+    embedding = Embedding(position=None, segments=2)
+    spec = presets.bert(presets.Size(1, 8, 2, 2, 8), vocabulary=tokenizer.vocabulary, length=12, output=Classes(2))
+    model = dataclasses.replace(spec, embedding=embedding).build().eval()
+    torch.nn.init.normal_(model.embedding.segment)
+    explorer = Explorer(Run(RunFolder(tmp_path), task, model, 0))
+    made = explorer.make_trace(TraceRequest(source="abc\tde", target=None, edits=[], step=0))
+    found = made.effects(Params({"site": "encoder.0.attention"}))["effects"]
+    whole = torch.tensor([one.log_prob for one in sorted(made.trace.candidates[0])])
+    for head, one in enumerate(found):
+        off = Edit(at="encoder.0.attention", step="context", head=head, times=0.0)
+        changed = torch.tensor(
+            [one.log_prob for one in sorted(trace(explorer.run, "abc\tde", edits=[off]).candidates[0])]
+        )
+        assert one["change"] == pytest.approx((changed - whole)[whole.argmax()].item(), abs=1e-5)
+        assert one["kl"] == pytest.approx((whole.exp() * (whole - changed)).sum().item(), abs=1e-5)
 
 
 def test_loaded_frames_take_a_share_of_the_memory_and_their_traces_go_with_them(translator):

@@ -8,6 +8,7 @@ import torch
 from clearhead import positions
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions.base import Position
+from clearhead.attention.weighting import Kernelized
 from clearhead.decoding import Greedy, Rules
 from clearhead.model.blocks import AttentionSpec
 from clearhead.tracing.decoding import trace_decoding
@@ -93,3 +94,16 @@ def test_a_position_of_the_users_own_is_told_before_and_after():
     assert (turn.pairs, turn.query_angles) == ([], [])
     assert turn.query == pytest.approx((-head.query[3]).tolist())
     assert turn.key == pytest.approx(head.key[2].tolist())
+
+
+@pytest.mark.parametrize("features", ["elu", "random"])
+@pytest.mark.parametrize("normalised", [True, False])
+def test_weights_that_are_no_shares_are_not_told_as_shares(features, normalised):
+    weighting = Kernelized(features, normalised=normalised)
+    model = built(decoder_spec(blocks=(block_spec(attention=AttentionSpec(heads=3, weighting=weighting)),)))
+    cell = trace_model(model, words(1, 6))["decoder.0.attention"].head[1].cell(4, 2)
+    if normalised:
+        assert cell.exponential / cell.total == pytest.approx(cell.weight)
+    else:
+        assert (cell.kind, cell.exponential, cell.total) == ("rows", None, None)
+        assert cell.weight == pytest.approx(cell.masked)

@@ -34,6 +34,14 @@ def test_a_head_off_is_its_part_of_the_output_map_set_to_zero(model, tokens):
         torch.testing.assert_close(got, model(tokens))
 
 
+def test_answers_are_those_of_a_changed_output(model, tokens):
+    change = ch.Edit(at="decoder.output", step="logits", query=2, unit=7, to=100.0)
+    answers = trace_model(model, tokens, changes=[change]).candidates
+    plain = trace_model(model, tokens).candidates
+    assert (answers[2][0].id, answers[2][0].log_prob) == (7, pytest.approx(0))
+    assert answers[:2] + answers[3:] == plain[:2] + plain[3:]
+
+
 def test_a_score_set_is_the_weight_it_makes(model, tokens):
     change = ch.Edit(at=SITE, step="score", head=2, query=3, key=1, to=50.0)
     trace = trace_model(model, tokens, changes=[change])

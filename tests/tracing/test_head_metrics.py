@@ -48,6 +48,16 @@ def test_a_head_on_the_same_token_and_one_on_what_followed_it():
     assert after.induction == 1  # the 1 at 3 looks at the 4 after the first 1, that at 5 at the 5 after the second
 
 
+def test_a_key_that_the_mask_hides_is_none_to_look_at():
+    """In a decoder the first of several like tokens sees none of the others: it does not count."""
+    trace = trace_model(built(decoder_spec()), torch.tensor([TOKENS]))
+    for head in trace.decoder[0].attention.head:
+        found, weight = read_head(head, TOKENS), head.weight
+        assert found.same == pytest.approx((weight[3, 1] + weight[5, [1, 3]].sum()).item() / 2)
+    alone = read_head(head, [1, 2, 3, 4, 5, 6])
+    assert alone.same is alone.induction is None
+
+
 def test_cross_attention_has_no_tokens_in_common():
     trace = trace_model(built(both_spec()), words(1, 7), words(1, 5))
     found = readings(trace, trace.decoder[0].cross)

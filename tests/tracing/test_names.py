@@ -39,3 +39,12 @@ def test_a_copy_of_the_model_has_names_of_its_own():
     assert names_of(twin).sites["decoder.0.attention"] is not own
     assert list(record.sites) == list(names_of(model).sites)
     assert own.runner is names_of(model).sites["decoder.0.attention"].runner
+
+
+def test_what_stands_for_a_hidden_key_is_what_the_weighting_has_there():
+    for weighting, said in ((ch.weighting.Softmax(), "−∞"), (ch.weighting.Kernelized("elu"), "0")):
+        attention = presets.AttentionSpec(heads=4, weighting=weighting)
+        names = names_of(presets.gpt2("tiny", vocabulary=20, attention=attention).build())
+        values = {value.name: value.formula for value in names.boxes["decoder.0.attention"].values}
+        wanted = f"scaled, plus the position's bias; {said} where the query may not attend"
+        assert values["decoder.0.attention.masked"] == wanted

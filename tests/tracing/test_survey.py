@@ -25,6 +25,14 @@ def test_information_is_between_nothing_and_the_number_of_rows():
     assert information([]) == 0
 
 
+def test_information_counts_shares_and_rows_that_look():
+    """The rows of sigmoid and of a weighting of one's own need not sum to 1, and a row may see nothing."""
+    weight = torch.randn(5, 7).softmax(-1)
+    found = information([weight * torch.tensor([[0.1], [0.5], [1], [2], [3]]), torch.zeros(3, 7)])
+    assert found == pytest.approx(information([weight]), rel=1e-5)
+    assert information([torch.zeros(3, 7)]) == 0
+
+
 def test_information_is_that_of_rows_about_columns_whole_or_in_blocks():
     weight = torch.randn(6, 9).softmax(-1)
     usual = weight.mean(0)

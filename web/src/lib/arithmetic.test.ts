@@ -138,6 +138,11 @@ describe("a row and its cell", () => {
     });
   });
 
+  it("a score that is no product of query and key shows no products", () => {
+    const cell = cellOf({ ...inputs, score: [3, 5, 7] }, 1, { kind: "softmax", n_query: 1, n_key: 3 });
+    expect(cell).toMatchObject({ score: 5, products: [] });
+  });
+
   it("what blocks is what the weighting says: of kernelized 0, not −inf", () => {
     const steps = rowSteps({
       ...inputs,

@@ -158,7 +158,7 @@ export function cellOf(
     kind,
     query: inputs.query,
     key: Array.from(inputs.keys[key]),
-    products: inputs.query.map((part, place) => part * inputs.keys[key][place]),
+    products: inputs.score ? [] : inputs.query.map((part, place) => part * inputs.keys[key][place]),
     score: steps.score[key],
     scale: inputs.scale,
     scaled: steps.scaled[key],

@@ -182,8 +182,9 @@ export class ServerSource implements Source {
     );
   }
 
-  positions(n: number): Promise<Positions> {
-    return this.once(`positions ${n}`, (signal) => this.json("positions", { n }, { signal }));
+  positions(n: number, step: number | null): Promise<Positions> {
+    const values = { n, ...(step === null ? {} : { step }) };
+    return this.once(`positions ${JSON.stringify(values)}`, (signal) => this.json("positions", values, { signal }));
   }
 
   decode(request: DecodeRequest): Promise<Decoded> {

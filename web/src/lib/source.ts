@@ -189,7 +189,7 @@ export interface Source {
   box(id: string, request: BoxRequest): Promise<BoxNumbers>;
   terms(id: string, request: TermsRequest): Promise<BoxTerms>;
   context(request: ContextRequest): Promise<ContextAnswer>;
-  positions(n: number): Promise<Positions>;
+  positions(n: number, step: number | null): Promise<Positions>;
   decode(request: DecodeRequest): Promise<Decoded>;
   curves(after: number): Promise<Curves>;
   sample(request: SampleRequest): Promise<Sampled>;

@@ -129,11 +129,18 @@ export class Rows {
     return row;
   }
 
+  /** 1 for each of `n` keys that a query at a position may attend to, 0 for the others. */
+  allowed(head: number, position: number, n: number): Float64Array {
+    const { allows } = this;
+    const found = Float64Array.from({ length: n }, (_, key) => (allows === null || allows(position, key) ? 1 : 0));
+    editRow(this.edits, "allowed", head, position, found);
+    return found;
+  }
+
   steps(head: number, query: Float32Array, keys: Float32Array[], position: number): Steps {
     const n = keys.length;
-    const [allowed, score, scaled, masked] = [0, 1, 2, 3].map(() => new Float64Array(n));
-    for (let key = 0; key < n; key++) allowed[key] = this.allows === null || this.allows(position, key) ? 1 : 0;
-    editRow(this.edits, "allowed", head, position, allowed);
+    const [score, scaled, masked] = [0, 1, 2].map(() => new Float64Array(n));
+    const allowed = this.allowed(head, position, n);
     for (let key = 0; key < n; key++) score[key] = this.score(head, query, keys[key]);
     editRow(this.edits, "score", head, position, score);
     for (let key = 0; key < n; key++) scaled[key] = score[key] * this.scale[head];

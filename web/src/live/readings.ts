@@ -20,7 +20,8 @@ function readHead(site: Site, head: number, ids: number[] | null, most: number |
     Name,
     { total: number; count: number }
   >;
-  for (const row of rowsRead(site.n_query, most)) readRow(site.weights(head, row), row, ids, sums);
+  for (const row of rowsRead(site.n_query, most))
+    readRow(site.weights(head, row), site.allowed(head, row), row, ids, sums);
   const mean = (name: Name): number | null => (sums[name].count === 0 ? null : sums[name].total / sums[name].count);
   const found = Object.fromEntries(NAMES.map((name) => [name, mean(name)])) as Record<Name, number | null>;
   return { ...found, entropy: found.entropy ?? 0, distance: found.distance ?? 0 };
@@ -36,6 +37,7 @@ function rowsRead(n: number, most: number | null): number[] {
 
 function readRow(
   weight: ArrayLike<number>,
+  allowed: ArrayLike<number>,
   row: number,
   ids: number[] | null,
   sums: Record<Name, { total: number; count: number }>,
@@ -67,7 +69,7 @@ function readRow(
   };
   for (const [name, fits] of Object.entries(places) as [Name, (key: number) => boolean][]) {
     const keys = ids.flatMap((_, key) => (fits(key) ? [key] : []));
-    if (keys.length > 0)
+    if (keys.some((key) => allowed[key] === 1))
       put(
         name,
         keys.reduce((total, key) => total + weight[key], 0),

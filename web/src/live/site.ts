@@ -75,6 +75,10 @@ export class Site {
     return this.rows.weights(head, this.preparedQueries(head)[query], this.preparedKeys(head), query);
   }
 
+  allowed(head: number, query: number): ArrayLike<number> {
+    return this.rows.allowed(head, query, this.n_key);
+  }
+
   /** A matrix of one head: queries by keys. */
   matrix(head: number, step: MatrixStep): Matrix {
     const made = matrix(this.n_query, this.n_key);

@@ -41,8 +41,8 @@ export const server: Record<string, string> = {
   "max(score - τ, 0), with τ such that the row sums to one": "max(score - τ, 0), mit τ so, dass die Zeile 1 ergibt",
   // Values of the boxes.
   "query · key, or what the similarity has in its place": "query · key, oder was die Ähnlichkeit an dessen Stelle hat",
-  "scaled, plus the position's bias; −∞ where the query may not attend":
-    "scaled, plus der Bias der Position; −∞, wo die Query nicht hinsehen darf",
+  "scaled, plus the position's bias; {} where the query may not attend":
+    "scaled, plus der Bias der Position; {}, wo die Query nicht hinsehen darf",
   "what the weighting makes of the masked row": "was die Gewichtung aus der maskierten Zeile macht",
   "the sum of weight · value over the keys": "die Summe von weight · value über die Keys",
   "the contexts of all heads, side by side": "die Contexts aller Köpfe nebeneinander",
