@@ -7,10 +7,12 @@ from typing import final
 
 from torch import Tensor, nn
 
-from clearhead.attention.inputs import FLOATS, AttentionInputs
+from clearhead.attention.inputs import FLOATS, AttentionInputs, ordinary
 from clearhead.attention.kernels import check_name
+from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, block_rows, sight
 from clearhead.attention.mask_numbers import check_whole
 from clearhead.attention.masks import Mask, as_mask
+from clearhead.attention.modes import can_read
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import EmbeddedPosition, Position
 from clearhead.attention.score_index import Positions, four_axes
@@ -55,8 +57,8 @@ class AttentionOptions:
         if query.ndim != 4:
             query, key, value = four_axes(query), four_axes(key), four_axes(value)
         given = given_positions(query, key, positions)
-        position = self.position
-        if position.turns:
+        position, learned = self.position, isinstance(self.position, nn.Module)
+        if position.turns and not learned:
             where = given or Positions.aligned(query.shape[2], key.shape[2], query.device)
             query, key = position.turn(query, where.query), position.turn(key, where.key)
         weighting, mask = self.weighting, as_mask(self.mask)
@@ -65,8 +67,18 @@ class AttentionOptions:
         if type(mask).check is not Mask.check:
             mask.check(inputs.extent)
         check_made_for("similarity", similarity, inputs)
+        check_made_for("weighting", weighting, inputs)
         check_made_for("position", position, inputs)
-        return inputs
+        return turn_by_learned(inputs) if learned and position.turns else inputs
+
+
+def turn_by_learned(inputs: AttentionInputs) -> AttentionInputs:
+    """Return the inputs turned by a position with parameters: NaN that the mask hides would reach their gradient."""
+    readable = can_read(inputs.query) and can_read(inputs.key)
+    if not inputs.unmasked and not (readable and ordinary(inputs.query) and ordinary(inputs.key)):
+        inputs = inputs.set_hidden_to_zero(sight(inputs, block_rows(inputs, BLOCK_NUMBERS)))
+    where, turn = inputs.positions, inputs.position.turn
+    return inputs.replace(query=turn(inputs.query, where.query), key=turn(inputs.key, where.key))
 
 
 def check_made_for(name: str, part: Part, inputs: AttentionInputs) -> None:

@@ -183,13 +183,16 @@ def share_rows(batch: Batch, rank: int, count: int) -> Batch:
 
 
 def has_unused(module: nn.Module, batch: Batch) -> bool:
-    """Return whether a weight gets no gradient, by a pass over one row. Nothing else changes."""
+    """Return whether a weight gets no gradient, by a pass over one row. Nothing else changes, buffers neither."""
     row = {name: tensor[:1] for name, tensor in batch.items()}
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     devices = {parameter.device for parameter in trained if parameter.device.type == "cuda"}
     with torch.random.fork_rng(devices):
         loss = module(row)
         gradients = torch.autograd.grad(loss.objective, trained, allow_unused=True)
+    for buffer, before in buffers:
+        buffer.copy_(before)
     return any(gradient is None for gradient in gradients)
 
 
@@ -232,6 +235,7 @@ def choose_parallel(recipe: Recipe, processes: Processes, model: nn.Module, devi
         way = "fsdp" if is_large(recipe, processes, model, device) else "ddp"
     if way == "fsdp":
         check_shardable(recipe)
+        check_axes(model)
     return Sharded(processes, device) if way == "fsdp" else Replicated(processes)
 
 
@@ -241,6 +245,16 @@ def check_shardable(recipe: Recipe) -> None:
         raise OptionError("film: weights that are sharded are not filmed; leave out --film, or take --parallel ddp")
     if recipe.machine.compile:
         raise OptionError("compile: is not offered with --parallel fsdp; leave out --compile, or take --parallel ddp")
+
+
+def check_axes(model: nn.Module) -> None:
+    """Raise OptionError where a parameter has no axis to cut: FSDP2 takes no single numbers."""
+    for name, one in model.named_parameters():
+        if one.ndim == 0:
+            raise OptionError(
+                f"{name} is a single number, which --parallel fsdp cannot shard: make it a tensor of shape (1,) in its "
+                "part, or take --parallel ddp"
+            )
 
 
 def check_together(recipe: Recipe) -> None:

@@ -6,16 +6,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 import clearhead as ch
+from clearhead.attention.parts import MadeFor
 from clearhead.attention.positions import (
     ALiBi,
     Learned,
+    Position,
     Rotary,
     Sinusoidal,
     T5Bias,
 )
+from clearhead.attention.weighting import Weighting, softmax_rows
 from clearhead.errors import OptionError, ShapeError
 
 DOUBLE = torch.float64
@@ -245,3 +248,48 @@ def test_learned_positions_may_begin_in_a_later_row():
         encoding(7)
     with pytest.raises(OptionError, match="Learned: first must be 0 or more; came -1"):
         Learned(6, first=-1)
+
+
+class Turning(nn.Module, Position):
+    """A user's own rotation, by learned frequencies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made_for = MadeFor(d_head=4)
+        self.frequency = nn.Parameter(torch.tensor([1.0, 0.1], dtype=DOUBLE))
+
+    def angles(self, positions, d_head):
+        angle = positions[..., None, :, None] * self.frequency
+        return angle.cos(), angle.sin()
+
+    def turn_by(self, vectors, angles):
+        (cos, sin), a, b = angles, vectors[..., ::2], vectors[..., 1::2]
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "blockwise", "reference"])
+def test_hidden_nan_does_not_reach_the_gradient_of_a_learned_rotation(kernel):
+    position, mask = Turning(), ch.masks.padding([3])
+    q, k, v = (torch.randn(1, 2, 5, 4, dtype=DOUBLE) for _ in range(3))
+    found = []
+    for hidden in (0.0, torch.nan):
+        k[:, :, 3:] = v[:, :, 3:] = hidden
+        context = ch.attend(q, k, v, position=position, mask=mask, kernel=kernel)
+        found.append((context, *torch.autograd.grad(context.sin().sum(), position.frequency)))
+    torch.testing.assert_close(*found)
+    assert found[1][1].abs().min() > 0
+
+
+class ByHead(nn.Module, Weighting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.made_for = MadeFor(n_heads=4)
+
+    def weigh(self, masked, allowed):
+        return softmax_rows(masked, allowed)
+
+
+def test_a_weighting_that_was_built_for_other_heads_is_refused():
+    x = torch.randn(1, 2, 5, 4)
+    with pytest.raises(ShapeError, match="weighting: this ByHead was built for 4 heads, and there are 2"):
+        ch.attend(x, x, x, weighting=ByHead())

@@ -51,6 +51,22 @@ def test_tied_and_shared_weights_stay_in_the_root_group():
         assert len(own_blocks(Stack([block, block], spec.d_model))) == groups
 
 
+def test_looking_for_a_weight_without_gradient_leaves_buffers_alone():
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = torch.nn.Linear(1, 1)
+            self.register_buffer("passes", torch.zeros((), dtype=torch.long))
+
+        def forward(self, batch):
+            self.passes += 1
+            return types.SimpleNamespace(objective=self.map(batch["x"]).sum())
+
+    module = Counting()
+    assert not has_unused(module, {"x": torch.ones(2, 1)})
+    assert module.passes == 0
+
+
 def test_a_weight_without_gradient_is_found():
     class Half(torch.nn.Module):
         def __init__(self):
@@ -80,6 +96,9 @@ def test_one_process_trains_alone_and_unfit_choices_are_refused(tmp_path):
     with pytest.raises(OptionError, match="compile: is not offered with --parallel fsdp"):
         check_together(compiled)
     check_together(replace(compiled, machine=replace(compiled.machine, parallel="auto")))
+    model.alpha = torch.nn.Parameter(torch.tensor(0.5))
+    with pytest.raises(OptionError, match=r"alpha is a single number.*shape \(1,\).*--parallel ddp"):
+        choose_parallel(sharded, TOGETHER, model, device)
 
 
 def test_a_model_is_large_by_the_memory_that_there_is(tmp_path):
